@@ -57,13 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     args = _parser(given[:1]).parse_args(given)
 
-    import gc  # what follows runs a command, and needs more than the parser
+    import gc  # imported late: only running a command needs it
     import logging
     import os
 
     # Else pydantic reads the metadata of every installed package, and runs the plugins that it finds there.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    gc.disable()  # it would look through what is imported again and again
+    gc.disable()  # imports allocate much and free little: collections would only take time
     from .commands.common import UsageError, fail
     from .commands.place import chosen
     from .config import ConfigError

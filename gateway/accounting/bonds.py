@@ -1,8 +1,8 @@
-"""One worker's access to bonds: to whom the ids belong that upstreams have given to what they keep.
+"""One worker's access to bonds: the owners of ids of objects that upstreams keep.
 
-A bond is in the store before its client sees the id. While the store is away an answer, which is paid, is not held:
-its bond waits in this worker, which alone knows the id until then, and is written when the store is back. A worker
-that ends before that loses it, and the id is unknown.
+A bond is stored before its client sees the id. During an outage of the store the answer, which is paid for, is not
+delayed: its bond is kept in this worker and written when the store is back; until then no other worker knows the id. If
+the worker ends before that, the bond is lost and the id unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.upstream.account import position_of
 log = logging.getLogger("gateway")
 
 WRITTEN_WITHIN_S = 1.0
-"""How long an answer waits for its bond."""
+"""Seconds that an answer waits for its bond to be stored."""
 
 TRY_AGAIN_S = 1.0
 MAX_UNWRITTEN = 10_000
@@ -56,17 +56,17 @@ _NOT_FOUND = {
     "batch": ("No batch found with id '{}'.", None),
     "message_batch": ("No message batch found with id '{}'.", None),
 }
-"""OpenAI's message and code for what is not there, by the parameter that names it."""
+"""OpenAI's message and code for an unknown id, by the parameter that names it."""
 
 _KINDS: Mapping[str, str] = {
     "id": "file", "file_id": "file", "input_file_id": "file", "batch": "batch",
     "message_batch": "message_batch", TASK: "task",
     "conversation": "conversation", "conversation_id": "conversation", "item": "item",
 }  # fmt: skip
-"""The kinds of what parameters name; others name responses."""
+"""The kind of object by parameter; other parameters name responses."""
 
 _SHOWN: Mapping[str, str] = {"batch": "", "message_batch": "", "conversation_id": "", "item": "input"}
-"""The parameters that errors name, where they are others."""
+"""The parameters that errors name, where these differ."""
 
 
 def task_id(upstream: str, given: str) -> str:

@@ -1,6 +1,6 @@
-"""What the ledger holds for one call: reserved before the call is sent, and closed exactly once.
+"""The reservation of one call: made before the call is sent, and closed exactly once.
 
-Call id = lease id = record id. A second closing is ignored.
+Call id = lease id = record id. Closing it again has no effect.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _WHY_NOT = {
 }
 
 SHRINKS = 3
-"""How often the output of one call is made smaller: other calls may take what was left meanwhile."""
+"""Maximum reductions of one call's output limit: other calls may take the remaining quota in between."""
 
 
 class Admission(Protocol):
-    """One call's way to a place with room. Implemented by queueing/waiting_room.py."""
+    """Admission of one call to an upstream with free capacity. Implemented by queueing/waiting_room.py."""
 
     async def admit(self, attempt: Callable[[], Awaitable[Sequence[Refused]]]) -> Sequence[Refused]: ...
 
@@ -73,17 +73,17 @@ class Reservation:
         fit: OutputFit | None = None,
     ) -> None:
         self.call = call
-        """With the output that was reserved."""
+        """The call, with the reserved output limit."""
         self.standings: tuple[WindowStatus, ...] = ()
-        """The caller's windows, with this call in them."""
+        """Status of the caller's windows, including this call."""
         self.place: Place | None = None
-        """What was drawn on for the first attempt, where routes have limits."""
+        """The route that the first attempt reserved, if routes have limits."""
         self.place_standings: tuple[WindowStatus, ...] = ()
-        """Its windows, with this call in them."""
+        """Status of its windows, including this call."""
         self.reduced_output = call.params.output_limit if fit is not None else None
-        """The output limit that the call has because a quota had no room for its model's default; None: the default."""
+        """The output limit of the call, if a quota had no room for its model's default; None: the default."""
         self.waited_s = 0.0
-        """Time spent waiting for room."""
+        """Seconds spent waiting for free capacity."""
         self.is_open = True
         self._own = claims
         self._places = places
@@ -93,9 +93,9 @@ class Reservation:
         self._ledger = ledger
         self._likely = likely or call.model.routes[0]
         self.held = _reserve_of(call, self._likely, claims)
-        """What is drawn on, and the record of the call if it is lost."""
+        """The claims, and the record of the call if it is lost."""
         self.settled: asyncio.Future[None] | None = None
-        """Done when the settlement is safe: in the store or, where that takes its time, in the journal."""
+        """Done when the settlement is stored or, if the store is slow, in the journal."""
         self._shrinks_left = 0 if fit is None else SHRINKS
 
     def __repr__(self) -> str:
@@ -112,9 +112,9 @@ class Reservation:
             raise _refusal(refused, self.call)
 
     async def extend(self, wanted: Sequence[Claim]) -> Refused | None:
-        """Draw for another attempt, on what is not held yet. Returns why not; then nothing more is held.
+        """Reserve further windows for another attempt. Returns the refusal, if any; then nothing is added.
 
-        While it is cancelled it waits for the store's answer, so that what is held is known.
+        If cancelled, it still waits for the store's answer, so that the reservation is known.
         """
         if self._growing is None:
             return None
@@ -169,28 +169,28 @@ class Reservation:
         return None
 
     def settle(self, record: Record) -> None:
-        """Close by what was used. Queued for the store without waiting."""
+        """Close with the actual use. Queued for the store without waiting."""
         if self.is_open:
             self.is_open, self.settled = False, self._ledger.settle(record, self.held.claims)
             if self._admission is not None:
                 self._note_use(self._admission, record)
 
     def take_back(self) -> None:
-        """Close as if it had never been made, without a request or a record. Queued for the store without waiting."""
+        """Cancel the reservation: no request is counted, no record is written. Queued for the store without waiting."""
         if self.is_open:
             self.is_open = False
             self._ledger.void(self.held)
 
     def defer(self, record: Record, note: str) -> None:
-        """Close, and leave what is held to what goes on at the upstream, as `note` says. `record` is that of the
-        call if it is lost. Queued for the store without waiting."""
+        """Close, and turn the reservation into a deferred lease with `note`: the upstream continues. `record` is the
+        record of the call if it is lost. Queued for the store without waiting."""
         if self.is_open:
             self.is_open, self.settled = False, self._ledger.defer(record, self.held.claims, note)
             if self._admission is not None:
                 self._note_use(self._admission, record)
 
     def note_deferral(self, record: Record, note: str) -> None:
-        """Should this worker be killed while it is open, it is deferred with this note."""
+        """If this worker is killed before it is closed, it becomes a deferred lease with this note."""
         if self.is_open:
             self._ledger.note_deferral(record, self.held.claims, note)
 
@@ -199,7 +199,7 @@ class Reservation:
         admission.ended(record.usage.total_tokens, of_place)
 
     async def _find_place(self) -> Refused | None:
-        """Reserve where there is room, now or after a wait. Returns the refusal that ends first."""
+        """Reserve at a route with free capacity, now or after a wait. Returns the refusal that ends first."""
         began = time.perf_counter()
         admit = self._reserve_place() if self._admission is None else self._admission.admit(self._reserve_place)
         refusals = await admit
@@ -207,8 +207,8 @@ class Reservation:
         return min(refusals, key=lambda refused: refused.retry_after_us or 0, default=None)
 
     async def _reserve_place(self) -> Sequence[Refused]:
-        """Reserve for the first place with room. Returns the refusals of all; or that of the caller's own limits, which
-        no other place mends."""
+        """Reserve the first route with free capacity. Returns the refusals of all; or that of the caller's own limits,
+        which holds for every route."""
         refusals = []
         for place in self._places:
             self.held = _reserve_of(self.call, place.route, self._own + place.claims)
@@ -229,7 +229,7 @@ class Reservation:
         return refusals
 
     def _shrink(self, refused: Refused) -> bool:
-        """Make the call's default output smaller, so that it fits into what its quotas have left. False: it cannot."""
+        """Reduce the call's default output limit to what its quotas have left. False: not possible."""
         if self._fit is None or not self._shrinks_left:
             return False
         self._shrinks_left -= 1
@@ -241,7 +241,7 @@ class Reservation:
 
 
 def _reserve_of(call: Call, route: Route, claims: tuple[Claim, ...]) -> Reserve:
-    """What to reserve, with the record of the call if it is lost on this route."""
+    """The request to the store, with the record of the call if it is lost on this route."""
     record = lost_record(call, route)
     return Reserve(record, claims, ledger_entry.encode(record, claims))
 
@@ -276,7 +276,7 @@ def _refusal(refused: Refused, call: Call) -> GatewayError:
 
 
 def limit_failure(refused: Refused) -> Failure:
-    """The failure of an attempt that an upstream's limit has no room for."""
+    """The failure of an attempt that exceeds an upstream's limit."""
     standing, asked = refused.standing, refused.asked
     window = standing.window
     detail = f"Limit {window.limit} {window.unit}, Used {standing.used}, Requested {asked}"

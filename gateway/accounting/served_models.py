@@ -1,8 +1,8 @@
 """Which model names may be groups of the daily sums: the configured ones, and those that an upstream has served.
 
-Under a pattern a client may ask for any name, and a group that is kept for years must not be its invention. So a name
-becomes a group when an upstream has answered a call for it with 200; calls before that count as `other`, and their
-records have the name all the same. Some upstreams answer to every name: hence the bound.
+Under a pattern a client may request any name, and groups, which are kept for years, must not be invented by clients. So
+a name becomes a group when an upstream has answered a call for it with 200; calls before that count as `other`, but
+their records have the name. Some upstreams accept every name: hence the limit of names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.config import is_plain_name
 from gateway.records import OTHER
 
 MAX_SERVED = 2000
-"""Names that one worker takes up; five times the catalogue of a large reseller."""
+"""Maximum number of names per worker; five times the catalogue of a large reseller."""
 
 
 class ServedModels:

@@ -1,6 +1,6 @@
-"""One attempt to post an alert: it is taken, or it is not, and why.
+"""One attempt to post an alert, and its result.
 
-Through aiohttp's client, which verifies certificates; nothing here is on a call's path. The address may
+Uses aiohttp's client, which verifies certificates; no call waits for it. The address may
 contain a secret, so neither it nor an error's text, which may quote it, is ever shown.
 """
 
@@ -19,11 +19,11 @@ from gateway.upstream.connection import Head
 from gateway.upstream.provider_errors import retry_after_s
 
 ATTEMPT_WITHIN_S = 10.0
-"""From looking the name up to the head of the answer."""
+"""Seconds from the DNS look-up to the head of the answer."""
 
 
 class PostResult(NamedTuple):
-    """What became of an attempt."""
+    """The result of an attempt."""
 
     status: int | None
     """None: there was no answer."""
@@ -65,14 +65,14 @@ class Webhook:
             self._session = aiohttp.ClientSession(
                 headers=headers, timeout=aiohttp.ClientTimeout(), cookie_jar=aiohttp.DummyCookieJar()
             )
-        address = URL(self._address.get_secret_value(), encoded=True)  # as it is written, for it may be signed
+        address = URL(self._address.get_secret_value(), encoded=True)  # not normalised: it may be signed
         async with self._session.post(address, data=body, allow_redirects=False, **self._by_proxy(address)) as response:
             status = response.status
             head = Head(status, tuple([(name.lower(), value) for name, value in response.headers.items()]))
             return PostResult(status, f"it answers {status}", retry_after_s(head, time.time()))
 
     def _by_proxy(self, address: URL) -> dict[str, Any]:
-        """The proxy arguments for aiohttp. A proxy used with CONNECT has a request of its own."""
+        """The proxy arguments for aiohttp. A proxy with CONNECT gets its credentials in a separate request."""
         if self._way is None:
             return {}
         how: dict[str, Any] = {"proxy": f"http://{self._way}"}

@@ -1,7 +1,7 @@
-"""Which encoding cuts a model's text into tokens.
+"""The token encoding of each model.
 
-The table follows tiktoken (model.py), by the names that go to an upstream; fine-tuned models are cut as what they were
-made from. A name that is not here is not known: its tokens are estimated.
+The table follows tiktoken (model.py), by upstream model names; a fine-tuned model has the encoding of its base model.
+Tokens of unknown names are estimated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CL100K = "cl100k_base"
 O200K = "o200k_base"
 EVERY = (CL100K, O200K)
 
-# The first pattern that fits counts.
+# The first matching pattern applies.
 _ENCODINGS: tuple[tuple[str, str], ...] = (
     ("gpt-5*", O200K),
     ("gpt-4o*", O200K),
@@ -51,7 +51,7 @@ def of_model(settings: Model, name: str) -> str | None:
 
 
 def needed(models: Mapping[str, Model]) -> frozenset[str]:
-    """The encodings that calls for these models can ask for; what a pattern serves may have any name."""
+    """The encodings that calls for these models can need; a pattern may serve any name, so it can need all."""
     encodings: set[str | None] = {of_model(settings, name) for name, settings in models.items()}
     if any(is_pattern(name) and any(route.model is None for route in models[name].routes) for name in models):
         encodings.update(EVERY)

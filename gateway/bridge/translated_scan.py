@@ -1,7 +1,7 @@
 """A streamed answer of an upstream in another format than the client's, scanned and translated.
 
 The scan of the upstream's format follows the stream, and finds usage, end and errors as in an answer that is not
-translated, so it is charged by the same rules. What it passes on is translated event by event.
+translated, so it is charged by the same rules. The events that it passes on are translated one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Translator(Protocol):
         """Take one event."""
 
     def finish(self, *, completion_tokens: int) -> bytes:
-        """The answer is complete; the number is an estimate, for an upstream that reports no usage."""
+        """Call at the end of a complete answer; the number is an estimate, for an upstream that reports no usage."""
 
 
 class TranslatedScan:
@@ -51,7 +51,7 @@ class TranslatedScan:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of this stream may be passed on any more."""
+        """Whether no further bytes of this stream may be passed on."""
         return self.inner.is_over
 
     @property
@@ -61,17 +61,17 @@ class TranslatedScan:
 
     @property
     def is_between_events(self) -> bool:
-        """Whether all that came was whole events."""
+        """Whether the bytes so far end with a complete event."""
         return self.inner.is_between_events
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the answer has come, and could be translated."""
+        """Whether the answer is complete, and could be translated."""
         return self.inner.is_complete and not self._is_unfit
 
     @property
     def has_text(self) -> bool:
-        """Whether any text came. Counts nothing."""
+        """Whether any text arrived. Does not count tokens."""
         return self.inner.has_text
 
     @property
@@ -85,7 +85,7 @@ class TranslatedScan:
         return False
 
     def is_sign_of_life(self, passed: bytes) -> bool:
-        """Whether what came last from the upstream shows that an answer is being generated."""
+        """Whether the last bytes of the upstream show that an answer is being generated."""
         return self._is_alive
 
     def feed(self, data: bytes) -> tuple[bytes, bool]:
@@ -97,18 +97,18 @@ class TranslatedScan:
         return shown, is_over
 
     def finish(self) -> bytes:
-        """The upstream's stream has ended: what may still go to the client."""
+        """Call at the end of the upstream's stream: returns the last bytes for the client."""
         shown = self._translate(self.inner.finish())
         if self.inner.is_complete and self.inner.error is None:
             self._end()
         return shown
 
     def text_events(self) -> int:
-        """How many events brought text."""
+        """The number of events with text."""
         return self.inner.text_events()
 
     def delivered_tokens(self) -> int:
-        """How many tokens of text there were."""
+        """The number of tokens of text."""
         return self.inner.delivered_tokens()
 
     def _translate(self, passed: bytes) -> bytes:

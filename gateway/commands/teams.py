@@ -1,4 +1,4 @@
-"""`gateway teams`: what several keys may spend together; the same as the admin API, on the store itself."""
+"""`gateway teams`: quotas that several keys share; the operations of the admin API, on the store itself."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 MAX_CHARACTERS = 32
-"""Of an amount or a duration."""
+"""Maximum characters of an amount or a duration."""
 
 PER_SECONDS: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600}
 CALENDAR = ("day", "week", "month")
@@ -36,7 +36,7 @@ DURATION_EXAMPLES = "90s, 1h30m or 7d"
 SIZE_EXAMPLES = "64MB or 64MiB"
 COUNT_EXAMPLES = "100, 100k or 1M"
 QUOTA_EXAMPLES: Mapping[str, str] = {"requests": "60/minute", "tokens": "1M/day", "usd": "20/month"}
-"""Without the unit, by the unit."""
+"""Examples without the unit, by unit."""
 RATE_EXAMPLES = "10/s, 500/min, 10000/day or 100/90s"
 QUOTA_EXAMPLE = "1M tokens/day, 5 requests/week or 20 USD/month"
 
@@ -154,7 +154,7 @@ def read_per(text: str) -> str | int:
 
 
 def read_rate(text: str) -> tuple[int, int]:
-    """A number of units and the seconds over which so many refill: `500/min` is 500 and 60. Raises `ValueError`."""
+    """The units and the seconds in which they refill: `500/min` is (500, 60). Raises `ValueError`."""
     amount, _, per = text.partition("/")
     found = _RATE_PER.fullmatch(per.strip())
     try:
@@ -167,7 +167,7 @@ def read_rate(text: str) -> tuple[int, int]:
 
 
 def format_per(per: str | int) -> str:
-    """A period as it is written."""
+    """A period in the notation of quotas."""
     return f"{per}s" if isinstance(per, int) else per
 
 

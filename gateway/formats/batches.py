@@ -1,7 +1,7 @@
-"""OpenAI's batches (openai-openapi, CreateBatchRequest, Batch, BatchRequestOutput): many requests in a file, answered
-within a day into another one, at a price of their own (the variant `batch`).
+"""OpenAI's batches (openai-openapi, CreateBatchRequest, Batch, BatchRequestOutput): many requests in an
+input file, answered in an output file within a day, at their own price (the variant `batch`).
 
-The requests were checked when their file was uploaded (`web/batch_file.py`).
+The requests are validated when their file is uploaded (`web/batch_file.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .moderations import MODERATIONS
 from .responses import MAX_METADATA, RESPONSES
 
 VARIANT = "batch"
-"""The variant of prices that requests in batches have."""
+"""The price variant of requests in batches."""
 
 BatchUrl = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/moderations"]
 LINE_FORMATS = {spec.path: spec for spec in (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MODERATIONS)}
@@ -36,7 +36,7 @@ _OF_ENDPOINT = {spec.name: spec for spec in LINE_FORMATS.values()}
 _ENDS: dict[str, tuple[Ended, int]] = {
     "completed": ("done", 200), "expired": ("done", 200), "cancelled": ("client_gone", 499), "failed": ("error", 400),
 }  # fmt: skip
-"""What is recorded of a batch, by its last status."""
+"""`ended` and status of a batch's record, by the last status of the batch."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _PENDING = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
@@ -86,7 +86,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def facts_when_made(body: bytes) -> PlainFacts:
-    """Of a batch that was just made, of OpenAI or Anthropic: how it stands is asked for later. Raises `ValueError`."""
+    """Facts of a new batch of OpenAI or Anthropic; its progress is polled later. Raises `ValueError`."""
     batch = read_object(body)
     made = batch.get("id")
     is_error = bool(batch.get("error")) or not isinstance(made, str)
@@ -110,7 +110,7 @@ def _contents(file_id: object) -> tuple[str, ...]:
 
 
 def answered(custom_id: object, answer: object, spec: Format) -> BatchLine:
-    """The line of a request that was answered so. Raises `ValueError`."""
+    """The line of an answered request. Raises `ValueError`."""
     body = json.dumps(answer).encode()
     return BatchLine(custom_id if isinstance(custom_id, str) else None, spec.facts(body), body)
 

@@ -1,11 +1,11 @@
-"""Scans a streamed answer event by event: what the formats with server-sent events have in common.
+"""Scans a streamed answer event by event: the base class of formats with server-sent events.
 
-A format says what its events mean (`_event`, `_long_piece`). Here are the boundaries of events, the counting of texts
-and the reports of usage. A regular expression over the bytes decides whether an event can matter; only then is it
+Subclasses interpret events (`_event`, `_long_piece`). This class finds the boundaries of events, counts texts and keeps
+the reports of usage. A regular expression over the bytes decides whether an event can matter; only then is it
 parsed. JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a part of a text.
 
-Most events equal the one before but for their text, so this is checked first (`is_alike`): it costs a tenth of reading
-the event, and it is done for every token.
+Most events differ from the one before only in their text, so this is checked first (`is_alike`): the check costs a
+tenth of parsing the event, and runs for every token.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _PADDING = re.compile(rb'"obfuscation"\s*:\s*"')
 """OpenAI pads its chat chunks with a string of random length."""
 _END_OF_PADDING = re.compile(rb'[^"\\\r\n]*+"\}\n\n')
 _HELD_TEXT = 4096
-"""Bytes of text that are kept before they are counted. Most answers are shorter, and reported: those never are."""
+"""Bytes of text that are kept before they are counted. Most answers are shorter and have reported usage: their text is
+never counted."""
 _LEARN_EVERY = 4
-"""Events with text, unlike the one before, between two attempts to learn their shape: a stream without one pays little
-for them."""
+"""Events with text that differ from the one before, between two attempts to learn a pattern: limits the cost for
+streams without one."""
 
 
 class EventScan:
@@ -55,11 +56,11 @@ class EventScan:
         self._allows = allows
         self._splitter = sse.EventSplitter()
         self.is_at_start = True
-        """Whether the next byte begins an event, without doubt; only then `is_alike` may be asked."""
+        """Whether the next byte certainly begins an event: the condition for calling `is_alike`."""
         self._shape: tuple[bytes, int, bytes, bool] | None = None
-        """The bytes before the text of an event, their length, the bytes behind it, and whether padding follows."""
+        """The learned pattern: bytes before an event's text, their length, bytes after it, whether padding follows."""
         self._unlike = 0
-        """Events with text that had to be looked at."""
+        """Events with text that had to be parsed."""
         self._cut_crlf: bytes | None = None
         """An event has ended with a CR that was the last byte so far. If an LF comes, it was a CRLF: what to pass."""
         self.usage: Usage | None = None
@@ -70,7 +71,7 @@ class EventScan:
         self.model: str | None = None
         self.has_reasoned = False
         self.has_begun = False
-        """Whether anything but comments and an error came."""
+        """Whether any data other than comments and an error arrived."""
         self._count = count_texts
         self._texts = bytearray()
         """Texts that are not counted yet: a quote follows the last of each event, a zero byte the others."""
@@ -84,38 +85,38 @@ class EventScan:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the answer has come."""
+        """Whether the answer is complete."""
         raise NotImplementedError
 
     def _event(self, event: bytes) -> bytes:
-        """What of this whole event may go to the client now."""
+        """The part of this complete event that may go to the client now."""
         raise NotImplementedError
 
     def _long_piece(self, piece: bytes) -> bytes:
-        """What of this piece of an event too long to hold may go to the client now."""
+        """The part of this piece, of an event too long to buffer, that may go to the client now."""
         raise NotImplementedError
 
     def _forget_end(self) -> None:
-        """The long event that seemed to end the answer was cut."""
+        """Undo an end of the answer that was found in a long event, which was cut."""
         raise NotImplementedError
 
     def is_sign_of_life(self, passed: bytes) -> bool:
-        """Comments keep a connection open; they show nothing of the answer."""
+        """Whether these bytes are more than comments, which only keep a connection open."""
         return not (passed.startswith(b":") and sse.is_comment(passed))
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of this stream may be passed on any more."""
+        """Whether no further bytes of this stream may be passed on."""
         return self.is_done or self.error is not None
 
     @property
     def is_inside_event(self) -> bool:
-        """Whether half of a long event has been passed on: what comes next needs a blank line first."""
+        """Whether a part of a long event has been passed on: other bytes need a blank line before them."""
         return self._splitter.is_inside_long and not self.is_over
 
     @property
     def is_between_events(self) -> bool:
-        """Whether all that came was whole events."""
+        """Whether the bytes so far end with a complete event."""
         return not (self._splitter.held or self._splitter.is_inside_long)
 
     def feed(self, data: bytes) -> tuple[bytes, bool]:
@@ -142,9 +143,9 @@ class EventScan:
         return b"".join(passed), is_over
 
     def finish(self) -> bytes:
-        """The upstream's stream has ended: what may still go, its last event given the blank line it lacks.
+        """Call at the end of the upstream's stream: returns the last bytes, with a missing last blank line added.
 
-        Half an event does not go: both SDKs would stumble over its JSON, and never see the error event behind it.
+        A partial event is dropped: both SDKs would fail on its JSON before they read the error event after it.
         """
         is_long = self.is_inside_event
         if self.is_over or not (rest := self._splitter.rest()):
@@ -160,16 +161,16 @@ class EventScan:
 
     @property
     def has_text(self) -> bool:
-        """Whether any text came. Counts nothing."""
+        """Whether any text arrived. Does not count tokens."""
         return bool(self._texts) or self._quarters > 0
 
     def text_events(self) -> int:
-        """How many events brought text."""
+        """The number of events with text."""
         self._count_texts()
         return self._text_events
 
     def delivered_tokens(self) -> int:
-        """How many tokens of text there were, as `count_texts` has it."""
+        """The number of tokens of text, by `count_texts`."""
         self._count_texts()
         return token_rule.tokens_of(self._quarters)
 
@@ -180,7 +181,7 @@ class EventScan:
             self._count_texts()
 
     def _passed_with_text(self, event: bytes) -> None:
-        """An event with text was passed on unchanged: the next may be like it."""
+        """Learn from an event with text that was passed on unchanged: the next may be like it."""
         self._unlike += 1
         if self._unlike % _LEARN_EVERY == 1:
             self._learn(event)
@@ -192,10 +193,10 @@ class EventScan:
         return event if cleaned == text else cleaned.encode("utf-8", "surrogateescape")
 
     def is_alike(self, data: bytes) -> bool:
-        """Whether these bytes are one event that differs from an earlier one in nothing but its text; if so, count it.
+        """Whether these bytes are one event that differs from an earlier one only in its text; if so, count it.
 
-        It may then be passed on as it is, without `feed`: all around its text is known to the last byte, and was found
-        not to matter.
+        It may then be passed on unchanged, without `feed`: all other bytes are equal to those of an event that was
+        parsed and passed on.
         """
         if self._shape is None or len(data) > sse.LONG_EVENT:
             return False
@@ -231,7 +232,7 @@ class EventScan:
             self._shape = event[:start], start, behind, padding is not None
 
     def _take_report(self, report: Usage) -> None:
-        """The highest report counts: some upstreams send a lower one, or one of nothing, behind a good one."""
+        """Keep the highest report: some upstreams send a lower one, or one of zeros, after a good one."""
         if not self._allows(report, self.delivered_tokens):
             self.excess = reported_usage.highest(self.excess, report)
             return
@@ -241,7 +242,7 @@ class EventScan:
 
 
 def is_whole(data: bytes) -> bool:
-    """Whether the data of an event that ended without its blank line is all there."""
+    """Whether the data of an event without its blank line is complete."""
     if data.startswith(b"[DONE]"):
         return True
     try:

@@ -1,7 +1,7 @@
-"""What a format is: all that differs between the APIs that the gateway speaks, as the fields of one value.
+"""The type `Format`: its fields hold every difference between the APIs that the gateway speaks.
 
-The story of a call (`pipeline`, `accounting`, `relay`) reads these fields and knows no format by its name. A new format
-is one module with one or more values of `Format`, and a row in `formats/__init__.py`.
+`pipeline`, `accounting` and `relay` read these fields and know no format by name. A new format is one module with one
+or more values of `Format`, and a row in `formats/__init__.py`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from gateway.records import Call, Ended, Endpoint, Params, StoredBytes, Usage
 from . import sse, token_rule
 
 AllowsReport = Callable[[Usage, Callable[[], int]], bool]
-"""Whether a report can be true, by the report and a function that counts the tokens shown so far."""
+"""Whether a usage report is plausible, given the report and a function that counts the tokens shown so far."""
 
 
 def allow_any(report: Usage, count_shown: Callable[[], int]) -> bool:
-    """An `AllowsReport` that believes every report."""
+    """An `AllowsReport` that accepts every report."""
     return True
 
 
 class Unfit(Exception):
-    """The upstream's answer is none to what was asked, and cannot be passed on; says why, for the log."""
+    """The upstream's answer does not fit the request and cannot be passed on; the text is the reason, for the log."""
 
 
 class ScanInput(NamedTuple):
-    """What a scan of a streamed answer needs of its request."""
+    """Facts of a request that the scan of its streamed answer needs."""
 
     choices: int = 1
-    """How many choices have to end."""
+    """Number of choices that must end."""
     shows_usage: bool = False
     """Whether the client asked for the usage."""
     count_texts: token_rule.CountsTexts = token_rule.count
@@ -58,37 +58,37 @@ class Scan(Protocol):
     excess: Usage | None
     """The highest of the implausible reports."""
     is_usage_final: bool
-    """`usage` came with the end of the answer."""
+    """`usage` arrived with the end of the answer."""
     error: dict[str, Any] | None
     """The error object of an error inside the stream."""
     is_done: bool
-    """The event that ends the stream has come."""
+    """The event that ends the stream has arrived."""
     model: str | None
     has_reasoned: bool
     has_begun: bool
-    """Whether anything but comments and an error came."""
+    """Whether any data other than comments and an error arrived."""
     is_at_start: bool
-    """Whether the next byte begins an event, without doubt; only then `is_alike` may be asked."""
+    """Whether the next byte certainly begins an event: the condition for calling `is_alike`."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of this stream may be passed on any more."""
+        """Whether no further bytes of this stream may be passed on."""
 
     @property
     def is_inside_event(self) -> bool:
-        """Whether half of a long event has been passed on: what comes next needs a blank line first."""
+        """Whether a part of a long event has been passed on: other bytes need a blank line before them."""
 
     @property
     def is_between_events(self) -> bool:
-        """Whether all that came was whole events."""
+        """Whether the bytes so far end with a complete event."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the answer has come: each choice has ended."""
+        """Whether the answer is complete: each choice has ended."""
 
     @property
     def has_text(self) -> bool:
-        """Whether any text came. Counts nothing."""
+        """Whether any text arrived. Does not count tokens."""
 
     @property
     def last(self) -> bytes:
@@ -104,39 +104,39 @@ class Scan(Protocol):
         """Take bytes from the upstream; return what may go to the client now, and `is_over`."""
 
     def finish(self) -> bytes:
-        """The upstream's stream has ended: what may still go to the client."""
+        """Call at the end of the upstream's stream: returns the last bytes for the client."""
 
     def text_events(self) -> int:
-        """How many events brought text."""
+        """The number of events with text."""
 
     def delivered_tokens(self) -> int:
-        """How many tokens of text there were, as `count_texts` has it."""
+        """The number of tokens of text, by `count_texts`."""
 
 
 class PlainFacts(NamedTuple):
-    """What a plain answer with status 200 says of itself."""
+    """Facts of a plain answer with status 200."""
 
     model: str | None = None
     usage: Usage | None = None
     has_usage: bool = False
     """Whether it has a usage object, even one that cannot be read."""
     is_error: bool = False
-    """It reports an error, in place of an answer or beside one."""
+    """It has an error, instead of an answer or in addition."""
     has_output: bool = False
     error: dict[str, Any] | None = None
     """The error object, where it is not simply the member `error`."""
     is_pending: bool = False
-    """It is still being made, without this connection."""
+    """Generation continues at the upstream without this connection."""
     items: tuple[str, ...] = ()
-    """The ids of what it consists of, where the upstream keeps these, too."""
+    """The ids of its items, if the upstream keeps these, too."""
     is_cancelled: bool = False
-    """It was ended by its caller."""
+    """It was cancelled by its caller."""
     kept_id: str | None = None
     """The id under which the upstream keeps it, if it does."""
 
 
 class BatchState(NamedTuple):
-    """How a batch stands."""
+    """Progress of a batch."""
 
     is_over: bool
     ended: Ended = "done"
@@ -145,27 +145,27 @@ class BatchState(NamedTuple):
     results: tuple[str, ...] = ()
     """The paths of its results below the upstream's base URL."""
     failures: tuple[str, ...] = ()
-    """The paths of results that are only of requests that failed: they may be missing."""
+    """The paths of results of failed requests; they may be missing."""
 
 
 class BatchLine(NamedTuple):
     """One line of the results of a batch."""
 
     custom_id: str | None
-    """Of the request, as the client has given it."""
+    """The id of the request, given by the client."""
     facts: PlainFacts | None = None
-    """Of the answer; None: the request has failed, and is free."""
+    """The facts of the answer; None: the request failed, and is free."""
     body: bytes = b""
     """The answer."""
 
 
 class BatchFormat(NamedTuple):
-    """How the batches of an API are read."""
+    """Readers for the batches of an API."""
 
     kind: str
-    """Of their bonds."""
+    """The kind of their bonds."""
     endpoints: frozenset[str]
-    """Of requests whose results can be read."""
+    """The endpoints of requests whose results can be read."""
     state: Callable[[bytes], BatchState]
     """Reads a batch object. Raises `ValueError` if it is none."""
     line: Callable[[bytes, Endpoint], BatchLine]
@@ -195,13 +195,13 @@ def no_usage(report: object) -> Usage | None:
 
 
 class FactsReader(Protocol):
-    """Reads a plain answer while it arrives, because it is too long to be parsed at once."""
+    """Reads a plain answer in pieces, because it is too long to be parsed at once."""
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the answer."""
 
     def facts(self) -> PlainFacts:
-        """Of the whole answer. Raises `ValueError` if it is no whole JSON object."""
+        """The facts of the whole answer. Raises `ValueError` if it is no complete JSON object."""
 
 
 NO_TEXT = re.compile(rb"(?!)")
@@ -218,9 +218,9 @@ class Format:
     name: Endpoint
     """The name in records, metrics and `models.NAME.endpoints`."""
     path: str
-    """Where clients post."""
+    """The path of the gateway for POST."""
     upstream_path: str
-    """The same below an upstream's base URL."""
+    """The path below an upstream's base URL."""
     operation: str
     """The operation's name in traces (OpenTelemetry, `gen_ai.operation.name`)."""
     read: Callable[[bytes, FindsCounter], Params]
@@ -230,7 +230,7 @@ class Format:
     usage: Callable[[Any], Usage | None]
     """Reads one usage object of an answer; None if it cannot be read."""
     more_paths: tuple[str, ...] = ()
-    """Further paths where clients post."""
+    """Further paths of the gateway for POST."""
     read_form: Callable[[StoredBytes, Sequence[FormPart], FindsCounter], Params] | None = None
     """Checks a multipart form in the same way; None: the format takes JSON only. With `no_json` as `read` it takes
     forms only."""
@@ -243,7 +243,7 @@ class Format:
     kept_id: Callable[[Scan], str | None] | None = None
     """The id under which the upstream keeps a streamed answer, as soon as `scan` has seen it; None: nothing is kept."""
     kept_items: Callable[[Scan], tuple[str, ...]] = _no_items
-    """The ids of what a streamed answer consists of, at its end, where the upstream keeps these, too."""
+    """The ids of the items of a streamed answer, at its end, if the upstream keeps these, too."""
     pending_id: Callable[[Scan], str | None] | None = None
     """The id of a streamed answer that may be made without its connection; None: it has ended, or is not known yet."""
     is_binary: bool = False
@@ -254,7 +254,7 @@ class Format:
     streams_only_events: bool = False
     """Whether a client that asked for a stream can read only events: a plain answer is always written as such."""
     answer: Callable[[bytes, Usage], bytes] | None = None
-    """Writes a plain answer anew for the client, given what was charged; None: it is passed on. Raises `Unfit`."""
+    """Rewrites a plain answer for the client, given the charged usage; None: it is passed on. Raises `Unfit`."""
     reword: Callable[[UpstreamRefused], UpstreamRefused] | None = None
     """Writes an upstream's refusal with the names of the client's own parameters; None: it is passed on."""
     changes: Callable[[Call, Route, Capabilities, int | None], dict[str, Any]] = _no_members

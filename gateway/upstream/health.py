@@ -3,7 +3,7 @@
 1. The upstream has a circuit of its own, which counts whether it can be reached. Each of its models has another, which
    counts the results of its calls (upstream/circuit_breaker.py). So a model that fails, or for which a reseller has no
    channel, is avoided while the other models are used.
-2. Nothing is kept of a healthy upstream: a call then costs one look at `is_healthy`.
+2. A healthy upstream has no state: a call then only reads `is_healthy`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Health:
         self._shown = CircuitState.CLOSED
         self._shown_at = clock()
         self._moved: dict[str, float] = {}
-        """When the circuits of models that are not closed came to their state."""
+        """Times at which circuits of models entered their state, except closed ones."""
         show(upstream, CircuitState.CLOSED)
 
     def __repr__(self) -> str:

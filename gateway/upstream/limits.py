@@ -1,11 +1,11 @@
-"""Limits of upstreams: which windows an attempt draws on, beside those of its caller.
+"""Limits of upstreams: the windows that an attempt draws on in addition to its caller's.
 
 They are windows like all others (quota/windows.py), so that a call reserves on its key's windows and on its route's in
 one reservation, and all workers and gateways on one store count together. Scopes: `upstream:NAME` for the whole
 upstream and for its models, `upstream:NAME#2` for its second API key.
 
-A call that needs more than the whole of a limit reserves the whole: it is served alone, and never if it waited for
-more.
+A call that needs more than a whole limit reserves the whole limit, and is served alone; otherwise it would wait for
+ever.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPELLING: Mapping[int, str] = {1: "second", 60: "minute", 3600: "hour"}
 
 
 class Place(NamedTuple):
-    """Where an attempt may go, and what it draws on there."""
+    """A route of an attempt, and its claims there."""
 
     route: Route
     key: int | None
@@ -45,7 +45,7 @@ class UpstreamLimitTable:
         self._clock = clock
         self._assumed: dict[tuple[str, str, str, str | None], Assumed] = {}
         self.learning = frozenset(name for name, up in upstreams.items() if up.limits.is_any and up.limits.learn)
-        """Upstreams whose answers are heeded."""
+        """Upstreams whose limits are learned from their answers."""
         self.adaptive = frozenset(name for name, upstream in upstreams.items() if upstream.limits.adaptive)
         """Upstreams whose limits of parallel calls follow the time to the first token."""
         self._adapted: dict[tuple[str, str, str, str | None], AdaptiveLimit] = {}
@@ -85,7 +85,7 @@ class UpstreamLimitTable:
     def claims(
         self, call: Call, route: Route, key: int | None = None, *, requests: int = 1, at_once: int = 1
     ) -> tuple[Claim, ...]:
-        """What the call draws on by this route, with this API key. It takes so many `requests`, so many `at_once`."""
+        """The claims of a call on this route with this API key: `requests` requests, `at_once` of them in parallel."""
         model = route.model or call.params.model
         if not (limits := self._binding(route.upstream, model, key)):
             return ()
@@ -102,7 +102,7 @@ class UpstreamLimitTable:
         return [limit for limit in limits if limit.model is None or fnmatchcase(model, limit.model)]
 
     def window(self, limit: Limit, started: float) -> Window:
-        """The window of a limit as it is assumed now."""
+        """The window of a limit with its assumed value."""
         window = limit.window(started)
         if self._assumed and (assumed := self._assumed.get(_name(limit))) is not None:
             window = window._replace(limit=assumed.limit(limit.limit, self._clock()))
@@ -115,8 +115,8 @@ class UpstreamLimitTable:
         return limit.scope.removeprefix(UPSTREAM).partition("#")[0] in self.adaptive
 
     def first_token(self, claims: Iterable[Claim], under_way: Mapping[str, int], seconds: float) -> None:
-        """The first token of a stream with these claims came after so long; `under_way` says how many calls were, by
-        window, when it began."""
+        """Record the time to the first token of a stream with these claims; `under_way`: running calls by window at its
+        begin."""
         every = {limit.window(0).id: limit for _, limit in self.every() if self._is_adaptive(limit)}
         for window, _ in claims:
             if window.unit == "parallel" and (limit := every.get(window.id)) is not None and window.id in under_way:
@@ -124,13 +124,13 @@ class UpstreamLimitTable:
                 self._adapted[_name(limit)] = before.after(seconds, under_way[window.id], limit.limit)
 
     def refused(self, upstream: str, model: str, key: int | None) -> None:
-        """The upstream answered a request for this model with 429."""
+        """Record an answer 429 to a request for this model."""
         now = self._clock()
         for limit in self._binding(upstream, model, key):
             self._assumed[_name(limit)] = self._assumed.get(_name(limit), Assumed()).refused(now)
 
     def heard(self, upstream: str, model: str, key: int | None, header: Callable[[str], str | None]) -> None:
-        """The upstream answered a request for this model with these headers, which are about its API key."""
+        """Record the headers of an answer to a request for this model; they describe limits of its API key."""
         told = announced(header)
         for limit in self._binding(upstream, model, key) if told else ():
             is_of_key = "#" in limit.scope or upstream in self._sole_key
@@ -153,7 +153,7 @@ class UpstreamLimitTable:
 
 
 def further(held: Sequence[Claim], wanted: Sequence[Claim]) -> tuple[Claim, ...]:
-    """Of what another attempt draws on, that which its call does not hold yet; each attempt is another request."""
+    """The claims of another attempt that its call has not reserved yet; each attempt is another request."""
     names = {claim.window.id for claim in held}
     return tuple([claim for claim in wanted if claim.window.unit == "requests" or claim.window.id not in names])
 

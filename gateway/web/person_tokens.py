@@ -46,12 +46,12 @@ def is_signed_token(secret: str) -> bool:
 
 
 class _Checked(NamedTuple):
-    """What a good token says."""
+    """The claims of a valid token."""
 
     person: str
     team: str | None
     models: frozenset[str] | None
-    """None: it does not say."""
+    """None: not in the token."""
     until: float
     """Unix time until which the verdict holds."""
 
@@ -168,7 +168,7 @@ def _read(claims: Mapping[str, Any], settings: JwtSettings, now: float) -> _Chec
 
 
 def _narrowed(key: Key, models: frozenset[str]) -> tuple[str, ...]:
-    """Of the models that a token names those that the record allows. A token names models, and no patterns."""
+    """The models of a token that the record allows. A token has names of models, no patterns."""
     plain = [name for name in sorted(models) if not set("*?[") & set(name)]
     return tuple(name for name in plain if any(fnmatchcase(name, pattern) for pattern in key.models))
 

@@ -1,6 +1,6 @@
 """Responses that an upstream keeps, by their ids: read, delete, cancel, list the input.
 
-They count in limits of requests per time alone: nothing is generated.
+They count only in limits of requests per time: nothing is generated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StoredResponses:
     def routes(self) -> list[web.RouteDef]:
         """Every route of a stored response."""
         base = FORMATS["responses"].path
-        # Other formats have addresses below it, which no id can be.
+        # Other formats have paths below it, which are no ids.
         taken = [each.path.removeprefix(f"{base}/") for each in FORMATS.values() if each.path.startswith(f"{base}/")]
         path = f"{base}/{{response:(?!(?:{'|'.join(taken)})(?:/|$))[^{{}}/]+}}"
         return [
@@ -44,7 +44,7 @@ class StoredResponses:
         ]
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """The response as it is now, or its stream, resumed."""
+        """The current state of a response, or its resumed stream."""
         if request.query.get(_STREAM, "false").lower() in ("false", "0", ""):
             return await self._kept.relay(request)
         bond = await self._kept.bond(request, request[CONTEXT])
