@@ -61,7 +61,8 @@ def added_tokens(document: Document) -> int:
 
 def _media_tokens(contents: Any) -> int:
     """Tokens of the parts of Gemini's contents that are not text."""
-    given = [each.get("parts") for each in contents if isinstance(each, dict)] if isinstance(contents, list) else []
+    turns = contents if isinstance(contents, list) else [contents]
+    given = [each.get("parts") for each in turns if isinstance(each, dict)]
     parts = [part for each in given for part in (each if isinstance(each, list) else [each])]
     names = [name for part in parts if isinstance(part, dict) for name in part]
     return sum([_MEDIA_TOKENS.get(name.replace("_", "").lower(), 0) for name in names])
@@ -69,5 +70,6 @@ def _media_tokens(contents: Any) -> int:
 
 def _has_foreign_tools(members: Mapping[str, Any]) -> bool:
     """Whether a tool of the upstream's own, which reads or searches, is among the tools."""
-    tools = members.get("tools")
-    return isinstance(tools, list) and any(isinstance(tool, dict) and tool.get("type") != "function" for tool in tools)
+    tools = members.get("tools") or []
+    given = tools if isinstance(tools, list) else [tools]
+    return any(isinstance(tool, dict) and tool.get("type") != "function" for tool in given)

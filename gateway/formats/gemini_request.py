@@ -1,7 +1,8 @@
 """Checks a request of Gemini's API, and estimates its prompt.
 
 Google's JSON reader takes each name in camelCase and in snake_case, and so do these rules; both spellings of one name
-in one object are refused, because only one would be obeyed. Ranges: Google's API reference ("GenerationConfig") and
+in one object are refused, because only one would be obeyed. It takes one object where an array of objects is expected,
+as examples of Google's have it: so do these rules. Ranges: Google's API reference ("GenerationConfig") and
 the types of google-genai.
 
 The prompt is estimated as that of chat is (api/prompt_tokens.py). Pictures count `IMAGE_TOKENS`; other media the flat
@@ -14,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from gateway.api import prompt_tokens, validation_errors
@@ -62,21 +63,37 @@ class GenerationConfig(Camel):
     thinking_config: dict[str, Any] | None = None
 
 
+def _several(value: Any) -> Any:
+    return [value] if isinstance(value, dict) else value
+
+
+Objects = Annotated[
+    list[dict[str, Any]], BeforeValidator(_several, json_schema_input_type=list[dict[str, Any]] | dict[str, Any])
+]
+
+
 class Contents(Camel):
     """A turn of the conversation."""
 
     role: str | None = None
-    parts: list[dict[str, Any]] | None = None
+    parts: Objects | None = None
+
+
+Turns = Annotated[
+    list[Contents],
+    Field(min_length=1, max_length=100_000, fail_fast=True),
+    BeforeValidator(_several, json_schema_input_type=list[Contents] | Contents),
+]
 
 
 class GenerateContent(Camel):
     """GenerateContentRequest. The model stands in the path."""
 
-    contents: Annotated[list[Contents], Field(min_length=1, max_length=100_000, fail_fast=True)]
+    contents: Turns
     system_instruction: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Objects | None = None
     tool_config: dict[str, Any] | None = None
-    safety_settings: list[dict[str, Any]] | None = None
+    safety_settings: Objects | None = None
     generation_config: GenerationConfig | None = None
     cached_content: str | None = None
 
@@ -84,7 +101,7 @@ class GenerateContent(Camel):
 class CountContentTokens(Camel):
     """CountTokensRequest: either contents, or a whole request."""
 
-    contents: Annotated[list[Contents], Field(min_length=1, max_length=100_000, fail_fast=True)] | None = None
+    contents: Turns | None = None
     generate_content_request: dict[str, Any] | None = None
 
 
@@ -107,6 +124,7 @@ def read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> P
     if isinstance(config := members.get(CONFIG), dict):
         members[CONFIG] = _named(config, _CONFIG, f"{CONFIG}.")
     body = _checked(GenerateContent, members)
+    members["contents"] = _several(members["contents"])
     _refuse_kept(members)
     config = body.generation_config or GenerationConfig()
     return Params(
@@ -238,9 +256,7 @@ def _prompt(document: Document, members: Mapping[str, Any], count: Counter | Non
 
 def _parts(turns: list[Any]) -> Iterator[Mapping[str, Any]]:
     for turn in turns:
-        parts = turn.get("parts") if isinstance(turn, dict) else None
-        if isinstance(parts, dict):  # a single one
-            parts = [parts]
+        parts = _several(turn.get("parts")) if isinstance(turn, dict) else None
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict):
                 yield part
