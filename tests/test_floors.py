@@ -265,7 +265,7 @@ PURE = frozenset({
     "config.discovered", "config.model_names",
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes", "queueing.fair_queue", "queueing.classes",
-    "relay.charge", "relay.reasoning_models", "relay.sent_request",
+    "relay.charge", "relay.reasoning_models",
     "reports.compare", "reports.invoice", "reports.invoice_cells", "reports.invoice_pages",
     "upstream.circuit_breaker", "upstream.first_bytes", "upstream.learned_limits", "upstream.provider_errors",
     "upstream.refusal",

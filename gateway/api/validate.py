@@ -48,7 +48,8 @@ class Rules:
 def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
     """The parameters of the body, checked by the API's own rules, and the number of its prompt tokens."""
     document = parse(raw)
-    refuse_other_case(document.members, rules.names)
+    if not document.members.keys() <= rules.names:
+        refuse_other_case(document.members, rules.names)
     options = document.members.get("stream_options")
     if isinstance(options, dict) and "stream_options" in rules.names:
         refuse_other_case(options, _STREAM_OPTIONS, "stream_options.")

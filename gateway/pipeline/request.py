@@ -20,7 +20,7 @@ from gateway.quota import windows
 from gateway.records import Bond, Call, Claim, Document, Usage
 from gateway.relay import Attempt
 from gateway.relay.attempt import Binds
-from gateway.relay.sent_request import SentRequest
+from gateway.relay.charge import SentRequest
 from gateway.store.bonds import item_bonds
 from gateway.upstream.account import account_of
 from gateway.upstream.connection import Head

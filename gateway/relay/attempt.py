@@ -14,8 +14,8 @@ from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
 from gateway.upstream.pool import Pool
 
+from .charge import SentRequest
 from .client_stream import ClientStream
-from .sent_request import SentRequest
 
 
 class Answer(NamedTuple):

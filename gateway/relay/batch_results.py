@@ -21,7 +21,7 @@ from gateway.upstream.connection import Head
 from gateway.upstream.content_encoding import EncodingFault, decoder_of
 from gateway.upstream.download import Download
 
-from .sent_request import REASONING_ALLOWANCE, SHOWN_FACTOR, SentRequest
+from .charge import REASONING_ALLOWANCE, SHOWN_FACTOR, SentRequest
 
 MAX_LINE_BYTES = 33_554_432
 """Of one answer; a longer one is not read."""

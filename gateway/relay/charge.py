@@ -1,6 +1,6 @@
 """What one attempt of a call is charged: the rule for every way in which an answer can end.
 
-1. A report of the upstream counts if it came with the end of the answer, is below the ceilings (relay/sent_request.py)
+1. A report of the upstream counts if it came with the end of the answer, is below the ceilings (`SentRequest`)
    and is not a completion of nothing beside text that was shown. The highest report counts. One without a prompt gets
    the prompt's estimate.
 2. Otherwise whatever may have been generated is charged, marked `estimated`: the prompt, as reported or estimated; the
@@ -13,19 +13,31 @@
 Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else by formats/token_rule.py, at
 least one token for each event with text. What cannot be known: output that an upstream generated after the last event
 that arrived of a stream which broke off or was stopped.
+
+The ceilings bound usage reports. They are generous, so that no true report exceeds one:
+
+1. Prompt: one token per byte of the request, because a token has at least one byte; `PROMPT_ALLOWANCE` for text that
+   the upstream adds (chat templates, its own instructions); what is not in its bytes (formats/ceilings.py).
+2. Output: twice the limit of all candidates, because upstreams count end tokens and rejected drafts; `SHOWN_FACTOR`
+   tokens for each token that formats/token_rule.py counts in the answer, because some upstreams ignore the limit;
+   `OUTPUT_ALLOWANCE` for pictures, sound and formats; `REASONING_ALLOWANCE` for each candidate that may reason, because
+   some upstreams limit only the text behind the reasoning; the request's bytes if it has a `prediction`, because
+   rejected parts of it are output.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from gateway.formats import FORMATS, reported_usage
-from gateway.formats.format import Scan
+from gateway.formats import FORMATS, reported_usage, token_rule
+from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, added_tokens
+from gateway.formats.format import NO_TEXT, Scan
+from gateway.quota import windows
 from gateway.records import Call, Failure, Fault, Phase, Usage
 
 from . import reasoning_models
-from .sent_request import SentRequest
 
 KINDS = ("prompt", "completion", "cached", "reasoning")
 """Kinds of tokens, in the order of the fields of a `Usage`."""
@@ -39,6 +51,13 @@ UNSEEN_TOKENS_PER_S = 200
 
 MAX_BROKEN_BYTES = 1_048_576
 """So much of a broken answer is searched for text: more would hold up other calls."""
+
+REASONING_ALLOWANCE = 131_072
+"""The longest output of common reasoning models, rounded up: 128,000."""
+UNLIMITED_OUTPUT = 131_072
+"""Used as the limit of a request without one, where the format has no default."""
+SHOWN_FACTOR = 4
+"""Random letters have up to 1.8 times the tokens that the rule counts; a tokeniser of single bytes has up to 4."""
 
 
 class Ending(Enum):
@@ -82,6 +101,82 @@ class Shown(NamedTuple):
     """The head of an event stream arrived."""
     elapsed_s: float = 0.0
     """Since the request was sent."""
+
+
+def _nothing_shown() -> int:
+    return 0
+
+
+class SentRequest(NamedTuple):
+    """What the upstream was asked for, as far as the cost depends on it, and the most that it can have used for it."""
+
+    call: Call
+    routed_model: str | None = None
+    """The model's name at the upstream, if it differs."""
+    output_limit: int | None = None
+    """Tokens per candidate in the forwarded body; None: it has no limit."""
+    count_texts: token_rule.CountsTexts = token_rule.count
+    pieces: Sequence[bytes | memoryview] = ()
+    """The bytes of the request."""
+    uploaded_bytes: int = 0
+    """The size of a body that is sent in pieces, or is gone."""
+
+    @property
+    def reserved_output(self) -> int:
+        """Tokens that all candidates together may have, as reserved."""
+        return windows.output_limit(self.call) * self.call.params.candidates
+
+    def texts_of(self, body: bytes) -> list[bytes]:
+        """The generated texts in an answer to it, as in its JSON."""
+        texts = FORMATS[self.call.endpoint].texts
+        return [] if texts is NO_TEXT else texts.findall(body)
+
+    def count(self, texts: Iterable[bytes]) -> int:
+        """Tokens of generated texts, as in JSON."""
+        return token_rule.tokens_of(sum([self.count_texts(text + b'"').quarters for text in texts]))
+
+    def prompt_ceiling(self) -> int:
+        """The most prompt tokens that the request can have."""
+        plain = self._bytes + PROMPT_ALLOWANCE
+        return plain + added_tokens(self.call.params.document)
+
+    def output_ceiling(self, shown_tokens: int, *, reasons: bool) -> int:
+        """The most output tokens that the request can have if the answer shows this many."""
+        params = self.call.params
+        limit = windows.output_limit(self.call)
+        if self.output_limit is None and params.default_output is None:
+            limit = max(limit, UNLIMITED_OUTPUT)
+        most = 2 * max(limit, self.output_limit or 0) + (REASONING_ALLOWANCE if reasons else 0)
+        most += SHOWN_FACTOR * -(-shown_tokens // max(1, params.choices))
+        if params.document.members.get("prediction") is not None:
+            most += self._bytes
+        return most * params.candidates + OUTPUT_ALLOWANCE
+
+    def allows(self, report: Usage, count_shown: Callable[[], int] = _nothing_shown) -> bool:
+        """Whether a report is below both ceilings. Counts the shown tokens only if the answer depends on them."""
+        return report == self.bounded(report, count_shown)
+
+    def bounded(self, report: Usage, count_shown: Callable[[], int] = _nothing_shown) -> Usage:
+        """The report, or what of it is below the ceilings, marked as an estimate."""
+        prompt, output = report.prompt_tokens, report.completion_tokens
+        if prompt > PROMPT_ALLOWANCE:
+            prompt = min(prompt, self.prompt_ceiling())
+        if output > OUTPUT_ALLOWANCE:
+            reasons = report.reasoning_tokens > 0 or self.may_reason
+            if output > self.output_ceiling(0, reasons=reasons):
+                output = min(output, self.output_ceiling(count_shown(), reasons=reasons))
+        if (prompt, output) == (report.prompt_tokens, report.completion_tokens):
+            return report
+        return report._replace(prompt_tokens=prompt, completion_tokens=output, source="estimated", parts=())
+
+    @property
+    def may_reason(self) -> bool:
+        """Whether the answer may have reasoning that is billed."""
+        return reasoning_models.may_reason(self.call, (self.call.params.model, self.routed_model))
+
+    @property
+    def _bytes(self) -> int:
+        return sum([len(piece) for piece in self.pieces]) + self.uploaded_bytes
 
 
 def ending_of(failure: Failure) -> Ending:

@@ -56,7 +56,7 @@ from gateway.upstream.pool import Pool
 from . import charge
 from .attempt import Attempt
 from .batch_results import BatchSize, BatchTotals, ResultReader
-from .sent_request import SentRequest
+from .charge import SentRequest
 
 log = logging.getLogger("gateway")
 

@@ -27,8 +27,7 @@ from gateway.quota.windows import output_limit
 from gateway.records import Call, Claim, Ended, Usage
 
 from . import charge
-from .charge import Ending, Shown
-from .sent_request import SentRequest
+from .charge import Ending, SentRequest, Shown
 
 FIRST_CONTEXT = 1_024
 """Prompt tokens that are reserved for the first response; for later ones as many as the last one had in and out."""

@@ -28,7 +28,7 @@ from gateway.pipeline import Services
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
 from gateway.records import Call, Claim, Document, Key, LineCeilings, Params
-from gateway.relay.sent_request import SentRequest
+from gateway.relay.charge import SentRequest
 
 from .forms import StoredForm
 

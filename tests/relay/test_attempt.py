@@ -14,10 +14,10 @@ from gateway.config import Price
 from gateway.formats import FORMATS
 from gateway.records import Granted, Record, Usage
 from gateway.relay.attempt import Attempt
+from gateway.relay.charge import SentRequest
 from gateway.relay.client_stream import ClientStream
 from gateway.relay.disconnect import client_left
 from gateway.relay.exchange import Exchange
-from gateway.relay.sent_request import SentRequest
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
 from tests.accounting.test_call_log import ScriptedLedger, a_call, books_of, log_of

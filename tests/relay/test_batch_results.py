@@ -15,7 +15,7 @@ from gateway.formats import FORMATS
 from gateway.quota import pricing
 from gateway.records import Call, Document, Failure, Fault, Key, LineCeilings, Params, Phase, Usage
 from gateway.relay import batch_results as under_test
-from gateway.relay.sent_request import SentRequest
+from gateway.relay.charge import SentRequest
 from gateway.upstream.connection import Head
 from gateway.upstream.download import Download
 

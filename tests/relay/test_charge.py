@@ -14,8 +14,7 @@ from gateway.formats.stream_scan import StreamScan
 from gateway.formats.token_rule import Count
 from gateway.records import Call, Document, Endpoint, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay import charge
-from gateway.relay.charge import Ending, Shown
-from gateway.relay.sent_request import SentRequest
+from gateway.relay.charge import Ending, SentRequest, Shown
 from tests.fakes.params import SET_BY_FORMAT
 
 REPORT = {"prompt_tokens": 9, "completion_tokens": 4}

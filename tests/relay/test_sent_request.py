@@ -9,7 +9,7 @@ import pytest
 from gateway.config import Model, Route
 from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
 from gateway.records import Call, Document, Endpoint, Key, Params, Usage
-from gateway.relay.sent_request import REASONING_ALLOWANCE, SentRequest
+from gateway.relay.charge import REASONING_ALLOWANCE, SentRequest
 from tests.fakes.params import SET_BY_FORMAT
 
 LIMIT = 100
