@@ -223,7 +223,6 @@ for _, each in ipairs(buried) do
   call('HSET', BASE .. 'lost:' .. whose, lease, id .. '\t' .. text)
   call('EXPIRE', BASE .. 'lost:' .. whose, KEPT_S)
 end
-write('XDEL', RECORDS, dropped)
 write('HDEL', LOST, unburied)
 -- Not with XADD, which the append-only file has with the exact length of that moment: carried out late, as above, it
 -- would delete newer records.
@@ -273,6 +272,7 @@ write('ZADD', ALIVE, moved)
 call('ZADD', ALIVE, now_text, worker)
 write('ZREM', ALIVE, dry)
 write('HDEL', BASE .. 'sent', dry)
+write('XDEL', RECORDS, dropped) -- last, because a deleted record cannot be written again (reassert.lua)
 
 local stand = {}
 if is_shown == 1 then

@@ -1,4 +1,4 @@
--- Whether a batch would be applied now: each command of apply.lua and change.lua, on an unused key.
+-- Whether a batch would be applied now: each command of apply.lua, reassert.lua and change.lua, on an unused key.
 -- KEYS: a key with the store's {tag}. In a script that fails halfway nothing is taken back, so what the user may not do
 -- has to show itself before the first batch.
 
@@ -20,6 +20,8 @@ call('HDEL', key, 'a')
 call('DEL', key)
 local id = call('XADD', key, '*', 'r', '')
 call('XLEN', key)
+call('XRANGE', key, '-', '+', 'COUNT', 1)
+call('XREVRANGE', key, '+', '-', 'COUNT', 1)
 call('XTRIM', key, 'MAXLEN', '~', 1)
 call('XDEL', key, id)
 call('DEL', key)

@@ -12,6 +12,9 @@
 --
 -- KEYS   hash: worker -> the first argument of apply.lua for its last batch
 -- Returns the number of batches whose end is not known.
+--
+-- Records of the piece cannot be overwritten. They are deleted at the first connection after it was executed: they are
+-- between the newest record that is there before, and the id of an entry that is written, and deleted, here (`GAPS`).
 
 local find, sub, match, format, insert = string.find, string.sub, string.match, string.format, table.insert
 local call, decode, unpack = redis.call, cjson.decode, unpack
@@ -20,6 +23,9 @@ local KEPT_S = '8640000' -- as in apply.lua
 local AT_ONCE = 1000 -- arguments of one command
 local ALL = '1000000' -- fields of a hash, at most
 local ABOUT = '?'
+local GAPS = BASE .. 'gaps' -- text: "ID ID ID ID ...": between each two ids no batch that was applied has written a record
+local GAPS_KEPT = 64
+local AT_MOST = '1000' -- records of one piece
 
 local named = {} -- by key of a hash: what may have changed in it
 
@@ -163,6 +169,35 @@ local function write_worker_again(worker, alive_us)
   end
 end
 
+local gaps = {}
+for id in string.gmatch(call('GET', GAPS) or '', '%S+') do
+  insert(gaps, id)
+end
+
+local function delete_records_in_gaps()
+  for i = 1, #gaps, 2 do
+    local ids = {}
+    for _, record in ipairs(call('XRANGE', RECORDS, '(' .. gaps[i], '(' .. gaps[i + 1], 'COUNT', AT_MOST)) do
+      insert(ids, record[1])
+    end
+    write('XDEL', RECORDS, ids)
+  end
+end
+
+local function note_gap()
+  local newest = call('XREVRANGE', RECORDS, '+', '-', 'COUNT', '1')[1]
+  local first, last = newest and newest[1] or '0-0', call('XADD', RECORDS, '*', 'r', '')
+  call('XDEL', RECORDS, last)
+  if gaps[#gaps - 1] == first then
+    gaps[#gaps] = last
+  else
+    insert(gaps, first)
+    insert(gaps, last)
+  end
+  call('SET', GAPS, table.concat(gaps, ' ', math.max(1, #gaps - 2 * GAPS_KEPT + 1)))
+end
+
+delete_records_in_gaps()
 local open = {} -- workers whose last batch may or may not have been applied
 local sent = call('HRANDFIELD', KEYS[1], ALL, 'WITHVALUES')
 for i = 1, #sent, 2 do
@@ -204,4 +239,5 @@ end
 for worker in pairs(open) do
   write_worker_again(worker, alive_us[worker])
 end
+note_gap()
 return count

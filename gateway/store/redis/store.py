@@ -19,6 +19,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:sums:tags-DAY    hash: key, team, model, `user` or `tag:NAME`, value -> numbers
     {namespace}:1:sums:tagcounts-DAY  hash: key -> number of its groups in the former
     {namespace}:1:sent             hash: worker -> its last batch, without records (first argument of apply.lua)
+    {namespace}:1:gaps             "ID ID ID ID ...": between each two no record counts (reassert.lua)
     {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
     {namespace}:1:posts:PLACE      hash: worker -> "until_us text"; what workers with waiting calls exchange
     {namespace}:1:documents:KIND   hash: name -> document; KIND is key, team or overlay

@@ -96,6 +96,7 @@ async def state(url: str, claims: tuple[Any, ...], worker: Worker, server: Redis
         return {
             "windows": [standing[1:3] for standing in await store.standings([each.window for each in claims], 0)],
             "calls": await store.calls(100),
+            "records": server.call("XLEN", "{gateway}:1:records"),
             "sums": await store.usage(["key", "model"]),
             "progress": await store.progress(worker.name),
             "leases": server.cli("HKEYS", f"{{gateway}}:1:leases:{worker.name}"),
@@ -177,7 +178,7 @@ async def test_half_a_batch_that_a_second_restart_executes_is_applied_once(
         place = f"cut at {cut - before} in {[each - before for each in torn.cuts]}"
         assert told["windows"] == [(24, 0), (24, 0), (0, 0), (21, 0)], place
         assert [row["requests"] for row in told["sums"]] == [4], place
-        assert len(told["calls"]) == 4, place
+        assert told["records"] == len(told["calls"]) == 4, place
         assert {row["id"] for row in told["calls"]} > {each.record.id for each in running}, place
 
 
@@ -232,14 +233,18 @@ async def deferral(worker: Worker, other: Worker, server: RedisServer) -> Callab
 
 
 def kept_of(server: RedisServer, other: Worker) -> dict[str, Any]:
-    """All fields, but for what a sign of life of the other worker changes, and records: of those with the same id the
-    newest counts."""
+    """All fields and records, but for what a sign of life of the other worker changes."""
     found: dict[str, Any] = {}
-    ignored = ("records", "alive", "sent", "days", "probe", "retention", other.name)
+    ignored = ("alive", "gaps", "sent", "days", "probe", "retention", other.name)
     for key in server.cli("KEYS", "*").split():
         if key.endswith(ignored):
             continue
-        if server.cli("TYPE", key) == "hash":
+        kind = server.cli("TYPE", key)
+        if kind == "stream":
+            entries: Any = server.call("XRANGE", key, "-", "+")
+            if entries:
+                found[key] = [text for _, (_, text) in entries]
+        elif kind == "hash":
             lines = server.call("HGETALL", key)
             assert isinstance(lines, list)
             fields = {name: text for name, text in zip(lines[::2], lines[1::2], strict=True) if name not in ("?", b"?")}
@@ -255,7 +260,8 @@ def kept_of(server: RedisServer, other: Worker) -> dict[str, Any]:
 async def test_half_a_batch_that_a_second_restart_executes_changes_nothing(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Story
 ) -> None:
-    """No worker sends it again."""
+    """No worker sends it again. A record that the batch deletes cannot come back: that is its last command, and only a
+    file with all of it but for its EXEC has lost the record."""
     monkeypatch.setattr(redis, "BATCH_WITHIN_S", 20)
     store = await RedisStore.open(Settings(url=server.url))
     worker, other = Worker(store), Worker(store)
@@ -269,7 +275,7 @@ async def test_half_a_batch_that_a_second_restart_executes_changes_nothing(
     async def connect(store: RedisStore) -> None:
         await store.ping()
 
-    for cut in torn.cuts:
+    for cut in torn.cuts[:-1] if story is noise else torn.cuts:
         store = await torn.restore(cut, connect)
         assert kept_of(server, other) == right, f"cut at {cut - before} in {[each - before for each in torn.cuts]}"
         assert server.cli("ZRANGE", "{gateway}:1:alive", 0, -1).split()
