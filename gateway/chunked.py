@@ -19,7 +19,7 @@ SORTED_AT_ONCE = 1000
 
 
 def in_chunks(things: Iterable[T], at_once: int) -> Iterator[T]:
-    """The same things, with a pause after each so many of them. Only for threads."""
+    """Yields the items, with a pause after each portion. Only for threads."""
     for number, thing in enumerate(things, 1):
         yield thing
         if number % at_once == 0:
@@ -27,13 +27,13 @@ def in_chunks(things: Iterable[T], at_once: int) -> Iterator[T]:
 
 
 def portions(things: Sequence[T], at_once: int) -> Iterator[Sequence[T]]:
-    """The same things, so many at a time. Anywhere: what happens in between is the caller's."""
+    """Yields the items in portions. The caller may do other work between them."""
     for first in range(0, len(things), at_once):
         yield things[first : first + at_once]
 
 
 def in_order(things: Sequence[Any]) -> Iterator[Any]:
-    """The same things, sorted a few at a time. Only for threads."""
+    """The items sorted, a few at a time. Only for threads."""
     starts = in_chunks(range(0, len(things), SORTED_AT_ONCE), 1)
     runs = [sorted(things[start : start + SORTED_AT_ONCE]) for start in starts]
     return iter(runs[0]) if len(runs) == 1 else merge(*runs)

@@ -1,4 +1,4 @@
-"""What a call can use besides plain prompt and completion tokens, as counts by name.
+"""Units of use other than prompt and completion tokens, as counts by name.
 
 Counts are kept as a tuple of pairs in the order of `UNITS`, without zeros, so that most calls have the empty one.
 """
@@ -17,7 +17,7 @@ class Unit(NamedTuple):
 
     what: str
     part_of: str | None = None
-    """`prompt` or `completion` if these tokens are among the tokens of that; None: counted beside them."""
+    """`prompt` or `completion` if these tokens are included in its tokens; None: counted separately."""
 
 
 UNITS: Mapping[str, Unit] = {
@@ -54,7 +54,7 @@ _ORDER = {name: place for place, name in enumerate(UNITS)}
 
 
 def counts(of: Mapping[str, int]) -> Counts:
-    """These counts as they are kept."""
+    """These counts in the stored form."""
     return tuple([(name, of[name]) for name in sorted(of, key=_place) if of[name]])
 
 
@@ -81,14 +81,14 @@ def highest(one: Counts, other: Counts) -> Counts:
 
 
 def within(of: Counts, prompt: int, completion: int) -> Counts:
-    """The same, with no part above its whole. `prompt` and `completion` are tokens."""
+    """The counts, each limited to the whole that includes it. `prompt` and `completion` are tokens."""
     wholes = {"prompt": prompt, "completion": completion}
     limits = {name: wholes[unit.part_of] for name, unit in UNITS.items() if unit.part_of is not None}
     return counts({name: min(count, limits.get(name, count)) for name, count in of})
 
 
 def spell(of: Counts) -> str:
-    """As a record keeps them: `cache_write=100 web_searches=2`."""
+    """The text form of records: `cache_write=100 web_searches=2`."""
     return " ".join([f"{name}={count}" for name, count in of])
 
 

@@ -1,7 +1,7 @@
 """The windows that the calls of one worker changed since the alert watcher last looked.
 
-Noted after the store applied the batch, so that the watcher finds the change there. The cost per call is small: whether
-an alert is due is decided later, off the call's path (gateway/alerts).
+They are noted after the store applied the batch, so that the watcher finds the change there. The cost per call is
+small: whether an alert is due is decided later, off the call's path (gateway/alerts).
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from .send_queue import End
 class ChangedWindows:
     """The calendar windows that were charged, or refused a call for good. Private to one worker.
 
-    What is kept is bounded by the windows that there are, and by the calls between two looks.
+    Its size is bounded by the number of windows, and by the number of calls between two looks of the watcher.
     """
 
     def __init__(self) -> None:
         self._charged: dict[tuple[str, str], tuple[Claim, ...]] = {}
-        """What a key's last call for a model has drawn on: of all its calls the same windows, but for a new day's."""
+        """The windows of the last call, by key and model: all calls of both draw on the same windows, except those of a
+        new day."""
         self._windows: dict[str, Window] = {}
-        """Windows to look at, by id."""
+        """Changed windows, by id."""
         self._refused: set[str] = set()
-        """Ids of those on which a call was refused, because what settled usage leaves is too little for it."""
+        """Ids of windows that refused a call for good, because their settled use leaves too little for it."""
 
     def note(self, ends: Iterable[End], verdicts: Iterable[Granted | Refused | None]) -> None:
-        """What one batch has done."""
+        """Note the results of one batch."""
         charged = self._charged
         for end in ends:
             if isinstance(end, Settle):
@@ -41,15 +42,15 @@ class ChangedWindows:
                 self.put_back([window], [window.id])
 
     def gather(self, most: int) -> bool:
-        """Make ready for `take` what at most so many keys' calls have drawn on; whether there is more."""
+        """Prepare the windows of at most this many keys and models for `take`; returns whether there are more."""
         charged, windows = self._charged, self._windows
         for place in list(islice(charged, most)):
             windows.update({window.id: window for window, _ in charged.pop(place) if window.starts})
         return bool(charged)
 
     def take(self, most: int) -> tuple[list[Window], set[str]]:
-        """At most so many windows, the oldest first, and which of them have refused; they are removed here."""
-        # All of them, however many models a client has made up: only so is what is kept bounded by the windows.
+        """Remove and return at most this many windows, the oldest first, and which of them have refused a call."""
+        # All entries: otherwise those of invented model names could accumulate.
         self.gather(len(self._charged))
         windows = self._windows
         taken = [windows.pop(name) for name in list(islice(windows, most))]
@@ -58,7 +59,7 @@ class ChangedWindows:
         return taken, refused
 
     def put_back(self, windows: Sequence[Window], refused: Iterable[str]) -> None:
-        """What has still to be looked at."""
+        """Note these windows again."""
         for window in windows:
             self._windows.setdefault(window.id, window)
         self._refused.update(refused)

@@ -1,7 +1,7 @@
-"""What the webhook has not taken yet: each alert is tried again by itself, until it is taken or given up.
+"""Alerts that wait for delivery to the webhook: each is retried on its own, until it is accepted or given up.
 
-However slow the webhook is, nothing else waits for it: a few attempts are under way at once, and so many alerts wait;
-of more, the oldest is dropped.
+Nothing waits for a slow webhook: a few attempts run in parallel, a limited number of alerts waits, and beyond that the
+oldest is dropped.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .webhook import PostResult
 log = logging.getLogger("gateway")
 
 AT_ONCE = 4
-"""Attempts under way."""
+"""Parallel attempts."""
 
 MAX_WAITING = 200
-"""Alerts that are not taken yet. A few hundred kilobytes, and more than anybody reads."""
+"""Alerts that wait: a few hundred kilobytes, and more than a person reads."""
 
 Post = Callable[[bytes], Awaitable[PostResult]]
 
@@ -45,11 +45,11 @@ class Outbox:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Alerts that are neither taken nor given up, the oldest first."""
+        """Alerts that are neither accepted nor given up, the oldest first."""
         return tuple(self._waiting)
 
     def put(self, name: str, message: Mapping[str, Any]) -> None:
-        """Post an alert, in its own time."""
+        """Add an alert to be posted."""
         if len(self._waiting) >= MAX_WAITING:
             oldest = next(iter(self._waiting))
             log.error("the alert webhook is too slow: an alert is not posted, because %d wait", MAX_WAITING)
@@ -64,12 +64,12 @@ class Outbox:
             task.cancel()
 
     def take_done(self) -> set[str]:
-        """What was taken or given up since this was asked last."""
+        """The alerts accepted or given up since the last call."""
         done, self._done = self._done, set()
         return done
 
     async def close(self, timeout_s: float) -> None:
-        """Try every waiting delivery once more, for at most this long. What is then in `waiting` was not delivered."""
+        """Try every waiting alert once more, for at most this long; those that remain in `waiting` are undelivered."""
         self._is_closing.set()
         await self._tasks.wait_until_idle(timeout_s)
         await self._tasks.cancel_all()
@@ -100,7 +100,7 @@ class Outbox:
         self._done.add(name)
 
     def _note(self, answer: PostResult) -> None:
-        """Say it once, however many alerts find out."""
+        """Log it once, not for each alert."""
         if self._is_failing == answer.is_taken:
             self._is_failing = not answer.is_taken
             log.warning(

@@ -1,8 +1,8 @@
 """The length of an audio file by its own header: wav, flac, ogg, mp3, m4a and mp4, webm.
 
-Libraries that read tags (tinytag, mutagen) follow a file as far as it leads them, and none reads webm. Here a bounded
-number of short pieces is read, whatever the file says, and nothing is decoded. A header may be false; where the format
-has a highest bit rate, the length is at least what the bytes take at that rate.
+Libraries that read tags (tinytag, mutagen) have no limit of work per file, and none reads webm. This module reads a
+bounded number of short pieces of any file, and decodes nothing. A header may be false: if the format has a highest bit
+rate, the length is at least the number of bytes at that rate.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import struct
 from collections.abc import Callable, Iterator
 
 Reads = Callable[[int, int], bytes]
-"""So many bytes from a position; fewer at the end of the file."""
+"""Reads this many bytes from a position; fewer at the end of the file."""
 
 HEAD_BYTES = 65_536
-"""How far the first header is looked for, and how much of the end is read."""
+"""Bytes in which the first header is searched, and bytes read of the end."""
 
 MAX_BOXES = 512
-"""Chunks, boxes or elements of one file that are looked at."""
+"""Maximum number of chunks, boxes or elements that are read of one file."""
 
 MAX_MS = 7 * 24 * 3_600_000
-"""A week: a longer one is not believed."""
+"""A week; longer values are ignored."""
 
 
 def length_ms(read: Reads, size: int) -> int | None:
@@ -143,7 +143,7 @@ def _of_mp3(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
 
 
 def _frames(frame: bytes) -> int:
-    """Frames as the first one has them (Xing, Info or VBRI); 0: it does not."""
+    """The number of frames in the first frame (Xing, Info or VBRI); 0: not given."""
     for name in (b"Xing", b"Info"):
         at = frame.find(name)
         if at >= 0 and len(frame) >= at + 12 and frame[at + 7] & 1:

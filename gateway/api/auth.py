@@ -21,7 +21,7 @@ NO_KEY = (
 
 
 API_KEY_PATTERN = r"(?<![A-Za-z0-9])sk-[\w.-]{6,}"
-"""What looks like an API key in other text: it is never shown or stored."""
+"""Matches API keys in other text, which are never shown or stored."""
 
 NEW_ONE = "Ask the operator of this gateway for a new one."
 REVOKED = "This API key has been revoked."
@@ -31,17 +31,17 @@ NO_TEAM = "This API key belongs to a team that no longer exists."
 
 
 class KnownSecret(NamedTuple):
-    """What is known of a secret."""
+    """The key of a secret, and limits of the secret."""
 
     key: Key
     until: float | None = None
-    """Unix time at which the secret ceases to work, before its key does; None: it does not."""
+    """Unix time at which the secret expires, before its key does; None: it does not."""
     refusal: str | None = None
     """Why the key is refused independently of the time: revoked or paused."""
 
 
 def digest(secret: str) -> bytes:
-    """What a secret is looked up by."""
+    """The hash by which a secret is looked up."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -128,7 +128,7 @@ def admit(known: KnownSecret | None, secret: str, *, now: float, remote: str | N
 
 
 def mask(secret: str) -> str:
-    """Enough of a wrong secret to recognise it by, never enough to use."""
+    """A few characters of a wrong secret: enough to recognise it, too few to use it."""
     if len(secret) < 24 or not secret.isascii() or not secret.isprintable():
         return "***"
     return f"{secret[:3]}***{secret[-2:]}"

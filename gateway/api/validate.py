@@ -3,9 +3,9 @@
 These are two steps because the body names the model whose limits apply: `read` checks the API's rules, `restrict` the
 limits of key and model. Both raise `InvalidRequest` for the first fault, in OpenAI's words (`validation_errors.py`).
 
-`schema.py` has the rules for single fields, each format its rules between fields (`formats/`). Here are those of every
-format, among them that a name may not be a known one but for its case: Go's JSON reader, which resellers use, takes "N"
-(and "stop" with a long s, U+017F) for the parameter. It would be obeyed there without having been checked here.
+`schema.py` has the rules for single fields, each format its rules between fields (`formats/`). This module has
+those of every format. One of them: a name must not differ from a known one only in case. Go's JSON reader, which
+resellers use, accepts "N" (and "stop" with a long s, U+017F) as the parameter, so it would take effect unchecked.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
 
 
 def restrict(params: Params, key: Limits, model: Limits) -> Params:
-    """The same within the limits of the caller's key and of the model.
+    """The parameters within the limits of the caller's key and of the model.
 
     Where they bound the output and the client did not, the tighter bound becomes the output limit, and
     `is_output_limit_added` says that it has to be written into the forwarded body.
     """
     for limits, owner in ((key, "key"), (model, "model")):
-        if limits.model_fields_set:  # nearly always none
+        if limits.model_fields_set:  # rarely set
             _refuse_beyond(_with_config(params.document.members), limits, owner)
             if limits.max_audio_s is not None:
                 _refuse_long_audio(params, limits.max_audio_s, owner)
@@ -132,7 +132,7 @@ _STREAM_OPTIONS = frozenset(StreamOptions.model_fields)
 
 
 def refuse_other_case(given: Iterable[str], known: frozenset[str], inside: str = "") -> None:
-    """All known names are lower case, so one that folds to a known name is that name, in other letters."""
+    """All known names are lower case, so a name that folds to a known one differs only in case."""
     for name in given:
         if name not in known and (meant := name.casefold()) in known:
             raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""What the claims of a person mean: her name, and her role by the rules of the configuration. Pure."""
+"""From the claims of a person to her name and her role, by the rules of the configuration. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_NAME = 256
 
 
 class NotAllowed(Exception):
-    """Why a person may not sign in, in words for her."""
+    """A person may not sign in; the text is the reason, shown to her."""
 
 
 class Person(NamedTuple):
@@ -44,8 +44,8 @@ def person_of(claims: Mapping[str, Any], settings: OidcSettings) -> Person:
 
 
 def name_of(claims: Mapping[str, Any], claim: str) -> str:
-    """The name of a person. Raises `NotAllowed`; an e-mail address that the provider has not verified is no name, for
-    anybody can claim it."""
+    """The name of a person. Raises `NotAllowed`; an e-mail address that the provider has not verified is no name,
+    because anyone can claim it."""
     name = claims.get(claim)
     if not isinstance(name, str) or not name or len(name) > MAX_NAME or BAD_SIGNS.search(name):
         raise NotAllowed(f"Your identity provider does not say who you are (claim '{claim}').")

@@ -1,7 +1,7 @@
 """Decoders for bodies with a Content-Encoding: of requests, and of answers of an upstream that was asked for identity.
 
-br needs the package `brotli` (1.2 or later) or `brotlicffi`; the others are always there. A decoder returns pieces of
-at most `PIECE_BYTES`, so that its caller can stop a body that grows without end ("bomb") before it is in memory.
+br needs the package `brotli` (1.2 or later) or `brotlicffi`; the others need none. A decoder returns pieces of at most
+`PIECE_BYTES`, so that its caller can stop a body that grows without end ("bomb") before it is in memory.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Protocol
 PIECE_BYTES = 65536
 
 BROTLI_LIMIT = PIECE_BYTES // 4
-"""The library ends a piece with the first of its buffers (32 KiB, then 64 KiB) that reaches this limit. Output may be
-left behind a piece that did, although the decompressor accepts more data."""
+"""The library ends a piece with the first of its buffers (32 KiB, then 64 KiB) that reaches this limit. Output may
+remain after such a piece, although the decompressor accepts more data."""
 
 MAX_ZSTD_WINDOW_LOG = 23
 """Limit of the memory that a zstd answer may ask for: 8 MiB (RFC 9659)."""

@@ -1,4 +1,4 @@
-"""One answer of an upstream that is read in pieces, as fast as they are wanted: the content of a kept file."""
+"""One answer of an upstream that is read in pieces at the reader's speed: the content of a stored file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .connection import Connection, Head
 from .pool import Pool
 
 WAITING_BYTES = 262_144
-"""So much may wait for its reader before reading from the upstream pauses."""
+"""Bytes that may wait for the reader before reading from the upstream pauses."""
 
 
 class Download:
-    """A context; leaving it before the end closes the connection. `name` is the upstream's."""
+    """A context manager; leaving it before the end closes the connection. `name` is the upstream's."""
 
     def __init__(self, name: str, pool: Pool) -> None:
         self.head: Head | None = None
         self.failure: Failure | None = None
-        """Why the answer is not whole; set at its end."""
+        """Why the answer is incomplete; set at its end."""
         self._name = name
         self._pool = pool
         self._connection: Connection | None = None
@@ -42,7 +42,7 @@ class Download:
             self._connection = None
 
     async def begin(self, request: list[bytes | memoryview], within_s: float) -> Head | Failure:
-        """Send a request; its head, within this time. To be called once."""
+        """Send a request and return the head of the answer, within this time. Call it once."""
         try:
             async with asyncio.timeout(within_s):
                 got = await self._pool.acquire()
@@ -57,7 +57,7 @@ class Download:
         return self.head or self.failure or Failure(self._name, Phase.WAITING, Fault.CUT)
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end, when `failure` says whether it was the whole answer."""
+        """The next bytes; empty at the end: then `failure` is None if the answer is complete."""
         while not self._pieces and not self._is_over:
             await self._until_changed()
         if not self._pieces:
@@ -69,7 +69,7 @@ class Download:
         return piece
 
     async def read_all(self, most: int) -> bytes:
-        """What is left, but not much more than `most` bytes."""
+        """The remaining bytes, but not many more than `most`."""
         body = bytearray()
         while len(body) <= most and (piece := await self.read()):
             body += piece

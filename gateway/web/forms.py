@@ -29,7 +29,7 @@ from .middleware import RequestContext
 log = logging.getLogger("gateway")
 
 WRITE_BYTES = 262_144
-"""So much is written to a file at once, by a thread."""
+"""Bytes per write to a file, by a thread."""
 
 
 class StoredForm:
@@ -40,19 +40,19 @@ class StoredForm:
         self._settings = settings
         self._capacity = capacity
         self._memory = bytearray()
-        """What is not written to the file: all, as long as there is none."""
+        """The bytes that are not in the file; all, if there is no file."""
         self._file: int | None = None
         self._written = 0
         self._held = 0
         self._lock = threading.Lock()
-        """Of the file: it must not be closed while a thread writes."""
+        """Guards the file: it must not be closed while a thread writes."""
         self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<StoredForm of {self.size} bytes, {'in memory' if self._file is None else 'in a file'}>"
 
     async def add(self, data: bytes) -> None:
-        """Store these bytes behind the others. Raises `Unavailable` where there is no room."""
+        """Append these bytes. Raises `Unavailable` if the disk or the buffer is full."""
         self.size += len(data)
         self._memory += data
         if self._file is None and self.size <= self._settings.memory_bytes:
@@ -61,12 +61,12 @@ class StoredForm:
             await self._write_memory()
 
     async def end(self) -> None:
-        """All of the form was added."""
+        """Call after the last bytes of the form."""
         if self._file is not None and self._memory:
             await self._write_memory()
 
     def read(self, start: int, size: int) -> bytes:
-        """So many bytes from this position. After `end` only."""
+        """This many bytes from this position. Only after `end`."""
         if self._file is None:
             return bytes(memoryview(self._memory)[start : start + size])
         return os.pread(self._file, size, start)
@@ -117,7 +117,7 @@ class StoredForm:
 
 
 class FormReader:
-    """Reads forms, and stores them in the name of a visit."""
+    """Reads and stores forms; their bytes count for a visit."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity

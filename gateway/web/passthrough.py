@@ -1,8 +1,8 @@
 """Calls of passthrough rows: submissions of tasks, and reads of them.
 
-A request that no other route takes is looked for in the rows of the configuration. The id of a task belongs to the key
-that submitted it: any other key gets the 404 of an unknown id, and nothing is sent. A read goes to the API key that
-the task was submitted with, counts in limits of requests per time alone, and settles the task if it shows its end.
+A request that matches no other route is looked up in the rows of the configuration. The id of a task belongs to the key
+that submitted it: any other key gets the 404 of an unknown id, and nothing is sent upstream. A read uses the API key of
+the submission, counts only in limits of requests per time, and settles the task if it shows its end.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CALLBACKS = (
     "callback", "callback_url", "callbackUrl", "callBackUrl", "notify_hook", "notifyHook", "webhook", "webhook_url",
     "webhookUrl",
 )  # fmt: skip
-"""Members in which task APIs take an address that they call."""
+"""Members in which task APIs accept a callback address."""
 
 NO_COST = Price.model_validate({"task": 0})
 
@@ -65,7 +65,7 @@ class _Asked(NamedTuple):
     operation: TaskOperation
     parts: Mapping[str, str]
     path: str
-    """Below the prefix, as it was sent."""
+    """The path below the prefix, not normalised."""
     is_read: bool
     is_list: bool = False
 
@@ -97,7 +97,7 @@ class PassthroughCalls:
         self._tasks = tasks
 
     def handler(self, config: Config, request: web.Request) -> Handler | None:
-        """The handler of a request that no other route takes; None: no row does either."""
+        """The handler of a request that matches no other route; None: it matches no row."""
         if not config.passthrough:
             return None
         url = request.rel_url
@@ -186,8 +186,8 @@ class PassthroughCalls:
         return answer._replace(body=_written(told)) if is_changed else answer
 
     async def _see(self, visit: RequestContext, call: Call, answer: Answer) -> Answer:
-        """What a read shows of a task: its end, and further ids that belong to its key. Returns the answer with the
-        gateway's own addresses."""
+        """Processes the answer to a read: the end of the task, and further ids that belong to its key. Returns the
+        answer with the gateway's own addresses."""
         assert call.passed is not None
         row, bonds = call.passed.row, visit.parts.bonds
         try:
@@ -310,14 +310,14 @@ def _model_of(asked: _Asked, members: Mapping[str, Any]) -> str | None:
 
 
 def _may_use(key: Key, row: str, name: str, *, is_any: bool = False) -> bool:
-    """Whether a key may use the row, or this model of it; `is_any`: or any model of it."""
+    """Whether a key may use the row, or this model of it; `is_any`: any model of it."""
     if auth.may_use(key, row) or auth.may_use(key, name):
         return True
     return is_any and any(pattern.startswith(f"{row}/") for pattern in key.models)
 
 
 def _price_of(asked: _Asked, model: str | None, members: Mapping[str, Any]) -> tuple[TaskPrice | None, units.Counts]:
-    """The price of a submission, and what it counts; None: it has none."""
+    """The price of a submission, and its counted units; None: no price."""
     for price in asked.row.prices:
         names = [*price.when, *([] if price.count is None else [price.count])]
         texts = read_options(names, asked.parts, members) | {"model": model or asked.name}
@@ -334,7 +334,7 @@ def _shown(price: TaskPrice) -> str:
 
 
 def _row_model(row: Passthrough, price: Price | None, *, repeat: bool) -> Model:
-    """The settings by which a call of a row is carried."""
+    """The model settings of a call of a row."""
     return Model.model_construct(
         routes=(Route(upstream=row.upstream),), price=price, unpriced=row.unpriced, repeat_when_waiting=repeat
     )

@@ -38,7 +38,7 @@ HEADERS = (
     ("Content-Security-Policy", POLICY),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
-    ("Cache-Control", "no-cache"),  # a browser may keep a file, but asks each time: the gateway may be a newer one
+    ("Cache-Control", "no-cache"),  # a browser must revalidate cached files: the gateway may be a newer version
 )
 
 
@@ -68,7 +68,7 @@ class StaticPage:
         return [web.get(self._path, self.show_page), web.get(f"{self._path}/{{file:.*}}", self.show_file)]
 
     def why_off(self, services: Services) -> str | None:
-        """Why this gateway does not have the page; None: it has."""
+        """Why this gateway does not serve the page; None: it does."""
         return None
 
     async def show_page(self, request: web.Request) -> web.StreamResponse:

@@ -1,7 +1,7 @@
-"""The free text of a custom tool out of the arguments of a chat function, piece by piece.
+"""Extracts the free text of a custom tool from the streamed arguments of a chat function.
 
-The function has one member, `{"input": "..."}` (`tool_names`), and its arguments come cut anywhere. Arguments of
-another shape are the input themselves, which is all that can be done with them.
+The function has one member, `{"input": "..."}` (`tool_names`); its arguments may be split at any byte. Arguments of
+another shape are passed on as the input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CustomInput:
         self._is_over = False
 
     def feed(self, piece: str) -> str:
-        """Take a piece of the arguments; return the text of the input that is certain by now."""
+        """Take a piece of the arguments; return the further text of the input that is certain."""
         if self._is_over:
             return ""
         self._held += piece
@@ -42,7 +42,7 @@ class CustomInput:
         return self.finish() if self._is_raw else self._decoded()
 
     def finish(self) -> str:
-        """The arguments have ended; return what is left, which may be half an escape."""
+        """Call at the end of the arguments; returns the rest, which may be a partial escape."""
         text, self._held = self._held, ""
         return text
 
@@ -59,7 +59,7 @@ class CustomInput:
 def _unescaped(match: re.Match[str]) -> str:
     try:
         text: str = json.loads(f'"{match[0]}"', strict=False)
-    except ValueError:  # an escape that JSON does not have
+    except ValueError:  # no valid JSON escape
         return match[0]
     return text
 

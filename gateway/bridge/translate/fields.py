@@ -13,14 +13,14 @@ from gateway.errors import InvalidRequest
 
 
 class Rule(NamedTuple):
-    """What is done with one member; see the constructors below."""
+    """The treatment of one member; see the constructors below."""
 
     kind: str
     """`same`: passed on. `translated`: the module has code for it. `kept`: without effect on the upstream's answer;
     it stays in the gateway. `only`: refused unless `allows` accepts its value, and then not sent."""
     allows: Callable[[Any], bool] = bool
     why: str = ""
-    """For the client: why another value is refused."""
+    """The reason, in the error to the client, if another value is refused."""
 
 
 SAME = Rule("same")
@@ -39,7 +39,7 @@ def empty(why: str) -> Rule:
 
 
 def _equal(value: Any, other: Any) -> bool:
-    """0 is no false here, and 1 no true; 1.0 is 1."""
+    """Equality without bool as int: 0 is not false, 1 is not true; 1.0 equals 1."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
@@ -52,7 +52,7 @@ def sort(members: Mapping[str, Any], rules: Mapping[str, Rule], target: frozense
     for name, value in members.items():
         rule = rules.get(name)
         if rule is None:
-            if name.casefold() in target or name.casefold() in rules:  # Go's JSON reader takes "Messages" for it
+            if name.casefold() in target or name.casefold() in rules:  # Go's JSON reader ignores case
                 raise unsupported(name, "it is no parameter of this format")
             passed[name] = value
         elif rule.kind == "same":
@@ -74,7 +74,7 @@ def unsupported(param: str, why: str) -> InvalidRequest:
 
 
 def wrong(param: str, what: str) -> InvalidRequest:
-    """400 for a value, at this path, that is not as the client's own format has it."""
+    """400 for a value, at this path, that is invalid in the client's own format."""
     return InvalidRequest(f"Invalid value for '{param}': {what}.", param=param, code="invalid_value")
 
 

@@ -1,12 +1,12 @@
 """A chat answer, plain or streamed, as a Responses object or the events of one.
 
-The order of events is that of the API (openai-openapi, `ResponseStreamEvent`): created, in_progress, then for each
-item added, its parts and deltas, done; at the end completed, incomplete or failed, with the whole object.
-`sequence_number` rises by one. A plain answer is a stream of one chunk, of which only the last object is used, so the
-two cannot differ.
+The order of events is that of the API (openai-openapi, `ResponseStreamEvent`): created, in_progress; for each item
+added, its parts and deltas, done; at the end completed, incomplete or failed, with the whole object.
+`sequence_number` increases by one. A plain answer is treated as a stream of one chunk, of which only the last object is
+used, so the two cannot differ.
 
-Reasoning becomes the `content` of a reasoning item. Items of calls stay open to the end, because upstreams may send
-their pieces by turns; the others end when the next begins.
+Reasoning becomes the `content` of a reasoning item. Items of calls stay open to the end, because upstreams may
+interleave their pieces; other items end when the next begins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .custom_input import CustomInput
 from .responses_request import AskedResponse
 
 _FAILED_CODES = frozenset({"rate_limit_exceeded", "insufficient_quota", "context_length_exceeded", "server_error"})
-"""Codes of a failed response that clients know; Codex ends its turn, waits or repeats by them."""
+"""Codes of a failed response that clients know; Codex ends its turn, waits or retries depending on them."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """finish_reason -> reason of an incomplete response."""
 _ECHOED = (
@@ -36,14 +36,14 @@ _ECHOED = (
 
 
 class ResponseFrame(NamedTuple):
-    """What an answer needs that is not in the upstream's."""
+    """Values for an answer that the upstream's answer does not contain."""
 
     base: str
     """The end of every id in the answer: that of the call, without its prefix."""
     created: int
     """Unix time in seconds."""
     model: str
-    """As the client asked for it: said only where the upstream does not name one."""
+    """The model as requested; used only if the upstream names none."""
 
 
 class ResponseStream(AnswerStream):
@@ -63,7 +63,7 @@ class ResponseStream(AnswerStream):
 
     @property
     def response(self) -> dict[str, Any]:
-        """The object as it is now, with all items that have begun."""
+        """The current object, with all items that have begun."""
         return {**self._object, "model": self._model, "output": [item.object() for item in self._items]}
 
     def feed(self, chunk: Mapping[str, Any]) -> bytes:
@@ -73,7 +73,7 @@ class ResponseStream(AnswerStream):
         return super().feed(chunk)
 
     def finish(self, *, completion_tokens: int = 0) -> bytes:
-        """The upstream's stream is complete: end every item and the response.
+        """Call at the complete end of the upstream's stream: ends every item and the response.
 
         Without a report of the upstream `usage` is null, which the API allows; the estimate is not used.
         """
@@ -93,7 +93,7 @@ class ResponseStream(AnswerStream):
         return written + self._lifecycle("incomplete")
 
     def fail(self, code: str | None, message: str) -> bytes:
-        """The answer has failed: `response.failed`, with what there is of the answer."""
+        """Call when the answer has failed: `response.failed`, with the answer so far."""
         written = self._begin()
         for item in self._items:
             item.status = "incomplete" if item.status == "in_progress" else item.status
@@ -136,7 +136,7 @@ class ResponseStream(AnswerStream):
         return written + self._open.add(self, said)
 
     def _call(self, piece: CallPiece) -> bytes:
-        """A piece of a call. Without an index it belongs to the call of its id, or to the last one."""
+        """A piece of a call. Without an index it belongs to the call with its id, or to the last one."""
         key: int | str = piece.position if piece.position is not None else piece.id
         call = self._calls.get(key) if key != "" else self._last_call
         written = b""
@@ -182,7 +182,7 @@ def answer(asked: AskedResponse, frame: ResponseFrame, chat: Mapping[str, Any]) 
 
 
 def usage_object(usage: Counts) -> dict[str, Any]:
-    """Usage as Responses has it (openai-python, `ResponseUsage`)."""
+    """Usage in the form of Responses (openai-python, `ResponseUsage`)."""
     return {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": usage.cache_write},
@@ -356,7 +356,7 @@ class _Part:
         text = "".join(self.texts)
         if self.kind == "refusal":
             return {"type": "refusal", "refusal": text}
-        # Copies: what was returned must not grow with the next piece.
+        # Copies: returned objects must not change with the next piece.
         return {"type": "output_text", "text": text, "annotations": [*self.annotations], "logprobs": [*self.logprobs]}
 
     def end(self, stream: ResponseStream) -> bytes:
@@ -463,7 +463,7 @@ class _Call:
         return written + stream.event("response.output_item.done", {"output_index": self._index, "item": self.object()})
 
     def _action(self) -> dict[str, Any]:
-        """The action of a local shell call, as far as its arguments have come."""
+        """The action of a local shell call, from its arguments so far."""
         try:
             given = json.loads("".join(self._arguments))
         except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
 """Tools of Responses as chat functions, and the way back from a function's name to the tool.
 
-Chat upstreams know functions and little else. A custom tool takes free text: it becomes a function with one string,
+Chat upstreams support functions only. A custom tool takes free text: it becomes a function with one string,
 `input`. `local_shell` becomes a function with the members of its action. The functions of a namespace become
 functions with the namespace before the name.
 """
@@ -42,7 +42,7 @@ _SHELL_TEXT = "Runs a command on the user's machine and returns its output."
 
 
 class CalledTool(NamedTuple):
-    """What a chat function stands for."""
+    """The tool behind a chat function."""
 
     kind: str
     """`function`, `custom` or `local_shell`."""
@@ -54,16 +54,16 @@ class OfferedTools(NamedTuple):
     """The tools of one request."""
 
     functions: tuple[dict[str, Any], ...]
-    """For the chat body."""
+    """`tools` of the chat body."""
     by_name: Mapping[str, CalledTool]
-    """By the names of the chat functions."""
+    """Tools by the names of their chat functions."""
     offered: tuple[Any, ...]
-    """The client's own tools that the upstream was offered, as the client wrote them."""
+    """The client's tools that were offered to the upstream, as the client sent them."""
     left_out: tuple[str, ...]
     """Paths and types of the tools that were not offered: `tools[2].web_search`."""
 
     def tool(self, name: str) -> CalledTool:
-        """The tool that a call of this name calls. A name that was not offered is left to the client."""
+        """The tool for a call of this name. An unknown name is passed on to the client."""
         return self.by_name.get(name) or CalledTool("function", name)
 
     def chat_name(self, kind: str, name: str, namespace: str | None = None) -> str:
@@ -156,7 +156,7 @@ def _format(given: Any, path: str) -> str:
 
 
 def _joined(namespace: str | None, name: str) -> str:
-    """A name with its namespace. Where it would be too long, its end is a digest."""
+    """A name with its namespace; if it is too long, its end is replaced by a digest."""
     if namespace is None:
         return name
     whole = f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
