@@ -359,7 +359,8 @@ class LedgerClient:
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
-        self._send()
+        if self._has_work():
+            self._send()
 
     def _send(self) -> None:
         """Send what waits: in this turn of the event loop, or by the task that sends batches."""
