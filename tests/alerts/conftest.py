@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.store.conftest import began_us, clock, folder, open_store, other, redis_servers, store, worker
+from tests.store.conftest import began_us, clock, folder, open_store, other, redis_servers, store, stores_behind, worker
 
-__all__ = ["began_us", "clock", "folder", "open_store", "other", "redis_servers", "store", "worker"]
+__all__ = ["began_us", "clock", "folder", "open_store", "other", "redis_servers", "store", "stores_behind", "worker"]
