@@ -44,7 +44,7 @@ class Post:
         return sorted((each["scope"], each["level"]) for each in self.told)
 
 
-class Office:
+class AlertWorker:
     """A worker: it calls, and watches. `die` is what `kill -9` would be."""
 
     def __init__(self, store: Store, clock: Clock, post: Post | None, name: str, every: Sequence[Window] = ()) -> None:
@@ -125,104 +125,104 @@ class Away:
         return await self._store.claim(holder, names)
 
 
-class Town:
+class Workers:
     """Opens workers on the same store."""
 
     def __init__(self, open_store: OpensStores, clock: Clock) -> None:
         self.post = Post()
         self.clock = clock
         self._open = open_store
-        self.offices: list[Office] = []
+        self.made_workers: list[AlertWorker] = []
 
-    async def office(self, *every: Claim, is_quiet: bool = False) -> Office:
-        name = f"holder-{len(self.offices)}"
+    async def alert_worker(self, *every: Claim, is_quiet: bool = False) -> AlertWorker:
+        name = f"holder-{len(self.made_workers)}"
         post = None if is_quiet else self.post
-        made = Office(await self._open(), self.clock, post, name, [claim.window for claim in every])
-        self.offices.append(made)
+        made = AlertWorker(await self._open(), self.clock, post, name, [claim.window for claim in every])
+        self.made_workers.append(made)
         return made
 
 
 @pytest.fixture
-async def town(open_store: OpensStores, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Any:
+async def workers(open_store: OpensStores, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Any:
     # Claims last hours here instead of minutes: the clock of a real server cannot be faked.
     monkeypatch.setattr(watcher, "CLAIM_S", HOUR_S)
     monkeypatch.setattr(watcher, "RENEW_EVERY_S", HOUR_S / 3)
-    made = Town(open_store, clock)
+    made = Workers(open_store, clock)
     yield made
-    for office in made.offices:
-        await office.die()
+    for alert_worker in made.made_workers:
+        await alert_worker.die()
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.getMessage().startswith("quota alert: ")]
 
 
-async def test_each_level_is_sent_once_on_every_channel(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    office = await town.office()
+async def test_each_level_is_sent_once_on_every_channel(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    alert_worker = await workers.alert_worker()
     quota = tokens(100)
     for used, told in ((79, []), (1, [80]), (10, [80]), (10, [80, 100]), (50, [80, 100])):
-        await office.use(quota, used)
-        await office.look()
-        await office.look()
-        assert [each["level"] for each in town.post.told] == told
+        await alert_worker.use(quota, used)
+        await alert_worker.look()
+        await alert_worker.look()
+        assert [each["level"] for each in workers.post.told] == told
         assert len(lines(caplog)) == len(told)
-        assert office.counted() == {("k", "tokens", str(level)): 1 for level in told}
-    assert town.post.told[0]["text"] in lines(caplog)[0]
-    assert (town.post.told[0]["used"], town.post.told[1]["used"]) == (80, 100)
-    assert {each["team"] for each in town.post.told} == {"red"}
+        assert alert_worker.counted() == {("k", "tokens", str(level)): 1 for level in told}
+    assert workers.post.told[0]["text"] in lines(caplog)[0]
+    assert (workers.post.told[0]["used"], workers.post.told[1]["used"]) == (80, 100)
+    assert {each["team"] for each in workers.post.told} == {"red"}
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
-async def test_reservations_raise_no_alert(town: Town) -> None:
-    office = await town.office(tokens(100))
-    wish = await office.worker.granted(tokens(100, 100))
-    await office.use(tokens(100), 79)
-    await office.look()
-    assert town.post.told == []
-    await office.worker.settle(wish, 21)
-    office.touched.put_back([tokens(100).window], ())
-    await office.look()
-    assert town.post.levels == [("key:k", 80), ("key:k", 100)]
+async def test_reservations_raise_no_alert(workers: Workers) -> None:
+    alert_worker = await workers.alert_worker(tokens(100))
+    wish = await alert_worker.worker.granted(tokens(100, 100))
+    await alert_worker.use(tokens(100), 79)
+    await alert_worker.look()
+    assert workers.post.told == []
+    await alert_worker.worker.settle(wish, 21)
+    alert_worker.touched.put_back([tokens(100).window], ())
+    await alert_worker.look()
+    assert workers.post.levels == [("key:k", 80), ("key:k", 100)]
 
 
-async def test_a_call_that_is_refused_for_good(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    office = await town.office()
-    await office.use(tokens(100), 30)
-    await office.be_refused(tokens(100, 71))
-    await office.look()
-    await office.be_refused(tokens(100, 71))
-    await office.look()
-    await office.use(tokens(100), 70)
-    await office.look()
-    assert town.post.levels == [("key:k", 80), ("key:k", 100)]
+async def test_a_call_that_is_refused_for_good(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    alert_worker = await workers.alert_worker()
+    await alert_worker.use(tokens(100), 30)
+    await alert_worker.be_refused(tokens(100, 71))
+    await alert_worker.look()
+    await alert_worker.be_refused(tokens(100, 71))
+    await alert_worker.look()
+    await alert_worker.use(tokens(100), 70)
+    await alert_worker.look()
+    assert workers.post.levels == [("key:k", 80), ("key:k", 100)]
     assert "because a call was refused" in lines(caplog)[0]
 
 
-async def test_who_only_has_to_wait_is_no_alert(town: Town) -> None:
-    office = await town.office()
-    await office.worker.granted(tokens(100, 100))
-    refused = await office.worker.refused(tokens(100, 1))
-    rate = await office.worker.granted(slow(60, 60))
-    limited = await office.worker.refused(slow(60, 60))
+async def test_who_only_has_to_wait_is_no_alert(workers: Workers) -> None:
+    alert_worker = await workers.alert_worker()
+    await alert_worker.worker.granted(tokens(100, 100))
+    refused = await alert_worker.worker.refused(tokens(100, 1))
+    rate = await alert_worker.worker.granted(slow(60, 60))
+    limited = await alert_worker.worker.refused(slow(60, 60))
     assert isinstance(refused, Refused)
-    office.touched.note([office.worker.closing(settlement(rate, 60))], [refused, limited])
-    await office.look()
-    assert town.post.told == []
+    alert_worker.touched.note([alert_worker.worker.closing(settlement(rate, 60))], [refused, limited])
+    await alert_worker.look()
+    assert workers.post.told == []
 
 
-async def test_windows_of_key_team_and_gateway_of_every_unit(town: Town) -> None:
-    office = await town.office()
+async def test_windows_of_key_team_and_gateway_of_every_unit(workers: Workers) -> None:
+    alert_worker = await workers.alert_worker()
     for quota in (daily(1), money(100), tokens(100), daily(1, scope="team:red"), tokens(100, scope="gateway"),
                   tokens(50, model="gpt-*"), daily(1, scope="key:j", is_enforced=False)):  # fmt: skip
-        await office.use(quota, 100)
-    await office.look()
-    told = Counter((each["scope"], each["unit"], each["model"], each["enforced"]) for each in town.post.told)
+        await alert_worker.use(quota, 100)
+    await alert_worker.look()
+    told = Counter((each["scope"], each["unit"], each["model"], each["enforced"]) for each in workers.post.told)
     assert told == dict.fromkeys([
         ("key:k", "requests", None, True), ("key:k", "usd", None, True), ("key:k", "tokens", None, True),
         ("team:red", "requests", None, True), ("gateway", "tokens", None, True), ("key:k", "tokens", "gpt-*", True),
         ("key:j", "requests", None, False),
     ], 2)  # fmt: skip
-    assert office.counted() == {
+    assert alert_worker.counted() == {
         ("k", "requests", "80"): 1, ("k", "requests", "100"): 1, ("k", "usd", "80"): 1, ("k", "usd", "100"): 1,
         ("k", "tokens", "80"): 2, ("k", "tokens", "100"): 2, ("red", "requests", "80"): 1,
         ("red", "requests", "100"): 1, ("", "tokens", "80"): 1, ("", "tokens", "100"): 1,
@@ -230,44 +230,47 @@ async def test_windows_of_key_team_and_gateway_of_every_unit(town: Town) -> None
     }  # fmt: skip
 
 
-async def test_one_of_many_workers_sends_the_alert(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    offices = [await town.office() for _ in range(5)]
-    for office in offices:
-        await office.use(tokens(100), 20)
-    await asyncio.gather(*[office.look() for office in offices])
-    for office in offices:
-        await office.use(tokens(100), 20)
-    await asyncio.gather(*[office.look() for office in offices])
-    assert town.post.levels == [("key:k", 80), ("key:k", 100)]
+async def test_one_of_many_workers_sends_the_alert(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    made_workers = [await workers.alert_worker() for _ in range(5)]
+    for alert_worker in made_workers:
+        await alert_worker.use(tokens(100), 20)
+    await asyncio.gather(*[alert_worker.look() for alert_worker in made_workers])
+    for alert_worker in made_workers:
+        await alert_worker.use(tokens(100), 20)
+    await asyncio.gather(*[alert_worker.look() for alert_worker in made_workers])
+    assert workers.post.levels == [("key:k", 80), ("key:k", 100)]
     assert len(lines(caplog)) == 2
-    assert sum(sum(office.counted().values()) for office in offices) == 2
+    assert sum(sum(alert_worker.counted().values()) for alert_worker in made_workers) == 2
 
 
-async def test_a_new_day_raises_new_alerts_and_an_old_one_none(town: Town, clock: Clock) -> None:
-    office = await town.office()
-    await office.use(daily(1), 1)
-    await office.look()
+async def test_a_new_day_raises_new_alerts_and_an_old_one_none(workers: Workers, clock: Clock) -> None:
+    alert_worker = await workers.alert_worker()
+    await alert_worker.use(daily(1), 1)
+    await alert_worker.look()
     clock.advance(24 * HOUR_S)
-    await office.use(daily(1), 1)  # a call that began before midnight
-    await office.look()
-    assert len(town.post.told) == 2
+    await alert_worker.use(daily(1), 1)  # a call that began before midnight
+    await alert_worker.look()
+    assert len(workers.post.told) == 2
     tomorrow = daily(1, starts="2026-11-21", resets_us=daily(1).window.resets_us + 86_400_000_000)
-    await office.use(tomorrow, 1)
-    await office.look()
-    assert [(each["window"], each["level"]) for each in town.post.told[2:]] == [("2026-11-21", 80), ("2026-11-21", 100)]
-    assert len(office.watcher._told) == 4  # the day before is forgotten
+    await alert_worker.use(tomorrow, 1)
+    await alert_worker.look()
+    assert [(each["window"], each["level"]) for each in workers.post.told[2:]] == [
+        ("2026-11-21", 80),
+        ("2026-11-21", 100),
+    ]
+    assert len(alert_worker.watcher._told) == 4  # the day before is forgotten
 
 
-async def test_a_raised_limit_raises_new_alerts(town: Town) -> None:
-    office = await town.office()
-    await office.use(tokens(100), 100)
-    await office.look()
-    await office.use(tokens(200), 20)
-    await office.look()
-    assert len(town.post.told) == 2
-    await office.use(tokens(200), 40)
-    await office.look()
-    assert [(each["limit"], each["level"]) for each in town.post.told] == [(100, 80), (100, 100), (200, 80)]
+async def test_a_raised_limit_raises_new_alerts(workers: Workers) -> None:
+    alert_worker = await workers.alert_worker()
+    await alert_worker.use(tokens(100), 100)
+    await alert_worker.look()
+    await alert_worker.use(tokens(200), 20)
+    await alert_worker.look()
+    assert len(workers.post.told) == 2
+    await alert_worker.use(tokens(200), 40)
+    await alert_worker.look()
+    assert [(each["limit"], each["level"]) for each in workers.post.told] == [(100, 80), (100, 100), (200, 80)]
 
 
 @pytest.mark.parametrize(
@@ -276,89 +279,89 @@ async def test_a_raised_limit_raises_new_alerts(town: Town) -> None:
     ids=["raised", "lowered", "same"],
 )
 async def test_what_counts_is_the_limit_of_now_and_not_of_when_a_call_began(
-    town: Town, caplog: pytest.LogCaptureFixture, limit: int, levels: list[tuple[str, int]]
+    workers: Workers, caplog: pytest.LogCaptureFixture, limit: int, levels: list[tuple[str, int]]
 ) -> None:
-    office, window = await town.office(), tokens(100).window
-    office.changed[window.id] = window._replace(limit=limit)
-    await office.use(tokens(100), 85)
-    await office.look()
-    assert town.post.levels == levels
-    assert {each["limit"] for each in town.post.told} <= {limit}
+    alert_worker, window = await workers.alert_worker(), tokens(100).window
+    alert_worker.changed[window.id] = window._replace(limit=limit)
+    await alert_worker.use(tokens(100), 85)
+    await alert_worker.look()
+    assert workers.post.levels == levels
+    assert {each["limit"] for each in workers.post.told} <= {limit}
     assert caplog.text.count("used 85 of") == caplog.text.count(f"used 85 of {limit:,} ") == len(levels)
 
 
 @pytest.mark.parametrize(("limit", "is_told"), [(1000, False), (90, True)], ids=["raised", "lowered"])
-async def test_what_was_refused_under_another_limit(town: Town, limit: int, is_told: bool) -> None:
-    office, window = await town.office(), tokens(100).window
-    await office.use(tokens(100), 30)
-    await office.be_refused(tokens(100, 80))
-    office.changed[window.id] = window._replace(limit=limit)
-    await office.look()
-    assert town.post.levels == ([("key:k", 80), ("key:k", 100)] if is_told else [])
+async def test_what_was_refused_under_another_limit(workers: Workers, limit: int, is_told: bool) -> None:
+    alert_worker, window = await workers.alert_worker(), tokens(100).window
+    await alert_worker.use(tokens(100), 30)
+    await alert_worker.be_refused(tokens(100, 80))
+    alert_worker.changed[window.id] = window._replace(limit=limit)
+    await alert_worker.look()
+    assert workers.post.levels == ([("key:k", 80), ("key:k", 100)] if is_told else [])
 
 
-async def test_what_others_left_behind_is_found_without_a_call(town: Town, clock: Clock) -> None:
+async def test_what_others_left_behind_is_found_without_a_call(workers: Workers, clock: Clock) -> None:
     """Of a worker that was killed after its last call: at the first look of any worker, and of each within a minute."""
-    dead = await town.office()
+    dead = await workers.alert_worker()
     await dead.use(tokens(100), 85)
     await dead.die()
-    office = await town.office(tokens(100), slow(60))
-    await office.look()
-    assert town.post.levels == [("key:k", 80)]
+    alert_worker = await workers.alert_worker(tokens(100), slow(60))
+    await alert_worker.look()
+    assert workers.post.levels == [("key:k", 80)]
     await dead.use(tokens(100), 15)
-    await office.look()
-    assert len(town.post.told) == 1
+    await alert_worker.look()
+    assert len(workers.post.told) == 1
     clock.advance(sweep.SWEEP_EVERY_S)
-    await office.look()
-    assert town.post.levels == [("key:k", 80), ("key:k", 100)]
-    assert len(office.swept) == 2
+    await alert_worker.look()
+    assert workers.post.levels == [("key:k", 80), ("key:k", 100)]
+    assert len(alert_worker.swept) == 2
 
 
 async def test_a_worker_killed_before_the_webhook_answers_is_replaced(
-    town: Town, clock: Clock, caplog: pytest.LogCaptureFixture
+    workers: Workers, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, other = await town.office(), await town.office()
-    town.post.is_held = True
+    first, other = await workers.alert_worker(), await workers.alert_worker()
+    workers.post.is_held = True
     await first.use(tokens(100), 85)
     await other.use(tokens(100), 1)
     await first.look()
     await first.die()
-    town.post.is_held = False
+    workers.post.is_held = False
     await other.look()
-    assert town.post.told == []  # an attempt is still under way
+    assert workers.post.told == []  # an attempt is still under way
     clock.advance(watcher.CLAIM_S - 60)
     await other.look()
-    assert town.post.told == []
+    assert workers.post.told == []
     clock.advance(120)
     await other.look()
     await other.look()
-    assert town.post.levels == [("key:k", 80)]
+    assert workers.post.levels == [("key:k", 80)]
     assert len(lines(caplog)) == 1  # already logged
     assert (first.counted(), other.counted()) == ({("k", "tokens", "80"): 1}, {})
-    restarted = await town.office(tokens(100))
+    restarted = await workers.alert_worker(tokens(100))
     await restarted.look()
-    assert len(town.post.told) == 1
+    assert len(workers.post.told) == 1
 
 
-async def test_a_refusal_is_sent_by_another_worker_if_its_first_is_killed(town: Town, clock: Clock) -> None:
-    first, other = await town.office(), await town.office()
+async def test_a_refusal_is_sent_by_another_worker_if_its_first_is_killed(workers: Workers, clock: Clock) -> None:
+    first, other = await workers.alert_worker(), await workers.alert_worker()
     await first.use(tokens(100), 30)
-    town.post.is_held = True
+    workers.post.is_held = True
     await first.be_refused(tokens(100, 80))
     await other.be_refused(tokens(100, 80))
     await first.look()
     await other.look()
     await first.die()
-    town.post.is_held = False
+    workers.post.is_held = False
     clock.advance(watcher.CLAIM_S + 60)
     await other.look()
     await other.look()
-    assert town.post.levels == [("key:k", 80), ("key:k", 100)]
+    assert workers.post.levels == [("key:k", 80), ("key:k", 100)]
 
 
-async def test_a_slow_webhook_gets_no_message_twice(town: Town, clock: Clock) -> None:
-    slow_one, other = await town.office(), await town.office(tokens(100))
-    town.post.is_held = True
+async def test_a_slow_webhook_gets_no_message_twice(workers: Workers, clock: Clock) -> None:
+    slow_one, other = await workers.alert_worker(), await workers.alert_worker(tokens(100))
+    workers.post.is_held = True
     await slow_one.use(tokens(100), 85)
     await slow_one.look()
     for _ in range(8):
@@ -370,137 +373,139 @@ async def test_a_slow_webhook_gets_no_message_twice(town: Town, clock: Clock) ->
     assert (len(slow_one.outbox.waiting), other.outbox.waiting) == (1, ())
 
 
-async def test_who_was_stopped_for_long_leaves_it_to_who_took_over(town: Town, clock: Clock) -> None:
-    stopped, other = await town.office(), await town.office(tokens(100))
-    town.post.is_held = True
+async def test_who_was_stopped_for_long_leaves_it_to_who_took_over(workers: Workers, clock: Clock) -> None:
+    stopped, other = await workers.alert_worker(), await workers.alert_worker(tokens(100))
+    workers.post.is_held = True
     await stopped.use(tokens(100), 85)
     await stopped.look()
     clock.advance(watcher.CLAIM_S + 60)
-    town.post.is_held = False
+    workers.post.is_held = False
     await other.look()
-    assert town.post.levels == [("key:k", 80)]
+    assert workers.post.levels == [("key:k", 80)]
     await stopped.look()
     assert stopped.outbox is not None
     assert stopped.outbox.waiting == ()
-    assert len(town.post.told) == 1
+    assert len(workers.post.told) == 1
 
 
-async def test_during_an_outage_nothing_is_sent_and_nothing_lost(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    office = await town.office(daily(1))
-    await office.use(daily(1), 1)
-    await office.use(tokens(100), 30)
-    await office.be_refused(tokens(100, 90))
-    office.ledger.is_away = True
+async def test_during_an_outage_nothing_is_sent_and_nothing_lost(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    alert_worker = await workers.alert_worker(daily(1))
+    await alert_worker.use(daily(1), 1)
+    await alert_worker.use(tokens(100), 30)
+    await alert_worker.be_refused(tokens(100, 90))
+    alert_worker.ledger.is_away = True
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
-            await office.look()
-    assert (town.post.told, lines(caplog)) == ([], [])
-    office.ledger.is_away = False
-    await office.look()
-    assert len(town.post.told) == len(lines(caplog)) == 4
+            await alert_worker.look()
+    assert (workers.post.told, lines(caplog)) == ([], [])
+    alert_worker.ledger.is_away = False
+    await alert_worker.look()
+    assert len(workers.post.told) == len(lines(caplog)) == 4
 
 
-async def test_an_outage_after_sending(town: Town) -> None:
+async def test_an_outage_after_sending(workers: Workers) -> None:
     """Sent levels are stored after the outage; no worker sends them again."""
-    office = await town.office()
-    await office.use(daily(1), 1)
-    keep = office.watcher._keep
+    alert_worker = await workers.alert_worker()
+    await alert_worker.use(daily(1), 1)
+    keep = alert_worker.watcher._keep
 
     async def away(now: float) -> None:
-        office.ledger.is_away = True
+        alert_worker.ledger.is_away = True
         await keep(now)
 
-    office.watcher._keep = away  # type: ignore[method-assign]
+    alert_worker.watcher._keep = away  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable):
-        await office.watcher.look()
-    office.watcher._keep = keep  # type: ignore[method-assign]
-    office.ledger.is_away = False
-    await until(lambda: len(town.post.told) == 2)
-    await office.look()
-    assert office.watcher._kept == {}
-    town.clock.advance(2 * watcher.CLAIM_S)
-    restarted = await town.office(daily(1))
+        await alert_worker.watcher.look()
+    alert_worker.watcher._keep = keep  # type: ignore[method-assign]
+    alert_worker.ledger.is_away = False
+    await until(lambda: len(workers.post.told) == 2)
+    await alert_worker.look()
+    assert alert_worker.watcher._kept == {}
+    workers.clock.advance(2 * watcher.CLAIM_S)
+    restarted = await workers.alert_worker(daily(1))
     await restarted.look()
-    assert len(town.post.told) == 2
+    assert len(workers.post.told) == 2
 
 
-async def test_sent_levels_are_not_looked_up_again(town: Town) -> None:
-    office, other = await town.office(), await town.office()
-    await office.use(daily(1), 1)
-    await office.look()
+async def test_sent_levels_are_not_looked_up_again(workers: Workers) -> None:
+    alert_worker, other = await workers.alert_worker(), await workers.alert_worker()
+    await alert_worker.use(daily(1), 1)
+    await alert_worker.look()
     await other.use(daily(1), 1)
     await other.look()
-    asked = office.ledger.claims, other.ledger.claims
+    asked = alert_worker.ledger.claims, other.ledger.claims
     for _ in range(5):
-        for each in (office, other):
+        for each in (alert_worker, other):
             await each.use(daily(1), 1)
             await each.look()
-    assert (office.ledger.claims, other.ledger.claims) == asked
+    assert (alert_worker.ledger.claims, other.ledger.claims) == asked
 
 
-async def test_a_webhook_added_later_gets_current_levels(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    quiet = await town.office(is_quiet=True)
+async def test_a_webhook_added_later_gets_current_levels(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    quiet = await workers.alert_worker(is_quiet=True)
     await quiet.use(daily(1), 1)
     await quiet.look()
     assert len(lines(caplog)) == 2
-    office = await town.office(daily(1))
-    await office.look()
-    assert len(town.post.told) == 2
+    alert_worker = await workers.alert_worker(daily(1))
+    await alert_worker.look()
+    assert len(workers.post.told) == 2
     assert len(lines(caplog)) == 2
 
 
-async def test_a_look_is_bounded(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_is_bounded(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "LOOKED_AT_ONCE", 3)
     monkeypatch.setattr(sweep, "SWEPT_AT_ONCE", 2)
     monkeypatch.setattr(watcher, "CLAIMED_AT_ONCE", 4)
     every = [daily(1, scope=f"team:{number}") for number in range(5)]
-    dead, office = await town.office(), await town.office(*every)
+    dead, alert_worker = await workers.alert_worker(), await workers.alert_worker(*every)
     for quota in every:
         await dead.use(quota, 1)
     for number in range(7):
-        await office.use(daily(1, scope=f"key:{number}"), 1)
+        await alert_worker.use(daily(1, scope=f"key:{number}"), 1)
     expected = [(2 + 3), (4 + 6), (5 + 7)]
     for number in expected:
-        await office.watcher.look()
+        await alert_worker.watcher.look()
         await asyncio.sleep(0.02)
-        assert len(town.post.told) == 2 * number
+        assert len(workers.post.told) == 2 * number
     for _ in range(20):
-        await office.watcher.look()
-    assert office.watcher._kept == {}
+        await alert_worker.watcher.look()
+    assert alert_worker.watcher._kept == {}
 
 
-async def test_the_end_looks_once_more_and_releases_unsent_levels(town: Town) -> None:
-    ending = await town.office()
+async def test_the_end_looks_once_more_and_releases_unsent_levels(workers: Workers) -> None:
+    ending = await workers.alert_worker()
     await ending.use(daily(1), 1)
     await ending.watcher.close(3)
-    assert len(town.post.told) == 2
-    town.post.is_held = True
+    assert len(workers.post.told) == 2
+    workers.post.is_held = True
     await ending.use(daily(1, scope="team:red"), 1)
-    held = await town.office()
+    held = await workers.alert_worker()
     await held.use(daily(1, scope="team:red"), 1)
     await held.watcher.close(0.1)
-    town.post.is_held = False
-    next_one = await town.office(daily(1), daily(1, scope="team:red"))
+    workers.post.is_held = False
+    next_one = await workers.alert_worker(daily(1), daily(1, scope="team:red"))
     await next_one.look()
-    assert sorted(each["scope"] for each in town.post.told) == ["key:k", "key:k", "team:red", "team:red"]
+    assert sorted(each["scope"] for each in workers.post.told) == ["key:k", "key:k", "team:red", "team:red"]
 
 
 async def test_a_fault_of_ours_does_not_end_the_watch(
-    town: Town, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(watcher, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(watcher, "LOOK_WHILE_AWAY_S", 0.001)
-    office = await town.office(daily(1))
-    await office.use(daily(1), 1)
-    look, faults = office.watcher.look, [ZeroDivisionError(), StoreUnavailable("away")]
+    alert_worker = await workers.alert_worker(daily(1))
+    await alert_worker.use(daily(1), 1)
+    look, faults = alert_worker.watcher.look, [ZeroDivisionError(), StoreUnavailable("away")]
 
     async def fails_at_first() -> None:
         if faults:
             raise faults.pop()
         await look()
 
-    office.watcher.look = fails_at_first  # type: ignore[method-assign]
-    running = asyncio.ensure_future(office.watcher.run())
-    await until(lambda: len(town.post.told) == 2)
+    alert_worker.watcher.look = fails_at_first  # type: ignore[method-assign]
+    running = asyncio.ensure_future(alert_worker.watcher.run())
+    await until(lambda: len(workers.post.told) == 2)
     running.cancel()
     assert len([record for record in caplog.records if "could not be looked at" in record.getMessage()]) == 1

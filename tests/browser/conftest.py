@@ -213,7 +213,7 @@ def _visit(request: pytest.FixtureRequest, driver: webdriver.Chrome, house: Gate
     made = Page(driver, house.url)
     made.forget()
     yield made
-    check_manners(made)
+    check_requests(made)
     if not is_changed:
         assert len(_changes(house)) == MADE, "a test changed the gateway of all, and is not marked `changes`"
 
@@ -224,7 +224,7 @@ def page(request: pytest.FixtureRequest, driver: webdriver.Chrome, house: Gatewa
     yield from _visit(request, driver, house)
 
 
-def check_manners(page: Page) -> None:
+def check_requests(page: Page) -> None:
     """No request to another server, no token in an address, no violation of the policy, no failed script."""
     for request in page.requested():
         assert request["url"].startswith((page.address + "/", "data:", "about:")), request["url"]

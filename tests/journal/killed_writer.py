@@ -47,27 +47,27 @@ async def load(folder: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------------- every point
 
-DEEDS = [
+DISK_CALLS = [
     (os, "mkdir"), (os, "open"), (os, "write"), (os, "pwrite"), (os, "rename"), (os, "unlink"), (os, "rmdir"),
     (os, "fsync"), (os, "fdatasync"), (os, "posix_fallocate"), (os, "close"), (fcntl, "flock"),
 ]  # fmt: skip
 
 
-def die_at(point: int) -> None:
+def kill_at(point: int) -> None:
     """Kills this process before a disk operation; half of a write is done."""
-    deeds = 0
+    calls = 0
 
-    def before(deed: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        nonlocal deeds
-        deeds += 1
-        if deeds == point:
-            if deed.__name__ in ("write", "pwrite"):
-                deed(args[0], args[1][: len(args[1]) // 2], *args[2:])
+    def before(call: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == point:
+            if call.__name__ in ("write", "pwrite"):
+                call(args[0], args[1][: len(args[1]) // 2], *args[2:])
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
-        return deed(*args, **more)
+        return call(*args, **more)
 
-    for module, name in DEEDS:
+    for module, name in DISK_CALLS:
         setattr(module, name, partial(before, getattr(module, name)))
 
 
@@ -142,7 +142,7 @@ def points(folder: Path) -> None:
         reading, writing = os.pipe()
         if (child := os.fork()) == 0:
             say = partial(_say, os.write, writing)
-            die_at(point)
+            kill_at(point)
             asyncio.run(live(place, say))
             os._exit(0)
         os.close(writing)

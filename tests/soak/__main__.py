@@ -27,10 +27,10 @@ from tests.flows.house import Gateway, eventually
 from . import flat
 from .balance import bill_of, differences, wrong_metrics
 from .crowd import Crowd
-from .faults import Faults, Toll
+from .faults import FaultCounts, Faults
 from .logs import troubles
+from .observed import ObservedCall
 from .place import Place
-from .told import Told
 from .verdict import tell
 from .watch import Watch
 
@@ -63,8 +63,8 @@ class Soak:
             while time.monotonic() < self._end and not self.complaints:
                 self._try(self._round)
         self._callers.stop()
-        self.complaints += self._callers.faults + self._faults.toll.faults
-        for judge in (self._judge_growth, self._judge_books, self._judge_heirs):
+        self.complaints += self._callers.faults + self._faults.counts.faults
+        for judge in (self._judge_growth, self._judge_sums, self._judge_adoption):
             self._try(judge)
         self.complaints += troubles(self._place.houses)
 
@@ -116,18 +116,18 @@ class Soak:
                 if not verdict.is_flat:
                     self.complaints.append(f"the {what.split(',')[0]} of the {name} is not flat")
 
-    def _judge_books(self) -> None:
+    def _judge_sums(self) -> None:
         """Runs before the watched gateway is stopped."""
-        place, told, toll = self._place, self._callers.told, self._faults.toll
+        place, told, counts = self._place, self._callers.told, self._faults.counts
         self._records = place.house.calls(limit=10_000_000)
-        _show(self._records, told, self._callers.junk, toll)
+        _show(self._records, told, self._callers.junk, counts)
         wait_until_settled(place.house, SETTLED_S)
         self._records = place.house.calls(limit=10_000_000)
         print(bill_of(told, place.market.sold, self._records))
-        self.complaints += differences(place.house, told, place.market.sold, toll.kills, self._records)
-        self.complaints += wrong_metrics(place.house, told, len(toll.kills), self._records)
+        self.complaints += differences(place.house, told, place.market.sold, counts.kills, self._records)
+        self.complaints += wrong_metrics(place.house, told, len(counts.kills), self._records)
 
-    def _judge_heirs(self) -> None:
+    def _judge_adoption(self) -> None:
         """The next gateways adopt all journals, and count nothing twice."""
         place = self._place
         for house in place.running:
@@ -151,12 +151,12 @@ class Soak:
             self.complaints.append(f"{house!r} took {took_s:.0f} s to end, though nothing was under way")
 
 
-def _show(records: Sequence[Mapping[str, Any]], told: Sequence[Told], junk: int, toll: Toll) -> None:
+def _show(records: Sequence[Mapping[str, Any]], told: Sequence[ObservedCall], junk: int, counts: FaultCounts) -> None:
     ends = Counter(record["ended"] for record in records)
     shown = ", ".join(f"{count} {ended}" for ended, count in ends.most_common())
     print(f"\n{len(told)} calls and {junk} times junk; {len(records)} records: {shown}")
-    reloads = f"{toll.reloads} reloads"
-    print(f"{len(toll.kills)} workers killed, {toll.redis_deaths} deaths of Redis, {toll.restarts} restarts, {reloads}")
+    more = f"{counts.restarts} restarts, {counts.reloads} reloads"
+    print(f"{len(counts.kills)} workers killed, {counts.redis_deaths} kills of Redis, {more}")
 
 
 def main() -> int:

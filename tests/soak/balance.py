@@ -14,7 +14,7 @@ from typing import Any
 from tests.flows.books import check_sums, day_of, sums_of
 from tests.flows.house import Gateway
 
-from .told import LIMIT, Told
+from .observed import LIMIT, ObservedCall
 
 CUT_WITHIN_S = 15.0
 """Seconds after a kill: a slow client reads buffered data before it notices."""
@@ -29,7 +29,7 @@ Record = Mapping[str, Any]
 
 def differences(
     house: Gateway,
-    told: Sequence[Told],
+    told: Sequence[ObservedCall],
     sold: Counter[int],
     kills: Sequence[float],
     records: Sequence[Record],
@@ -69,7 +69,7 @@ def differences(
         yield f"of {len(good)} good calls {sum(call.is_served for call in good)} were served"
 
 
-def wrong(call: Told, record: Record | None, *, is_sold: bool) -> str:
+def wrong(call: ObservedCall, record: Record | None, *, is_sold: bool) -> str:
     """The error of one call; empty if it is right."""
     if record is None:
         return "no record" if is_sold or call.is_served else ""
@@ -93,7 +93,7 @@ def wrong(call: Told, record: Record | None, *, is_sold: bool) -> str:
     return "" if is_right and tokens[1] <= most * max(1, record["attempts"]) else f"not so ({ended})"
 
 
-def below_bill(call: Told, record: Record | None, answers: int) -> int:
+def below_bill(call: ObservedCall, record: Record | None, answers: int) -> int:
     """Tokens by which the charge is below the bill of an upstream that bills every begun answer as a whole."""
     if record is None:
         return 0
@@ -101,13 +101,13 @@ def below_bill(call: Told, record: Record | None, answers: int) -> int:
     return max(0, billed - record["prompt_tokens"] - record["completion_tokens"])
 
 
-def may_be_below_bill(call: Told, record: Record) -> bool:
+def may_be_below_bill(call: ObservedCall, record: Record) -> bool:
     """Unknown to the gateway: output after the last event of a stream that was cut or stopped, and the number of
     attempts of a killed worker (docs/guarantees.md)."""
     return record["ended"] == "lost" or (call.is_stream and record["ended"] != "done")
 
 
-def bill_of(told: Sequence[Told], sold: Counter[int], records: Sequence[Record]) -> str:
+def bill_of(told: Sequence[ObservedCall], sold: Counter[int], records: Sequence[Record]) -> str:
     """The upstreams' bill beside the charge, as a sentence."""
     by_number = {int(record["client_request_id"].removeprefix("client-")): record for record in records}
     billed = sum(sold[call.number] * sum(call.truth[1:]) for call in told)
@@ -141,7 +141,7 @@ def _wrong_windows(house: Gateway, records: Sequence[Record]) -> Iterator[str]:
             yield f"more than there was: {row}"
 
 
-def wrong_metrics(house: Gateway, told: Sequence[Told], kills: int, records: Sequence[Record]) -> Iterator[str]:
+def wrong_metrics(house: Gateway, told: Sequence[ObservedCall], kills: int, records: Sequence[Record]) -> Iterator[str]:
     """Metrics of the watched gateway that differ from its records. `kills`: its killed workers."""
     mine = {call.client_id for call in told if call.port == house.port}
     counted = house.metric("gateway_requests_total", status="200")

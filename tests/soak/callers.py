@@ -13,7 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 
-from .told import Told
+from .observed import ObservedCall
 
 PATIENCE_S = 60.0
 THREADS = 16
@@ -24,7 +24,7 @@ class Callers(ABC):
     """Calls until it is stopped; can be paused. `rate`: maximum calls per second."""
 
     def __init__(self, seed: int, rate: float) -> None:
-        self.told: list[Told] = []
+        self.told: list[ObservedCall] = []
         self.faults: list[str] = []
         self._rate = rate
         self._dice = random.Random(seed)
@@ -40,11 +40,11 @@ class Callers(ABC):
         """Makes one call of the next kind."""
 
     @abstractmethod
-    def carry(self, told: Told) -> None:
+    def carry(self, told: ObservedCall) -> None:
         """Makes this call. Raises OSError and HTTPException if its connection breaks."""
 
     @abstractmethod
-    def unheard_of(self, told: Told) -> str:
+    def unheard_of(self, told: ObservedCall) -> str:
         """Why no client may get this answer under any circumstances; empty if permitted."""
 
     def go_on(self) -> None:
@@ -75,7 +75,7 @@ class Callers(ABC):
         """The next number."""
         return next(self._numbers)
 
-    def call(self, told: Told) -> Told:
+    def call(self, told: ObservedCall) -> ObservedCall:
         """Makes this call now, and records its answer."""
         self.told.append(told)
         told.began = time.monotonic()

@@ -11,17 +11,17 @@ from typing import Any
 
 from tests.flows.house import secret
 
-from .told import PATHS, Told
+from .observed import PATHS, ObservedCall
 
 _TEXT = re.compile(rb'"(?:content|text)": ?"([^"]*)"')
 _DONE = b"data: [DONE]\n\n"
 
 
 def carry(
-    told: Told,
+    told: ObservedCall,
     connection: http.client.HTTPConnection,
     body: Mapping[str, Any],
-    listen: Callable[[Told, http.client.HTTPResponse], bytes | None],
+    listen: Callable[[ObservedCall, http.client.HTTPResponse], bytes | None],
 ) -> None:
     """Sends it and calls `listen`; compares its result with the expected answer, unless it is None."""
     headers = {
@@ -45,7 +45,7 @@ def carry(
         connection.close()
 
 
-def whole(_told: Told, response: http.client.HTTPResponse) -> bytes:
+def whole(_told: ObservedCall, response: http.client.HTTPResponse) -> bytes:
     """Everything, as it comes."""
     said = bytearray()
     while data := response.read1(-1):
@@ -53,7 +53,7 @@ def whole(_told: Told, response: http.client.HTTPResponse) -> bytes:
     return bytes(said)
 
 
-def _understand(told: Told, said: bytes, *, is_complete: bool) -> None:
+def _understand(told: ObservedCall, said: bytes, *, is_complete: bool) -> None:
     if told.is_stream and told.status == 200:
         _understand_stream(told, said)
     elif is_complete:
@@ -64,7 +64,7 @@ def _understand(told: Told, said: bytes, *, is_complete: bool) -> None:
             _read_error(told, said)
 
 
-def _understand_stream(told: Told, said: bytes) -> None:
+def _understand_stream(told: ObservedCall, said: bytes) -> None:
     """How it has ended."""
     last = said[said.rstrip(b"\n").rfind(b"\n\n") :].strip()
     if said.endswith(_DONE):
@@ -74,14 +74,14 @@ def _understand_stream(told: Told, said: bytes) -> None:
         _read_error(told, last.removeprefix(b"data: "))
 
 
-def _read_error(told: Told, said: bytes) -> None:
+def _read_error(told: ObservedCall, said: bytes) -> None:
     try:
         told.code = json.loads(said)["error"]["code"] or "none"
     except (ValueError, LookupError, TypeError):
         told.code, told.fault = "none", f"status {told.status} with what is no error of the API: {said[:300]!r}"
 
 
-def _compare(told: Told, said: bytes) -> None:
+def _compare(told: ObservedCall, said: bytes) -> None:
     heard = json.loads(said)["data"][0]["embedding"] if told.endpoint == "embeddings" else _text(said)
     if heard != told.truth.heard:
         told.fault = f"heard something else: {said[:300]!r}...{said[-300:]!r}"

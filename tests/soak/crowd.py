@@ -13,7 +13,7 @@ from tests.flows.house import secret
 from .callers import AFTER_TROUBLE_S, PATIENCE_S, Callers
 from .calls import carry, whole
 from .market import truth
-from .told import Told, members
+from .observed import ObservedCall, members
 
 RATE = 80.0
 LARGE_CHARACTERS = 1_500_000
@@ -51,18 +51,18 @@ class Crowd(Callers):
         if self.call(_told(number, kind, who, endpoint, port)).status not in (200, 400, 401, 429):
             time.sleep(AFTER_TROUBLE_S)
 
-    def call_as(self, who: str, port: int) -> Told:
+    def call_as(self, who: str, port: int) -> ObservedCall:
         """Makes a plain call at once; `who` may be an unknown key."""
         return self.call(_told(self.number(), "guest", who, "embeddings", port))
 
-    def carry(self, told: Told) -> None:
+    def carry(self, told: ObservedCall) -> None:
         characters = LARGE_CHARACTERS if told.kind == "large" else 60
         body = members(told.number, told.kind, told.endpoint, is_stream=told.is_stream, characters=characters)
         if told.kind == "bad":
             body |= {"n": 200}
         carry(told, http.client.HTTPConnection("127.0.0.1", told.port, timeout=PATIENCE_S), body, _listen)
 
-    def unheard_of(self, told: Told) -> str:
+    def unheard_of(self, told: ObservedCall) -> str:
         if told.status not in _ALLOWED.get(told.kind, _ANY):
             return f"status {told.status} ({told.code})"
         if told.status == 429 and told.kind not in ("poor", "fast") and told.code != "upstream_rate_limited":
@@ -92,11 +92,11 @@ class Crowd(Callers):
             self.faults.append(f"junk was answered with {answer[:200]!r}")
 
 
-def _told(number: int, kind: str, who: str, endpoint: str, port: int) -> Told:
-    return Told(number, kind, who, endpoint, kind in _STREAMS, truth(number, kind, endpoint), port)
+def _told(number: int, kind: str, who: str, endpoint: str, port: int) -> ObservedCall:
+    return ObservedCall(number, kind, who, endpoint, kind in _STREAMS, truth(number, kind, endpoint), port)
 
 
-def _listen(told: Told, response: http.client.HTTPResponse) -> bytes | None:
+def _listen(told: ObservedCall, response: http.client.HTTPResponse) -> bytes | None:
     """Reads like this kind of client: slowly, or only in part."""
     if told.kind not in ("slow", "leaves"):
         return whole(told, response)

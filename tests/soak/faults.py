@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 
 @dataclass
-class Toll:
+class FaultCounts:
     """The faults so far; `kills`: times on the monotonic clock."""
 
     kills: list[float] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Faults:
     """See the head of the file. `in_turn` yields the name of each before it begins."""
 
     def __init__(self, place: Place, callers: Crowd, seconds: float) -> None:
-        self.toll = Toll()
+        self.counts = FaultCounts()
         self._place = place
         self._callers = callers
         self._seconds = seconds
@@ -61,7 +61,7 @@ class Faults:
         house, elder = self._place.house, self._place.elder
         for victim in house.workers():
             if victim != elder:
-                self.toll.kills.append(time.monotonic())
+                self.counts.kills.append(time.monotonic())
                 os.kill(victim, signal.SIGKILL)
                 eventually(lambda gone=victim: gone not in house.workers(), PATIENCE_S)  # type: ignore[misc]
         eventually(lambda: len(house.workers()) == 2, PATIENCE_S)
@@ -70,14 +70,14 @@ class Faults:
     def _restart_redis(self) -> None:
         redis = self._place.redis
         assert redis is not None
-        self.toll.redis_deaths += 1
+        self.counts.redis_deaths += 1
         redis.kill()
         time.sleep(1.0)
         redis.restart()
         self._wait()
 
     def _restart_second(self) -> None:
-        self.toll.restarts += 1
+        self.counts.restarts += 1
         with self._place.without_second():
             time.sleep(1.0)
         self._wait()
@@ -88,7 +88,7 @@ class Faults:
         guest = self._place.invite()
         house.kill(signal.SIGHUP)
         eventually(lambda: self._is_served(guest), PATIENCE_S)
-        self.toll.reloads += 1
+        self.counts.reloads += 1
         self._wait()
 
     def _is_served(self, guest: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from tests.fakes.scripted import CHUNKED, Scripted, Wire, chunk, event
 
-from .told import Truth
+from .observed import Truth
 
 LONG_WORDS = 200
 """Words of an answer for a slow reader, of `LONG_BYTES` each."""

@@ -43,7 +43,7 @@ def main() -> int:
         except (MissingProgram, MissingServer, KeyboardInterrupt) as error:
             print(f"stack: {str(error) or 'stopped'}", file=sys.stderr)
             return 1
-    return tell("stack", stack.complaints, "no call failed without cause, and the books balance")
+    return tell("stack", stack.complaints, "no call failed without cause, and all sums agree")
 
 
 if __name__ == "__main__":

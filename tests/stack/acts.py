@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from tests.flows.house import ADMIN_TOKEN, Gateway, eventually
-from tests.soak.told import Told
+from tests.soak.observed import ObservedCall
 
 from .place import NAMES, Place
 from .public import GUEST, METERED, Public
@@ -43,7 +43,7 @@ class Excuse:
     kind: str = ""
     """The kind of the call; empty: any."""
 
-    def covers(self, told: Told) -> bool:
+    def covers(self, told: ObservedCall) -> bool:
         is_meant = told.code == self.code and told.status in self.statuses and self.kind in ("", told.kind)
         return is_meant and told.is_under_way(self.since, self.until)
 
@@ -93,7 +93,7 @@ class Acts:
 
     # ---------------------------------------------------------------------------------------------- what calls say
 
-    def _calls_since(self, first: int) -> list[Told]:
+    def _calls_since(self, first: int) -> list[ObservedCall]:
         """Ended calls in order of their end, without those of keys that belong to an act."""
         mine = [told for told in self._public.told[first:] if told.ended and told.kind not in (METERED, GUEST)]
         return sorted(mine, key=lambda told: told.ended)

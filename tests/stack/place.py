@@ -23,7 +23,7 @@ from tests.flows.steering import Operator, until_all_say
 from tests.soak.place import PRICE, ROUTES, WIDE
 
 from .public import GUEST, ISSUED, METERED
-from .rules import hurried
+from .rules import accelerated
 from .upstream import Upstream
 
 NAMES = ("first", "second")
@@ -70,7 +70,7 @@ class Place:
             certificate = authority.server_file("127.0.0.1", "gateway.example.com")
             (front := self.folder / "nginx").mkdir()
             self.front = begun.enter_context(nginx(front, [*self._ports.values()], certificate))
-            watch = prometheus(self.folder / "prometheus", [*self._ports.values()], hurried(self.folder / "rules"))
+            watch = prometheus(self.folder / "prometheus", [*self._ports.values()], accelerated(self.folder / "rules"))
             self.prometheus = begun.enter_context(watch)
             self._ends = begun.pop_all()
         return self

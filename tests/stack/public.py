@@ -16,7 +16,7 @@ import openai
 
 from tests.soak.callers import AFTER_TROUBLE_S, PATIENCE_S, Callers
 from tests.soak.calls import carry, whole
-from tests.soak.told import Told
+from tests.soak.observed import ObservedCall
 
 from .upstream import body_of, truth_of
 
@@ -55,20 +55,20 @@ class Public(Callers):
         if self.call(self._told(kind, self._port)).status != 200:
             time.sleep(AFTER_TROUBLE_S)
 
-    def ask(self, kind: str, port: int | None = None) -> Told:
+    def ask(self, kind: str, port: int | None = None) -> ObservedCall:
         """Makes one call at once: through nginx, or at this port of a gateway."""
         return self.call(self._told(kind, port or self._port))
 
-    def _told(self, kind: str, port: int) -> Told:
+    def _told(self, kind: str, port: int) -> ObservedCall:
         with self._lock:
             number = self.number()
         is_stream = kind in ("stream", "long", "sdk_stream")
         endpoint = "embeddings" if kind in ("embeddings", METERED, GUEST) else "chat" if number % 2 else "completions"
         who = ISSUED if "sdk" in kind else kind if kind in _ALLOWED else "alice" if number % 3 else "bob"
         truth = truth_of(body_of(number, kind, endpoint, is_stream=is_stream), endpoint)
-        return Told(number, kind, who, endpoint, is_stream, truth, port)
+        return ObservedCall(number, kind, who, endpoint, is_stream, truth, port)
 
-    def carry(self, told: Told) -> None:
+    def carry(self, told: ObservedCall) -> None:
         body = body_of(told.number, told.kind, told.endpoint, is_stream=told.is_stream)
         if told.kind.startswith("sdk"):
             self._carry_by_sdk(told, body)
@@ -78,11 +78,11 @@ class Public(Callers):
         else:
             carry(told, http.client.HTTPConnection("127.0.0.1", told.port, timeout=PATIENCE_S), body, whole)
 
-    def unheard_of(self, told: Told) -> str:
+    def unheard_of(self, told: ObservedCall) -> str:
         allowed = _ALLOWED.get(told.kind, _ANY)
         return "" if told.status in allowed else f"status {told.status} ({told.code})"
 
-    def _carry_by_sdk(self, told: Told, body: dict[str, Any]) -> None:
+    def _carry_by_sdk(self, told: ObservedCall, body: dict[str, Any]) -> None:
         create: Any = (self._sdk.chat.completions if told.endpoint == "chat" else self._sdk.completions).create
         extra = {"simulate": body.pop("simulate")}
         try:

@@ -22,16 +22,16 @@ def _seconds(text: str) -> float:
     return int(text[:-1]) * _UNITS[text[-1]]
 
 
-def haste() -> float:
+def acceleration() -> float:
     """The factor of acceleration compared with deploy/compose."""
     every_s = _seconds(load("compose/prometheus.yml")["global"]["scrape_interval"])
     return every_s / SCRAPED_EVERY_S
 
 
-def hurried(folder: Path) -> Path:
+def accelerated(folder: Path) -> Path:
     """The rule files, with shorter windows and waits; returns the folder."""
     folder.mkdir()
-    factor = haste()
+    factor = acceleration()
 
     def shorter(found: re.Match[str]) -> str:
         return f"{found[1]}{int(1000 * _seconds(found[2] + found[3]) / factor)}ms"

@@ -13,13 +13,13 @@ from tests.flows.books import wait_until_settled
 from tests.flows.house import eventually
 from tests.soak.balance import bill_of, differences, unfinished
 from tests.soak.logs import troubles
-from tests.soak.told import Told
+from tests.soak.observed import ObservedCall
 
 from .acts import PATIENCE_S, Act, Acts, Excuse
-from .books import wrong_lines, wrong_totals
 from .place import NAMES, WORKERS, Place
 from .public import Public
 from .rules import active, history, wrong_alerts
+from .totals import wrong_lines, wrong_totals
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Stack:
             self._public.stop()
         self.complaints += self._public.faults
         for name, judge in (
-            ("calls", self._judge_calls), ("books", self._judge_books), ("alerts", self._judge_alerts),
+            ("calls", self._judge_calls), ("sums", self._judge_sums), ("alerts", self._judge_alerts),
             ("ends", self._judge_ends),
         ):  # fmt: skip
             self._try(f"in the end, {name}", lambda judge=judge: self.complaints.extend(judge()))  # type: ignore[misc]
@@ -85,7 +85,7 @@ class Stack:
     def _judge_calls(self) -> Iterator[str]:
         yield from wrong_failures(self._public.told, self._acts.excuses, is_strict=self._is_strict)
 
-    def _judge_books(self) -> Iterator[str]:
+    def _judge_sums(self) -> Iterator[str]:
         place, told = self._place, self._public.told
         house = place.alive[0]
         wait_until_settled(house)
@@ -132,9 +132,9 @@ def in_nginx_log(front: Nginx) -> Iterator[str]:
             yield f"in the log of nginx: {line}"
 
 
-def wrong_failures(told: Sequence[Told], excuses: Sequence[Excuse], *, is_strict: bool) -> Iterator[str]:
+def wrong_failures(told: Sequence[ObservedCall], excuses: Sequence[Excuse], *, is_strict: bool) -> Iterator[str]:
     """Calls that failed without an excuse."""
-    slow: list[Told] = []
+    slow: list[ObservedCall] = []
     for call in told:
         if call.is_served or any(excuse.covers(call) for excuse in excuses):
             continue

@@ -18,7 +18,7 @@ from gateway.simulator.vectors import usage_of as usage_of_embeddings
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import dead_port
 from tests.flows.house import Process
-from tests.soak.told import Truth, members
+from tests.soak.observed import Truth, members
 
 TOKENS_PER_S = 30
 LONG_TOKENS, LONG_TOKENS_PER_S = 30, 15

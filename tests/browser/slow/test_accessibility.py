@@ -11,7 +11,7 @@ import pytest
 from selenium import webdriver
 
 from tests.browser.chromium import ENTER, ESCAPE, TAB, Page
-from tests.browser.conftest import check_manners
+from tests.browser.conftest import check_requests
 from tests.conftest import Stage, StartsProcesses
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import ok_json
@@ -130,7 +130,7 @@ def test_the_demo(driver: webdriver.Chrome, process: StartsProcesses) -> None:
             page.see("main table, main .playground")
             check(page, f"{view} of the demo, {theme}")
             page.press(ESCAPE)
-    check_manners(page)
+    check_requests(page)
 
 
 PAGES = [

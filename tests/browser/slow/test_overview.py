@@ -13,7 +13,7 @@ import pytest
 from selenium import webdriver
 
 from tests.browser.chromium import LEFT, Page
-from tests.browser.conftest import ago, check_manners
+from tests.browser.conftest import ago, check_requests
 from tests.conftest import Stage, StartsGateways
 from tests.flows.house import ADMIN_TOKEN, Gateway, eventually, key, settings
 from tests.flows.planted import plant, record
@@ -267,4 +267,4 @@ def test_groups_that_clients_and_keys_name(driver: webdriver.Chrome, attributed:
         page.click(f"{TABLE} tr[data-name={name}] .only")
         page.see("main input[name]")
         page.until(lambda: len(page.rows("main table")) == known[name])
-    check_manners(page)
+    check_requests(page)

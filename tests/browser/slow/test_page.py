@@ -10,7 +10,7 @@ import pytest
 from selenium import webdriver
 
 from tests.browser.chromium import ENTER, ESCAPE, TAB, Page
-from tests.browser.conftest import VIEWER_TOKEN, check_manners
+from tests.browser.conftest import VIEWER_TOKEN, check_requests
 from tests.browser.stores import days, fill_embedded, large
 from tests.conftest import StartsGateways, StartsProcesses
 from tests.fakes.redis_servers import RedisServer
@@ -80,7 +80,7 @@ def test_the_demo_leads_here(driver: webdriver.Chrome, process: StartsProcesses)
     assert driver.current_url == f"{page.address}/dashboard"
     page.go("keys/demo")
     page.see("dialog .quota", "1,000,000 tokens")
-    check_manners(page)
+    check_requests(page)
 
 
 # -------------------------------------------------------------------------------------------------------------- policy
@@ -342,7 +342,7 @@ def test_a_store_outage_is_shown_and_its_end_noticed(
         assert page.text("#pulse")
         server.restart()
         page.see("main tr[data-name=alice]")  # by itself
-        check_manners(page)
+        check_requests(page)
 
 
 # ------------------------------------------------------------------------------------------------------------- a lot
@@ -365,4 +365,4 @@ def test_a_thousand_keys_are_paged_filtered_and_summed(
     (known,) = [row for row in house.usage(group_by="key") if row["key"] == "key-0777"]
     (row,) = page.rows("section[aria-labelledby=who-title] table")
     assert int(row["Prompt"]) == known["prompt_tokens"]
-    check_manners(page)
+    check_requests(page)

@@ -9,7 +9,7 @@ import pytest
 from selenium import webdriver
 
 from tests.browser.chromium import Page
-from tests.browser.conftest import check_manners
+from tests.browser.conftest import check_requests
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import cut_stream, error_json, ok_json, stalled_stream, stream
 from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, key, model, secret, settings
@@ -39,7 +39,7 @@ def page(driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
     made = Page(driver, house.url)
     made.forget()
     yield made
-    check_manners(made)
+    check_requests(made)
 
 
 def test_a_streamed_answer_with_its_tokens_cost_and_headers(page: Page, house: Gateway, upstream: Stage) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.soak.balance import below_bill, may_be_below_bill, wrong
 from tests.soak.flat import MB, MEMORY_ROOM, MEMORY_SHARE, judge
 from tests.soak.market import truth
-from tests.soak.told import LIMIT, Told
+from tests.soak.observed import LIMIT, ObservedCall
 
 
 def of_memory(*megabytes: float) -> bool:
@@ -29,11 +29,11 @@ def test_what_is_given_back_is_flat_and_so_is_a_peak() -> None:
 
 
 TRUTH = truth(7, "plain", "completions")
-SERVED = Told(7, "plain", "alice", "completions", False, TRUTH, status=200, is_whole=True, id="req_7")
-REFUSED = Told(
+SERVED = ObservedCall(7, "plain", "alice", "completions", False, TRUTH, status=200, is_whole=True, id="req_7")
+REFUSED = ObservedCall(
     7, "plain", "alice", "completions", False, TRUTH, status=502, code="upstream_error", is_whole=True, id="req_7"
 )
-CUT = Told(7, "stream", "alice", "completions", True, TRUTH, status=200, id="req_7")
+CUT = ObservedCall(7, "stream", "alice", "completions", True, TRUTH, status=200, id="req_7")
 _, PROMPT, COMPLETION = TRUTH
 RECORD = {
     "id": "req_7", "key": "alice", "ended": "done", "status": 200, "usage_source": "reported",
@@ -49,7 +49,7 @@ UNSEEN = {**ERROR, "usage_source": "estimated", "prompt_tokens": PROMPT, "comple
 @pytest.mark.parametrize(
     ("told", "record"), [(SERVED, RECORD), (REFUSED, ERROR), (REFUSED, UNSEEN), (CUT, LOST), (CUT, RECORD)]
 )
-def test_right_calls(told: Told, record: dict[str, Any]) -> None:
+def test_right_calls(told: ObservedCall, record: dict[str, Any]) -> None:
     assert not wrong(told, record, is_sold=True)
 
 
@@ -69,7 +69,7 @@ def test_right_calls(told: Told, record: dict[str, Any]) -> None:
         (CUT, {**RECORD, "prompt_tokens": 1}),
     ],
 )
-def test_wrong_calls(told: Told, record: dict[str, Any] | None) -> None:
+def test_wrong_calls(told: ObservedCall, record: dict[str, Any] | None) -> None:
     assert wrong(told, record, is_sold=True)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.deploy.programs import run
-from tests.soak.told import Told, Truth
+from tests.soak.observed import ObservedCall, Truth
 from tests.stack.acts import Excuse
 from tests.stack.place import Place
-from tests.stack.rules import Cause, Seen, hurried, wrong_alerts
+from tests.stack.rules import Cause, Seen, accelerated, wrong_alerts
 from tests.stack.run import Stack, wrong_failures
 
 
@@ -23,8 +23,8 @@ def test_no_call_fails_without_cause_and_all_sums_agree(tmp_path: Path) -> None:
     assert stack.complaints == []
 
 
-def told(**more: Any) -> Told:
-    call = Told(7, "plain", "alice", "chat", False, Truth("", 1, 1), began=10.0, ended=11.0, is_whole=True)
+def told(**more: Any) -> ObservedCall:
+    call = ObservedCall(7, "plain", "alice", "chat", False, Truth("", 1, 1), began=10.0, ended=11.0, is_whole=True)
     for name, value in more.items():
         setattr(call, name, value)
     return call
@@ -44,7 +44,7 @@ AWAY = Excuse("store_unavailable", (503,), since=10.5, until=20.0)
         told(status=0, is_whole=False),
     ],
 )
-def test_a_failure_without_excuse_is_reported(call: Told) -> None:
+def test_a_failure_without_excuse_is_reported(call: ObservedCall) -> None:
     assert [*wrong_failures([call], [AWAY], is_strict=True)]
 
 
@@ -80,7 +80,7 @@ def test_alerts_with_a_cause_are_not_reported() -> None:
 
 
 def test_rules_in_a_hurry_are_rules(tmp_path: Path) -> None:
-    files = [*hurried(tmp_path / "rules").iterdir()]
+    files = [*accelerated(tmp_path / "rules").iterdir()]
     said = run("promtool", "check", "rules", *files)
     assert said.returncode == 0, said.stdout
     assert "for: 4000ms" in "".join(file.read_text() for file in files)

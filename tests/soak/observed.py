@@ -23,7 +23,7 @@ class Truth(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class ObservedCall:
     """One call and its answer at the client."""
 
     number: int
