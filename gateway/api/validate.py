@@ -92,7 +92,7 @@ def generation(document: Document, body: Generation, prompt: prompt_tokens.Estim
         prompts=prompt.prompts,
         prompt_tokens=prompt.tokens,
         is_prompt_exact=prompt.is_exact,
-        output_limit=min(given) if given else None,
+        output_limit=max(given) if given else None,  # an upstream may read one of them only
     )
 
 

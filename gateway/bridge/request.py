@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.api import prompt_tokens
+from gateway.formats.openai import LIMIT_FIELDS
 from gateway.quota import windows
 from gateway.records import Call, Document
 
@@ -52,11 +53,12 @@ def as_chat(call: Call) -> Call:
     if members.get("logprobs") is not None:
         common |= {"logprobs": True, "top_logprobs": members["logprobs"]}
     messages = [{"role": "user", "content": members["prompt"] or ""}]
+    given = [members[name] for name in LIMIT_FIELDS if members.get(name) is not None]
     asked = call.params._replace(
         document=_document("messages", messages, common, _write(common)),
         best_of=1,
         prompt_tokens=call.params.prompt_tokens + prompt_tokens.MESSAGE_TOKENS,
-        output_limit=windows.output_limit(call),
+        output_limit=min(given, default=windows.output_limit(call)),
         is_output_limit_added=True,  # in the field that the upstream reads
     )
     return call._replace(endpoint="chat", params=asked)

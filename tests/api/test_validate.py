@@ -158,13 +158,14 @@ def test_usage_is_asked_for(endpoint: Endpoint, changes: dict[str, Any], stream:
         ({"max_tokens": 0}, 0),
         ({"max_tokens": 50}, 50),
         ({"max_completion_tokens": 60}, 60),
-        ({"max_tokens": 50, "max_completion_tokens": 60}, 50),
-        ({"max_tokens": 50, "max_completion_tokens": 0}, 0),
+        ({"max_tokens": 50, "max_completion_tokens": 60}, 60),
+        ({"max_tokens": 60, "max_completion_tokens": 50}, 60),
+        ({"max_tokens": 50, "max_completion_tokens": 0}, 50),
         ({"max_tokens": 50, "max_completion_tokens": None}, 50),
     ],
 )
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
-def test_smaller_output_limit_counts(endpoint: Endpoint, changes: dict[str, Any], limit: int | None) -> None:
+def test_larger_output_limit_counts(endpoint: Endpoint, changes: dict[str, Any], limit: int | None) -> None:
     assert params(endpoint, **changes).output_limit == limit
 
 

@@ -283,6 +283,8 @@ def test_streamed_tokens_are_settled_before_the_end_leaves(house: Gateway, upstr
     [
         ({"max_tokens": 101}, "max_tokens"),
         ({"max_tokens": 51, "n": 2}, "max_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 101}, "max_tokens"),
+        ({"max_tokens": 101, "max_completion_tokens": 5}, "max_tokens"),
         ({"max_tokens": 26, "n": 1, "best_of": 4}, "max_tokens"),
         ({"max_tokens": 26, "prompt": ["a", "b", "c", "d"]}, "max_tokens"),
         ({"prompt": [5] * 85}, "max_tokens"),
