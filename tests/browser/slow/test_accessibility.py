@@ -98,7 +98,7 @@ SAID = ok_json({"model": CHAT, "choices": [{"index": 0, "message": {"content": "
 def test_the_playground_with_an_answer(themed: Page, house: Gateway, upstream: Stage) -> None:
     themed.open(token=secret("alice"))
     themed.go("playground")
-    themed.until(lambda: themed.see("main button.primary").is_enabled())
+    themed.until(lambda: themed.see("input[name=model]").get_attribute("value"))
     themed.click("input[type=checkbox]")
     upstream.play(SAID)
     themed.click("main button.primary", "Send")

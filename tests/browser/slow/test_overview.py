@@ -120,6 +120,7 @@ def test_percentiles_over_time_are_drawn(admin: Page, house: Gateway) -> None:
 
 def test_failed_attempts_are_stacked_by_upstream(admin: Page, house: Gateway) -> None:
     admin.click("[data-choice=upstream]")
+    admin.until(lambda: not admin.all("[aria-busy], .bone"))  # or the next button moves while it is clicked
     admin.click(f"{LATENCY} [data-choice=attempts]")
     known = house.admin("latency", group_by="upstream", since=ago(29)).json["data"]
     admin.until(lambda: {each.text for each in admin.all(f"{LATENCY} .legend span")} == {r["upstream"] for r in known})
