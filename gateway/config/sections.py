@@ -768,6 +768,14 @@ class RateLimits(Section):
     """Prompt and output tokens, such as 200000/min."""
     parallel: Positive | None = None
     """Requests under way at once."""
+    reserved: Annotated[int, _not_bool, Field(ge=0)] = 0
+    """Of parallel, so many places only interactive calls take."""
+
+    @model_validator(mode="after")
+    def _leaves_a_place(self) -> Self:
+        if self.reserved and self.reserved >= (self.parallel or 0):
+            raise ValueError("reserved needs a larger parallel: the others get parallel less reserved places")
+        return self
 
 
 class UpstreamLimits(RateLimits):

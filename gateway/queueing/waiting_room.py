@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from gateway.config import QueueSettings
-from gateway.quota.windows import is_of_upstream
-from gateway.records import Refused, WindowStatus
+from gateway.quota.windows import is_of_upstream, unreserved
+from gateway.records import Refused, Window, WindowStatus
 from gateway.store import StoreUnavailable
 from gateway.tasks import Tasks
 
@@ -179,7 +179,7 @@ class Ticket:
                     line.queue.charge(self._call, self._call.cost)
                 return refusals
             line = self._room.open_line(self._line)
-            line.note(refusals)
+            line.note(self._call, refusals)
             if min(map(_wait_s, refusals)) > self._patience_s:
                 return refusals
         refusals = await self._wait(line, attempt)
@@ -204,7 +204,7 @@ class Ticket:
     def granted(self, standings: Collection[WindowStatus]) -> None:
         """The call has found room; these are the windows of its place, with the call in them."""
         if (line := self._room.line(self._line)) is not None:
-            line.note_grant(standings)
+            line.note_grant(self._call, standings)
 
     def position(self) -> int | None:
         """The call's position among those that wait in this worker, from 1; None: it does not wait."""
@@ -235,8 +235,8 @@ class Line:
         self._may_ask = 1
         self._blocked: dict[str, float] = {}
         """Windows that refused a call, and until when none of them is asked for."""
-        self._of_model: set[str] = set()
-        """Those of them that are one model's."""
+        self._of_some: set[str] = set()
+        """Those of them that are one model's, or full but for what is reserved for interactive calls."""
         self._last: Sequence[Refused] = ()
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
@@ -293,25 +293,33 @@ class Line:
             if not _is_full(refusals):
                 self._end_turn(call, has_room=not refusals)
                 return _Over("refused" if refusals else "admitted", refusals)
-            self.note(refusals)
+            self.note(call, refusals)
             waits_on = self._loop.time() + min(map(_wait_s, refusals)) <= deadline
             self._end_turn(call, has_room=False, waits_on=waits_on)
             if not waits_on:
                 return _Over("expired", refusals)
 
-    def note(self, refusals: Sequence[Refused]) -> None:
-        """These windows have no room."""
+    def note(self, call: Waiting, refusals: Sequence[Refused]) -> None:
+        """These windows have no room for this call."""
         now = self._loop.time()
         self._last = refusals
         for refused in refusals:
             window = refused.standing.window
             wait_s = POLL_S if window.unit == "parallel" else _wait_s(refused)
-            self._blocked[window.id] = now + max(MIN_WAIT_S, wait_s)
-            if window.model is not None:
-                self._of_model.add(window.id)
+            self._block(call, window, now + max(MIN_WAIT_S, wait_s))
 
-    def note_grant(self, standings: Collection[WindowStatus]) -> None:
-        """A call has filled those of these windows that have no unit left.
+    def _block(self, call: Waiting, window: Window, until: float) -> None:
+        """Let no call ask for this window until then, or none that may not take what is reserved, if this one may
+        not."""
+        name = unreserved(window.id)
+        is_reserving = any(name in windows for windows in call.windows)
+        name = name if is_reserving else window.id
+        self._blocked[name] = until
+        if is_reserving or window.model is not None:
+            self._of_some.add(name)
+
+    def note_grant(self, call: Waiting, standings: Collection[WindowStatus]) -> None:
+        """The call has filled those of these windows that have no unit left.
 
         So no call asks in vain, and no call is granted room that has just become free while an earlier one, which asked
         with it, was refused.
@@ -319,14 +327,13 @@ class Line:
         now = self._loop.time()
         for window in [standing.window for standing in standings if not standing.remaining]:
             each_s = window.period_us / window.limit / 1e6 if window.period_us else POLL_S
-            self._blocked[window.id] = now + max(MIN_WAIT_S, each_s)
-            if window.model is not None:
-                self._of_model.add(window.id)
+            self._block(call, window, now + max(MIN_WAIT_S, each_s))
 
     def freed(self, windows: Collection[str]) -> None:
         """These windows may have room again."""
         for name in windows:
             self._blocked.pop(name, None)
+            self._blocked.pop(unreserved(name), None)
         self.give_turns()
 
     def give_turns(self) -> None:
@@ -362,7 +369,7 @@ class Line:
                 self._room.close_line(self.upstreams)
                 return
             try:
-                text = self.queue.post(self._is_blocked_by_model)
+                text = self.queue.post(self._is_blocked_for_some)
                 posts = await self._room.exchange(place, self._room.name, text, POSTED_S)
                 self.queue.read(posts, self._loop.time())
             except StoreUnavailable:
@@ -402,8 +409,8 @@ class Line:
     def _is_blocked(self, call: Waiting) -> bool:
         return bool(self._blocked) and all(not self._blocked.keys().isdisjoint(windows) for windows in call.windows)
 
-    def _is_blocked_by_model(self, call: Waiting) -> bool:
-        blocked = self._of_model & self._blocked.keys()
+    def _is_blocked_for_some(self, call: Waiting) -> bool:
+        blocked = self._of_some & self._blocked.keys()
         return bool(blocked) and all(not blocked.isdisjoint(windows) for windows in call.windows)
 
 

@@ -77,6 +77,8 @@ class Limit:
     period_us: int = 0
     is_enforced: bool = True
     is_calendar: bool = False
+    reserved: int = 0
+    """Of the limit, for interactive calls alone."""
     top_ups: Mapping[str, int] = field(default_factory=dict)
     """How much more one calendar window holds, by its own name."""
     _day: int = -1
@@ -466,6 +468,12 @@ def _leaked_since(window: Window, age_us: int) -> int:
 def is_of_upstream(window: Window) -> bool:
     """Whether this counts what an upstream is sent, not what a caller spends."""
     return window.id.startswith(UPSTREAM)
+
+
+def unreserved(window: str) -> str:
+    """A second name of a window, for calls that may not take what is reserved there: full for them is not full for
+    all."""
+    return f"{window}|unreserved"
 
 
 def _used_by(pattern: str, record: Record) -> bool:

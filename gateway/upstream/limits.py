@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 from gateway.config import RateLimits, Route, Upstream
 from gateway.config.quantities import read_rate
-from gateway.quota.windows import Limit, output_limit
+from gateway.quota.windows import Limit, output_limit, unreserved
 from gateway.records import UPSTREAM, Call, Claim, Window
 
 from .adaptive_limit import AdaptiveLimit
 from .learned_limits import Assumed, announced
 
+INTERACTIVE = "interactive"
 MINUTE_US = 60_000_000
 
 _SPELLING: Mapping[int, str] = {1: "second", 60: "minute", 3600: "hour"}
@@ -64,6 +65,7 @@ class UpstreamLimitTable:
             each = [tuple(_limits(f"{scope}#{n + 1}", limits.per_key, None)) for n in range(len(upstream.credentials))]
             if any(each):
                 self._keys[name] = tuple(each)
+        self._reserving = frozenset([limit.window(0).id for _, limit in self.every() if limit.reserved])
         self.is_any = bool(self._whole)
         """Whether there is any limit. A field, because every call reads it."""
 
@@ -92,7 +94,17 @@ class UpstreamLimitTable:
         tokens = call.params.prompt_tokens + output_limit(call) * call.params.candidates
         amounts = {"requests": requests, "tokens": tokens, "parallel": at_once}
         windows = [self.window(limit, call.started) for limit in limits]
+        if self._reserving and call.priority != INTERACTIVE:
+            windows = [_without_reserved(window, limit) for window, limit in zip(windows, limits, strict=True)]
         return tuple([Claim(window, min(amounts[window.unit], window.limit)) for window in windows])
+
+    def names(self, call: Call, claims: Iterable[Claim]) -> frozenset[str]:
+        """The names of the windows of these claims, for the waiting room: where the call may not take what is reserved,
+        the window has a second name, by which it has room or not for such calls alone."""
+        names = frozenset([claim.window.id for claim in claims])
+        if not self._reserving or call.priority == INTERACTIVE:
+            return names
+        return names | {unreserved(name) for name in names & self._reserving}
 
     def _binding(self, upstream: str, model: str, key: int | None) -> list[Limit]:
         """The limits of a request for this model (its name there) with this API key."""
@@ -168,7 +180,12 @@ def _limits(scope: str, limits: RateLimits, model: str | None) -> Iterator[Limit
     for text in limits.tokens:
         yield _rate(scope, "tokens", text, model)
     if limits.parallel is not None:
-        yield Limit(scope, "parallel", "", model, limits.parallel)
+        yield Limit(scope, "parallel", "", model, limits.parallel, reserved=limits.reserved)
+
+
+def _without_reserved(window: Window, limit: Limit) -> Window:
+    """The window for calls that may not take what is reserved: one place at least, however low the limit has fallen."""
+    return window._replace(limit=max(1, window.limit - limit.reserved)) if limit.reserved else window
 
 
 def _rate(scope: str, unit: str, text: str, model: str | None) -> Limit:

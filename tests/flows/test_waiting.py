@@ -265,3 +265,29 @@ def test_an_unknown_class_is_refused(house: Gateway, bad: str) -> None:
     got = ask(house, "rate", headers={"X-Gateway-Priority": bad})
     assert got.status == 400
     assert "X-Gateway-Priority" in got.error["message"]
+
+
+@pytest.fixture(scope="module")
+def reserving(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
+    upstreams = {"up": {"base_url": theatre.url, "api_key": "sk-up", "limits": {"parallel": 3, "reserved": 1}}}
+    models = {"m-up": {"routes": [{"upstream": "up"}], "max_output_tokens": 50}}
+    keys = [key("alice"), key("batch", priority="batch"), key("human", priority="interactive")]
+    queue, store = {"max_wait_s": WAITS_FOR}, {"url": store_url}
+    return gateways(settings(theatre.url, upstreams=upstreams, models=models, keys=keys, queue=queue, store=store))
+
+
+def test_a_reserved_place_is_free_for_an_interactive_call_at_once(reserving: Gateway, upstream: Stage) -> None:
+    upstream.play(always=(held := Held()))
+    with ThreadPoolExecutor(8) as crowd:
+        calls = [crowd.submit(ask, reserving, "up", who) for who in ("batch", "alice")]
+        assert held.inside.acquire(timeout=30)
+        assert held.inside.acquire(timeout=30)
+        calls += [crowd.submit(ask, reserving, "up", who) for who in ("alice", "batch")]
+        eventually(lambda: waiting(reserving) == 2)
+        human = crowd.submit(ask, reserving, "up", "human")
+        assert held.inside.acquire(timeout=30)
+        assert held.served[2] == "human"
+        again = crowd.submit(ask, reserving, "up", "human", {"X-Gateway-Priority": "batch"})
+        eventually(lambda: waiting(reserving) == 3)
+        held.turn.release(6)
+        assert {call.result().status for call in [*calls, human, again]} == {200}

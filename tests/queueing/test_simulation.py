@@ -58,11 +58,15 @@ class World:
         for worker in self.workers:
             if self.now >= worker.exchanges_at:
                 worker.exchanges_at = self.now + EXCHANGE_S
-                self.posts[worker.name] = worker.queue.post(never)
+                self.posts[worker.name] = worker.queue.post(self.has_no_place)
                 others = {name: text for name, text in self.posts.items() if name != worker.name}
                 worker.queue.read(others, self.now)
         for worker in self.chance.sample(self.workers, len(self.workers)):
             self._ask(worker)
+
+    def has_no_place(self, _: Waiting) -> bool:
+        """Whether a limit of some calls alone is in the way of this one."""
+        return False
 
     def _ask(self, worker: Worker) -> None:
         queue = worker.queue
@@ -145,3 +149,67 @@ def test_no_flow_starves_for_longer_than_its_share_takes(workers: int) -> None:
     assert len(gaps) > 60 / bound_s
     assert max(gaps) <= bound_s
     assert world.served["light"] / world.total == pytest.approx(FACTORS["batch"] / total, rel=0.1)
+
+
+LENGTH_S = 1.0
+"""How long a call holds its place."""
+
+
+class Slots(World):
+    """Workers on an upstream with so many places, of which some are for interactive calls alone."""
+
+    def __init__(self, workers: int, seed: int, places: int, reserved: int, *, is_even: bool) -> None:
+        super().__init__(workers, seed)
+        self.places, self.reserved, self.is_even = places, reserved, is_even
+        self.ends: list[float] = []
+        self.held_s = 0.0
+
+    def step(self) -> None:
+        self.ends = [end for end in self.ends if end > self.now + STEP_S]
+        super().step()
+        self.held_s += len(self.ends) * STEP_S
+
+    def has_no_place(self, call: Waiting) -> bool:
+        return bool(self.reserved) and call.flow == "batch" and len(self.ends) >= self.places - self.reserved
+
+    def _ask(self, worker: Worker) -> None:
+        while len(self.ends) < self.places and (call := worker.queue.pick(self.has_no_place, self.now)) is not None:
+            worker.queue.begin_turn(call)
+            worker.queue.end_turn(call, has_room=True)
+            length_s = LENGTH_S if self.is_even else LENGTH_S * self.chance.uniform(0.5, 1.5)
+            self.ends.append(self.now + length_s)
+            self.waits.setdefault(call.flow, []).append(self.now - worker.born.pop(call.number))
+
+
+def flooded(world: Slots, seconds: int) -> list[float]:
+    """A flood of batch calls at all workers, while ten interactive keys use four tenths of the places. How
+    long the interactive calls waited, in order."""
+    per_s = 0.4 * world.places / LENGTH_S
+    coming = world.chance.expovariate(per_s)
+    for _ in range(int(seconds / STEP_S)):
+        while world.backlog("batch") < 60:
+            world.arrive("batch", 10, FACTORS["batch"])
+        while coming < world.now:
+            world.arrive(f"human-{world.chance.randrange(10)}", 10, FACTORS["interactive"])
+            coming += world.chance.expovariate(per_s)
+        world.step()
+    return sorted(wait for flow, all_of in world.waits.items() if flow != "batch" for wait in all_of)
+
+
+@pytest.mark.parametrize(
+    ("places", "reserved", "is_even", "wait_s", "used"),
+    [
+        (8, 0, True, (0.8, 1.1), 0.97),  # the calls that began together end together: a whole call is waited for
+        (20, 0, False, (0.2, 0.6), 0.98),
+        (20, 1, False, (0.1, 0.4), 0.95),
+        (50, 1, False, (0.0, 0.2), 0.97),
+    ],
+)
+def test_how_long_an_interactive_call_waits_for_one_of_some_places(
+    places: int, reserved: int, is_even: bool, wait_s: tuple[float, float], used: float
+) -> None:
+    """The table of docs/fairness.md."""
+    world, seconds = Slots(4, 3, places, reserved, is_even=is_even), 20
+    waits = flooded(world, seconds)
+    assert wait_s[0] <= waits[len(waits) * 95 // 100] <= wait_s[1]
+    assert world.held_s / seconds / places > used

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 import pytest
 
 from gateway.config import QueueSettings
-from gateway.queueing import Waiting, WaitingRoom
+from gateway.queueing import Waiting, WaitingRoom, waiting_room
+from gateway.quota.windows import unreserved
 from gateway.records import Refused, Window, WindowStatus
 from tests.fakes.scripted import until
 
@@ -54,7 +55,9 @@ class Upstream:
     async def exchange(self, place: str, holder: str, text: str, for_s: float) -> Mapping[str, str]:
         return {}
 
-    def call(self, flow: str, patience_s: float = LONG_S, window: Window = SLOTS) -> asyncio.Task[Sequence[Refused]]:
+    def call(
+        self, flow: str, patience_s: float = LONG_S, window: Window = SLOTS, windows: Collection[str] = ()
+    ) -> asyncio.Task[Sequence[Refused]]:
         async def attempt() -> Sequence[Refused]:
             self.asked += 1
             await asyncio.sleep(0)
@@ -65,7 +68,7 @@ class Upstream:
             ticket.granted([WindowStatus(window._replace(limit=1 + self.free), 1, 0, 0)])
             return ()
 
-        ticket = self.room.ticket(["up"], Waiting(flow, 1, 10, 1, [frozenset([window.id])]), patience_s)
+        ticket = self.room.ticket(["up"], Waiting(flow, 1, 10, 1, [frozenset(windows or [window.id])]), patience_s)
         task = asyncio.ensure_future(ticket.admit(attempt))
         self.tasks.append(task)
         return task
@@ -147,6 +150,19 @@ async def test_who_cannot_be_served_in_time_does_not_wait(upstream: Upstream) ->
     call = upstream.call("a", patience_s=0.5, window=HOURLY)
     (refused,) = await call
     assert (refused.retry_after_us, upstream.asked) == (1_000_000, 1)
+
+
+async def test_a_reserved_place_is_taken_past_those_for_whom_there_is_none(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_room, "POLL_S", LONG_S)  # only news of a window let a call ask again
+    shared = {SLOTS.id, unreserved(SLOTS.id)}
+    batch = [upstream.call("batch", windows=shared) for _ in range(2)]
+    await until(lambda: upstream.waiting == 2)
+    upstream.free = 1  # the store would grant it to an interactive call alone, and no call of this worker has ended
+    assert await upstream.call("human") == ()
+    assert upstream.admitted == ["human"]
+    assert not any(call.done() for call in batch)
 
 
 async def test_the_callers_own_limit_ends_the_wait(upstream: Upstream) -> None:

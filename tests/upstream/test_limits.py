@@ -8,6 +8,7 @@ import pytest
 
 from gateway.api.json_document import parse
 from gateway.config import Config, ConfigError, Model, Route, build
+from gateway.quota.windows import unreserved
 from gateway.records import Call, Claim, Key, Params
 from gateway.upstream.limits import Place, UpstreamLimitTable, further
 from gateway.upstream.router import Router
@@ -69,6 +70,27 @@ def test_a_call_that_is_larger_than_a_limit_takes_the_whole_of_it() -> None:
     assert drawn(table(tokens="100/min").claims(a_call(), A)) == [("upstream:a|tokens|minute||", 100, 100)]
     many = table(requests="100/min", parallel=4)
     assert [amount for _, _, amount in drawn(many.claims(a_call(), A, requests=30, at_once=8))] == [30, 4]
+
+
+def test_what_is_reserved_is_for_interactive_calls() -> None:
+    some = table(requests="9/s", parallel=4, reserved=1, per_model={"m": {"parallel": 3, "reserved": 2}, "x": {}})
+    whole, of_model = "upstream:a|parallel|||", "upstream:a|parallel||m|"
+    for priority, limits in {"interactive": (4, 3), "normal": (3, 1), "batch": (3, 1)}.items():
+        call = a_call()._replace(priority=priority)  # type: ignore[arg-type]
+        claims = some.claims(call, A)
+        assert drawn(claims)[1:] == [(whole, limits[0], 1), (of_model, limits[1], 1)]
+        names = {"upstream:a|requests|second||", whole, of_model}
+        more = set() if priority == "interactive" else {unreserved(whole), unreserved(of_model)}
+        assert some.names(call, claims) == names | more
+    adaptive = table(parallel=40, reserved=9, adaptive=True)  # begins at 4
+    assert [limit for _, limit, _ in drawn(adaptive.claims(a_call(), A))] == [1]
+
+
+@pytest.mark.parametrize("limits", [{"reserved": 1}, {"parallel": 2, "reserved": 2}, {"parallel": 2, "reserved": -1}])
+def test_one_place_at_least_is_for_all(limits: dict[str, Any]) -> None:
+    for where in (limits, {"per_key": limits}, {"per_model": {"m": limits}}):
+        with pytest.raises(ConfigError, match="reserved"):
+            config(**where)
 
 
 def test_another_attempt_is_another_request_and_nothing_else_is_drawn_twice() -> None:

@@ -43,7 +43,7 @@ GOOD: dict[str, Any] = {
             "base_url": "https://api.example.com/v1", "api_keys": [HIDDEN, f"{HIDDEN}-2"],
             "headers": {"X-Ours": HIDDEN}, "proxy": f"http://user:{HIDDEN}@proxy:3128",
             "timeouts": {"connect_s": 1.5}, "capabilities": {"completions": "via_chat"},
-            "limits": {"parallel": 5, "adaptive": True, "per_model": {"m*": {"tokens": "1M/min"}}},
+            "limits": {"parallel": 5, "reserved": 1, "adaptive": True, "per_model": {"m*": {"tokens": "1M/min"}}},
         },
         "other": {
             "base_url": "http://127.0.0.1:9/v1", "api_key": "${SECRET:-none}", "proxy": "${PROXY}",
