@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.config import StoreSettings
+from gateway.records import Window, WindowStatus
 from gateway.store import Applied, Batch
 from gateway.store.sqlite.database import NO_PATIENCE
 from gateway.store.sqlite.store import SqliteStore
@@ -22,13 +23,21 @@ class StoreBehind(SqliteStore):
         """Batches that were applied there."""
 
     async def apply(self, batch: Batch) -> Applied:
-        others = [each for each in self._opened if each is not self and not each._is_closed]
-        for other in others:
-            other._books._keep_nothing(NO_PATIENCE)
-        if others:
+        if self._write_others():
             return await super().apply(batch)
         applied = self.apply_now(batch)
         return await super().apply(batch) if applied is None else applied
+
+    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+        self._write_others()
+        return await super().standings(windows, now)
+
+    def _write_others(self) -> bool:
+        """Writes what other open stores have in memory; returns whether there are any."""
+        others = [each for each in self._opened if each is not self and not each._is_closed]
+        for other in others:
+            other._books._keep_nothing(NO_PATIENCE)
+        return bool(others)
 
     def _in_memory(self, batch: Batch) -> Applied | None:
         applied = super()._in_memory(batch)
