@@ -37,6 +37,7 @@ class StoreBehind(SqliteStore):
         others = [each for each in self._opened if each is not self and not each._is_closed]
         for other in others:
             other._books._keep_nothing(NO_PATIENCE)
+        self._is_alone = not others
         return bool(others)
 
     def _in_memory(self, batch: Batch) -> Applied | None:

@@ -266,8 +266,11 @@ async def test_the_state_of_a_large_file_is_not_kept(
     assert store.in_memory == 2
 
 
+FINE = rate(5 * 10**9, 4 * 10**9, 3600, per="hour", unit="usd")
+"""A rate that is rounded at each look."""
+
 TABLES = {
-    "windows": "id, starts, used, reserved, iif(id LIKE '%|minute|%' OR id LIKE '%|3|%', at_us, 0)",
+    "windows": "id, starts, used, reserved, iif(starts = '' AND id NOT LIKE '%parallel%', at_us, 0)",
     "workers": "seq, mark", "leases": "id, drawn_us, entry",
     "records": "seq, id, ended, prompt_tokens, cost_nusd", "hours": "*", "sums": "*", "measures": "*",
     "attributed": "*",
@@ -282,7 +285,15 @@ async def test_it_does_what_a_store_does_that_writes_at_once(tmp_path: Path, clo
     behind = StoreBehind(settings_of(tmp_path / "behind"), clock)
     plain = SqliteStore(settings_of(tmp_path / "plain"), clock)
     workers = [Worker(behind, "w"), Worker(plain, "w")]
-    claims = (daily(9), tokens(300), rate(60, 10), rate(7, 1, 3, per="3", unit="requests"), parallel(4), money(900))
+    claims = (
+        daily(9),
+        tokens(300),
+        rate(60, 10),
+        rate(7, 1, 3, per="3", unit="requests"),
+        parallel(4),
+        money(900),
+        FINE,
+    )
     running: list[Reserve] = []
     for number in range(300):
         items: list[list[Item]] = [[], []]

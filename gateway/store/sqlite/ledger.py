@@ -403,6 +403,7 @@ class SqliteLedger:
         if others or len(leases) > LEASES_KEPT:
             return None
         following = turn.following()
+        following.states = {name: turn.states[name] for name in turn.changed}
         following.drawn_us = dict(leases)
         until_us = min(until_us, self._trimmer.due_us)
         return WriteBehind(batch.worker, batch.seq, following, self._data_version(), until_us)

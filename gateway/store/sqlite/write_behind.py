@@ -7,7 +7,7 @@ verdict is answered, and an end before it is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gateway.quota import windows as limits
 from gateway.records import Refused, Window
@@ -51,30 +51,43 @@ class WriteBehind:
         items, turn = batch.items, self.turn
         if not items or batch.worker != self.worker or not batch.acked <= self.seq < batch.seq:
             return None
-        windows: dict[str, Window] = {}
-        for item in items:
-            if isinstance(item, Settle):
-                if item.record.id not in turn.drawn_us:
-                    return None
-            elif not isinstance(item, Reserve) or item.is_forced or item.held or item.record.id in turn.drawn_us:
-                return None
-            for window, _ in item.claims:
-                windows[window.id] = window
+        windows = self._windows_of(items)
+        if windows is None:
+            return None
         turn.now_us, states = now_us, turn.states
-        if not windows.keys() <= states.keys():
-            read_windows(turn, {name: window for name, window in windows.items() if name not in states})
+        unknown = windows.keys() - states.keys()
+        if unknown:
+            read_windows(turn, {name: windows[name] for name in unknown})
         leaks = []
         for name, window in windows.items():
             if window.period_us and (leaked := limits.leaked(window, before := states[name], now_us)) is not before:
                 states[name] = leaked
                 leaks.append((name, before, leaked))
         verdicts = turn.take(items)
+        # A look that changes nothing must not round a level: the file would have it as it was.
         for name, before, leaked in leaks:
-            if states[name] is leaked:  # a look that changes nothing must not round the level, as none in the file does
+            if states[name] is leaked:
                 states[name] = before
+        for name in unknown:
+            if name not in turn.changed:
+                del states[name]
         self.items += [item for item, each in zip(items, verdicts, strict=True) if not isinstance(each, Refused)]
         self.seq = batch.seq
         return Applied(verdicts)
+
+    def _windows_of(self, items: Sequence[Item]) -> dict[str, Window] | None:
+        """What these touch. None: one of them has to be applied to the file."""
+        windows: dict[str, Window] = {}
+        drawn_us = self.turn.drawn_us
+        for item in items:
+            if isinstance(item, Settle):
+                if item.record.id not in drawn_us:
+                    return None
+            elif not isinstance(item, Reserve) or item.is_forced or item.held or item.record.id in drawn_us:
+                return None
+            for window, _ in item.claims:
+                windows[window.id] = window
+        return windows
 
     def again(self) -> list[Item]:
         """The same once more, for a file that has changed: what was granted is reserved even beyond the limit."""
