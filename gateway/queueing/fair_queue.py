@@ -16,10 +16,10 @@ that the real use can correct them.
    queue drop, as in Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", 1995).
 
 Workers on one store exchange what they served (`post`, `read`): each adds the others' service to its counters,
-and lets a call of another worker go first whose flow waits there alone and has a lower counter here. (The counter there
-has another origin: what two workers served before they heard of each other.) Between two exchanges it takes that
-counter to have grown as fast as the virtual time did lately. So rule 3 holds over all workers but for what they serve
-between two exchanges.
+and lets a call of another worker go first whose flow waits there alone and has a lower counter there, by that worker's
+own post. So two workers compare the same two counters, and never let each other go first. Between two exchanges a
+worker takes a counter of another to have grown as fast as the virtual time did lately. So rule 3 holds over all workers
+but for what they serve between two exchanges.
 """
 
 from __future__ import annotations
@@ -190,10 +190,10 @@ class FairQueue:
         """The lowest counter of the flows that wait at other workers alone; inf where none does."""
         return min(
             [
-                self.counters.get(flow, 0.0) + self._rate * (now - peer.at)
+                counter + self._rate * (now - peer.at)
                 for peer in self._peers.values()
                 if now - peer.at < HEEDED_S
-                for flow in peer.waiting
+                for flow, counter in peer.waiting.items()
                 if flow not in self._flows
             ],
             default=inf,
@@ -256,9 +256,9 @@ class FairQueue:
         workers serve flows too."""
         waiting = [self.counters[flow] - self._asked[flow] - calls[0].work for flow, calls in self._flows.items()]
         waiting += [
-            self.counters.get(flow, 0.0)
+            counter
             for peer in self._peers.values()
-            for flow in peer.waiting
+            for flow, counter in peer.waiting.items()
             if flow not in self._flows
         ]
         if waiting:

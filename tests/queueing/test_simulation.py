@@ -181,14 +181,14 @@ class Slots(World):
             self.waits.setdefault(call.flow, []).append(self.now - worker.born.pop(call.number))
 
 
-def flooded(world: Slots, seconds: int) -> list[float]:
-    """A flood of batch calls at all workers, while ten interactive keys use four tenths of the places. How
+def flooded(world: Slots, batch_at: int, seconds: int) -> list[float]:
+    """A flood of batch calls at so many of the workers, while ten interactive keys use four tenths of the places. How
     long the interactive calls waited, in order."""
     per_s = 0.4 * world.places / LENGTH_S
     coming = world.chance.expovariate(per_s)
     for _ in range(int(seconds / STEP_S)):
         while world.backlog("batch") < 60:
-            world.arrive("batch", 10, FACTORS["batch"])
+            world.arrive("batch", 10, FACTORS["batch"], world.chance.randrange(batch_at))
         while coming < world.now:
             world.arrive(f"human-{world.chance.randrange(10)}", 10, FACTORS["interactive"])
             coming += world.chance.expovariate(per_s)
@@ -210,6 +210,16 @@ def test_how_long_an_interactive_call_waits_for_one_of_some_places(
 ) -> None:
     """The table of docs/fairness.md."""
     world, seconds = Slots(4, 3, places, reserved, is_even=is_even), 20
-    waits = flooded(world, seconds)
+    waits = flooded(world, 4, seconds)
     assert wait_s[0] <= waits[len(waits) * 95 // 100] <= wait_s[1]
     assert world.held_s / seconds / places > used
+
+
+@pytest.mark.parametrize("places", [8, 20, 50])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_workers_do_not_wait_for_each_other_where_one_alone_has_the_flood(places: int, seed: int) -> None:
+    """Two workers compare the same two counters, so that the call that goes first by one of them is held back by
+    none."""
+    world, seconds = Slots(4, seed, places, 0, is_even=False), 10
+    flooded(world, 1, seconds)
+    assert world.held_s / seconds / places > 0.95
