@@ -368,6 +368,31 @@ def kill_at_random(place: Place, kind: str, kills: int, seed: int) -> None:
     assert ends["lost"] > 0
 
 
+LIVES = 8
+"""Of gateways with one worker, each with a store of its own, because after a kill each batch is written for a while."""
+
+
+@pytest.mark.timeout(180)
+def test_sums_agree_after_a_lone_worker_is_killed_at_a_random_time(places: Callable[..., Place]) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    for _ in range(LIVES):
+        place = places("embedded", pause_s=0.002)
+        place.open(1)
+        with place.callers.at_work(lambda: place.house.port, count=5):  # noqa: B023
+            serve_some_calls(place, dice.choice((3, 20, 60)))
+            time.sleep(dice.uniform(0.0, 0.15))
+            if dice.random() < 0.6:
+                place.kill_all()
+                place.open(1)
+            else:
+                kill(*place.house.workers())
+            serve_some_calls(place, 10)
+        place.check()
+        place.house.stop()
+
+
 class Killer:
     """Chooses a process at random and kills it."""
 
