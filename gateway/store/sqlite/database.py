@@ -1,7 +1,7 @@
 """The embedded store's file: how it is opened and written.
 
 WAL with synchronous=NORMAL: a killed process loses nothing, a power cut may lose the last transactions but never the
-file. Every writing transaction is `BEGIN IMMEDIATE`, so that what is read inside it is what is written.
+file. A change by an operator is on the disk before it is acknowledged (`synced`). Every writing transaction is `BEGIN IMMEDIATE`, so that what is read inside it is what is written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -25,9 +26,9 @@ from .schema import ADDED, FIRST_SCHEMA, LATER, SCHEMA_VERSION, TABLES
 BUSY_TIMEOUT_S = 0.7
 """Longest wait for another worker's transaction; then the store counts as unavailable.
 
-A transaction takes a millisecond, with one exception: the first one in a new log after a checkpoint syncs the log's
-head while it holds the write lock (SQLite's wal.c, `walFrames`). On a slow disk other workers find the file locked
-meanwhile, and their settlements wait in the journal.
+A transaction takes a millisecond, with two exceptions that sync the log while they hold the write lock: an operator's
+change, and the first transaction in a new log after a checkpoint (SQLite's wal.c, `walFrames`). On a slow disk other
+workers find the file locked meanwhile, and their settlements wait in the journal.
 """
 
 NO_PATIENCE = float("-inf")
@@ -197,6 +198,16 @@ def schema_of(db: sqlite3.Connection) -> int | None:
         return None
     row = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
     return int(row[0]) if row else 0
+
+
+@contextmanager
+def synced(db: sqlite3.Connection) -> Iterator[None]:
+    """Transactions of the block, and all before them, are on the disk when they end. Raises `sqlite3.Error`."""
+    db.execute("PRAGMA synchronous = FULL")
+    try:
+        yield
+    finally:
+        db.execute("PRAGMA synchronous = NORMAL")
 
 
 class Transaction:

@@ -35,7 +35,7 @@ from gateway.store.rules.batch import LedgerTransaction, LostCalls, unheard_us
 
 from .attributed import AttributedSums
 from .bonds import add_bond
-from .database import NO_PATIENCE, Transaction, among, create, insert, is_busy
+from .database import NO_PATIENCE, Transaction, among, create, insert, is_busy, synced
 from .keys import apply_change
 from .reader import record_row
 from .retention import Trimmer
@@ -214,9 +214,9 @@ class SqliteLedger:
             return dict(found.fetchall())
 
     def change(self, change: StoreChange, wished_at: float) -> bool:
-        """Apply a change, all of it or nothing. Raises `SecretTaken`."""
+        """Apply a change, all of it or nothing; it is on the disk when this returns. Raises `SecretTaken`."""
         self._keep_nothing(wished_at)
-        with Transaction(self.db, wished_at):
+        with synced(self.db), Transaction(self.db, wished_at):
             return apply_change(self.db, change, self._now())
 
     def add_refusals(self, entries: Sequence[RefusalEntry], now: float, wished_at: float) -> None:

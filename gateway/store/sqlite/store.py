@@ -345,7 +345,7 @@ class SqliteStore:
         return None
 
     async def last_change(self, journal: str) -> int:
-        """Every change: this store loses none."""
+        """Every change: each is on the disk before it is acknowledged, so that this store loses none."""
         return sys.maxsize
 
     async def news(self, since: str | None) -> ChangeFeed:
