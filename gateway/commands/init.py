@@ -43,6 +43,10 @@ MAX_OUTPUT_TOKENS = 4096
 
 JOURNAL_DIR = "./gateway-journal"
 
+REASONING_TIMEOUTS = "{head_s: 300, idle_s: 300, total_s: 1800}"
+"""Reasoning models send nothing for minutes before their answer, and coding agents have answers of many minutes. The
+defaults (60, 60, 600) suit an upstream with another route behind it, which a new configuration has not."""
+
 _DISCOVERED = f"""\
 defaults: {{models: {{max_output_tokens: {MAX_OUTPUT_TOKENS}}}}}   # for chats that set no limit
 # models: {{gpt-4o-mini: ...}}   # a name or pattern of its own has its own settings"""
@@ -240,7 +244,8 @@ def text_of(name: str, found: Found, variable: str | None) -> str:
 # Made by gateway init. Every setting: docs/configuration.md. After a change: gateway check --config FILE
 store: {{url: "embedded:./gateway-data", journal_dir: {JOURNAL_DIR}}}   # or redis://host:6379/0
 upstreams:
-  "{name}": {{{upstream}}}   # {shown}
+  "{name}": {{{upstream},   # {shown}
+    timeouts: {REASONING_TIMEOUTS}}}   # for models that reason in silence; the defaults are 60, 60, 600
 {models}
 # admin: {{token: "${{GATEWAY_ADMIN_TOKEN}}"}}   # the admin API, and the dashboard at /dashboard
 """

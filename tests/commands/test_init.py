@@ -107,4 +107,7 @@ async def test_the_file_is_a_good_one(variable: str | None) -> None:
     assert (config.upstreams["openai"].api_key is None) == (variable is None)
     assert config.upstreams["openai"].discover is not None
     assert config.defaults.models.max_output_tokens
+    timeouts = config.upstreams["openai"].timeouts
+    assert (timeouts.head_s, timeouts.idle_s, timeouts.total_s) == (300, 300, 1800)  # of a model that reasons
+    assert by_pattern.upstreams["openai"].timeouts == timeouts
     assert KEY not in text
