@@ -2,7 +2,8 @@
 
 The first line names the journal; each other line is one change as JSON, with a number that rises. A change whose
 outcome is not known has a line with its number alone. All processes of a gateway share the file and write it under a
-lock. It holds no secrets, only their SHA-256.
+lock, and so do commands beside it: what root makes here belongs to the user that the file belongs to. It holds no
+secrets, only their SHA-256.
 
 The file is bounded: beyond `MAX_CHANGES` the oldest changes go, revocations last.
 """
@@ -117,6 +118,7 @@ class DecisionFile:
         async with self._turn:
             descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
+                self._leave_to_owner(descriptor)
                 deadline = time.monotonic() + within_s
                 while not _is_locked(descriptor):
                     if time.monotonic() > deadline:
@@ -151,11 +153,19 @@ class DecisionFile:
 
     def _write(self, path: Path, journal: str, decisions: Iterable[Decision]) -> Path:
         with open(path, "wb", opener=_private) as file:
+            self._leave_to_owner(file.fileno())
             file.write(json.dumps({"schema": SCHEMA, "journal": journal}).encode() + b"\n")
             file.writelines(_encode(decision) for decision in decisions)
             file.flush()
             os.fsync(file.fileno())
         return path
+
+    def _leave_to_owner(self, descriptor: int) -> None:
+        """Give an open file to the owner of the journal, if this process may."""
+        if os.geteuid() == 0:
+            with contextlib.suppress(FileNotFoundError):
+                owner = self._path.stat()
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _is_locked(descriptor: int) -> bool:

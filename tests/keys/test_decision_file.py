@@ -1,10 +1,15 @@
-"""The decision journal read by one process while another one writes a line."""
+"""The decision journal read by one process while another one writes a line, and used by several users."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
+from gateway.keys import decision_file
 from gateway.keys.decision_file import Decision, DecisionFile
+from gateway.quota.issued import Overlay
 from gateway.store import StoreChange
 
 
@@ -29,3 +34,23 @@ def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(tmp_path: P
         file.write(line[-1:])
     reader.refresh()
     assert [(each.number, each.change) for each in reader.decisions] == [(1, change)]
+
+
+def inodes(folder: Path) -> set[int]:
+    return {path.stat().st_ino for path in folder.iterdir()}
+
+
+async def test_what_root_makes_belongs_to_the_user_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_file, "MAX_CHANGES", 1)
+    file = DecisionFile.of(tmp_path, "redis://store")
+    file.create()
+    given: dict[int, tuple[int, int]] = {}
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda file, *owner: given.update({os.fstat(file).st_ino: owner}))
+    for number in range(1, 4):  # the third change makes the file anew
+        async with file.locked():
+            file.append(Decision(number, StoreChange("overlay", "key:alice", None, Overlay().encode(), "")))
+    assert [each.number for each in file.decisions] == [3]
+    found = inodes(tmp_path)
+    assert len(found) == 2  # with its lock
+    assert {inode: given.get(inode) for inode in found} == dict.fromkeys(found, (os.getuid(), os.getgid()))

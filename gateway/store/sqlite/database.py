@@ -1,7 +1,9 @@
 """The embedded store's file: how it is opened and written.
 
 WAL with synchronous=NORMAL: a killed process loses nothing, a power cut may lose the last transactions but never the
-file. A change by an operator is on the disk before it is acknowledged (`synced`). Every writing transaction is `BEGIN IMMEDIATE`, so that what is read inside it is what is written.
+file. A change by an operator is on the disk before it is acknowledged (`synced`).
+
+Every writing transaction is `BEGIN IMMEDIATE`, so that what is read inside it is what is written.
 """
 
 from __future__ import annotations
