@@ -54,31 +54,31 @@ class StoredBatches:
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """The key's own batches, as they are at the upstream now."""
-        visit = request[CONTEXT]
-        key = await self._kept.key(request, visit)
-        bonds = await visit.parts.bonds.every(key.id, "batch")
+        context = request[CONTEXT]
+        key = await self._kept.key(request, context)
+        bonds = await context.parts.bonds.every(key.id, "batch")
         page, has_more = page_of(bonds, request.query.get("after"), request.query.get("limit", "20"), MAX_LIMIT)
-        found = await self._kept.read_all(request, visit, page)
+        found = await self._kept.read_all(request, context, page)
         known = {bond.id: bond for bond in page}
         for each in found:
-            await bind_results(visit, known.get(str(each.get("id"))), each)
+            await bind_results(context, known.get(str(each.get("id"))), each)
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
         return json_response(json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode())
 
     async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
-        visit = request[CONTEXT]
-        bond = await self._kept.bond(request, visit)
-        answer: Fetched = await self._kept.fetch(request, visit, bond, action, request.method)
-        await bind_results(visit, bond, object_of(answer.body) or {})
+        context = request[CONTEXT]
+        bond = await self._kept.bond(request, context)
+        answer: Fetched = await self._kept.fetch(request, context, bond, action, request.method)
+        await bind_results(context, bond, object_of(answer.body) or {})
         return self._kept.whole(answer)
 
 
-async def bind_results(visit: RequestContext, bond: Bond | None, batch: dict[str, Any]) -> None:
+async def bind_results(context: RequestContext, bond: Bond | None, batch: dict[str, Any]) -> None:
     """Bind the files of a batch's results to the key of the batch."""
     for name in ("output_file_id", "error_file_id"):
         made = batch.get(name)
         if bond is None or not isinstance(made, str) or not is_bond_id(made):
             continue
-        if await visit.parts.bonds.find(bond.key, made) is None:
+        if await context.parts.bonds.find(bond.key, made) is None:
             note = json.dumps({"purpose": "batch_output", "output_of": bond.id}, separators=(",", ":"))
-            await visit.parts.bonds.keep(bond._replace(id=made, tokens=0, made=time.time(), kind="file", note=note))
+            await context.parts.bonds.keep(bond._replace(id=made, tokens=0, made=time.time(), kind="file", note=note))

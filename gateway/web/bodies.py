@@ -22,45 +22,45 @@ PIECE_BYTES = 131_072
 
 
 class BodyReader:
-    """Reads bodies, and holds room for them in the name of a visit."""
+    """Reads bodies, and holds room for them in the name of a request context."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
 
-    async def read(self, request: web.BaseRequest, visit: RequestContext) -> Sequence[bytes | bytearray]:
+    async def read(self, request: web.BaseRequest, context: RequestContext) -> Sequence[bytes | bytearray]:
         """The whole body, without its content encoding. Raises `GatewayError` for one that is too long, too slow or
         damaged, and aiohttp's errors for one that is not framed as HTTP, which the middleware translates.
 
         `100 Continue` is sent here, when the body is wanted, and not before.
         """
         content = request.content
-        server = visit.parts.config.server
+        server = context.parts.config.server
         announced = request.content_length
         if announced is not None:
-            self._make_room(announced, visit, server, f" ({announced} bytes announced)")
+            self._make_room(announced, context, server, f" ({announced} bytes announced)")
         try:
             if content.is_eof():  # it came with the head, as short ones do
                 body = content.read_nowait()
                 if announced is None:
-                    self._make_room(len(body), visit, server)
+                    self._make_room(len(body), context, server)
                 pieces: Sequence[bytes | bytearray] = [body]
             else:
                 if hdrs.EXPECT in request.headers:
                     tell_to_continue(request)
                 async with asyncio.timeout(server.client_body_timeout_s):
-                    pieces = await self._gather(content, visit, server, is_announced=announced is not None)
+                    pieces = await self._gather(content, context, server, is_announced=announced is not None)
         except TimeoutError:
             limit_s = server.client_body_timeout_s
             raise BodyTimeout(f"The request body did not arrive within {limit_s:g} seconds.") from None
-        return await self._decode(request, visit, pieces) if hdrs.CONTENT_ENCODING in request.headers else pieces
+        return await self._decode(request, context, pieces) if hdrs.CONTENT_ENCODING in request.headers else pieces
 
     async def _gather(
-        self, content: StreamReader, visit: RequestContext, server: ServerSettings, *, is_announced: bool
+        self, content: StreamReader, context: RequestContext, server: ServerSettings, *, is_announced: bool
     ) -> list[bytearray]:
         pieces: list[bytearray] = []
         while piece := await content.readany():
             if not is_announced:
-                self._make_room(len(piece), visit, server)
+                self._make_room(len(piece), context, server)
             if pieces and len(pieces[-1]) < PIECE_BYTES:  # it may come byte by byte
                 pieces[-1] += piece
             else:
@@ -68,11 +68,11 @@ class BodyReader:
         return pieces
 
     async def _decode(
-        self, request: web.BaseRequest, visit: RequestContext, pieces: Sequence[bytes | bytearray]
+        self, request: web.BaseRequest, context: RequestContext, pieces: Sequence[bytes | bytearray]
     ) -> Sequence[bytes | bytearray]:
         """The body without the content encoding of its head. The limits are those of a body that came as it is, and
         other requests have their turn between its pieces."""
-        server = visit.parts.config.server
+        server = context.parts.config.server
         if (decoder := _decoder_of(request)) is None:
             return pieces
         decoded: list[bytearray] = []
@@ -81,7 +81,7 @@ class BodyReader:
         while left:
             given = left.popleft()
             for at in range(0, len(given), PIECE_BYTES):
-                await self._decode_piece(decoder, bytes(given[at : at + PIECE_BYTES]), decoded, visit, server)
+                await self._decode_piece(decoder, bytes(given[at : at + PIECE_BYTES]), decoded, context, server)
         if not decoder.is_whole:
             raise InvalidRequest(_DAMAGED)
         return decoded
@@ -91,14 +91,14 @@ class BodyReader:
         decoder: Decoder,
         piece: bytes,
         decoded: list[bytearray],
-        visit: RequestContext,
+        context: RequestContext,
         server: ServerSettings,
     ) -> None:
         self._capacity.let_go(len(piece))
-        visit.held_bytes -= len(piece)
+        context.held_bytes -= len(piece)
         try:
             for part in decoder.decode(piece):
-                self._make_room(len(part), visit, server, " by the body without its content encoding")
+                self._make_room(len(part), context, server, " by the body without its content encoding")
                 if decoded and len(decoded[-1]) < PIECE_BYTES:
                     decoded[-1] += part
                 else:
@@ -107,13 +107,13 @@ class BodyReader:
         except EncodingFault:  # its text is for the log
             raise InvalidRequest(_DAMAGED) from None
 
-    def _make_room(self, size: int, visit: RequestContext, server: ServerSettings, told: str = "") -> None:
+    def _make_room(self, size: int, context: RequestContext, server: ServerSettings, told: str = "") -> None:
         """For so many bytes more. Raises `BodyTooLarge` or `Unavailable`."""
-        if visit.held_bytes + size > server.max_request_bytes:
+        if context.held_bytes + size > server.max_request_bytes:
             raise BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded{told}")
         if not self._capacity.hold(size):
             raise Unavailable("The gateway holds too much data right now. Please try again.", code="buffers_full")
-        visit.held_bytes += size
+        context.held_bytes += size
 
 
 _DAMAGED = (

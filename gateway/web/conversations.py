@@ -73,29 +73,29 @@ class Conversations:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Make one, and bind its id to the key."""
-        visit = request[CONTEXT]
-        key = await self._kept.key(request, visit)
-        body = await self._body(request, visit)
-        bond = _new_bond(key, visit, token_rule.tokens_of(token_rule.count(body).quarters))
-        answer = await self._kept.fetch(request, visit, bond, method="POST", body=body)
+        context = request[CONTEXT]
+        key = await self._kept.key(request, context)
+        body = await self._body(request, context)
+        bond = _new_bond(key, context, token_rule.tokens_of(token_rule.count(body).quarters))
+        answer = await self._kept.fetch(request, context, bond, method="POST", body=body)
         told = object_of(answer.body)
         made = None if told is None else told.get("id")
         if not isinstance(made, str) or not is_bond_id(made):
             raise UpstreamFailed.after(Failure(bond.upstream, Phase.WAITING, Fault.NOT_JSON))
-        await visit.parts.bonds.keep(bond._replace(id=made))
+        await context.parts.bonds.keep(bond._replace(id=made))
         return self._kept.whole(answer)
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """Change its metadata."""
-        visit = request[CONTEXT]
-        bond = await self._kept.bond(request, visit)
-        return await self._send(request, visit, bond, "")
+        context = request[CONTEXT]
+        bond = await self._kept.bond(request, context)
+        return await self._send(request, context, bond, "")
 
     async def add(self, request: web.Request) -> web.StreamResponse:
         """Add items, of which later calls repeat the tokens."""
-        visit = request[CONTEXT]
-        bond = await self._kept.bond(request, visit)
-        return await self._send(request, visit, bond, "/items")
+        context = request[CONTEXT]
+        bond = await self._kept.bond(request, context)
+        return await self._send(request, context, bond, "/items")
 
     async def relay_item(self, request: web.Request) -> web.StreamResponse:
         """One item: read or deleted."""
@@ -104,23 +104,23 @@ class Conversations:
             raise NotFound(f"Item with id '{item[:MAX_SHOWN_ID]}' not found.")
         return await self._kept.relay(request, f"/items/{quote(item, safe='')}")
 
-    async def _send(self, request: web.Request, visit: RequestContext, bond: Bond, action: str) -> Whole:
-        body = await self._body(request, visit)
-        answer = await self._kept.fetch(request, visit, bond, action, "POST", body)
+    async def _send(self, request: web.Request, context: RequestContext, bond: Bond, action: str) -> Whole:
+        body = await self._body(request, context)
+        answer = await self._kept.fetch(request, context, bond, action, "POST", body)
         more = token_rule.tokens_of(token_rule.count(body).quarters) if action else 0
-        await visit.parts.bonds.keep(bond._replace(tokens=bond.tokens + more))
+        await context.parts.bonds.keep(bond._replace(tokens=bond.tokens + more))
         return self._kept.whole(answer)
 
-    async def _body(self, request: web.Request, visit: RequestContext) -> bytes:
+    async def _body(self, request: web.Request, context: RequestContext) -> bytes:
         """The body, which is an object without references to other items. Raises `InvalidRequest`."""
         try:
             if not request.can_read_body:
                 return b"{}"
             check_type(request)
-            pieces = await self._bodies.read(request, visit)
+            pieces = await self._bodies.read(request, context)
         finally:
-            self._capacity.let_go(visit.held_bytes)
-            visit.held_bytes = 0
+            self._capacity.let_go(context.held_bytes)
+            context.held_bytes = 0
         if sum(map(len, pieces)) > MAX_BODY_BYTES:
             raise BodyTooLarge(
                 f"The items of one request may have {MAX_BODY_BYTES} bytes. Add them in several requests, or send large"
@@ -142,14 +142,14 @@ def _check(body: bytes) -> None:
     refuse_references(asked.items or (), "items")
 
 
-def _new_bond(key: Key, visit: RequestContext, tokens: int) -> Bond:
+def _new_bond(key: Key, context: RequestContext, tokens: int) -> Bond:
     """The bond of a new conversation, without its id. Raises `NotFound` where no upstream can keep it."""
-    config = visit.parts.config
+    config = context.parts.config
     name = _home_of(key, config)
     if name is None:
         raise NotFound("No upstream of your models keeps conversations: send the whole conversation in 'input'.")
     upstream = config.upstreams[name]
-    account = account_of(upstream, crc32(visit.id.encode()) % len(upstream.credentials))
+    account = account_of(upstream, crc32(context.id.encode()) % len(upstream.credentials))
     return Bond("", key.id, key.team, name, account, "", tokens, time.time(), kind="conversation")
 
 

@@ -122,49 +122,51 @@ class DataPlane:
         self, request: web.Request, spec: Format, address: _Address | None = None, row: RowCall | None = None
     ) -> web.StreamResponse:
         """One call: check it, serve it. `row`: of a passthrough row."""
-        visit = request[CONTEXT]
-        visit.endpoint = endpoint = spec.name if row is None else row.endpoint
-        visit.trace = visit.parts.books.tracer.begin(endpoint, visit.id, request.headers)
-        telemetry = visit.parts.books.telemetry
+        context = request[CONTEXT]
+        context.endpoint = endpoint = spec.name if row is None else row.endpoint
+        context.trace = context.parts.books.tracer.begin(endpoint, context.id, request.headers)
+        telemetry = context.parts.books.telemetry
         calls, task = self._status.calls, asyncio.current_task(self._loop)
         self._capacity.refuse_when_full(len(calls))
         telemetry.count_under_way(1)
         calls.add(task)
         try:
-            call = await (self._check(request, visit, spec, address) if row is None else row.check())
+            call = await (self._check(request, context, spec, address) if row is None else row.check())
             if spec is MESSAGE_BATCHES:
                 restrict_requests(call)
             if call.params.items:
-                call = await bound_to_items(call, visit.parts)
-            if visit.parts.config.files.upstream is not None and row is None:
-                call = await bound_to_files(call, visit.parts)
-            client = _Client(request, visit, self._status, self._capacity, self._loop)
-            answer = await pipeline.serve(call, visit.parts, client, visit.trace)
+                call = await bound_to_items(call, context.parts)
+            if context.parts.config.files.upstream is not None and row is None:
+                call = await bound_to_files(call, context.parts)
+            client = _Client(request, context, self._status, self._capacity, self._loop)
+            answer = await pipeline.serve(call, context.parts, client, context.trace)
             if row is not None and row.seen is not None and isinstance(answer, Answer):
                 answer = await row.seen(call, answer)
-            return self._respond(visit, answer)
+            return self._respond(context, answer)
         finally:
             calls.discard(task)
             telemetry.count_under_way(-1)
-            self._capacity.let_go(visit.held_bytes)
-            if visit.form is not None:
-                visit.form.close()
+            self._capacity.let_go(context.held_bytes)
+            if context.form is not None:
+                context.form.close()
 
-    def _respond(self, visit: RequestContext, answer: Answer | Streamed) -> web.StreamResponse:
+    def _respond(self, context: RequestContext, answer: Answer | Streamed) -> web.StreamResponse:
         """The response with this answer; a stream was opened before."""
         if isinstance(answer, Answer):
             size = len(answer.body)
-            visit.held_bytes -= size  # held until a slow client has read nearly all of it
+            context.held_bytes -= size  # held until a slow client has read nearly all of it
             return Whole(answer.status, answer.headers, answer.body, on_sent=partial(self._capacity.let_go, size))
-        if visit.stream is None:
+        if context.stream is None:
             raise RuntimeError("a stream was finished that was never opened")
-        visit.stream.finish(answer.last)
-        return visit.stream
+        context.stream.finish(answer.last)
+        return context.stream
 
-    async def _check(self, request: web.Request, visit: RequestContext, spec: Format, address: _Address | None) -> Call:
+    async def _check(
+        self, request: web.Request, context: RequestContext, spec: Format, address: _Address | None
+    ) -> Call:
         endpoint = spec.name
-        parts = visit.parts
-        key = await self.caller(request, visit, spec.query_key)
+        parts = context.parts
+        key = await self.caller(request, context, spec.query_key)
         if self._status.is_draining:
             raise shutting_down()
         config = parts.config
@@ -173,11 +175,11 @@ class DataPlane:
         pieces: Pieces = ()
         if is_form:
             boundary = boundary_of(request)
-            asked = await self._forms.read(request, visit, spec, boundary, parts.find_counter)
+            asked = await self._forms.read(request, context, spec, boundary, parts.find_counter)
         else:
-            pieces = await self._bodies.read(request, visit)
+            pieces = await self._bodies.read(request, context)
         body_wait_s = time.perf_counter() - waited_from
-        is_large = visit.held_bytes > LARGE_BYTES
+        is_large = context.held_bytes > LARGE_BYTES
         if is_form:
             asked = asked if address is None else address.applied(asked)
         elif is_large or address is not None:
@@ -188,12 +190,12 @@ class DataPlane:
             asked = await of_batch_file(asked, key, parts)
         found = config.model_table.find(asked.model)
         is_known = found is not None and found.is_configured
-        visit.requested_model = asked.model
-        visit.model = OTHER if found is None else found.name if is_known else parts.books.served.group(asked.model)
+        context.requested_model = asked.model
+        context.model = OTHER if found is None else found.name if is_known else parts.books.served.group(asked.model)
         may_use = found is not None and (
             auth.may_use(key, asked.model) or (found.alias is not None and auth.may_use(key, found.name))
         )
-        if found is None or not may_use or (visit.model == OTHER and is_secret(asked.model, visit)):
+        if found is None or not may_use or (context.model == OTHER and is_secret(asked.model, context)):
             raise ModelNotFound(asked.model)
         model = found.model
         if endpoint not in model.endpoints and not capabilities.lists(model, endpoint):
@@ -217,21 +219,21 @@ class DataPlane:
         user, tags = attribution_of(request.headers.items(), asked.document.members, config.records)
         sticky = model.sticky
         call = Call(
-            id=visit.id,
+            id=context.id,
             started=time.time(),
             key=key,
             endpoint=endpoint,
             params=validate.restrict(asked, key.limits, model.limits),
             model=model,
-            label_model=visit.model,
-            arrived=visit.arrived,
+            label_model=context.model,
+            arrived=context.arrived,
             body_wait_s=body_wait_s,
             forwarded_headers=forwarded,
             client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
-            remote=visit.remote,
+            remote=context.remote,
             query=forwarded_query(request) if spec.passes_query else "",
             target=None if found.alias is None else found.name,
-            other_models=self._other_models(key, asked, visit) if asked.other_models else (),
+            other_models=self._other_models(key, asked, context) if asked.other_models else (),
             priority=priority,
             user=user,
             tags=tags,
@@ -257,20 +259,20 @@ class DataPlane:
             return _read(spec, pieces, parts, address), pieces
         return (asked if address is None else address.applied(asked)), pieces
 
-    def _other_models(self, key: Key, asked: Params, visit: RequestContext) -> tuple[tuple[str, Model], ...]:
+    def _other_models(self, key: Key, asked: Params, context: RequestContext) -> tuple[tuple[str, Model], ...]:
         """The further models of a request. Raises `ModelNotFound` for one that this key may not use."""
         models = []
         for name in asked.other_models:
             if name == "*" and "*" in key.models:
                 continue
-            found = visit.parts.config.model(name)
+            found = context.parts.config.model(name)
             if found is None or name == "*" or not _may_use(key, name, found):
                 raise ModelNotFound(name)
             models.append((name, found.model))
         return tuple(models)
 
     async def caller(
-        self, request: web.Request, visit: RequestContext, query_key: str | None = None, more_keys: Sequence[str] = ()
+        self, request: web.Request, context: RequestContext, query_key: str | None = None, more_keys: Sequence[str] = ()
     ) -> Key:
         """The key of a request. `query_key`: the parameter of the query that may hold it; `more_keys` came elsewhere.
         Raises `Unauthorized`, or another refusal of it."""
@@ -280,24 +282,24 @@ class DataPlane:
             others += filter(None, request.query.getall(query_key, ()))
         others += more_keys
         secret = auth.only_key(headers.getall(hdrs.AUTHORIZATION, []), others)
-        book = visit.parts.book
+        book = context.parts.book
         book.trust()
         known = book.known.get(auth.digest(secret))
-        if known is None and visit.parts.config.jwt is not None and is_signed_token(secret):
-            key = await self._persons.caller(secret, visit.parts, visit.remote)
-            visit.key, visit.team = key.id, key.team
+        if known is None and context.parts.config.jwt is not None and is_signed_token(secret):
+            key = await self._persons.caller(secret, context.parts, context.remote)
+            context.key, context.team = key.id, key.team
             return key
         known = known or await book.look_up(secret)
-        key = auth.admit(known, secret, now=time.time(), remote=visit.remote)
-        visit.key, visit.team = key.id, key.team
+        key = auth.admit(known, secret, now=time.time(), remote=context.remote)
+        context.key, context.team = key.id, key.team
         return key
 
     async def list_models(self, request: web.Request, spec: Format | None = None) -> web.StreamResponse:
         """What this key may use, in the words of this format; None: in those of the client's API."""
-        visit = request[CONTEXT]
+        context = request[CONTEXT]
         spec = spec or _of_client(request)
-        key = await self.caller(request, visit, None if spec is None else spec.query_key)
-        config = visit.parts.config
+        key = await self.caller(request, context, None if spec is None else spec.query_key)
+        config = context.parts.config
         names = auth.offered(key, config)
         if spec is not None and spec.list_models is not None:
             if spec.lists_own:
@@ -308,10 +310,10 @@ class DataPlane:
 
     async def show_model(self, request: web.Request, spec: Format | None = None) -> web.StreamResponse:
         """One model, if this key may use it, in the words of this format or of the client's API."""
-        visit = request[CONTEXT]
+        context = request[CONTEXT]
         spec = spec or _of_client(request)
-        key = await self.caller(request, visit, None if spec is None else spec.query_key)
-        config = visit.parts.config
+        key = await self.caller(request, context, None if spec is None else spec.query_key)
+        config = context.parts.config
         name = request.match_info["model"]
         found = config.model(name)
         if found is None or not _may_use(key, name, found):
@@ -322,9 +324,9 @@ class DataPlane:
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
         """The caller's own limits, usage and reset times."""
-        visit = request[CONTEXT]
-        key = await self.caller(request, visit)
-        return json_response(json.dumps(await describe_key(key, visit.parts)).encode())
+        context = request[CONTEXT]
+        key = await self.caller(request, context)
+        return json_response(json.dumps(await describe_key(key, context.parts)).encode())
 
 
 async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
@@ -362,10 +364,10 @@ def _fallbacks(call: Call, asked: Params, others: Iterable[NamedModel]) -> Itera
         yield call._replace(params=params, model=other.model, label_model=other.name, target=other.name)
 
 
-def is_secret(model: str, visit: RequestContext) -> bool:
+def is_secret(model: str, context: RequestContext) -> bool:
     """Whether a model name that is not in the configuration is in fact a key's secret, which must not reach an upstream
     or a record."""
-    return auth.digest(model) in visit.parts.book.known or may_be_issued(model)
+    return auth.digest(model) in context.parts.book.known or may_be_issued(model)
 
 
 def _may_use(key: Key, asked: str, found: NamedModel) -> bool:
@@ -389,29 +391,29 @@ class _Client(NamedTuple):
     """The client of one call, for the pipeline (`ClientPort`)."""
 
     request: web.Request
-    visit: RequestContext
+    context: RequestContext
     status: Status
     capacity: Capacity
     loop: asyncio.AbstractEventLoop
 
     def open_stream(self, headers: Sequence[tuple[str, str]]) -> EventStream:
-        visit = self.visit
-        assert visit.endpoint is not None
-        spec = FORMATS[visit.endpoint]
-        ids = [("x-request-id", visit.id)]
+        context = self.context
+        assert context.endpoint is not None
+        spec = FORMATS[context.endpoint]
+        ids = [("x-request-id", context.id)]
         if spec.id_header is not None:
-            ids.append((spec.id_header, visit.id))
+            ids.append((spec.id_header, context.id))
         is_array = spec.is_array is not None and spec.is_array(self.request.query)
         make = ArrayStream if is_array else EventStream
-        visit.stream = make(self.request, (*headers, *ids), is_last=not self.status.is_ready)
-        return visit.stream
+        context.stream = make(self.request, (*headers, *ids), is_last=not self.status.is_ready)
+        return context.stream
 
     def hold(self, size: int) -> None:
         self.capacity.hold_anyway(size)
-        self.visit.held_bytes += size
+        self.context.held_bytes += size
 
     def reserved(self) -> None:
-        self.visit.is_recorded = True
+        self.context.is_recorded = True
 
 
 def _named_paths(spec: Format) -> tuple[tuple[tuple[str, ...], bool | None], ...]:

@@ -74,16 +74,16 @@ class StoredFiles:
 
     async def upload(self, request: web.Request) -> web.StreamResponse:
         """Store the form, check it, send it on, and bind the file's id to the key."""
-        visit = request[CONTEXT]
-        key = await self._kept.key(request, visit)
-        upstream = _upstream(visit)
+        context = request[CONTEXT]
+        key = await self._kept.key(request, context)
+        upstream = _upstream(context)
         if request.content_type != "multipart/form-data":
             raise InvalidRequest(
                 "Unsupported content type. This API method only accepts 'multipart/form-data' requests.",
                 code="unsupported_content_type",
             )
-        most = visit.parts.config.files.max_per_key
-        if len(await visit.parts.bonds.every(key.id, "file")) >= most:
+        most = context.parts.config.files.max_per_key
+        if len(await context.parts.bonds.every(key.id, "file")) >= most:
             raise InvalidRequest(
                 f"Your key has {most} files, which is the most that it may have. Delete some with DELETE {PATH}/ID.",
                 code="too_many_files",
@@ -91,66 +91,68 @@ class StoredFiles:
         calls, task = self._status.calls, asyncio.current_task()
         calls.add(task)
         try:
-            return await self._upload(request, visit, key, upstream)
+            return await self._upload(request, context, key, upstream)
         finally:
             calls.discard(task)
-            if visit.form is not None:
-                visit.form.close()
+            if context.form is not None:
+                context.form.close()
 
-    async def _upload(self, request: web.Request, visit: RequestContext, key: Key, upstream: str) -> web.StreamResponse:
+    async def _upload(
+        self, request: web.Request, context: RequestContext, key: Key, upstream: str
+    ) -> web.StreamResponse:
         boundary = boundary_of(request)
-        stored, parts = await self._forms.store(request, visit, boundary)
+        stored, parts = await self._forms.store(request, context, boundary)
         asked = file_form.read(stored, parts)
         if asked.purpose != "batch":
             body = file_form.forwarded(stored, asked, boundary)
-            return await self._keep(request, visit, key, _Sent(upstream, boundary, body, asked))
-        written = StoredForm(visit.parts.config.uploads, self._capacity)
+            return await self._keep(request, context, key, _Sent(upstream, boundary, body, asked))
+        written = StoredForm(context.parts.config.uploads, self._capacity)
         try:
-            told = await BatchChecker(key, visit.parts, upstream, written).check(asked.file)
+            told = await BatchChecker(key, context.parts, upstream, written).check(asked.file)
             body = file_form.forwarded(stored, asked, boundary, written)
-            return await self._keep(request, visit, key, _Sent(upstream, boundary, body, asked, told))
+            return await self._keep(request, context, key, _Sent(upstream, boundary, body, asked, told))
         finally:
             written.close()
 
-    async def _keep(self, request: web.Request, visit: RequestContext, key: Key, sent: _Sent) -> web.StreamResponse:
+    async def _keep(self, request: web.Request, context: RequestContext, key: Key, sent: _Sent) -> web.StreamResponse:
         """Send a checked form, and bind what the upstream makes of it."""
-        answer, upstream = await _send(request, visit, sent), sent.upstream
+        answer, upstream = await _send(request, context, sent), sent.upstream
         told = object_of(answer.body)
         made = None if told is None else told.get("id")
         if not isinstance(made, str) or not is_bond_id(made):
             raise UpstreamFailed.after(Failure(upstream, Phase.WAITING, Fault.NOT_JSON))
-        await visit.parts.bonds.keep(_bond(made, key, visit, sent))
+        await context.parts.bonds.keep(_bond(made, key, context, sent))
         return Whole(200, response_headers(answer.head, OPENAI), answer.body)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """The key's own files, as they are at the upstream now. One that has ended there is left out."""
-        visit = request[CONTEXT]
-        key = await self._kept.key(request, visit)
-        _upstream(visit)
-        bonds = await visit.parts.bonds.every(key.id, "file")
+        context = request[CONTEXT]
+        key = await self._kept.key(request, context)
+        _upstream(context)
+        bonds = await context.parts.bonds.every(key.id, "file")
         query = request.query
         if (purpose := query.get("purpose")) is not None:
             bonds = [bond for bond in bonds if purpose_of(bond) == purpose]
         if query.get("order", "desc") == "asc":
             bonds.reverse()
         page, has_more = page_of(bonds, query.get("after"), query.get("limit"), MAX_LIMIT)
-        found = await self._kept.read_all(request, visit, page)
+        found = await self._kept.read_all(request, context, page)
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
         return json_response(json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode())
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the file, unless a batch is still to be charged by it."""
-        visit = request[CONTEXT]
-        bond = await self._kept.bond(request, visit)
+        context = request[CONTEXT]
+        bond = await self._kept.bond(request, context)
         batch = json.loads(bond.note).get("output_of")
         if batch is not None:
-            kept = await visit.parts.bonds.find(bond.key, batch)
+            kept = await context.parts.bonds.find(bond.key, batch)
             if kept is not None and kept.note != SETTLED:
                 raise Conflict(
                     "The usage of the batch is not recorded yet. Please try again in a moment.",
                     code="batch_not_settled",
                 )
-        return await self._kept.remove(request, visit, bond)
+        return await self._kept.remove(request, context, bond)
 
 
 class _Sent(NamedTuple):
@@ -164,18 +166,18 @@ class _Sent(NamedTuple):
     """Where the file is the input of one."""
 
 
-def _upstream(visit: RequestContext) -> str:
+def _upstream(context: RequestContext) -> str:
     """The upstream that keeps files. Raises `NotFound` where there is none."""
-    upstream = visit.parts.config.files.upstream
+    upstream = context.parts.config.files.upstream
     if upstream is None:
         raise NotFound("This gateway keeps no files: its operator has not set files.upstream.")
     return upstream
 
 
-async def _send(request: web.Request, visit: RequestContext, sent: _Sent) -> Fetched:
+async def _send(request: web.Request, context: RequestContext, sent: _Sent) -> Fetched:
     """The upstream's answer to the upload. Raises `UpstreamFailed` or `UpstreamRefused` for any other than a good
     one."""
-    parts, name = visit.parts, sent.upstream
+    parts, name = context.parts, sent.upstream
     pool, upstream = parts.pools[name], parts.config.upstreams[name]
     headers = with_content_type(forwarded_headers(request, OPENAI.request_headers), content_type(sent.boundary))
     head = pool.request("/files", headers, sent.body)
@@ -184,7 +186,7 @@ async def _send(request: web.Request, visit: RequestContext, sent: _Sent) -> Fet
     return raise_for(name, answer, pool.hidden, OPENAI)
 
 
-def _bond(made: str, key: Key, visit: RequestContext, sent: _Sent) -> Bond:
+def _bond(made: str, key: Key, context: RequestContext, sent: _Sent) -> Bond:
     note: dict[str, Any] = {"purpose": sent.asked.purpose}
     if sent.batch is not None:
         note |= sent.batch.as_note()
@@ -194,7 +196,7 @@ def _bond(made: str, key: Key, visit: RequestContext, sent: _Sent) -> Bond:
         key=key.id,
         team=key.team,
         upstream=sent.upstream,
-        account=account_of(visit.parts.config.upstreams[sent.upstream], 0),
+        account=account_of(context.parts.config.upstreams[sent.upstream], 0),
         model="",
         tokens=min(size // BYTES_PER_TOKEN, MAX_FILE_TOKENS) if sent.batch is None else 0,
         made=time.time(),

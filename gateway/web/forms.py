@@ -117,31 +117,31 @@ class StoredForm:
 
 
 class FormReader:
-    """Reads and stores forms; their bytes count for a visit."""
+    """Reads and stores forms; their bytes count for a request context."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
 
     async def read(
-        self, request: web.BaseRequest, visit: RequestContext, spec: Format, boundary: str, find_counter: FindsCounter
+        self, request: web.BaseRequest, context: RequestContext, spec: Format, boundary: str, find_counter: FindsCounter
     ) -> Params:
         """The checked parameters of a form. Raises as `store`."""
-        stored, parts = await self.store(request, visit, boundary)
+        stored, parts = await self.store(request, context, boundary)
         assert spec.read_form is not None
         return spec.read_form(stored, parts, find_counter)
 
     async def store(
-        self, request: web.BaseRequest, visit: RequestContext, boundary: str
+        self, request: web.BaseRequest, context: RequestContext, boundary: str
     ) -> tuple[StoredForm, list[FormPart]]:
-        """A form, stored in the name of the visit, and its parts. Raises `GatewayError`, and aiohttp's errors for a
+        """A form, stored in the name of the context, and its parts. Raises `GatewayError`, and aiohttp's errors for a
         body that is not framed as HTTP."""
-        settings = visit.parts.config.uploads
+        settings = context.parts.config.uploads
         announced = request.content_length
         if announced is not None and announced > settings.max_bytes:
             raise _too_large(settings, f" ({announced} bytes announced)")
         if hdrs.EXPECT in request.headers and not request.content.is_eof():
             tell_to_continue(request)
-        stored = visit.form = StoredForm(settings, self._capacity)
+        stored = context.form = StoredForm(settings, self._capacity)
         parser = multipart.FormParser(boundary, settings.max_file_bytes)
         try:
             async with asyncio.timeout(settings.timeout_s):

@@ -63,57 +63,59 @@ class KeptAtUpstream:
         self._spec = spec
         self._name = name
 
-    async def key(self, request: web.Request, visit: RequestContext) -> Key:
+    async def key(self, request: web.Request, context: RequestContext) -> Key:
         """The key of a request, which is counted: ask once. Raises `Unauthorized` or another refusal of it,
         `RateLimited` and `Unavailable`."""
-        key = await self._caller(request, visit)
+        key = await self._caller(request, context)
         if self._status.is_draining:
             raise shutting_down()
-        parts = visit.parts
+        parts = context.parts
         await count_request(parts.books.ledger, parts.book.terms.of(key), time.time(), self._spec.rate_headers)
         return key
 
-    async def bond(self, request: web.Request, visit: RequestContext) -> Bond:
+    async def bond(self, request: web.Request, context: RequestContext) -> Bond:
         """The bond of the id in the path; as `key`. Raises `NotFound`, too."""
-        key = await self.key(request, visit)
-        parts = visit.parts
+        key = await self.key(request, context)
+        parts = context.parts
         return await parts.bonds.require(key.id, request.match_info[self._name], self._param, parts.config.upstreams)
 
     async def relay(self, request: web.Request, action: str = "") -> web.StreamResponse:
         """Pass on what the upstream answers to the client's method."""
-        visit = request[CONTEXT]
-        bond = await self.bond(request, visit)
-        return self.whole(await self.fetch(request, visit, bond, action, request.method))
+        context = request[CONTEXT]
+        bond = await self.bond(request, context)
+        return self.whole(await self.fetch(request, context, bond, action, request.method))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the object at the upstream, and then its bond."""
-        visit = request[CONTEXT]
-        return await self.remove(request, visit, await self.bond(request, visit))
+        context = request[CONTEXT]
+        return await self.remove(request, context, await self.bond(request, context))
 
-    async def remove(self, request: web.Request, visit: RequestContext, bond: Bond) -> web.StreamResponse:
+    async def remove(self, request: web.Request, context: RequestContext, bond: Bond) -> web.StreamResponse:
         """As `delete`, of a bond that was found."""
-        answer = await self.fetch(request, visit, bond, method="DELETE")
+        answer = await self.fetch(request, context, bond, method="DELETE")
         if (told := object_of(answer.body)) is not None and told.get("deleted") is not False:
-            await visit.parts.bonds.forget(bond)
+            await context.parts.bonds.forget(bond)
         return self.whole(answer)
 
     async def download(self, request: web.Request, action: str) -> web.StreamResponse:
         """Relay an answer as it comes, whatever it is. Cut, the message is left incomplete."""
-        visit = request[CONTEXT]
-        bond = await self.bond(request, visit)
+        context = request[CONTEXT]
+        bond = await self.bond(request, context)
         calls, task = self._status.calls, asyncio.current_task()
         calls.add(task)
         try:
-            return await self._download(request, visit, bond, action)
+            return await self._download(request, context, bond, action)
         finally:
             calls.discard(task)
 
     async def _download(
-        self, request: web.Request, visit: RequestContext, bond: Bond, action: str
+        self, request: web.Request, context: RequestContext, bond: Bond, action: str
     ) -> web.StreamResponse:
-        parts = visit.parts
+        parts = context.parts
         upstream, pool = parts.config.upstreams[bond.upstream], parts.pools[bond.upstream]
-        sent = ask_upstream(request, visit, bond, f"{self._path}/{quote(bond.id, safe='')}{action}", "GET", self._spec)
+        sent = ask_upstream(
+            request, context, bond, f"{self._path}/{quote(bond.id, safe='')}{action}", "GET", self._spec
+        )
         async with Download(bond.upstream, pool) as download:
             head = await download.begin(sent, upstream.timeouts.head_s)
             if isinstance(head, Failure):
@@ -121,9 +123,9 @@ class KeptAtUpstream:
             if head.status != 200:
                 refusal = Fetched(head, await download.read_all(MAX_ERROR_BYTES))
                 raise_for(bond.upstream, refusal, pool.hidden, self._spec)
-            ids = [(name, visit.id) for name in ("x-request-id", self._spec.id_header) if name is not None]
+            ids = [(name, context.id) for name in ("x-request-id", self._spec.id_header) if name is not None]
             headers = [(name, value) for name, value in head.headers if name in _DOWN]
-            stream = visit.stream = EventStream(request, [*headers, *ids], is_last=not self._status.is_ready)
+            stream = context.stream = EventStream(request, [*headers, *ids], is_last=not self._status.is_ready)
             while piece := await download.read():
                 if stream.write(piece):
                     await stream.wait_until_writable()
@@ -134,7 +136,7 @@ class KeptAtUpstream:
     async def fetch(
         self,
         request: web.Request,
-        visit: RequestContext,
+        context: RequestContext,
         bond: Bond,
         action: str = "",
         method: str = "GET",
@@ -142,10 +144,10 @@ class KeptAtUpstream:
     ) -> Fetched:
         """The upstream's answer; of a bond without an id, that of the path itself. Raises `UpstreamFailed` or
         `UpstreamRefused` for any other than a good one."""
-        parts = visit.parts
+        parts = context.parts
         pool, upstream = parts.pools[bond.upstream], parts.config.upstreams[bond.upstream]
         path = f"{self._path}/{quote(bond.id, safe='')}{action}" if bond.id else self._path
-        sent = ask_upstream(request, visit, bond, path, method, self._spec, body)
+        sent = ask_upstream(request, context, bond, path, method, self._spec, body)
         limit = parts.config.server.max_response_bytes
         answer = await fetch(bond.upstream, pool, sent, upstream.timeouts.head_s, limit)
         good = raise_for(bond.upstream, answer, pool.hidden, self._spec)
@@ -154,7 +156,7 @@ class KeptAtUpstream:
         return good
 
     async def read_all(
-        self, request: web.Request, visit: RequestContext, bonds: Sequence[Bond]
+        self, request: web.Request, context: RequestContext, bonds: Sequence[Bond]
     ) -> list[dict[str, Any]]:
         """The objects of these bonds as they are now, without those that have ended at the upstream."""
         turns = asyncio.Semaphore(READ_AT_ONCE)
@@ -162,11 +164,11 @@ class KeptAtUpstream:
         async def read(bond: Bond) -> dict[str, Any] | None:
             async with turns:
                 try:
-                    return object_of((await self.fetch(request, visit, bond)).body)
+                    return object_of((await self.fetch(request, context, bond)).body)
                 except UpstreamRefused as refused:
                     if refused.status != 404:
                         raise
-            await visit.parts.bonds.forget(bond)
+            await context.parts.bonds.forget(bond)
             return None
 
         found = await asyncio.gather(*[read(bond) for bond in bonds])
@@ -178,10 +180,10 @@ class KeptAtUpstream:
 
 
 def ask_upstream(
-    request: web.Request, visit: RequestContext, bond: Bond, path: str, method: str, spec: Format, body: bytes = b""
+    request: web.Request, context: RequestContext, bond: Bond, path: str, method: str, spec: Format, body: bytes = b""
 ) -> list[bytes | memoryview]:
     """The request for what is bound."""
-    parts = visit.parts
+    parts = context.parts
     upstream = parts.config.upstreams[bond.upstream]
     kept = forwarded_headers(request, spec.request_headers)
     query = forwarded_query(request) if spec.passes_query else ""

@@ -55,38 +55,40 @@ class StoredMessageBatches:
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the batch, unless it is still to be charged by its results."""
-        visit = request[CONTEXT]
-        bond = await self._kept.bond(request, visit)
+        context = request[CONTEXT]
+        bond = await self._kept.bond(request, context)
         if bond.note != SETTLED:
             raise Conflict(
                 "The batch has not ended, or its usage is not recorded yet. Please try again later.",
                 code="batch_not_settled",
             )
-        return await self._kept.remove(request, visit, bond)
+        return await self._kept.remove(request, context, bond)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """The key's own batches, as they are at the upstream now."""
-        visit = request[CONTEXT]
-        key = await self._kept.key(request, visit)
-        bonds: Sequence[Bond] = await visit.parts.bonds.every(key.id, "message_batch")
+        context = request[CONTEXT]
+        key = await self._kept.key(request, context)
+        bonds: Sequence[Bond] = await context.parts.bonds.every(key.id, "message_batch")
         page, has_more = page_of(bonds, request.query.get("after_id"), request.query.get("limit", "20"), MAX_LIMIT)
-        found = [_own(each, visit) for each in await self._kept.read_all(request, visit, page)]
+        found = [_own(each, context) for each in await self._kept.read_all(request, context, page)]
         first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
         told = {"data": found, "has_more": has_more, "first_id": first, "last_id": last}
         return json_response(json.dumps(told).encode())
 
     async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
-        visit = request[CONTEXT]
-        bond = await self._kept.bond(request, visit)
-        answer = await self._kept.fetch(request, visit, bond, action, request.method)
-        whole: Whole = self._kept.whole(answer._replace(body=json.dumps(_own(object_of(answer.body), visit)).encode()))
+        context = request[CONTEXT]
+        bond = await self._kept.bond(request, context)
+        answer = await self._kept.fetch(request, context, bond, action, request.method)
+        whole: Whole = self._kept.whole(
+            answer._replace(body=json.dumps(_own(object_of(answer.body), context)).encode())
+        )
         return whole
 
 
-def _own(batch: dict[str, Any] | None, visit: RequestContext) -> dict[str, Any]:
+def _own(batch: dict[str, Any] | None, context: RequestContext) -> dict[str, Any]:
     """The batch with the gateway's own address of its results: the upstream's needs the upstream's key."""
     told = batch or {}
     if isinstance(told.get("results_url"), str):
-        base = visit.parts.config.server.public_url or ""
+        base = context.parts.config.server.public_url or ""
         told["results_url"] = f"{base.rstrip('/')}{FORMATS['message_batches'].path}/{told.get('id')}/results"
     return told

@@ -95,7 +95,7 @@ class RequestContext:
     """The answer, once it has begun to be streamed."""
 
 
-CONTEXT = web.RequestKey("visit", RequestContext)
+CONTEXT = web.RequestKey("context", RequestContext)
 
 
 class ErrorMiddleware:
@@ -126,117 +126,117 @@ class ErrorMiddleware:
         remote = (
             client_address(remote, request.headers.getall(hdrs.X_FORWARDED_FOR, ()), trusted) if trusted else remote
         )
-        visit = request[CONTEXT] = RequestContext(new_id(), time.perf_counter(), parts, remote)
+        context = request[CONTEXT] = RequestContext(new_id(), time.perf_counter(), parts, remote)
         try:
             response = await handler(request)
         except asyncio.CancelledError as cancelled:
             task = asyncio.current_task()
             if not is_cut_off(cancelled) or task is None:
-                self._note(request, visit, 499, None)
-                if visit.endpoint is not None and not visit.is_recorded:  # else its record is counted
+                self._note(request, context, 499, None)
+                if context.endpoint is not None and not context.is_recorded:  # else its record is counted
                     self._telemetry.client_left()
                 raise
             task.uncancel()  # its client is still there, and hears of it
-            response = self._fail(request, visit, shutting_down())
+            response = self._fail(request, context, shutting_down())
         except GatewayError as error:
-            response = self._fail(request, visit, error)
+            response = self._fail(request, context, error)
         except Exception as error:
-            response = self._fail(request, visit, _translate(request, visit, error))
+            response = self._fail(request, context, _translate(request, context, error))
         else:
-            if not visit.is_recorded:
-                self._note(request, visit, response.status, None)
+            if not context.is_recorded:
+                self._note(request, context, response.status, None)
         finally:
-            visit.stream = None
+            context.stream = None
         if isinstance(response, Whole):
-            response.add_header("x-request-id", visit.id)
-            if (id_header := _format_of(request, visit).id_header) is not None:
-                response.add_header(id_header, visit.id)
+            response.add_header("x-request-id", context.id)
+            if (id_header := _format_of(request, context).id_header) is not None:
+                response.add_header(id_header, context.id)
             if not self._status.is_ready:
                 response.make_last()  # the client's next call is for another gateway
         return response
 
-    def _fail(self, request: web.Request, visit: RequestContext, error: GatewayError) -> web.StreamResponse:
-        self._note(request, visit, error.status, error)
-        if visit.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused):
+    def _fail(self, request: web.Request, context: RequestContext, error: GatewayError) -> web.StreamResponse:
+        self._note(request, context, error.status, error)
+        if context.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused):
             self._telemetry.rejected(error.reason)
-        if visit.stream is not None:
-            visit.stream.finish(_format_of(request, visit).error_event(error, None, visit.id))
-            return visit.stream
+        if context.stream is not None:
+            context.stream.finish(_format_of(request, context).error_event(error, None, context.id))
+            return context.stream
         headers = [("Content-Type", "application/json"), *error.headers.items()]
-        body = _format_of(request, visit).error_body(error, visit.id)
+        body = _format_of(request, context).error_body(error, context.id)
         return Whole(error.status, headers, body, is_last=_has_unread_body(request, error.status))
 
-    def _note(self, request: web.Request, visit: RequestContext, status: int, error: GatewayError | None) -> None:
+    def _note(self, request: web.Request, context: RequestContext, status: int, error: GatewayError | None) -> None:
         """Count and log a request without a record."""
-        if visit.is_recorded or visit.is_quiet:
+        if context.is_recorded or context.is_quiet:
             return
-        if visit.endpoint is not None:
+        if context.endpoint is not None:
             self._telemetry.answered(
-                key=visit.key, model=visit.model, endpoint=visit.endpoint, upstream="", status=status
+                key=context.key, model=context.model, endpoint=context.endpoint, upstream="", status=status
             )
         what = error.name if error is not None else CLIENT_GONE if status == 499 else None
         path = _shown_path(request)
         told: dict[str, str | float | None] = {
-            "id": visit.id,
-            "trace_id": visit.trace.id,
-            "key": visit.key or None,
-            "endpoint": visit.endpoint,
+            "id": context.id,
+            "trace_id": context.trace.id,
+            "key": context.key or None,
+            "endpoint": context.endpoint,
             "method": request.method,
             "path": path,
-            "model": visit.model or None,
+            "model": context.model or None,
             "status": status,
             "error": what,
             "param": _shown_param(error.param) if error is not None else None,
             "limit": error.limit if error is not None else None,
             "limit_state": error.limit_state if error is not None else None,
-            "duration_ms": round((time.perf_counter() - visit.arrived) * 1000, 1),
-            "remote": visit.remote,
+            "duration_ms": round((time.perf_counter() - context.arrived) * 1000, 1),
+            "remote": context.remote,
         }
         self._access_log.write(**told)
-        if error is not None and (visit.endpoint is not None or path.startswith(CLIENT_PATHS)):
-            self._add_refusal(_entry_of(path, visit, error))
-        visit.trace.refused(told, what, status)
+        if error is not None and (context.endpoint is not None or path.startswith(CLIENT_PATHS)):
+            self._add_refusal(_entry_of(path, context, error))
+        context.trace.refused(told, what, status)
 
 
-def _entry_of(path: str, visit: RequestContext, error: GatewayError) -> RefusalEntry:
-    name, message = visit.requested_model, error.message
-    if name and digest(name) in visit.parts.book.known:  # a key was sent as the model
+def _entry_of(path: str, context: RequestContext, error: GatewayError) -> RefusalEntry:
+    name, message = context.requested_model, error.message
+    if name and digest(name) in context.parts.book.known:  # a key was sent as the model
         name, message = "***", message.replace(name, "***")
     return RefusalEntry(
-        id=visit.id,
+        id=context.id,
         time=time.time(),
-        key=visit.key or None,
-        team=visit.team,
-        endpoint=visit.endpoint,
+        key=context.key or None,
+        team=context.team,
+        endpoint=context.endpoint,
         path=path,
-        model=visit.model or None,
+        model=context.model or None,
         status=error.status,
         code=error.name,
         param=_shown_param(error.param),
         message=_LIKE_A_KEY.sub("***", message),
         limit=error.limit,
-        remote=visit.remote,
-        requested_model=_shown_model(name) if name and name != visit.model else None,
+        remote=context.remote,
+        requested_model=_shown_model(name) if name and name != context.model else None,
     )
 
 
-def _format_of(request: web.Request, visit: RequestContext) -> Format:
+def _format_of(request: web.Request, context: RequestContext) -> Format:
     """The format in whose words an error is written."""
-    if visit.endpoint is not None:
-        return FORMATS[visit.endpoint]
+    if context.endpoint is not None:
+        return FORMATS[context.endpoint]
     path = unknown_paths.meant(request.rel_url.raw_path)
     return of_path(path) or of_client(request.headers) or FORMATS["chat"]
 
 
-def _translate(request: web.Request, visit: RequestContext, error: Exception) -> GatewayError:
+def _translate(request: web.Request, context: RequestContext, error: Exception) -> GatewayError:
     """An error that is none of the gateway's: aiohttp's own in OpenAI's words, any other logged as a fault here."""
     if isinstance(error, web.HTTPException):
         return _translate_http(request, error)
     if isinstance(error, web.RequestPayloadError | HttpProcessingError):  # their texts are the client's bytes
         return InvalidRequest(_NOT_FRAMED)
     # The place without the error's text and that of its causes: they may quote a client's data.
-    log.error("request %s failed: %s\n%s", visit.id, type(error).__name__, _where(error))
-    return internal_error(visit.id)
+    log.error("request %s failed: %s\n%s", context.id, type(error).__name__, _where(error))
+    return internal_error(context.id)
 
 
 def _translate_http(request: web.Request, error: web.HTTPException) -> GatewayError:

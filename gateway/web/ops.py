@@ -56,9 +56,9 @@ class Ops:
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:
         """The whole gateway's metrics in the Prometheus text format."""
-        visit = request[CONTEXT]
-        visit.is_quiet = True
-        if (token := visit.parts.config.metrics.token) is not None:
+        context = request[CONTEXT]
+        context.is_quiet = True
+        if (token := context.parts.config.metrics.token) is not None:
             self._gate.admit(request, {"metrics": token})
         content_type = "text/plain; version=0.0.4; charset=utf-8"
         return Whole(200, [("Content-Type", content_type)], await self._scrape())

@@ -105,32 +105,32 @@ class PassthroughCalls:
         return None if asked is None else partial(self._carry, asked=asked)
 
     def _carry(self, request: web.Request, asked: _Asked) -> Awaitable[web.StreamResponse]:
-        visit = request[CONTEXT]
+        context = request[CONTEXT]
         endpoint = cast(Endpoint, asked.name)
-        submitted = partial(self._link, visit) if asked.row.links else None
-        row = RowCall(endpoint, partial(self._submit, request, visit, asked), submitted)
+        submitted = partial(self._link, context) if asked.row.links else None
+        row = RowCall(endpoint, partial(self._submit, request, context, asked), submitted)
         if asked.is_read:
-            row = RowCall(endpoint, partial(self._read, request, visit, asked), partial(self._see, visit))
+            row = RowCall(endpoint, partial(self._read, request, context, asked), partial(self._see, context))
         if asked.is_list:
-            row = RowCall(endpoint, partial(self._refuse_list, request, visit))
+            row = RowCall(endpoint, partial(self._refuse_list, request, context))
         return self._plane.carry(request, PASSTHROUGH, row=row)
 
-    async def _submit(self, request: web.Request, visit: RequestContext, asked: _Asked) -> Call:
+    async def _submit(self, request: web.Request, context: RequestContext, asked: _Asked) -> Call:
         """The call of a submission. Raises `GatewayError`."""
-        key = await self._plane.caller(request, visit)
+        key = await self._plane.caller(request, context)
         if self._status.is_draining:
             raise shutting_down()
         waited_from = time.perf_counter()
-        given, more_headers = await self._body(request, visit, asked.row)
+        given, more_headers = await self._body(request, context, asked.row)
         body_wait_s = time.perf_counter() - waited_from
         members, row = given.document.members, asked.row
         _refuse_callbacks(row, members)
-        visit.model = asked.name
+        context.model = asked.name
         model = _model_of(asked, members)
-        visit.requested_model = name = asked.name if model is None else f"{asked.name}/{model}"
-        if not _may_use(key, asked.name, name) or is_secret(model or "", visit):
+        context.requested_model = name = asked.name if model is None else f"{asked.name}/{model}"
+        if not _may_use(key, asked.name, name) or is_secret(model or "", context):
             raise ModelNotFound(name)
-        refers_to = await self._earlier(key, visit, asked, members)
+        refers_to = await self._earlier(key, context, asked, members)
         price, counted = _price_of(asked, model, members)
         params = given._replace(
             model=name,
@@ -143,33 +143,33 @@ class PassthroughCalls:
         )
         found = _row_model(row, None if price is None else price.price, repeat=False)
         params = validate.restrict(params, key.limits, found.limits)
-        call = self._call(request, visit, asked, key, params, found, more_headers)
+        call = self._call(request, context, asked, key, params, found, more_headers)
         return call._replace(body_wait_s=body_wait_s)
 
-    async def _read(self, request: web.Request, visit: RequestContext, asked: _Asked) -> Call:
+    async def _read(self, request: web.Request, context: RequestContext, asked: _Asked) -> Call:
         """The call of a read. Raises `GatewayError`."""
-        key = await self._plane.caller(request, visit)
+        key = await self._plane.caller(request, context)
         if self._status.is_draining:
             raise shutting_down()
-        given, more_headers = await self._body(request, visit, asked.row)
-        visit.model = asked.name
+        given, more_headers = await self._body(request, context, asked.row)
+        context.model = asked.name
         if not _may_use(key, asked.name, asked.name, is_any=True):
             raise ModelNotFound(asked.name)
         bond_id = task_id(asked.row.upstream, asked.parts[TASK])
-        await visit.parts.bonds.require(key.id, bond_id, TASK, visit.parts.config.upstreams)
+        await context.parts.bonds.require(key.id, bond_id, TASK, context.parts.config.upstreams)
         params = given._replace(model=f"{asked.name}/reads", stream=True, refers_to=bond_id, refers_param=TASK)
         found = _row_model(asked.row, NO_COST, repeat=asked.operation.method == "GET")
-        return self._call(request, visit, asked, key, params, found, more_headers)
+        return self._call(request, context, asked, key, params, found, more_headers)
 
-    async def _refuse_list(self, request: web.Request, visit: RequestContext) -> Call:
+    async def _refuse_list(self, request: web.Request, context: RequestContext) -> Call:
         """Raises `NotFound`, or `Unauthorized`."""
-        await self._plane.caller(request, visit)
+        await self._plane.caller(request, context)
         raise NotFound(
             "Tasks are not listed here: the upstream's list has those of all keys. Read each task by its id.",
             code="task_list_not_served",
         )
 
-    async def _link(self, visit: RequestContext, call: Call, answer: Answer) -> Answer:
+    async def _link(self, context: RequestContext, call: Call, answer: Answer) -> Answer:
         """The answer to a submission, with the gateway's own addresses."""
         assert call.passed is not None
         row = call.passed.row
@@ -178,60 +178,62 @@ class PassthroughCalls:
         except ValueError:
             return answer
         made = None if row.task is None else passthrough.id_at(told, row.task)
-        ids, is_changed = self._replace_links(visit, row, told)
+        ids, is_changed = self._replace_links(context, row, told)
         if made is not None and set(ids) - {made}:
-            config = visit.parts.config
-            bond = await visit.parts.bonds.require(call.key.id, task_id(row.upstream, made), TASK, config.upstreams)
-            await self._keep(visit, bond, ids)
+            config = context.parts.config
+            bond = await context.parts.bonds.require(call.key.id, task_id(row.upstream, made), TASK, config.upstreams)
+            await self._keep(context, bond, ids)
         return answer._replace(body=_written(told)) if is_changed else answer
 
-    async def _see(self, visit: RequestContext, call: Call, answer: Answer) -> Answer:
+    async def _see(self, context: RequestContext, call: Call, answer: Answer) -> Answer:
         """Processes the answer to a read: the end of the task, and further ids that belong to its key. Returns the
         answer with the gateway's own addresses."""
         assert call.passed is not None
-        row, bonds = call.passed.row, visit.parts.bonds
+        row, bonds = call.passed.row, context.parts.bonds
         try:
             told = passthrough.read_answer(answer.body)
         except ValueError:
             return answer
-        bond = await bonds.require(call.key.id, call.params.refers_to or "", TASK, visit.parts.config.upstreams)
+        bond = await bonds.require(call.key.id, call.params.refers_to or "", TASK, context.parts.config.upstreams)
         ended = passthrough.outcome(row, told)
         further = [passthrough.id_at(told, pointer) for pointer in row.also]
-        ids, is_changed = self._replace_links(visit, row, told)
-        await self._keep(visit, bond, [*[each for each in further if each is not None], *ids])
+        ids, is_changed = self._replace_links(context, row, told)
+        await self._keep(context, bond, [*[each for each in further if each is not None], *ids])
         if ended is not None and bond.note:
             await self._tasks.task_ended(bond.note, ended)
         return answer._replace(body=_written(told)) if is_changed else answer
 
     @staticmethod
-    def _replace_links(visit: RequestContext, row: Passthrough, told: Any) -> tuple[list[str], bool]:
-        config = visit.parts.config
+    def _replace_links(context: RequestContext, row: Passthrough, told: Any) -> tuple[list[str], bool]:
+        config = context.parts.config
         base_path = urlsplit(config.upstreams[row.upstream].base_url).path.rstrip("/")
         return passthrough.replace_links(row, base_path, config.server.public_url or "", told)
 
     @staticmethod
-    async def _keep(visit: RequestContext, bond: Bond, ids: Iterable[str]) -> None:
+    async def _keep(context: RequestContext, bond: Bond, ids: Iterable[str]) -> None:
         """Further ids belong to the key of this bond. The task itself keeps its own."""
         for each in {task_id(bond.upstream, one) for one in ids} - {bond.id}:
-            await visit.parts.bonds.keep(bond._replace(id=each, note=""))
+            await context.parts.bonds.keep(bond._replace(id=each, note=""))
 
     async def _body(
-        self, request: web.Request, visit: RequestContext, row: Passthrough
+        self, request: web.Request, context: RequestContext, row: Passthrough
     ) -> tuple[Params, tuple[tuple[str, str], ...]]:
         """The checked parameters of a body, and the headers that are sent with it."""
-        counter = visit.parts.find_counter
+        counter = context.parts.find_counter
         headers = forwarded_headers(request, row.forwarded)
         if request.can_read_body and check_type(request, PASSTHROUGH):
             boundary = boundary_of(request)
             kept = [(name, value) for name, value in headers if name.lower() != "content-type"]
-            params = await self._forms.read(request, visit, PASSTHROUGH, boundary, counter)
+            params = await self._forms.read(request, context, PASSTHROUGH, boundary, counter)
             return params, (*kept, ("Content-Type", content_type(boundary)))
-        pieces = await self._bodies.read(request, visit)
-        if visit.held_bytes > LARGE_BYTES:
+        pieces = await self._bodies.read(request, context)
+        if context.held_bytes > LARGE_BYTES:
             return await self._large_bodies.read(PASSTHROUGH.name, pieces), headers
         return PASSTHROUGH.read(b"".join(pieces), counter), headers
 
-    async def _earlier(self, key: Key, visit: RequestContext, asked: _Asked, members: Mapping[str, Any]) -> str | None:
+    async def _earlier(
+        self, key: Key, context: RequestContext, asked: _Asked, members: Mapping[str, Any]
+    ) -> str | None:
         """The bond of the earlier task that a submission names; None: it names none. Raises `NotFound` for one that is
         not of this key."""
         given = [at_pointer(members, pointer) for pointer in asked.row.refers]
@@ -239,13 +241,13 @@ class PassthroughCalls:
         ids += [str(each) for each in given if isinstance(each, str | int) and each != ""]
         bonds = [task_id(asked.row.upstream, each) for each in ids]
         for bond in bonds:
-            await visit.parts.bonds.require(key.id, bond, TASK, visit.parts.config.upstreams)
+            await context.parts.bonds.require(key.id, bond, TASK, context.parts.config.upstreams)
         return bonds[0] if bonds else None
 
     def _call(
         self,
         request: web.Request,
-        visit: RequestContext,
+        context: RequestContext,
         asked: _Asked,
         key: Key,
         params: Params,
@@ -254,20 +256,20 @@ class PassthroughCalls:
     ) -> Call:
         client_id = request.headers.get("X-Client-Request-Id")
         wished = request.headers.get(classes.HEADER)
-        user, tags = attribution_of(request.headers.items(), params.document.members, visit.parts.config.records)
+        user, tags = attribution_of(request.headers.items(), params.document.members, context.parts.config.records)
         path = asked.row.at_upstream(asked.path) + forwarded_query(request)
         return Call(
-            id=visit.id,
+            id=context.id,
             started=time.time(),
             key=key,
             endpoint=cast(Endpoint, asked.name),
             params=params,
             model=model,
             label_model=f"{asked.name}/reads" if asked.is_read else asked.name,
-            arrived=visit.arrived,
+            arrived=context.arrived,
             forwarded_headers=headers,
             client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
-            remote=visit.remote,
+            remote=context.remote,
             target=asked.name,
             priority=key.priority if wished is None else classes.lowered(key.priority, wished),
             user=user,

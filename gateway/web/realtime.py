@@ -76,42 +76,42 @@ class RealtimeSessions:
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """One session, from its handshake to its close."""
-        visit = request[CONTEXT]
-        visit.endpoint = REALTIME.name
-        visit.trace = visit.parts.books.tracer.begin(REALTIME.name, visit.id, request.headers)
-        telemetry, calls, task = visit.parts.books.telemetry, self._status.calls, asyncio.current_task()
+        context = request[CONTEXT]
+        context.endpoint = REALTIME.name
+        context.trace = context.parts.books.tracer.begin(REALTIME.name, context.id, request.headers)
+        telemetry, calls, task = context.parts.books.telemetry, self._status.calls, asyncio.current_task()
         self._capacity.refuse_when_full(len(calls))
         telemetry.count_under_way(1)
         calls.add(task)
         try:
-            return await self._serve(request, visit)
+            return await self._serve(request, context)
         finally:
             calls.discard(task)
             telemetry.count_under_way(-1)
 
-    async def _serve(self, request: web.Request, visit: RequestContext) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, context: RequestContext) -> web.StreamResponse:
         offered = _offered(request)
         secrets = [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
 
         async def admit() -> Key:
-            return await self._plane.caller(request, visit, more_keys=secrets)
+            return await self._plane.caller(request, context, more_keys=secrets)
 
         key = await admit()
         if self._status.is_draining:
             raise shutting_down()
         _check_handshake(request, offered)
-        call = _call(request, visit, key)
+        call = _call(request, context, key)
 
         def reserved() -> None:
-            visit.is_recorded = True
+            context.is_recorded = True
 
         upstream_protocols = [each for each in offered if each in UPSTREAM_PROTOCOLS]
-        async with open_session(call, visit.parts, upstream_protocols, admit, reserved, visit.trace) as session:
+        async with open_session(call, context.parts, upstream_protocols, admit, reserved, context.trace) as session:
             client = web.WebSocketResponse(
                 timeout=CLOSE_WITHIN_S, heartbeat=HEARTBEAT_S, protocols=(PROTOCOL,), compress=False,
-                max_msg_size=visit.parts.config.server.max_request_bytes,
+                max_msg_size=context.parts.config.server.max_request_bytes,
             )  # fmt: skip
-            client.headers.update([("x-request-id", visit.id), *session.log.headers()])
+            client.headers.update([("x-request-id", context.id), *session.log.headers()])
             await client.prepare(request)
             await _Relay(session, client).run()
             return client
@@ -146,7 +146,7 @@ def _check_handshake(request: web.Request, offered: Sequence[str]) -> None:
         )
 
 
-def _call(request: web.Request, visit: RequestContext, key: Key) -> Call:
+def _call(request: web.Request, context: RequestContext, key: Key) -> Call:
     """The call of the session. Raises `GatewayError` for a model that this key may not use here."""
     names = request.query.getall("model", [])
     if len(names) != 1 or not names[0]:
@@ -159,33 +159,33 @@ def _call(request: web.Request, visit: RequestContext, key: Key) -> Call:
             param="call_id",
             code="unsupported_parameter",
         )
-    name, config = names[0], visit.parts.config
+    name, config = names[0], context.parts.config
     found = config.model_table.find(name)
-    visit.requested_model = name
-    visit.model = (
-        OTHER if found is None else found.name if found.is_configured else visit.parts.books.served.group(name)
+    context.requested_model = name
+    context.model = (
+        OTHER if found is None else found.name if found.is_configured else context.parts.books.served.group(name)
     )
     may_use = found is not None and (
         auth.may_use(key, name) or (found.alias is not None and auth.may_use(key, found.name))
     )
-    if found is None or not may_use or (visit.model == OTHER and is_secret(name, visit)):
+    if found is None or not may_use or (context.model == OTHER and is_secret(name, context)):
         raise ModelNotFound(name)
     if not capabilities.lists(found.model, REALTIME.name):
         raise capabilities.wrong_endpoint(REALTIME.name, found.model.endpoints)
     client_id = request.headers.get("X-Client-Request-Id")
     user, tags = attribution_of(request.headers.items(), {}, config.records)
     return Call(
-        id=visit.id,
+        id=context.id,
         started=time.time(),
         key=key,
         endpoint=REALTIME.name,
         params=Params(_ANY_KIND, name, stream=True, default_output=0, is_prompt_exact=True),
         model=found.model,
-        label_model=visit.model,
-        arrived=visit.arrived,
+        label_model=context.model,
+        arrived=context.arrived,
         forwarded_headers=_headers(request),
         client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
-        remote=visit.remote,
+        remote=context.remote,
         query=_without_model(forwarded_query(request)),
         target=None if found.alias is None else found.name,
         priority=key.priority,

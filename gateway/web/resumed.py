@@ -38,14 +38,16 @@ async def resume(request: web.Request, bond: Bond, *, is_last: bool) -> web.Stre
 
     Raises `UpstreamFailed` or `UpstreamRefused` where there is none.
     """
-    visit = request[CONTEXT]
-    parts = visit.parts
+    context = request[CONTEXT]
+    parts = context.parts
     upstream, pool = parts.config.upstreams[bond.upstream], parts.pools[bond.upstream]
-    sent = ask_upstream(request, visit, bond, f"{RESPONSES.upstream_path}/{quote(bond.id, safe='')}", "GET", RESPONSES)
+    sent = ask_upstream(
+        request, context, bond, f"{RESPONSES.upstream_path}/{quote(bond.id, safe='')}", "GET", RESPONSES
+    )
 
     def open_stream(headers: Headers) -> EventStream:
-        visit.stream = EventStream(request, (*headers, ("x-request-id", visit.id)), is_last=is_last)
-        return visit.stream
+        context.stream = EventStream(request, (*headers, ("x-request-id", context.id)), is_last=is_last)
+        return context.stream
 
     async with Download(bond.upstream, pool) as download:
         head = await download.begin(sent, upstream.timeouts.head_s)
@@ -59,17 +61,17 @@ async def resume(request: web.Request, bond: Bond, *, is_last: bool) -> web.Stre
         client = ClientStream(open_stream, tuple, parts.config.server.keepalive_comment_s, RESPONSES.keepalive)
         resumed = _Resumed(bond, client, head, pool.hidden)
         try:
-            last = await resumed.relay(download, visit.id)
+            last = await resumed.relay(download, context.id)
         except asyncio.CancelledError as cancelled:
             if is_cut_off(cancelled):
-                resumed.interrupt(visit.id)
+                resumed.interrupt(context.id)
             raise
         finally:
             client.close()
-        if visit.stream is None:
+        if context.stream is None:
             raise RuntimeError("a stream was finished that was never opened")
-        visit.stream.finish(last)
-        return visit.stream
+        context.stream.finish(last)
+        return context.stream
 
 
 class _Resumed:
