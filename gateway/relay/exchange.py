@@ -130,8 +130,14 @@ class Exchange:
         if scan is None:
             self._collect(data)
         elif scan.is_at_start and scan.is_alike(data):  # as nearly all is
-            self._pass_on(data)
-            self._alive_at = self._client.spoke_at
+            client = self._client
+            if self.has_passed and self._binding is None and client.writer is not None:
+                if client.writer.write(data):
+                    self._hold_back(client.writer)
+                client.spoke_at = self._clock()
+            else:
+                self._pass_on(data)
+            self._alive_at = client.spoke_at
         else:
             self._scan(scan, data)
 
@@ -300,9 +306,13 @@ class Exchange:
         if writer is None or not self.has_passed:
             writer = self.open()
             self.has_passed = True
-        is_congested = writer.write(data)
+        if writer.write(data):
+            self._hold_back(writer)
         client.spoke_at = self._clock()
-        if is_congested and not self._is_held_back and self.connection is not None:
+
+    def _hold_back(self, writer: StreamWriter) -> None:
+        """Read no more of the answer until the client has taken what was written."""
+        if not self._is_held_back and self.connection is not None:
             self._is_held_back = True
             self.connection.pause_reading()
             self.attempt.tasks.spawn(self._let_go_when_writable(writer), "back-pressure")

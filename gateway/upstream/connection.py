@@ -370,8 +370,12 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(Fault.PROTOCOL, "the answer does not begin with HTTP/")
             return
         self._unproductive += nbytes
+        end = bytes(buffer[max(0, nbytes - 5) : nbytes])
+        # The line breaks of an event and of its chunk are no end of the message: that is CRLF CRLF, the line break of
+        # the empty last chunk and the one behind it.
+        is_end_of_event = self._is_chunked and end.endswith(b"\n\n\r\n") and end[0] not in b"\r\n"
         try:
-            if buffer[nbytes - 1] in b"\r\n" and not (self._is_chunked and self._ends_with_event(nbytes)):
+            if end[-1] in b"\r\n" and not is_end_of_event:
                 # llhttp skips line breaks between two messages silently. Fed alone, the last byte shows a surplus one:
                 # the message was complete before it.
                 if nbytes > 1:
@@ -392,14 +396,6 @@ class Connection(asyncio.BufferedProtocol):
         elif self._unproductive > MAX_HEAD_BYTES:
             what = "the head is" if self._state is ConnectionState.WAITING else "between two body bytes there are"
             self._fail(Fault.PROTOCOL, f"{what} over {MAX_HEAD_BYTES} bytes")
-
-    def _ends_with_event(self, nbytes: int) -> bool:
-        """Whether the read ends with the line breaks of an event and of its chunk, which is no end of the message.
-
-        The end of a message is CRLF CRLF: the line break of the empty last chunk and the one behind it.
-        """
-        end = bytes(self._buffer[max(0, nbytes - 5) : nbytes])
-        return end.endswith(b"\n\n\r\n") and end[0] not in b"\r\n"
 
     def eof_received(self) -> None:
         # Returning None closes the transport: no byte is written after the peer has closed its side.

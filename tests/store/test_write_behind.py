@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.accounting.ledger_client import MAX_BATCH
 from gateway.config import StoreSettings as Settings
 from gateway.quota.ledger_entry import encode
 from gateway.records import Granted
@@ -103,10 +104,12 @@ async def test_it_is_written_soon_without_being_asked_for(
     assert not store._books.unwritten
 
 
-async def test_a_large_batch_goes_to_the_file(worker: Worker, store: StoreBehind, folder: Path) -> None:
-    await worker.send(*[draw(daily(1000)) for _ in range(sqlite_store.IN_MEMORY_ITEMS + 1)])
-    assert store.in_memory == 0
-    assert len(in_file(folder, "SELECT 1 FROM leases")) == sqlite_store.IN_MEMORY_ITEMS + 2
+async def test_the_largest_batch_is_applied_in_memory_too(worker: Worker, store: StoreBehind, folder: Path) -> None:
+    await worker.send(*[draw(daily(1000)) for _ in range(MAX_BATCH)])
+    assert store.in_memory == 1
+    assert len(in_file(folder, "SELECT 1 FROM leases")) == 1
+    assert [row["usage"] for row in await store.calls(9)] == []
+    assert len(in_file(folder, "SELECT 1 FROM leases")) == MAX_BATCH + 1
 
 
 async def test_the_limits_hold_in_memory(worker: Worker, store: StoreBehind) -> None:

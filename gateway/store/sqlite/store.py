@@ -56,9 +56,6 @@ OURS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, sql
 WRITE_BEHIND_S = 0.1
 """How long what a lone worker's batches have changed may be in memory only."""
 
-IN_MEMORY_ITEMS = 20
-"""More draws and ends make a batch that is applied to the file at once."""
-
 HERE_ITEMS = 20
 """What is behind is written on the event loop where it is not more; more would take longer than a millisecond."""
 
@@ -128,8 +125,7 @@ class SqliteStore:
         if (applied := self._in_memory(batch)) is not None:
             return applied
         wished_at = time.monotonic()
-        is_alone = self._is_alone and len(batch.items) <= IN_MEMORY_ITEMS
-        applied = await self._run(self._writing, lambda: self._books.apply(batch, wished_at, is_alone=is_alone))
+        applied = await self._run(self._writing, lambda: self._books.apply(batch, wished_at, is_alone=self._is_alone))
         if self._books.uncopied >= EVERY_ITEMS:
             self._checkpoint()
         return applied
@@ -158,8 +154,8 @@ class SqliteStore:
         return applied
 
     def _in_memory(self, batch: Batch) -> Applied | None:
-        """Apply a lone worker's small batch in memory. None: that is not possible."""
-        if not self._is_alone or self._is_closed or len(batch.items) > IN_MEMORY_ITEMS:
+        """Apply a lone worker's batch in memory. None: that is not possible."""
+        if not self._is_alone or self._is_closed:
             return None
         if not self._writes.acquire(blocking=False):
             return None
