@@ -153,9 +153,14 @@ PARTS: dict[str, Callable[[Bench], list[Group]]] = {
 
 
 def machine() -> str:
-    """Where and when this was measured."""
+    """Where and when this was measured.
+
+    `autogroup`: the scheduler shares a core among sessions, whatever the niceness of their processes.
+    """
     names = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, {nginx.version()}"
-    return f"{os.cpu_count()} cores, {names}, {time.strftime('%Y-%m-%d')}"
+    grouped = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    autogroup = ", autogroup" if grouped.exists() and grouped.read_text().strip() == "1" else ""
+    return f"{os.cpu_count()} cores, {names}{autogroup}, {time.strftime('%Y-%m-%d')}"
 
 
 def main() -> int:

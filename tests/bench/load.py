@@ -24,9 +24,11 @@ class Load:
     p99_ms: float
 
 
-def script(case: Case | None = None, first: int = 0, headers: Mapping[str, str] = {}) -> str:
+def script(
+    case: Case | None = None, first: int = 0, headers: Mapping[str, str] = {}, body: bytes = calls.request()
+) -> str:
     """In Lua: the calls, and the sums in a form that a program can read. `first`: how many there were before."""
-    return f"""{_one_call(headers) if case is None else _calls_of(case, first)}
+    return f"""{_one_call(headers, body) if case is None else _calls_of(case, first)}
 function done(summary, latency)
   local e = summary.errors
   io.write(string.format('\\n{{"requests": %d, "p50_us": %d, "p99_us": %d, "status": %d, "connect": %d, "read": %d, ' ..
@@ -36,10 +38,10 @@ end
 """
 
 
-def _one_call(more: Mapping[str, str]) -> str:
+def _one_call(more: Mapping[str, str], body: bytes) -> str:
     headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in {**calls.HEADERS, **more}.items())
     return f"""wrk.method = "POST"
-wrk.body = [==[{calls.request().decode()}]==]
+wrk.body = [==[{body.decode()}]==]
 {headers}"""
 
 
@@ -75,12 +77,13 @@ def parse(text: str) -> Load:
 
 def run(
     port: int, seconds: int, folder: Path, case: Case | None = None, first: int = 0, headers: Mapping[str, str] = {},
-    connections: int = CONNECTIONS,
+    connections: int = CONNECTIONS, path: str = calls.PATH, body: bytes = calls.request(),
 ) -> Load:  # fmt: skip
     """Load this port with whole calls for so long, from the core that this process has."""
     file = folder / "call.lua"
-    file.write_text(script(case, first, headers))
-    path, connections = (calls.PATH, connections) if case is None else (case.path, case.connections)
+    file.write_text(script(case, first, headers, body))
+    if case is not None:
+        path, connections = case.path, case.connections
     url = f"http://127.0.0.1:{port}{path}"
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "5s", "-s", str(file), url]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 30)

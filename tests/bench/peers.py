@@ -1,6 +1,7 @@
-"""Other gateways on the main case, if installed: LiteLLM (`make servers`), and Portkey:
+"""Other gateways on the main case, if installed: LiteLLM (`make servers`), Portkey and TensorZero:
 
 npm install --ignore-scripts --prefix .venv/servers/portkey @portkey-ai/gateway
+python3 -m venv .venv/servers/tensorzero && .venv/servers/tensorzero/bin/pip install tensorzero openai
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -19,10 +20,11 @@ from tests.fakes.litellm_proxy import HOME as LITELLM
 from tests.fakes.redis_servers import ROOT
 
 from . import calls, load, nginx, ours
-from .processes import Program
+from .processes import Probe, Program
 from .table import figure
 
 PORTKEY = ROOT / ".venv/servers/portkey/node_modules/@portkey-ai/gateway/build/start-server.js"
+TENSORZERO = ROOT / ".venv/servers/tensorzero/bin/python"
 START_S = 120.0
 SECONDS, SETTLE_S = 5, 0.5
 NOWHERE = "http://127.0.0.1:9"
@@ -31,8 +33,25 @@ NOWHERE = "http://127.0.0.1:9"
 
 def installed() -> list[str]:
     """Their names."""
-    there = {"LiteLLM": (LITELLM / "wanted").exists(), "Portkey": PORTKEY.exists() and bool(shutil.which("node"))}
+    there = {
+        "LiteLLM": (LITELLM / "wanted").exists(),
+        "Portkey": PORTKEY.exists() and bool(shutil.which("node")),
+        "TensorZero": TENSORZERO.exists(),
+    }
     return [name for name, is_there in there.items() if is_there]
+
+
+class Wanted(NamedTuple):
+    """How a gateway wants the call of the main case."""
+
+    path: str = calls.PATH
+    body: bytes = calls.request()
+
+
+WANTED: Mapping[str, Wanted] = {
+    "TensorZero": Wanted("/openai/v1/chat/completions", calls.request(model=f"tensorzero::model_name::{calls.MODEL}")),
+}
+"""Of those that do not take it as it is."""
 
 
 def headers(upstream: int) -> dict[str, str]:
@@ -51,7 +70,10 @@ def measure(new_folder: Callable[[], Path], core: int, own: int) -> str:
         }
         for program in started.values():
             running.enter_context(program)
-        cost_us = {name: _measure(program, new_folder(), headers(behind.port)) for name, program in started.items()}
+        cost_us = {
+            name: _measure(program, new_folder(), headers(behind.port), WANTED.get(name, Wanted()))
+            for name, program in started.items()
+        }
     return "\n".join([
         "| Others on the main line | CPU per call, us | x nginx |",
         "| --- | ---: | ---: |",
@@ -59,13 +81,13 @@ def measure(new_folder: Callable[[], Path], core: int, own: int) -> str:
     ])  # fmt: skip
 
 
-def _measure(program: Program, folder: Path, more: Mapping[str, str]) -> float:
+def _measure(program: Program, folder: Path, more: Mapping[str, str], wanted: Wanted) -> float:
     """CPU us per call."""
     program.wait_until_answered()
-    load.run(program.port, SECONDS, folder, headers=more)
+    load.run(program.port, SECONDS, folder, headers=more, path=wanted.path, body=wanted.body)
     time.sleep(SETTLE_S)
     cpu_s = program.cpu_s()
-    seen = load.run(program.port, SECONDS, folder, headers=more)
+    seen = load.run(program.port, SECONDS, folder, headers=more, path=wanted.path, body=wanted.body)
     time.sleep(SETTLE_S)
     return (program.cpu_s() - cpu_s) / seen.requests * 1e6
 
@@ -74,9 +96,10 @@ def start(name: str, folder: Path, core: int, upstream: int) -> Program:
     """One of them in front of this port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    made = (_litellm if name == "LiteLLM" else _portkey)(folder, core, upstream, port)
+    make = {"LiteLLM": _litellm, "Portkey": _portkey, "TensorZero": _tensorzero}[name]
+    made, (path, body) = make(folder, core, upstream, port), WANTED.get(name, Wanted())
     made.start_within_s = START_S
-    made.probe = made.probe._replace(headers={**calls.HEADERS, **headers(upstream)}, answer=None)
+    made.probe = Probe(path, body, {**calls.HEADERS, **headers(upstream)}, None)
     return made
 
 
@@ -101,3 +124,31 @@ def _portkey(folder: Path, core: int, upstream: int, port: int) -> Program:
     del upstream  # each call names it
     command = ["node", str(PORTKEY), f"--port={port}", "--headless"]
     return Program("Portkey", command, folder, core, port, env={"HOME": str(folder), "NODE_ENV": "production"})
+
+
+def _tensorzero(folder: Path, core: int, upstream: int, port: int) -> Program:
+    """The gateway of its Python package, which chooses its port itself. It stores nothing here."""
+    del port
+    (folder / "tensorzero.toml").write_text(f"""[gateway]
+observability.enabled = false
+
+[models."{calls.MODEL}"]
+routing = ["main"]
+
+[models."{calls.MODEL}".providers.main]
+type = "openai"
+model_name = "{calls.MODEL}"
+api_base = "http://127.0.0.1:{upstream}/v1/"
+api_key_location = "none"
+""")
+    (folder / "serve.py").write_text("""import time
+
+from openai import OpenAI
+from tensorzero import patch_openai_client
+
+client = patch_openai_client(OpenAI(api_key="none"), config_file="tensorzero.toml", async_setup=False)
+print(f"serves http://127.0.0.1:{client.base_url.port} ", flush=True)
+while True:
+    time.sleep(60)
+""")
+    return Program("TensorZero", [str(TENSORZERO), "serve.py"], folder, core, env={"HOME": str(folder)})

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-from . import load, nginx
+from . import load, lone, nginx
 from .counting import Counted
 from .streams import Upstream, streams
 
@@ -26,6 +26,9 @@ async def measure(folders: tuple[Path, Path, Path], measured: int, own: int) -> 
         for count in CONNECTIONS:
             calls = partial(load.run, gateway.port, SECONDS, folders[0], connections=count)
             rows[f"whole calls, {count} connections"] = await gateway.gaps(asyncio.to_thread(calls))
+        most = await asyncio.to_thread(load.run, gateway.port, 2, folders[0])
+        half = lone.load(gateway.port, most.requests / 2 / 2, SECONDS, seed=1)
+        rows["whole calls at half of that rate"] = await gateway.gaps(half)
     upstream = Upstream()
     async with await upstream.start():
         with Counted(folders[2], measured, upstream.port, "gaps") as gateway:
