@@ -171,6 +171,9 @@ class Params(NamedTuple):
     """A whole answer without a report has used `units` and nothing else; otherwise it is estimated."""
     are_units_estimated: bool = False
     """`units` are not exact."""
+    token_parts: units.Counts = ()
+    """What of `prompt_tokens` and of the output is sound or images, at most: of an answer without a report, where the
+    model has no price for `units` and one for tokens. Empty: there is no such estimate."""
     lines: int = 0
     """Requests of a batch, of which the counts here are the sums; 0: it is no batch."""
     lines_endpoint: str = ""

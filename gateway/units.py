@@ -50,6 +50,9 @@ UNITS: Mapping[str, Unit] = {
     "seconds": Unit("Seconds of a video or a sound that a task makes."),
 }
 
+ALL = 2**53
+"""More than any count: with `within`, all tokens of the prompt or of the completion."""
+
 _ORDER = {name: place for place, name in enumerate(UNITS)}
 
 

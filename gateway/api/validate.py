@@ -71,7 +71,7 @@ def restrict(params: Params, key: Limits, model: Limits) -> Params:
             _refuse_beyond(_with_config(params.document.members), limits, owner)
             if limits.max_audio_s is not None:
                 _refuse_long_audio(params, limits.max_audio_s, owner)
-    if params.output_limit is not None or params.default_output == 0:
+    if params.output_limit is not None or params.default_output == 0 or params.is_usage_known:
         return params
     bounds = [limits.max_tokens for limits in (key, model) if limits.max_tokens is not None]
     return params._replace(output_limit=min(bounds), is_output_limit_added=True) if bounds else params

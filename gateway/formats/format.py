@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from gateway.api.multipart import FormPart
@@ -44,6 +45,8 @@ class ScanInput(NamedTuple):
     clean: Callable[[str], str] = str
     """Removes the gateway's own texts from what is not part of the answer."""
     allows: AllowsReport = allow_any
+    members: Mapping[str, Any] = MappingProxyType({})
+    """Of the request's body."""
 
 
 class Scan(Protocol):

@@ -90,6 +90,7 @@ def _params(document: Document, body: ImageGeneration | ImageVariation, images: 
         units=units.counts({"images": n}),
         variant=f"{quality or 'auto'}-{body.size or 'auto'}",
         is_usage_known=True,
+        token_parts=units.counts({"image_in": LARGEST_INPUT_TOKENS * images, "image_out": units.ALL}),
     )
 
 

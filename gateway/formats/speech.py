@@ -1,7 +1,8 @@
 """OpenAI's speech (openai-openapi, CreateSpeechRequest): JSON in, audio out, passed on as it comes.
 
-Audio carries no usage. The characters of `input` are known exactly, and are what tts-1 costs; of a model with a price
-for tokens only, the cost is unknown. With `stream_format: sse` the usage is in the event `speech.audio.done`.
+Audio carries no usage. The characters of `input` are known exactly, and are what tts-1 costs. Of a model with a price
+for tokens only, audio tokens are estimated from the length of the audio where it can be read, else from the
+text. With `stream_format: sse` the usage is in the event `speech.audio.done`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, Tag
 
 from gateway import units
-from gateway.api import prompt_tokens, validate
+from gateway.api import audio_length, prompt_tokens, validate
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import AnyObject, Body, Name, one_of
 from gateway.errors import GatewayError
@@ -24,6 +25,21 @@ from .passed_scan import PassedScan
 
 MAX_INPUT = 4096
 """Characters (CreateSpeechRequest, `input`, `instructions`)."""
+
+MS_PER_TOKEN = 50
+"""Of audio that a model made (OpenAI's guide "Managing costs" of Realtime). gpt-4o-mini-tts was billed 5,392 tokens for
+268 s (s-anand.net, "OpenAI TTS cost")."""
+
+AUDIO_TOKENS_PER_BYTE = 1.5
+"""Of the text in UTF-8, at normal speed. The same source has 1.32 for English. Letters of other scripts have more bytes
+and take longer, a syllable of Chinese or Japanese about 200 ms: 1.3. Digits and abbreviations take up to three times as
+long."""
+
+PCM_BYTES_PER_S = 48_000
+"""`response_format: pcm` is 16 bits at 24 kHz, without a header (OpenAI's guide "Text to speech")."""
+
+HEAD_BYTES = 8192
+"""Of the audio, in which its header is read."""
 
 
 class Speech(Body):
@@ -37,16 +53,18 @@ class Speech(Body):
 
 def _read(document: Document, body: Speech, count: Counter | None) -> Params:
     characters = units.counts({"characters": len(body.input)})
+    slowness = 1 / min(1.0, body.speed or 1.0)  # not every model speaks faster when asked to
     return Params(
         document=document,
         model=body.model,
         stream=True,
-        prompt_tokens=prompt_tokens.prompts(body.input).tokens,
-        default_output=0,
+        prompt_tokens=prompt_tokens.of_texts((body.input, body.instructions or ""), ""),
+        default_output=int(AUDIO_TOKENS_PER_BYTE * slowness * len(body.input.encode("utf-8", "surrogatepass"))) + 1,
         output_param="input",
         prompt_param="input",
         units=characters,
         is_usage_known=True,
+        token_parts=units.counts({"audio_out": units.ALL}),
     )
 
 
@@ -57,8 +75,36 @@ def _reported(report: Any) -> Usage | None:
     return Usage(*tokens, source="reported", more=units.counts({"audio_out": tokens[1]}))
 
 
-def _scan(asked: ScanInput) -> PassedScan:
-    return PassedScan(_reported)
+class SpeechScan(PassedScan):
+    """Follows the audio, and measures it by its own header."""
+
+    def __init__(self, asked: ScanInput) -> None:
+        super().__init__(_reported)
+        wanted = asked.members
+        self._is_pcm = wanted.get("response_format") == "pcm" and wanted.get("stream_format") != "sse"
+        self._head = b""
+        self._size = 0
+
+    def feed(self, data: bytes) -> tuple[bytes, bool]:
+        if len(self._head) < HEAD_BYTES:
+            self._head += data[: HEAD_BYTES - len(self._head)]
+        self._size += len(data)
+        return super().feed(data)
+
+    def delivered_tokens(self) -> int:
+        """Tokens of the audio that has come; 0: its length is not known."""
+        if self._is_pcm:
+            length_ms: int | None = -(-1000 * self._size // PCM_BYTES_PER_S)
+        else:
+            length_ms = audio_length.length_ms(self._read_at, self._size)
+        return -(-(length_ms or 0) // MS_PER_TOKEN)
+
+    def _read_at(self, place: int, count: int) -> bytes:
+        """So many bytes, without those of the middle, of which nothing is kept."""
+        end = place + count
+        tail = self._tail[max(0, len(self._head) + len(self._tail) - self._size) :]
+        begin = self._size - len(tail)
+        return self._head[place:end] + tail[max(0, place - begin) : max(0, end - begin)]
 
 
 def _no_event(error: GatewayError, scan: object, request_id: str) -> None:
@@ -73,7 +119,7 @@ SPEECH = Format(
     read=partial(validate.read, validate.Rules(Speech, _read)),
     facts=openai.facts,
     usage=_reported,
-    scan=_scan,
+    scan=SpeechScan,
     is_binary=True,
     error_event=_no_event,
     keepalive=b"",

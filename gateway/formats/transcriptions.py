@@ -32,8 +32,8 @@ LOWEST_BYTES_PER_S = 2_000
 """Of audio in a file without a length: 16 kbit/s, the lowest usual bit rate of speech."""
 
 AUDIO_TOKENS_PER_S, TEXT_TOKENS_PER_S = 10, 5
-"""What is reserved for models that charge tokens. OpenAI counts a token for 100 ms of audio; fast speech has four words
-a second."""
+"""What is reserved for models that charge tokens, and charged where the answer reports none. OpenAI counts a token for
+100 ms of audio; fast speech has four words a second."""
 
 TEXTS = frozenset({"text", "srt", "vtt"})
 """Values of `response_format` whose answer is no JSON."""
@@ -81,6 +81,7 @@ def _finish(document: Document, body: Translation, files: Sequence[UploadedFile]
         units=units.counts({"audio_ms": audio_ms}),
         is_usage_known=True,
         are_units_estimated=measured is None,
+        token_parts=units.counts({"audio_in": AUDIO_TOKENS_PER_S * seconds}),
     )
 
 

@@ -273,7 +273,9 @@ is reserved, never less."""
 
 
 def _may_use(call: Call, price: Price, unit: str) -> bool:
-    document = call.params.document
+    params, document = call.params, call.params.document
+    if params.token_parts and unit in dict(params.token_parts):
+        return True
     if unit not in _WORDS or document.large is not None or document.form is not None:  # whose text was not kept
         return True
     if unit == "cache_write" and not price.cache_write_on_request:

@@ -9,6 +9,8 @@
    (`_unseen`).
 3. `none` means that the attempt cannot have cost anything: see `Ending`.
 4. Several attempts of one call are several costs: accounting/call_log.py adds them.
+5. Sound and images without a report are counted in characters, seconds or images. Where the model has a price for
+   tokens only, tokens are charged instead, marked `estimated` (`_in_priced_units`).
 
 Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else by formats/token_rule.py, at
 least one token for each event with text. What cannot be known: output that an upstream generated after the last event
@@ -27,14 +29,16 @@ The ceilings bound usage reports. They are generous, so that no true report exce
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from gateway import units
 from gateway.formats import FORMATS, reported_usage, token_rule
 from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, added_tokens
 from gateway.formats.format import NO_TEXT, Scan
-from gateway.quota import windows
+from gateway.quota import pricing, windows
 from gateway.records import Call, Failure, Fault, Phase, Usage
 
 from . import reasoning_models
@@ -128,7 +132,10 @@ class SentRequest(NamedTuple):
 
     def texts_of(self, body: bytes) -> list[bytes]:
         """The generated texts in an answer to it, as in its JSON."""
-        texts = FORMATS[self.call.endpoint].texts
+        spec = FORMATS[self.call.endpoint]
+        if spec.is_text is not None and spec.is_text(self.call.params):
+            return [json.dumps(body.decode("utf-8", "replace"), ensure_ascii=False)[1:-1].encode()]
+        texts = spec.texts
         return [] if texts is NO_TEXT else texts.findall(body)
 
     def count(self, texts: Iterable[bytes]) -> int:
@@ -196,7 +203,9 @@ def estimate(sent: SentRequest, ending: Ending, shown: Shown) -> Usage:
         return Usage()
     known = sent.call.params.known_usage
     if known is not None and shown.report is None:
-        return known if ending is Ending.WHOLE else known._replace(source="estimated")
+        if ending is Ending.WHOLE:
+            return _in_priced_units(sent.call, known, shown.tokens)
+        return _in_priced_units(sent.call, known._replace(source="estimated"), max(shown.tokens, sent.reserved_output))
     call, report = sent.call, reported_usage.coherent(shown.report or Usage())
     completion = max(shown.tokens, shown.events)
     if sent.output_limit is not None:
@@ -295,7 +304,21 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
     is_of_something = usage.completion_tokens > 0 or call.params.default_output == 0
     if not (usage.prompt_tokens or usage.more) and is_of_something and call.params.prompt_tokens:
         usage = usage._replace(prompt_tokens=call.params.prompt_tokens, source="estimated")
+    if call.params.token_parts and not (usage.prompt_tokens or usage.completion_tokens):
+        usage = _in_priced_units(call, usage)
     return Charge(usage, doubts)
+
+
+def _in_priced_units(call: Call, counted: Usage, made: int = 0) -> Usage:
+    """What was counted; where the model has a price for tokens only, an estimate of these: the prompt, and the output
+    that was seen (`made`), else all that was reserved."""
+    params, price = call.params, call.model.price
+    if not params.token_parts or price is None or pricing.cost_nusd(price, counted, call.started) is not None:
+        return counted
+    prompt, output = params.prompt_tokens, made or windows.output_limit(call) * params.candidates
+    parts = units.within(params.token_parts, prompt, output)
+    tokens = Usage(prompt, output, source="estimated", more=parts, variant=counted.variant)
+    return counted if pricing.cost_nusd(price, tokens, call.started) is None else tokens
 
 
 def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:

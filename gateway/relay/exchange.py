@@ -108,7 +108,9 @@ class Exchange:
         params, make_scan = self.attempt.call.params, self.attempt.format.scan
         if head.status == 200 and params.stream and make_scan is not None and self._is_stream(head):
             clean, sent = partial(refusal.cleaned, hide=self.attempt.hidden), self.attempt.sent
-            self.scan = make_scan(ScanInput(params.choices, params.include_usage, sent.count_texts, clean, sent.allows))
+            members = params.document.members
+            asked = ScanInput(params.choices, params.include_usage, sent.count_texts, clean, sent.allows, members)
+            self.scan = make_scan(asked)
             return
         if head.status == 200 and self.attempt.format.facts_reader is not None:
             self.facts_reader = self.attempt.format.facts_reader()

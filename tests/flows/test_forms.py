@@ -98,6 +98,16 @@ def test_text_is_charged_by_the_length_of_the_file(house: Gateway, upstream: Sta
     assert charged(house, got) == (0, 0, {"audio_ms": 2500}, "reported", pytest.approx(0.00025))
 
 
+def test_text_of_a_model_with_a_price_for_tokens_is_estimated(house: Gateway, upstream: Stage) -> None:
+    upstream.play(answer(b"Hello, world\n", headers=[("Content-Type", "text/plain")]), ok_json(TEXT), ok_json(TEXT))
+    fields = [("model", "mini"), ("file", SOUND)]
+    got = send(house, form(*fields, ("response_format", "text")))
+    assert charged(house, got) == (30, 6, {"audio_in": 30}, "estimated", pytest.approx(30 * 6e-6 + 6 * 10e-6))
+    got = send(house, form(*fields, ("prompt", "Hello")))  # JSON without a report: five tokens of text a second
+    cost = pytest.approx(2 * 2.5e-6 + 30 * 6e-6 + 15 * 10e-6)
+    assert charged(house, got) == (32, 15, {"audio_in": 30}, "estimated", cost)
+
+
 def test_the_length_of_a_file_without_one_is_estimated(house: Gateway, upstream: Stage) -> None:
     upstream.play(ok_json(TEXT))
     got = send(house, form(("model", "whisper-1"), ("file", b"?" * 30_000)))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Stage, StartsGateways
+from tests.fakes.forms import mp3, ogg, wav
 from tests.fakes.scripted import answer, error_json, ok_json, raw
 
 from .house import Gateway, eventually, key, secret, settings
@@ -23,6 +24,8 @@ MODELS: dict[str, Any] = {
     },
     "tts-1": {"endpoints": ["speech"], "price": {"characters_per_million": 15}},
     "gpt-4o-mini-tts": {"endpoints": ["speech"], "price": {"input": 0.6, "audio_out": 12}, "unpriced": "allow"},
+    "gpt-image-mini": {"endpoints": ["images"], "price": {"input": 2, "output": 8, "image_out": 8}},
+    "unknown-tts": {"endpoints": ["speech"], "price": None, "unpriced": "allow"},
     "gpt-4o": {"endpoints": ["chat"], "max_output_tokens": 100},
 }  # fmt: skip
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -34,7 +37,8 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     models = {name: {"routes": ROUTES, **rest} for name, rest in MODELS.items()}
     keys = [
         key("alice"), key("narrow", models=["gpt-*"]), key("poor", quotas=[{"usd": 0.1, "per": "month"}]),
-        key("none", quotas=[{"usd": 0.001, "per": "month"}]),
+        key("none", quotas=[{"usd": 0.001, "per": "month"}]), key("speaker", quotas=[{"usd": 0.1, "per": "month"}]),
+        key("curt", limits={"max_tokens": 10}),
     ]  # fmt: skip
     return gateways(settings(theatre.url, keys=keys, models=models))
 
@@ -112,6 +116,60 @@ def test_speech_is_passed_on_and_its_characters_are_charged(house: Gateway, upst
     assert charged(house, got) == (0, 0, {"characters": len(WORDS)}, "reported", pytest.approx(len(WORDS) * 15e-6))
 
 
+AUDIO = [("Content-Type", "audio/mpeg")]
+SPOKEN = {"model": "gpt-4o-mini-tts", "input": WORDS, "voice": "alloy"}
+LETTERS = len(WORDS.encode())
+
+
+@pytest.mark.parametrize(
+    ("more", "sound", "tokens"),
+    [
+        ({"response_format": "pcm"}, bytes(48_000 * 2 + 1), 41),  # 2 s and a byte
+        ({"response_format": "wav"}, wav(30), 600),
+        ({}, mp3(1000), 522),  # 26.07 s
+        ({"response_format": "opus"}, ogg(7), 140),
+        ({"response_format": "aac"}, b"\xff\xf1" + bytes(50_000), int(1.5 * LETTERS) + 1),  # no length: by the text
+        ({"speed": 0.5}, b"?" * 100, 3 * LETTERS + 1),
+        ({"speed": 4}, b"?" * 100, int(1.5 * LETTERS) + 1),
+        ({"response_format": "pcm", "stream_format": "sse"}, bytes(96_000), int(1.5 * LETTERS) + 1),
+    ],
+)
+def test_speech_of_a_model_with_a_price_for_tokens_is_estimated(
+    house: Gateway, upstream: Stage, more: Any, sound: bytes, tokens: int
+) -> None:
+    upstream.play(answer(sound, headers=AUDIO))
+    got = house.post("/v1/audio/speech", SPOKEN | more)
+    assert (got.status, got.body) == (200, sound)
+    prompt = -(-LETTERS // 4)
+    cost = pytest.approx(prompt * 0.6e-6 + tokens * 12e-6)
+    assert charged(house, got) == (prompt, tokens, {"audio_out": tokens}, "estimated", cost)
+
+
+def test_speech_draws_its_audio_tokens_on_a_quota_of_money(house: Gateway, upstream: Stage) -> None:
+    sound = wav(150)  # 3,000 tokens: $0.036 of $0.10
+    upstream.play(*[answer(sound, headers=AUDIO)] * 4)
+    body = SPOKEN | {"input": "x" * 2400}  # 3,601 tokens are reserved for it: $0.044
+    assert [house.post("/v1/audio/speech", body, key="speaker").status for _ in range(3)] == [200, 200, 429]
+    (row,) = [each for each in house.admin("quotas", key="speaker").json["data"] if each["unit"] == "usd"]
+    assert (row["used"], row["reserved"]) == (pytest.approx(2 * (600 * 0.6e-6 + 3000 * 12e-6)), 0)
+
+
+def test_speech_without_a_price_keeps_its_characters(house: Gateway, upstream: Stage) -> None:
+    upstream.play(answer(wav(3), headers=AUDIO))
+    got = house.post("/v1/audio/speech", SPOKEN | {"model": "unknown-tts"})
+    assert charged(house, got) == (0, 0, {"characters": len(WORDS)}, "reported", None)
+
+
+def test_images_without_a_report_are_estimated_where_only_tokens_have_a_price(house: Gateway, upstream: Stage) -> None:
+    upstream.play(*[ok_json(IMAGES)] * 2)
+    body = {"model": "gpt-image-mini", "prompt": "a cat", "n": 2}
+    tokens = 2 * 8192
+    for who in ("alice", "curt"):  # max_tokens of a key limits text alone
+        got = house.post("/v1/images/generations", body, key=who)
+        cost = pytest.approx(2 * 2e-6 + tokens * 8e-6)
+        assert charged(house, got) == (2, tokens, {"image_out": tokens}, "estimated", cost)
+
+
 def test_speech_as_events_has_its_usage_in_the_last_one(house: Gateway, upstream: Stage) -> None:
     done = {"type": "speech.audio.done", "usage": {"input_tokens": 20, "output_tokens": 500, "total_tokens": 520}}
     events = b'data: {"type": "speech.audio.delta", "audio": "AAAA"}\n\ndata: ' + json.dumps(done).encode() + b"\n\n"
@@ -135,6 +193,17 @@ def test_speech_that_breaks_off_ends_as_an_incomplete_message(house: Gateway, up
     row = eventually(lambda: house.calls(limit=1)[0])
     assert (row["ended"], row["truncated"], row["usage_source"]) == ("error", True, "estimated")
     assert row["units"] == {"characters": len(WORDS)}
+
+
+def test_speech_of_a_token_price_that_breaks_off_is_charged_as_reserved(house: Gateway, upstream: Stage) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: audio/wav\r\nTransfer-Encoding: chunked\r\n\r\n"
+    upstream.play(raw(head + b"%x\r\n%b\r\n" % (len(wav(0.1)), wav(0.1)), then_close=True))
+    with house.connect() as client:
+        client.post("/v1/audio/speech", json.dumps(SPOKEN).encode(), secret("alice"))
+        client.read_until(b"RIFF")
+        row = eventually(lambda: house.calls(limit=1)[0])
+    tokens = int(1.5 * LETTERS) + 1
+    assert (row["ended"], row["usage_source"], row["completion_tokens"]) == ("error", "estimated", tokens)
 
 
 def test_an_error_of_speech_is_json(house: Gateway, upstream: Stage) -> None:
