@@ -116,6 +116,11 @@ def named(settings: Settings, why: str) -> str:
     return why if settings.shown_url in why else f"{settings.shown_url}: {why}"
 
 
+def warn(text: str) -> None:
+    """Say what has to be known of something that was done."""
+    print(f"gateway: warning: {text}", file=sys.stderr)
+
+
 def fail(*lines: str, code: int = 1) -> int:
     """Say what is wrong, each in one line; returns the exit code."""
     for line in lines:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from gateway.keys.registry import CreatedKey, Registry
 from gateway.reports.registry import KEYS, KEYS_IN_TABLE, format_one
 from gateway.reports.table import format_json
 
-from .common import PAGE, UsageError
+from .common import PAGE, UsageError, warn
 from .key_settings import add_settings, settings_of
 from .place import RemoteGateway
 from .registry import (
@@ -198,7 +197,7 @@ def _delete(args: argparse.Namespace, place: Place) -> str:
 def _told(args: argparse.Namespace, issued: CreatedKey, what: str) -> str:
     """A key and its secret, which is alone in the last line. Warnings go to standard error."""
     for warning in issued.warnings:
-        print(f"gateway: warning: {warning}", file=sys.stderr)
+        warn(warning)
     if args.shape == "json":
         return format_json(issued.key | {"secret": issued.secret})
     if args.shape == "quiet":

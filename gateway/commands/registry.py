@@ -21,14 +21,14 @@ from typing import Any, TypeVar, cast
 from gateway.config import Config
 from gateway.config.quantities import QUOTA_EXAMPLES
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.keys.decisions import Decisions
+from gateway.keys.decisions import changes_of_command
 from gateway.keys.registry import Page, Registry
 from gateway.quota.notation import NONE, Named, merged_quotas, read_limit, read_names, read_quota, read_since
 from gateway.reports.registry import Column, format_csv, format_one, format_table
 from gateway.reports.table import format_json
-from gateway.store import StoreMisconfigured, StoreUnavailable
+from gateway.store import Store, StoreMisconfigured, StoreUnavailable
 
-from .common import UsageError, fail, missing, named, on_store, put
+from .common import UsageError, fail, missing, named, on_store, put, warn
 from .place import RemoteGateway, add_place, on_gateway
 
 T = TypeVar("T")
@@ -55,10 +55,12 @@ def carry_out(place: Place, deed: Action[T], *, makes_store: bool = True) -> T:
             print(f"gateway: there is no {file} yet", file=sys.stderr)
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="gateway-empty-"))
             settings = settings.model_copy(update={"url": f"embedded:{folder}"})
-        return on_store(
-            settings,
-            lambda store: deed(Registry(store, lambda: config, decisions=Decisions.of_command(store, config.store))),
-        )
+
+        def on_registry(store: Store) -> Awaitable[T]:
+            registry = Registry(store, lambda: config, changes=changes_of_command(store, config.store))
+            return deed(registry.warning(warn))
+
+        return on_store(settings, on_registry)
 
 
 async def every_row(turn: Callable[[str], Awaitable[Page]]) -> list[dict[str, Any]]:

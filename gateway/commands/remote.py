@@ -16,7 +16,7 @@ from gateway.config.sections import is_safe_url
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.keys.registry import CreatedKey, Page, Shown
 
-from .common import newest_rows
+from .common import newest_rows, warn
 from .place import RemoteGateway
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class RemoteRegistry:
 
     async def update_key(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
         """As `Registry.update_key`."""
-        return await self._ask("PATCH", _key(name), changes)
+        return await self._change("PATCH", _key(name), changes)
 
     async def rotate_key(self, name: str, overlap_s: float, actor: str) -> CreatedKey:
         """As `Registry.rotate_key`."""
@@ -74,25 +74,25 @@ class RemoteRegistry:
 
     async def pause_key(self, name: str, role: str, takes_over: Callable[[str], bool], actor: str) -> Shown:
         """As `Registry.pause_key`; the role is that of the token."""
-        return await self._ask("POST", f"{_key(name)}/pause")
+        return await self._change("POST", f"{_key(name)}/pause")
 
     async def resume_key(self, name: str, check: Callable[[str], None], actor: str) -> Shown:
         """As `Registry.resume_key`; the role is that of the token."""
-        return await self._ask("POST", f"{_key(name)}/resume")
+        return await self._change("POST", f"{_key(name)}/resume")
 
     async def revoke_key(self, name: str, actor: str) -> Shown:
         """As `Registry.revoke_key`."""
-        return await self._ask("DELETE", _key(name))
+        return await self._change("DELETE", _key(name))
 
     async def delete_key(self, name: str, actor: str) -> None:
         """As `Registry.delete_key`."""
-        await self._ask("POST", f"{_key(name)}/delete")
+        await self._change("POST", f"{_key(name)}/delete")
 
     # ----------------------------------------------------------------------------------------------------------- teams
 
     async def create_team(self, wish: Mapping[str, Any], actor: str) -> Shown:
         """As `Registry.create_team`."""
-        return await self._ask("POST", "teams", wish)
+        return await self._change("POST", "teams", wish)
 
     async def list_teams(self, after: str = "", limit: int = 100) -> Page:
         """As `Registry.list_teams`."""
@@ -104,21 +104,21 @@ class RemoteRegistry:
 
     async def update_team(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
         """As `Registry.update_team`."""
-        return await self._ask("PATCH", _team(name), changes)
+        return await self._change("PATCH", _team(name), changes)
 
     async def delete_team(self, name: str, actor: str) -> None:
         """As `Registry.delete_team`."""
-        await self._ask("DELETE", _team(name))
+        await self._change("DELETE", _team(name))
 
     # --------------------------------------------------------------------------------------------- windows and reports
 
     async def reset_quotas(self, scope: str, which: Mapping[str, Any], actor: str) -> list[Shown]:
         """As `Registry.reset_quotas`."""
-        return _rows(await self._ask("POST", f"{_owner(scope)}/reset", which))
+        return _rows(await self._change("POST", f"{_owner(scope)}/reset", which))
 
     async def top_up(self, scope: str, grant: Mapping[str, Any], actor: str) -> list[Shown]:
         """As `Registry.top_up`."""
-        return _rows(await self._ask("POST", f"{_owner(scope)}/top_up", grant))
+        return _rows(await self._change("POST", f"{_owner(scope)}/top_up", grant))
 
     async def audit(self, limit: int = 100, before: str | None = None) -> Page:
         """As `Registry.audit`."""
@@ -151,6 +151,13 @@ class RemoteRegistry:
     async def _page(self, path: str, **query: Any) -> Page:
         found = await self._ask("GET", path + _query(**query))
         return Page(_rows(found), found.get("next"))
+
+    async def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Shown:
+        """As `_ask`; warnings of the change are written to standard error."""
+        found = await self._ask(method, path, body)
+        for warning in found.pop("warnings", ()):
+            warn(str(warning))
+        return found
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Shown:
         """The JSON of a good answer. Raises `GatewayError`."""

@@ -97,9 +97,12 @@ class DecisionFile:
         raise OSError(errno.EIO, "its first line is damaged; move the file away and restart", str(self._path))
 
     @property
-    def is_writable(self) -> bool:
-        """Whether there is a file that this process may write."""
-        return os.access(self._path, os.R_OK | os.W_OK)
+    def obstacle(self) -> str | None:
+        """Why this process cannot add a change; None: it can."""
+        path = self._path.absolute()
+        if not os.access(path.parent, os.X_OK) or not path.exists():
+            return f"{path} is not there, or may not be seen by this user"
+        return None if os.access(path, os.R_OK | os.W_OK) else f"{path} may not be written by this user"
 
     def create(self) -> None:
         """Make the file where there is none. Raises `OSError`."""

@@ -9,6 +9,9 @@ operator has seen succeed. So:
    first, merged into the documents that the store has now (`restoration.py`), and logged again in the audit log.
 
 Changes whose outcome was not known to the operator are not made again.
+
+A command makes its changes on the store itself. It uses the journal of the gateway on its machine, where it may write
+that; otherwise its author reads that no gateway makes the change again.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from gateway.config import StoreSettings
 from gateway.store import KeyStore, Store, StoreChange, StoreUnavailable
@@ -34,6 +37,45 @@ NOTHING = StoreChange("overlay", "", None, None, "")
 """Changes no document: it only takes the number of a change to the store."""
 
 Restored = Literal["restored", "failed"]
+
+Warn = Callable[[str], None]
+"""Is given what the author of a change has to know of how safely it is kept."""
+
+
+class Changes(Protocol):
+    """Where changes are made."""
+
+    async def change(self, change: StoreChange, warn: Warn) -> bool:
+        """As `KeyStore.change`."""
+
+
+class SafeChanges:
+    """Changes of a store that loses none that it has acknowledged."""
+
+    def __init__(self, store: KeyStore) -> None:
+        self._store = store
+
+    async def change(self, change: StoreChange, warn: Warn) -> bool:
+        """As `Changes.change`."""
+        return await self._store.change(change)
+
+
+class ChangesWithoutJournal:
+    """Changes of a command that has no decision journal, and why."""
+
+    def __init__(self, store: KeyStore, why: str) -> None:
+        self._store = store
+        self._why = why
+
+    async def change(self, change: StoreChange, warn: Warn) -> bool:
+        """As `Changes.change`."""
+        if applied := await self._store.change(change):
+            warn(
+                f"the change of {change.kind} {change.name} is in no decision journal: {self._why}. If the store loses"
+                f" it{', which has it on no replica yet' if await self._store.is_replicated() is False else ''}, no"
+                " gateway makes it again. Make changes through a running gateway (--url), or on its machine as its user"
+            )
+        return applied
 
 
 class Decisions:
@@ -57,21 +99,15 @@ class Decisions:
         file.create()
         return cls(store, file, note)
 
-    @classmethod
-    def of_command(cls, store: Store, settings: StoreSettings) -> Decisions | None:
-        """Those of the gateway on this machine, for a command beside it; None where there is none."""
-        file = DecisionFile.of(Path(settings.journal_dir), settings.origin)
-        return cls(store, file, lambda outcome, number: None) if store.may_forget and file.is_writable else None
-
-    async def change(self, change: StoreChange) -> bool:
-        """As `KeyStore.change`; a change that was applied is in the journal as well."""
+    async def change(self, change: StoreChange, warn: Warn) -> bool:
+        """As `Changes.change`; a change that was applied is in the journal as well."""
         try:
             async with self._file.locked():
-                return await self._change(change)
+                return await self._change(change, warn)
         except OSError as error:
             raise StoreUnavailable(f"the decision journal cannot be used: {error}") from None
 
-    async def _change(self, change: StoreChange) -> bool:
+    async def _change(self, change: StoreChange, warn: Warn) -> bool:
         number = self._file.last + 1
         try:
             applied = await self._store.change(self._numbered(change, number))
@@ -82,17 +118,15 @@ class Decisions:
             try:
                 await asyncio.to_thread(self._file.append, Decision(number, change))
             except OSError as error:
-                log.error(
-                    "the change of %s %s is made, but is not in the decision journal: if the store loses it, it is not"
-                    " made again: %s",
-                    change.kind, change.name, error,
-                )  # fmt: skip
+                warn(
+                    f"the change of {change.kind} {change.name} is made, but is not in the decision journal: if the"
+                    f" store loses it, no gateway makes it again: {error}"
+                )
             if await self._store.is_replicated() is False:
-                log.warning(
-                    "the change of %s %s is on no replica of the store yet: if the store fails over now and loses it,"
-                    " this gateway makes it again",
-                    change.kind, change.name,
-                )  # fmt: skip
+                warn(
+                    f"the change of {change.kind} {change.name} is on no replica of the store yet: if the store fails"
+                    " over now and loses it, it is made again from the decision journal"
+                )
         return applied
 
     async def restore(self) -> None:
@@ -158,3 +192,14 @@ class Decisions:
             log.error("the lost change of %s %s cannot be made again: %s", change.kind, change.name, reason)
         self._note("restored" if is_made else "failed", 1)
         return is_made
+
+
+def changes_of_command(store: Store, settings: StoreSettings) -> Changes:
+    """Where a command on the store itself makes its changes: with the journal of the gateway on this machine, if it is
+    needed and this process may write it."""
+    if not store.may_forget:
+        return SafeChanges(store)
+    file = DecisionFile.of(Path(settings.journal_dir), settings.origin)
+    if (obstacle := file.obstacle) is not None:
+        return ChangesWithoutJournal(store, obstacle)
+    return Decisions(store, file, lambda outcome, number: None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from gateway.chunked import in_chunks, portions
 from gateway.config import Config, ConfigError, FileKey, Team
@@ -15,8 +17,10 @@ from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, format_time
 from gateway.records import Window, WindowStatus
 from gateway.store import DocumentKind, KeyStore, ReportScope, StoreChange
 
-from .decisions import Decisions
+from .decisions import Changes, SafeChanges, Warn
 from .key_index import PAGE, READ_AT_ONCE, KeyGroup, KeyIndex
+
+log = logging.getLogger("gateway")
 
 Shown = dict[str, Any]
 
@@ -69,7 +73,7 @@ class AuditEvent(NamedTuple):
 class Documents:
     """Reads documents, and writes them if they were not changed meanwhile.
 
-    `config` returns the current configuration.
+    `config` returns the current configuration. Warnings of how safely a change is kept go to the log.
     """
 
     def __init__(
@@ -77,13 +81,21 @@ class Documents:
         store: DocumentStore,
         config: Callable[[], Config],
         clock: Callable[[], float] = time.time,
-        decisions: Decisions | None = None,
+        changes: Changes | None = None,
     ) -> None:
         self._store = store
-        self._changes = store if decisions is None else decisions
+        self._changes = SafeChanges(store) if changes is None else changes
+        self.warn: Warn = log.warning
+        """Where warnings of this registry's changes go."""
         self._config = config
         self._clock = clock
         self._index = KeyIndex(store)
+
+    def warning(self, warn: Warn) -> Self:
+        """The same, with warnings that go there."""
+        same = copy.copy(self)
+        same.warn = warn
+        return same
 
     async def teams(self) -> Mapping[str, Team]:
         """All teams by name; what the file says counts."""
@@ -157,7 +169,7 @@ class Documents:
         """Raises `Conflict` where the document is not `before` any more."""
         audit = json.dumps({"time": format_time(self._clock()), **doing._asdict()})
         change = StoreChange(kind, name, before, after, audit, tuple(added), tuple(removed), tuple(resets))
-        if await self._changes.change(change):
+        if await self._changes.change(change, self.warn):
             return
         if before is None and kind != "overlay":
             raise exists(kind, name)

@@ -125,7 +125,7 @@ async def build(
         capacity = Capacity(config.server, config.uploads)
         refusals = RefusalLog(store)
         door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add)
-        registry = Registry(store, lambda: live.parts.config, decisions=decisions)
+        registry = Registry(store, lambda: live.parts.config, changes=decisions)
         persons = PersonTokens(registry)
         plane = DataPlane(status, capacity, large_bodies, persons)
         stored = [

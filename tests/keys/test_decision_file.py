@@ -36,6 +36,16 @@ def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(tmp_path: P
     assert [(each.number, each.change) for each in reader.decisions] == [(1, change)]
 
 
+def test_what_keeps_a_command_from_the_journal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = DecisionFile.of(tmp_path / "journal", "redis://store")
+    assert "is not there" in str(file.obstacle)
+    file.create()
+    assert file.obstacle is None
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    assert str(file.obstacle).startswith(f"{tmp_path}/journal/decisions-")
+    assert "may not be written by this user" in str(file.obstacle)
+
+
 def inodes(folder: Path) -> set[int]:
     return {path.stat().st_ino for path in folder.iterdir()}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
@@ -54,6 +55,11 @@ SESSION = web.RequestKey("session", Session)
 SCOPE = web.RequestKey("scope", Scope)
 """Who makes the request, and what it may reach."""
 
+WARNINGS = web.RequestKey("warnings", list[str])
+"""What the author of a change has to know of how safely it is kept."""
+
+log = logging.getLogger("gateway")
+
 
 class AdminAccess(NamedTuple):
     """What all endpoints need: the registry, and the checks of tokens and sessions."""
@@ -74,6 +80,7 @@ class AdminAccess(NamedTuple):
             if scope is None or (who.role == "key" and not is_left_to_keys((method, path), by_key(request, who))):
                 raise Forbidden(not_allowed(who), code=None if who.role == "viewer" else "role_not_allowed")
             request[SCOPE] = scope
+            request[WARNINGS] = []
             for name in request.query:
                 if name not in parameters:
                     raise request_bodies.unknown(name, parameters, "query parameter")
@@ -86,6 +93,15 @@ class AdminAccess(NamedTuple):
                 raise Unavailable(said, code=StoreUnavailable.code) from None
 
         return enter
+
+    def changing(self, request: web.Request) -> Registry:
+        """The registry for a change: its warnings go to the log, and into the answer (`changed`)."""
+
+        def warn(text: str) -> None:
+            log.warning(text)
+            request[WARNINGS].append(text)
+
+        return self.registry.warning(warn)
 
     async def _check_targets(self, request: web.Request, scope: Scope) -> None:
         """Whether the keys and teams that path and query name are within the scope. What is not is answered as if it
@@ -266,6 +282,12 @@ def shape_of(query: Mapping[str, str]) -> str:
 def shown(row: Mapping[str, Any], status: int = 200) -> Whole:
     """One row. It may contain a secret, so caches must not store it."""
     return json_response(json.dumps(row).encode(), status, [("Cache-Control", "no-store")])
+
+
+def changed(request: web.Request, row: Mapping[str, Any], status: int = 200) -> Whole:
+    """The answer to a change, with its warnings."""
+    warnings = [*row.get("warnings", ()), *request[WARNINGS]]
+    return shown({**row, "warnings": warnings} if warnings else row, status)
 
 
 async def listed(rows: Iterable[Mapping[str, Any]]) -> Whole:

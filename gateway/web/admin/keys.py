@@ -17,7 +17,7 @@ from gateway.keys.member_keys import with_member_settings
 from gateway.keys.registry import CreatedKey
 
 from . import request_bodies
-from .common import SCOPE, AdminAccess, actor, page_limit_of, paged, parts_of, read, shown
+from .common import SCOPE, AdminAccess, actor, changed, page_limit_of, paged, parts_of, read, shown
 from .operations import MAX_ROWS
 
 OWN_ROTATION_S = 3600
@@ -64,8 +64,8 @@ class KeyEndpoints:
                 wish = await self._of_member(wish, scope, parts_of(request).config)
             else:
                 check_settings(wish, scope, is_new=True)
-            made = await self._registry.create_key(wish, actor(request))
-        return shown(_with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
+            made = await self._office.changing(request).create_key(wish, actor(request))
+        return changed(request, _with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
 
     async def _of_member(self, wish: dict[str, Any], scope: Scope, config: Config) -> dict[str, Any]:
         assert scope.who.owner is not None  # a key may not make keys
@@ -83,7 +83,8 @@ class KeyEndpoints:
         """Replace the settings that are named."""
         changes = await read(request, request_bodies.UpdateKey)
         check_settings(changes, request[SCOPE])
-        return shown(await self._registry.update_key(request.match_info["id"], changes, actor(request)))
+        registry = self._office.changing(request)
+        return changed(request, await registry.update_key(request.match_info["id"], changes, actor(request)))
 
     async def rotate_key(self, request: web.Request) -> web.StreamResponse:
         """A new secret: `{"overlap_s": 3600}`; without an overlap the one before is dead at once."""
@@ -91,7 +92,9 @@ class KeyEndpoints:
         overlap_s = read_duration_s(overlap_s) if isinstance(overlap_s, str) else overlap_s
         if request[SCOPE].who.role == "key":
             await self._check_rotation_by_key(request.match_info["id"], overlap_s)
-        return shown(_with_secret(await self._registry.rotate_key(request.match_info["id"], overlap_s, actor(request))))
+        registry = self._office.changing(request)
+        rotated = await registry.rotate_key(request.match_info["id"], overlap_s, actor(request))
+        return changed(request, _with_secret(rotated))
 
     async def _check_rotation_by_key(self, name: str, overlap_s: float) -> None:
         """Raises `Forbidden` where the key would have two secrets or a third one within an hour."""
@@ -112,7 +115,8 @@ class KeyEndpoints:
         def takes_over(paused_by: str) -> bool:
             return paused_by != role and may_resume(role, paused_by)
 
-        return shown(await self._registry.pause_key(request.match_info["id"], role, takes_over, actor(request)))
+        registry = self._office.changing(request)
+        return changed(request, await registry.pause_key(request.match_info["id"], role, takes_over, actor(request)))
 
     async def resume_key(self, request: web.Request) -> web.StreamResponse:
         """Let it call again."""
@@ -124,17 +128,19 @@ class KeyEndpoints:
                     f"This key was paused by the role {paused_by}, which has to resume it.", code="role_not_allowed"
                 )
 
-        return shown(await self._registry.resume_key(request.match_info["id"], check, actor(request)))
+        registry = self._office.changing(request)
+        return changed(request, await registry.resume_key(request.match_info["id"], check, actor(request)))
 
     async def delete_key(self, request: web.Request) -> web.StreamResponse:
         """Take it away, if it was never used."""
         name = request.match_info["id"]
-        await self._registry.delete_key(name, actor(request))
-        return shown({"object": "key", "id": name, "deleted": True})
+        await self._office.changing(request).delete_key(name, actor(request))
+        return changed(request, {"object": "key", "id": name, "deleted": True})
 
     async def revoke_key(self, request: web.Request) -> web.StreamResponse:
         """Refuse it for ever."""
-        return shown(await self._registry.revoke_key(request.match_info["id"], actor(request)))
+        registry = self._office.changing(request)
+        return changed(request, await registry.revoke_key(request.match_info["id"], actor(request)))
 
 
 def check_settings(wish: dict[str, Any], scope: Scope, *, is_new: bool = False) -> None:

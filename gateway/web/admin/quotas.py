@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from aiohttp import hdrs, web
 
 from . import request_bodies
-from .common import AdminAccess, actor, listed, read
+from .common import AdminAccess, actor, changed, read
 
 OWNERS: Mapping[str, str] = {
     "/admin/api/keys/{id}": "key:{id}",
@@ -26,7 +26,6 @@ class QuotaEndpoints:
 
     def __init__(self, office: AdminAccess) -> None:
         self._office = office
-        self._registry = office.registry
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
@@ -42,12 +41,14 @@ class QuotaEndpoints:
     async def reset(self, request: web.Request) -> web.StreamResponse:
         """Count nothing as used at present: `{"unit": "tokens", "per": "day", "model": "gpt-4*"}`, or all of them."""
         which = await read(request, request_bodies.ResetQuotas)
-        return await listed(await self._registry.reset_quotas(_scope(request), which, actor(request)))
+        rows = await self._office.changing(request).reset_quotas(_scope(request), which, actor(request))
+        return changed(request, {"data": rows})
 
     async def top_up(self, request: web.Request) -> web.StreamResponse:
         """More in the running day, week or month: `{"tokens": 100000, "per": "day"}`."""
         grant = await read(request, request_bodies.GrantTopUp)
-        return await listed(await self._registry.top_up(_scope(request), grant, actor(request)))
+        rows = await self._office.changing(request).top_up(_scope(request), grant, actor(request))
+        return changed(request, {"data": rows})
 
 
 def _scope(request: web.Request) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import hdrs, web
 
 from . import request_bodies
-from .common import SCOPE, AdminAccess, actor, page_limit_of, paged, read, shown
+from .common import SCOPE, AdminAccess, actor, changed, page_limit_of, paged, read, shown
 
 
 class TeamEndpoints:
@@ -35,9 +35,8 @@ class TeamEndpoints:
 
     async def create_team(self, request: web.Request) -> web.StreamResponse:
         """201, with the team."""
-        return shown(
-            await self._registry.create_team(await read(request, request_bodies.CreateTeam), actor(request)), 201
-        )
+        wish = await read(request, request_bodies.CreateTeam)
+        return changed(request, await self._office.changing(request).create_team(wish, actor(request)), 201)
 
     async def show_team(self, request: web.Request) -> web.StreamResponse:
         """One team."""
@@ -46,10 +45,11 @@ class TeamEndpoints:
     async def update_team(self, request: web.Request) -> web.StreamResponse:
         """Replace its quotas."""
         changes = await read(request, request_bodies.UpdateTeam)
-        return shown(await self._registry.update_team(request.match_info["name"], changes, actor(request)))
+        registry = self._office.changing(request)
+        return changed(request, await registry.update_team(request.match_info["name"], changes, actor(request)))
 
     async def delete_team(self, request: web.Request) -> web.StreamResponse:
         """Take it away, if no key belongs to it."""
         name = request.match_info["name"]
-        await self._registry.delete_team(name, actor(request))
-        return shown({"object": "team", "name": name, "deleted": True})
+        await self._office.changing(request).delete_team(name, actor(request))
+        return changed(request, {"object": "team", "name": name, "deleted": True})

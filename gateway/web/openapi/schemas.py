@@ -101,6 +101,11 @@ _ISSUED_KEY: Mapping[str, Schema] = {
     "secrets": _list(_exact(created_at=_TIME_OR_NULL, expires_at=_TIME_OR_NULL)),
 }  # fmt: skip
 
+_WARNINGS: Mapping[str, Schema] = {
+    "warnings": {**_list(_TEXT), "description": "In the answer to a change: what its author may have overlooked, and "
+                 "whether the store could still lose it."},
+}  # fmt: skip
+
 SCHEMAS: Mapping[str, Schema] = {
     "Error": _exact(error=_exact(message={**_TEXT, "minLength": 1}, type=_TEXT, param=_TEXT_OR_NULL,
                                  code=_TEXT_OR_NULL)),
@@ -143,11 +148,11 @@ SCHEMAS: Mapping[str, Schema] = {
         on_exceeded={"enum": ["deny", "shadow"]}, quotas=_list(named("Quota")),
     ),
     "Quotas": _exact(data=_list(_exact(key=_TEXT_OR_NULL, team=_TEXT_OR_NULL, **_QUOTA)), next=_TEXT_OR_NULL),
-    "Windows": _exact(data=_list(named("Quota"))),
-    "IssuedKey": _exact({"top_ups": _list(named("TopUpOf"))}, **_ISSUED_KEY),
+    "Windows": _exact(_WARNINGS, data=_list(named("Quota"))),
+    "IssuedKey": _exact({"top_ups": _list(named("TopUpOf")), **_WARNINGS}, **_ISSUED_KEY),
     "IssuedKeys": _exact(data=_list(named("IssuedKey")), next=_TEXT_OR_NULL),
     "NewKey": _exact(
-        {"warnings": _list(_TEXT)},
+        _WARNINGS,
         **_ISSUED_KEY, top_ups=_list(named("TopUpOf")),
         secret={**_TEXT, "pattern": f"^{SECRET_PATTERN}$"},
     ),
@@ -158,12 +163,12 @@ SCHEMAS: Mapping[str, Schema] = {
     "TopUpOf": _exact(
         unit={"enum": get_args(Unit)}, per=_TEXT, model=_TEXT_OR_NULL, window=_TEXT, amount=_AMOUNT,
     ),
-    "Team": _exact({"top_ups": _list(named("TopUpOf"))}, object={"const": "team"}, name=_TEXT,
+    "Team": _exact({"top_ups": _list(named("TopUpOf")), **_WARNINGS}, object={"const": "team"}, name=_TEXT,
                    quotas=_list(named("QuotaOf")), members={"anyOf": [named("MemberKeys"), {"type": "null"}]}, **_KEPT),
     "MemberKeys": _exact(max_keys=_COUNT, models=_list(_TEXT), by_key=_list(_TEXT)),
     "Teams": _exact(data=_list(named("Team")), next=_TEXT_OR_NULL),
-    "KeyGone": _exact(object={"const": "key"}, id=_TEXT, deleted={"const": True}),
-    "TeamGone": _exact(object={"const": "team"}, name=_TEXT, deleted={"const": True}),
+    "KeyGone": _exact(_WARNINGS, object={"const": "key"}, id=_TEXT, deleted={"const": True}),
+    "TeamGone": _exact(_WARNINGS, object={"const": "team"}, name=_TEXT, deleted={"const": True}),
     "Changes": _exact(
         data=_list(_exact(
             id=_TEXT, kind={"enum": ["key", "team", "gateway"]}, name=_TEXT, time=_TIME, actor=_TEXT, action=_TEXT,

@@ -44,12 +44,12 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, url: str) -> Gateway:
+def house(gateways: StartsGateways, theatre: Stage, url: str, tmp_path_factory: pytest.TempPathFactory) -> Gateway:
     theatre.play(always=ok_json({"choices": [], "usage": USAGE}))
     return gateways(
         settings(
             theatre.url,
-            store={"url": url},
+            store={"url": url, "journal_dir": str(tmp_path_factory.mktemp("journal"))},
             keys=[key("alice"), key("filed", team="filed")],
             teams={"filed": {"quotas": [{"usd": 500, "per": "month"}]}},
             models={COMPLETIONS: {"price": {"input": 1, "output": 2}}, CHAT: {"price": {"input": 1, "output": 2}}},
@@ -214,6 +214,7 @@ def test_rotate_overlaps_and_revoke_ends(house: Gateway, operator: Operator) -> 
 def test_windows_are_reset_and_topped_up(house: Gateway, operator: Operator) -> None:
     made = operator.says("keys create --id spender --requests 1/day --usd 1/month --quiet").strip()
     assert [use(house, made, max_tokens=5).status for _ in range(2)] == [200, 429]
+    assert len(house.calls("spender")) == 1  # now the file has it, where one worker writes behind
     told = operator.says("keys top-up spender --requests 1/day").splitlines()
     assert told[0].split()[-4:] == ["limit", "used", "reserved", "remaining"]
     assert told[2].split()[:3] == ["key:spender", "requests", "day"]
@@ -349,6 +350,21 @@ def test_a_key_of_the_file_is_revoked_before_the_gateway_starts(
     house = gateway(yaml.safe_load((tmp_path / "gateway.yaml").read_text()))
     assert house.get("/v1/models", key="filed").status == 401
     assert secret("filed") not in alone.says("keys show filed")
+
+
+def test_a_command_without_the_journal_of_a_gateway_says_so(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Nothing repeats its change if Redis loses it."""
+    path, journal_dir = tmp_path / "gateway.yaml", tmp_path / "elsewhere"
+    store = {"url": redis_server.url, "journal_dir": str(journal_dir)}
+    path.write_text(yaml.safe_dump(settings(NOWHERE, store=store)))
+    operator = Operator(path)
+    for line in ("keys create --id lonely", "keys revoke lonely", "teams create --name lonely", "keys pause alice"):
+        done = operator(line)
+        (said,) = done.stderr.splitlines()
+        assert done.returncode == 0
+        assert said.startswith("gateway: warning: the change of ")
+        assert f"is in no decision journal: {journal_dir}/decisions-" in said
+    assert operator("keys list").stderr == ""
 
 
 def test_a_store_that_is_away(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import RedisServer, wait_until
 from tests.fakes.scripted import ok_json
-from tests.flows.house import Gateway, key, secret, settings
+from tests.flows.house import ADMIN_TOKEN, Gateway, key, run, secret, settings
 from tests.flows.steering import Operator, until_all_know, until_all_say
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
@@ -105,21 +105,42 @@ def test_a_revoked_key_of_the_file_stays_revoked_after_an_empty_redis_and_a_rest
 NOT_REPLICATED = "is on no replica of the store yet"
 
 
-def test_a_change_that_no_replica_has_is_in_the_log(
+def test_the_author_of_a_change_that_no_replica_has_reads_so(
     gateway: StartsGateways, config: dict[str, Any], redis: RedisServer, tmp_path: Path
 ) -> None:
+    config["store"]["journal_dir"] = str(tmp_path / "journal")
     house = gateway(config)
     operator = Operator(house)
-    operator.create("without-replica")
+
+    def by_command(*arguments: str) -> str:
+        done = run("keys", *arguments, env={"GATEWAY_TOKEN": ADMIN_TOKEN})
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert "warnings" not in operator.done("POST", "keys", {"id": "without-replica", "quotas": QUOTA})
     with RedisServer(tmp_path / "replica", extra=[f"replicaof 127.0.0.1 {redis.port}"]) as replica:
         wait_until(lambda: "state=online" in redis.cli("INFO", "replication"), "the replica follows")
-        operator.create("on-the-replica")
+        assert "warnings" not in operator.done("POST", "keys", {"id": "on-the-replica", "quotas": QUOTA})
         wait_until(
             lambda: "on-the-replica" in replica.cli("ZRANGE", "{gateway}:1:names:key", 0, -1), "it has the change"
         )
         assert NOT_REPLICATED not in house.stderr
         replica.stop()
-        operator.create("not-on-the-replica")
-        assert house.stderr.count(NOT_REPLICATED) == 1
-        assert f"the change of key not-on-the-replica {NOT_REPLICATED}" in house.stderr
+        (warning,) = operator.done("POST", "keys", {"id": "not-on-the-replica", "quotas": QUOTA})["warnings"]
+        assert warning.startswith(f"the change of key not-on-the-replica {NOT_REPLICATED}")
+        assert house.stderr.count(warning) == house.stderr.count(NOT_REPLICATED) == 1
+        for method, path, body in (
+            ("PATCH", "keys/not-on-the-replica", {"max_parallel": 7}), ("POST", "keys/alice/reset", None),
+            ("POST", "keys/alice/top_up", {"requests": 90, "per": "day"}), ("DELETE", "keys/filed", None),
+            ("POST", "keys/alice/pause", None), ("POST", "keys/alice/resume", None),
+            ("POST", "keys/not-on-the-replica/rotate", None), ("POST", "keys/on-the-replica/delete", None),
+            ("POST", "teams", {"name": "red"}), ("PATCH", "teams/red", {"quotas": QUOTA}),
+            ("DELETE", "teams/red", None),
+        ):  # fmt: skip
+            (warning,) = operator.done(method, path, body)["warnings"]
+            assert NOT_REPLICATED in warning
+        warning = f"gateway: warning: the change of key by-command {NOT_REPLICATED}"
+        assert warning in by_command("create", "by-command", "--config", str(house.file))
+        assert warning in by_command("rotate", "by-command", "--url", house.url)
+        assert warning in by_command("revoke", "by-command", "--url", house.url)
         replica.cont()
