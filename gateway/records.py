@@ -163,6 +163,9 @@ class Params(NamedTuple):
     """The parameter that names it."""
     items: tuple[ItemRef, ...] = ()
     """Input items that an upstream may look up by their ids."""
+    account_bound_by: str = ""
+    """A digest of what the calls of a conversation have in common that only one account can go on with, because it
+    alone reads what it has encrypted; empty: any can."""
     is_kept: bool = False
     """The upstream keeps the answer under its id, which the gateway binds to the caller."""
     is_deferred: bool = False

@@ -230,6 +230,9 @@ class Messages(CountTokens):
     stop_sequences: list[str] | None = None
     metadata: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    fallbacks: Annotated[
+        Text | Annotated[list[dict[str, Any]], Tag("<array>")] | Null, one_of("'default' or an array of objects")
+    ] = None
 
 
 MIN_RESPONSE_TOKENS = 16
@@ -281,6 +284,7 @@ class Response(Body):
     include: list[Any] | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
+    moderation: dict[str, Any] | None = None
     safety_identifier: Annotated[str, Field(max_length=64)] | None = None
     prompt_cache_key: str | None = None
     user: str | None = None

@@ -16,7 +16,7 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.quota.limit_headers import anthropic_headers
 from gateway.records import Call, Usage
 
-from . import messages_request, messages_usage, openai
+from . import messages_request, messages_usage, openai, other_models
 from .format import Format, PlainFacts, Scan, no_usage
 from .messages_scan import MessagesScan
 
@@ -194,13 +194,7 @@ def _count_facts(body: bytes) -> PlainFacts:
 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
-    """The names that further models of the request have at the route's upstream."""
-    names: dict[str, str] = {}
-    for name, model in call.other_models:
-        there = next((each.model for each in model.routes if each.upstream == route.upstream), None)
-        if there is not None and there != name:
-            names[name] = there
-    return messages_request.renamed(call.params.document.members, names) if names else {}
+    return other_models.changes(call, route, messages_request.WITH_MODELS) if call.other_models else {}
 
 
 _REQUEST_HEADERS = frozenset({"anthropic-version", "anthropic-beta"})

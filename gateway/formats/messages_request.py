@@ -21,11 +21,13 @@ from gateway.api.schema import CountTokens, Messages
 from gateway.errors import InvalidRequest
 from gateway.records import Document, Params
 
+from . import other_models
+
 MIN_THINKING = 1024
 """Smallest `thinking.budget_tokens`."""
 IMAGE_TOKENS = 1600
-ANY_MODEL = "*"
-"""Among the models of a request: the upstream chooses."""
+WITH_MODELS = ("fallbacks", "tools")
+"""Members that may name further models."""
 
 _SAFE_WORDS = frozenset({
     "missing", "string_type", "bool_type", "int_type", "float_type", "dict_type", "model_type", "list_type",
@@ -134,50 +136,28 @@ def _fault(path: str, what: str, code: str) -> InvalidRequest:
 
 def _other_models(members: Mapping[str, Any]) -> Iterator[str]:
     """The models that are named beside `model`: fallbacks, and those of tools (the advisor)."""
-    fallbacks = members.get("fallbacks")
-    if isinstance(fallbacks, str):
-        yield ANY_MODEL
-    for place, entry in [*_entries(members, "fallbacks"), *_entries(members, "tools")]:
-        model = entry.get("model")
-        if model is None and not place.startswith("fallbacks"):
-            continue
-        if not isinstance(model, str) or not model:
-            raise InvalidRequest(
-                f"{place}.model: Input should be a valid string", param=f"{place}.model", code="invalid_type"
-            )
-        yield model
+    if isinstance(members.get("fallbacks"), str):
+        yield other_models.ANY_MODEL
+    for name in WITH_MODELS:
+        for index, entry in other_models.entries(members, name):
+            model = entry.get("model")
+            if model is None and name != "fallbacks":
+                continue
+            if not isinstance(model, str) or not model:
+                place = f"{name}.{index}.model"
+                raise InvalidRequest(f"{place}: Input should be a valid string", param=place, code="invalid_type")
+            yield model
 
 
 def _fallback_limits(members: Mapping[str, Any]) -> Iterator[int]:
-    for place, entry in _entries(members, "fallbacks"):
+    for index, entry in other_models.entries(members, "fallbacks"):
         limit = entry.get("max_tokens")
         if limit is None:
             continue
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            path = f"{place}.max_tokens"
+            path = f"fallbacks.{index}.max_tokens"
             raise InvalidRequest(f"{path}: Input should be a positive integer", param=path, code="invalid_value")
         yield limit
-
-
-def _entries(members: Mapping[str, Any], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The objects of a list, each with its place."""
-    listed = members.get(name)
-    for index, entry in enumerate(listed if isinstance(listed, list) else ()):
-        if isinstance(entry, dict):
-            yield f"{name}.{index}", entry
-
-
-def renamed(members: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The members that name one of these models, with its other name in its place."""
-    changed: dict[str, Any] = {}
-    for member in ("fallbacks", "tools"):
-        if any(entry.get("model") in names for _, entry in _entries(members, member)):
-            changed[member] = [
-                entry | {"model": names[entry["model"]]} if isinstance(entry, dict) and entry.get("model") in names
-                else entry
-                for entry in members[member]
-            ]  # fmt: skip
-    return changed
 
 
 # ---------------------------------------------------------------------------------------------------------- the prompt

@@ -7,8 +7,9 @@ and a call may continue it (`Params.refers_to`) or name such items (`Params.item
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Any, NoReturn
 
 from pydantic import BaseModel
@@ -20,12 +21,15 @@ from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, StreamInterrupted
 from gateway.records import Call, Document, ItemRef, Params, Usage
 
-from . import openai, sse
+from . import openai, other_models, sse
 from .format import Format, PlainFacts, Scan, Unfit, no_usage
 from .responses_scan import ResponsesScan, error_of_failure, failed_event, ids_of, interrupted_event, items_of
 from .responses_usage import Used, usage_of
 
 MAX_METADATA = 16
+WITH_MODELS = ("tools", "moderation")
+"""Members that may name further models."""
+_ENCRYPTED = "reasoning.encrypted_content"
 _PENDING = ("queued", "in_progress")
 _WHOLE = frozenset({
     None, "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
@@ -77,14 +81,19 @@ def _read(document: Document, body: Response, count: Counter | None) -> Params:
         refers_to=refers_to,
         refers_param=refers_param,
         items=_items(body),
+        other_models=tuple(dict.fromkeys(_other_models(document.members))),
+        account_bound_by=_account_bound_by(body),
         is_kept=bool(body.background) or body.store is not False,
         is_deferred=bool(body.background),
     )
 
 
 def _read_compact(document: Document, body: Response, count: Counter | None) -> Params:
-    """It is never streamed, and has no parameter for an output limit."""
-    return _read(document, body, count)._replace(stream=False, output_limit=None, is_kept=False, is_deferred=False)
+    """It is never streamed, has no parameter for an output limit, and runs no tools."""
+    return _read(document, body, count)._replace(
+        stream=False, output_limit=None, is_kept=False, is_deferred=False, other_models=(),
+        account_bound_by=_account_bound_by(body, asks=True),
+    )  # fmt: skip
 
 
 def _read_count(document: Document, body: Response, count: Counter | None) -> Params:
@@ -128,6 +137,42 @@ def _items(body: Response) -> tuple[ItemRef, ...]:
         if isinstance(name, str) and (is_sole or not _is_whole(item, kind)):
             found.append(ItemRef(name, f"input[{index}]", is_sole))
     return tuple(found)
+
+
+def _account_bound_by(body: Response, *, asks: bool = False) -> str:
+    """What a conversation with encrypted parts (reasoning, compactions) is recognised by: a digest of its
+    `prompt_cache_key`, else of its beginning. Another account refuses such parts (`invalid_encrypted_content`). Empty:
+    it has none, and asks for none."""
+    turns = body.input if isinstance(body.input, list) else ()
+    asks = asks or bool(body.context_management) or _ENCRYPTED in (body.include or ())
+    if not asks and not any(turn.get("encrypted_content") for turn in turns):
+        return ""
+    shared: list[Any] = [body.prompt_cache_key]
+    if not body.prompt_cache_key:
+        shared.append(body.instructions)
+        for turn in turns or (body.input,):
+            shared.append(turn)
+            if isinstance(turn, dict) and turn.get("role") == "user":
+                break
+    return blake2b(json.dumps(shared).encode(), digest_size=16).hexdigest()
+
+
+def _other_models(members: Mapping[str, Any]) -> Iterator[str]:
+    """The models that are named beside `model`: those of hosted tools (`image_generation`) and of the moderation."""
+    for name in WITH_MODELS:
+        for index, entry in other_models.entries(members, name):
+            model = entry.get("model")
+            if model is None:
+                continue
+            if not isinstance(model, str) or not model:
+                place = f"{name}[{index}].model" if isinstance(members[name], list) else f"{name}.model"
+                raise validation_errors.wrong_value(place, "It has to be the name of a model.")
+            yield model
+    for number, item in other_models.entries(members, "input"):
+        for index, entry in other_models.entries(item, "tools"):
+            if entry.get("model") is not None:
+                place = f"input[{number}].tools[{index}].model"
+                raise validation_errors.wrong_value(place, "Name a tool that has a model of its own in 'tools'.")
 
 
 def _is_whole(item: Mapping[str, Any], kind: Any) -> bool:
@@ -203,6 +248,8 @@ def _usage(report: Any) -> Usage | None:
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     changes: dict[str, Any] = {"max_output_tokens": added_limit} if added_limit is not None else {}
+    if call.other_models:
+        changes |= other_models.changes(call, route, WITH_MODELS)
     store = call.model.store_responses
     if store is not None and not call.params.is_deferred and call.params.document.members.get("store") is None:
         return changes | {"store": store}

@@ -80,7 +80,9 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     has_limits = router.limits.is_any and router.limits.binds_any(_all_routes(routes, fallbacks))
     candidates: Sequence[Route] = routes
     if has_limits or len(routes) > 1:
-        candidates = router.candidates(routes, call.params.model, call.affinity)
+        candidates = router.candidates(
+            routes, call.params.model, call.affinity, is_firm=bool(call.params.account_bound_by)
+        )
     places = _places(call, candidates, plan, services) if has_limits else ()
     likely = candidates[0] if candidates else routes[0]
     admission = _admission(call, places, services) if places else None

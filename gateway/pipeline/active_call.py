@@ -119,7 +119,7 @@ class ActiveCall:
     def _next_step(self) -> Try | GiveUp:
         call, router, tried = self.call, self.services.router, self._tried
         name = call.params.model
-        candidates = router.candidates(self.routes, name, call.affinity)
+        candidates = router.candidates(self.routes, name, call.affinity, is_firm=bool(call.params.account_bound_by))
         if not tried:  # no failure that `next_step` could judge
             return Try(candidates[0]) if candidates else GiveUp(None)
         upstreams = self.services.config.upstreams

@@ -49,21 +49,24 @@ class Router:
         for name, health in kept.items():
             health.configure(_models_of(config, name))
 
-    def candidates(self, routes: Sequence[Route], model: str, affinity: bytes | None = None) -> Sequence[Route]:
-        """The routes that a call for `model` may use now, the best first; with an `affinity`, always in its order."""
+    def candidates(
+        self, routes: Sequence[Route], model: str, affinity: bytes | None = None, *, is_firm: bool = False
+    ) -> Sequence[Route]:
+        """The routes that a call for `model` may use now, the best first; with an `affinity`, always in its order, also
+        under load if that `is_firm`."""
         if len(routes) == 1 and self.health[routes[0].upstream].is_healthy:
             return routes
         now = self._clock()
         graded = [(self.health[route.upstream].grade(route.model or model, now), route) for route in routes]
-        found = self._order([route for grade, route in graded if grade is Grade.HEALTHY], affinity)
+        found = self._order([route for grade, route in graded if grade is Grade.HEALTHY], affinity, is_firm)
         if len(found) < len(routes):
-            found += self._order([route for grade, route in graded if grade is Grade.DEGRADED], affinity)
+            found += self._order([route for grade, route in graded if grade is Grade.DEGRADED], affinity, is_firm)
         return found
 
-    def _order(self, routes: Sequence[Route], affinity: bytes | None) -> list[Route]:
+    def _order(self, routes: Sequence[Route], affinity: bytes | None, is_firm: bool) -> list[Route]:
         if affinity is None:
             return order(routes, self._in_flight, self._chance)
-        return stickiness.ranked(routes, affinity, self._in_flight)
+        return stickiness.ranked(routes, affinity, stickiness.no_load if is_firm else self._in_flight)
 
     def places(
         self, call: Call, candidates: Sequence[Route], prompts: Callable[[Route], tuple[int, int]]

@@ -1,12 +1,13 @@
 """Sticky routes: calls with the same prompt prefix, cache key or conversation go to the same upstream and API key,
-whose prompt cache is warm then. For models with `sticky`; pure.
+whose prompt cache is warm then. For models with `sticky`, and for conversations that only one account can go on with
+(`Params.account_bound_by`). Pure.
 
 1. Rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998): each place has
    a score from the hash of the call's affinity and the place's name, divided as -weight/ln(h), so that a place with
    twice the weight has twice the calls. The highest score wins. A place that is added or leaves moves its own calls.
 2. A route with more than `LOAD_FACTOR` times its share of this worker's calls under way comes last (bounded loads:
    Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018), so that one hot prefix does not
-   flood one upstream.
+   flood one upstream. A conversation of one account stays there.
 3. The prefix ends with the first message of the user, because what follows differs from turn to turn of one
    conversation. OpenAI routes by about the first 256 tokens ("Prompt caching", platform.openai.com/docs), which is
    the default of `prefix_bytes`.
@@ -46,6 +47,11 @@ def affinity(settings: Sticky, document: Document, header: Callable[[str], str |
             data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
             return blake2b(data, digest_size=16, person=by.encode()).digest()
     return None
+
+
+def no_load(route: Route) -> int:
+    """For `ranked`: the order without regard to the load."""
+    return 0
 
 
 def _prefix(document: Document, size: int) -> bytes:

@@ -217,7 +217,6 @@ class DataPlane:
         if is_form:
             forwarded = with_content_type(forwarded, content_type(boundary))
         user, tags = attribution_of(request.headers.items(), asked.document.members, config.records)
-        sticky = model.sticky
         call = Call(
             id=context.id,
             started=time.time(),
@@ -237,7 +236,7 @@ class DataPlane:
             priority=priority,
             user=user,
             tags=tags,
-            affinity=None if sticky is None else stickiness.affinity(sticky, asked.document, request.headers.get),
+            affinity=_affinity(model, asked, request),
         )
         return call._replace(fallbacks=tuple(_fallbacks(call, asked, others))) if others else call
 
@@ -368,6 +367,14 @@ def is_secret(model: str, context: RequestContext) -> bool:
     """Whether a model name that is not in the configuration is in fact a key's secret, which must not reach an upstream
     or a record."""
     return auth.digest(model) in context.parts.book.known or may_be_issued(model)
+
+
+def _affinity(model: Model, asked: Params, request: web.Request) -> bytes | None:
+    """What the call has in common with those that go to the same place; None: it may go anywhere."""
+    found = None if model.sticky is None else stickiness.affinity(model.sticky, asked.document, request.headers.get)
+    if found is None and asked.account_bound_by:
+        return asked.account_bound_by.encode()
+    return found
 
 
 def _may_use(key: Key, asked: str, found: NamedModel) -> bool:

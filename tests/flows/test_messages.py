@@ -371,6 +371,21 @@ def test_models_named_inside_a_request_are_checked_and_mapped(gateway: StartsGat
     assert upstream.requests[0].json["tools"][0]["model"] == "claude-haiku-4-5"
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["small"], "fallbacks.0: Input should be a valid dictionary"),
+        ({"model": "small"}, "fallbacks: Input should be 'default' or an array of objects"),
+        ([{"model": 5}], "fallbacks.0.model: Input should be a valid string"),
+    ],
+    ids=["names", "object", "number"],
+)
+def test_fallbacks_of_another_shape_are_refused(house: Gateway, upstream: Stage, given: Any, said: str) -> None:
+    """An upstream may understand what the gateway would not check."""
+    upstream.play()
+    assert told(post(house, fallbacks=given)) == (400, "invalid_request_error", said)
+
+
 def iteration(kind: str, prompt: int, output: int, **more: Any) -> dict[str, Any]:
     return {"type": kind, "input_tokens": prompt, "output_tokens": output} | more
 

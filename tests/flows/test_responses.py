@@ -356,3 +356,127 @@ def test_a_silent_upstream_is_kept_alive_by_comments_until_the_error(
     assert set(comments) == {b": keepalive"}
     assert data_of(last)["response"]["error"]["code"] == "upstream_timeout"
     upstream.play(always=error_json(400, message="no", code="x"))
+
+
+# --------------------------------------------------------------------------------------------------------- other models
+
+
+IMAGE_TOOL = {"type": "image_generation", "model": "picture", "size": "auto"}
+
+
+@pytest.fixture(scope="module")
+def painter(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    models = {
+        MODEL: model("responses", price=PRICE),
+        "picture": model("images", routes=[{"upstream": "main", "model": "gpt-image-1"}]),
+        "elsewhere": model("images", "other"),
+    }
+    one = {"base_url": theatre.url}
+    keys = [key("alice"), key("bob", models=[MODEL])]
+    return gateways(settings(theatre.url, models=models, keys=keys, upstreams={"main": one, "other": one}))
+
+
+@pytest.mark.parametrize("length", [1, 100_000], ids=["short", "long"])
+def test_models_of_tools_and_of_the_moderation_are_mapped(painter: Gateway, upstream: Stage, length: int) -> None:
+    """A long body is read by another process."""
+    upstream.play(ok_json(api.response(OUTPUT)))
+    tools = [{"type": "web_search"}, IMAGE_TOOL]
+    asked: dict[str, Any] = {"tools": tools, "moderation": {"model": "picture"}, "input": "x" * length}
+    assert ask(painter, **asked).status == 200
+    sent = upstream.requests[-1].json
+    assert sent["tools"] == [{"type": "web_search"}, IMAGE_TOOL | {"model": "gpt-image-1"}]
+    assert sent["moderation"] == {"model": "gpt-image-1"}
+
+
+@pytest.mark.parametrize(
+    ("who", "members", "status", "said"),
+    [
+        ("bob", {"tools": [IMAGE_TOOL]}, 404, "The model `picture` does not exist"),
+        ("bob", {"moderation": {"model": "picture"}}, 404, "The model `picture` does not exist"),
+        ("alice", {"tools": [IMAGE_TOOL | {"model": "unknown"}]}, 404, "The model `unknown` does not exist"),
+        ("alice", {"tools": [IMAGE_TOOL | {"model": "elsewhere"}]}, 400, "'elsewhere' is not served by the same upstr"),
+        ("alice", {"tools": [IMAGE_TOOL | {"model": 5}]}, 400, "Invalid value for 'tools[0].model'"),
+        ("alice", {"moderation": {"model": ""}}, 400, "Invalid value for 'moderation.model'"),
+        ("alice", {"input": [{"type": "additional_tools", "tools": [IMAGE_TOOL]}]}, 400, "'input[0].tools[0].model'"),
+    ],
+)  # fmt: skip
+def test_models_that_the_key_or_the_upstream_has_not_are_refused(
+    painter: Gateway, upstream: Stage, who: str, members: dict[str, Any], status: int, said: str
+) -> None:
+    upstream.play()
+    told = ask(painter, who, **members)
+    assert told.status == status
+    assert said in told.json["error"]["message"]
+    assert not upstream.requests
+
+
+def test_a_tool_without_a_model_passes(painter: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(api.response(OUTPUT)))
+    assert ask(painter, "bob", tools=[{"type": "image_generation"}]).status == 200
+
+
+# ---------------------------------------------------------------------------------------------------------- one account
+
+
+ACCOUNTS = ["sk-first-account-of-the-upstream", "sk-second-account-of-the-upstream"]
+THOUGHT: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"}
+ASKS = {"include": ["reasoning.encrypted_content"]}
+
+
+@pytest.fixture(scope="module")
+def accounts(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    """A model with two routes, of which each has two API keys."""
+    upstreams = {name: {"base_url": theatre.url, "api_key": None, "api_keys": ACCOUNTS} for name in ("main", "other")}
+    routes = [{"upstream": name, "model": f"at-{name}"} for name in upstreams]
+    return gateways(settings(theatre.url, models={MODEL: model("responses", routes=routes)}, upstreams=upstreams))
+
+
+def places_of(house: Gateway, upstream: Stage, *calls: dict[str, Any], path: str = "/v1/responses") -> list[Any]:
+    """Where these calls went: the route, and the API key."""
+    upstream.play(always=ok_json(api.response(OUTPUT)))
+    before = len(upstream.requests)
+    for members in calls:
+        assert ask(house, path=path, **members).status == 200
+    return [(each.json["model"], each.headers["authorization"]) for each in upstream.requests[before:]]
+
+
+def turns(first: str, number: int) -> list[dict[str, Any]]:
+    """The input of this turn of a conversation."""
+    return [{"role": "user", "content": first}, *[THOUGHT, {"role": "user", "content": "More"}] * number]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [{"prompt_cache_key": "c", "input": turns("Hi", number)} | ASKS for number in range(8)],
+        [{"input": turns("Hi", number)} | ASKS for number in range(8)],
+        [{"input": turns("Hi", number)} for number in range(1, 9)],
+        [{"input": [*turns("Hi", number), {"role": "user", "content": "x" * 70_000}]} | ASKS for number in range(8)],
+        [{"input": "Hi", "context_management": [{"type": "compaction"}]}] * 8,
+    ],
+    ids=["cache-key", "asks", "brings", "large", "compacts"],
+)  # fmt: skip
+def test_a_conversation_with_encrypted_parts_stays_with_one_account(
+    accounts: Gateway, upstream: Stage, calls: list[dict[str, Any]]
+) -> None:
+    """Another account refuses what the first one has encrypted. The model is not `sticky`."""
+    assert len(set(places_of(accounts, upstream, *calls))) == 1
+
+
+def test_large_and_compacted_turns_stay_with_the_account_of_the_small_ones(accounts: Gateway, upstream: Stage) -> None:
+    for first in "abc":
+        (small,) = places_of(accounts, upstream, {"input": turns(first, 1)})
+        large = [*turns(first, 1), {"role": "user", "content": "x" * 70_000}]
+        assert places_of(accounts, upstream, {"input": large}) == [small]
+        assert places_of(accounts, upstream, {"input": turns(first, 1)}, path="/v1/responses/compact") == [small]
+
+
+def test_conversations_spread_over_the_accounts(accounts: Gateway, upstream: Stage) -> None:
+    named = [{"prompt_cache_key": f"c{number}"} | ASKS for number in range(40)]
+    unnamed = [{"input": [{"role": "user", "content": f"Number {number}"}]} | ASKS for number in range(40)]
+    assert len(set(places_of(accounts, upstream, *named))) == len(set(places_of(accounts, upstream, *unnamed))) == 4
+
+
+def test_other_calls_take_the_accounts_in_turn(accounts: Gateway, upstream: Stage) -> None:
+    places = places_of(accounts, upstream, *[{"prompt_cache_key": "c"}] * 40)
+    assert len(set(places)) == 4

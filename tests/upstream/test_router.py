@@ -437,6 +437,15 @@ async def test_probes_find_an_ill_upstream_and_a_returned_one(stand: Stand) -> N
     assert stand.shown[2:] == [("a", 2), ("a", 0)]
 
 
+async def test_load_moves_calls_with_an_affinity_unless_that_is_firm(stand: Stand) -> None:
+    routes, key = stand.routes("equal"), b"conversation"
+    best = stand.router.candidates(routes, "equal", key)[0]
+    for _ in range(20):
+        stand.router.begin(best, "equal")
+    assert stand.router.candidates(routes, "equal", key)[0] != best
+    assert stand.router.candidates(routes, "equal", key, is_firm=True)[0] == best
+
+
 # ------------------------------------------------------------------------------------------------ another configuration
 
 
