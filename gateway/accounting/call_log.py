@@ -129,7 +129,8 @@ class CallLog:
         self._books = books
         self._earlier: tuple[Usage, int] | None = None
         """What attempts with models before this one may have cost: tokens, and billionths of a US dollar."""
-        self._first_byte_s: float | None = None
+        self.first_byte_s: float | None = None
+        """From the arrival of the call to the first byte of the attempt that answers it."""
         self._is_handed_over = False
 
     async def __aenter__(self) -> Self:
@@ -184,12 +185,15 @@ class CallLog:
         """An attempt on this route, which offers the upstream all that the client asked for but `left_out`."""
         self.route, self.left_out = route, left_out
         self.attempts += 1
+        self.first_byte_s = None
 
-    def attempt_failed(self, fault: Fault, upstream_error: str) -> None:
-        """The last attempt has failed, also behind the beginning of an answer."""
+    def attempt_failed(self, fault: Fault, upstream_error: str, *, has_begun: bool = False) -> None:
+        """The last attempt has failed. `has_begun`: behind the beginning of an answer, which the client has."""
         assert self.route is not None
         self.failed.append(f"{self.route.upstream}:{fault.value}")
         self.upstream_error = upstream_error
+        if not has_begun:
+            self.first_byte_s = None
 
     def note_upstream_error(self, detail: str) -> None:
         """What the last upstream said of the request, for the access line."""
@@ -200,9 +204,9 @@ class CallLog:
         self.upstream_s += seconds
 
     def note_first_byte(self) -> None:
-        """The first byte of the answer is there."""
-        if self._first_byte_s is None:
-            self._first_byte_s = time.perf_counter() - self.call.arrived
+        """The first byte of the answer is there; of an attempt that comes to nothing it does not count."""
+        if self.first_byte_s is None:
+            self.first_byte_s = time.perf_counter() - self.call.arrived
 
     def fall_back(self, call: Call) -> None:
         """Another model serves from here on: this is the call for it. It has the price of that model."""
@@ -216,6 +220,7 @@ class CallLog:
         self.attempts = attempts_before + sum([each.attempts for each in parts])
         self.route = next((each.route for each in parts if each.route is not None), self.route)
         self.upstream_error = next((each.upstream_error for each in parts if each.upstream_error), None)
+        self.first_byte_s = min([each.first_byte_s for each in parts if each.first_byte_s is not None], default=None)
 
     @property
     def progress(self) -> CallProgress:
@@ -232,7 +237,7 @@ class CallLog:
         self.spent = pricing.total_usage((before.spent, usage))
         self.upstream_s = before.upstream_s + upstream_s
         self.route, self.left_out = served.route or self.route, served.left_out
-        self.upstream_error = served.upstream_error
+        self.upstream_error, self.first_byte_s = served.upstream_error, served.first_byte_s
 
     def add_cost(self, charged: AttemptCost) -> None:
         """Add what an attempt that did not answer the call may have cost."""
@@ -271,7 +276,7 @@ class CallLog:
         record = record_of(
             call, self.route, status, usage, ended,
             returned_model=returned_model and returned_model[:MAX_RETURNED_MODEL],
-            first_byte_s=self._first_byte_s,
+            first_byte_s=self.first_byte_s,
             duration_s=duration_s,
             attempts=self.attempts,
             is_truncated=is_truncated,

@@ -26,7 +26,6 @@ class PartLog(CallLog):
         self.answer_usage = Usage()
         """Of the attempt that answered it: what the client may be shown."""
         self.returned_model: str | None = None
-        self._whole = whole
         self._is_ended = False
         self._ended = ended
 
@@ -36,9 +35,6 @@ class PartLog(CallLog):
     @property
     def is_open(self) -> bool:
         return not self._is_ended
-
-    def note_first_byte(self) -> None:
-        self._whole.note_first_byte()
 
     def close(
         self, *, status: int, usage: Usage, ended: Ended, is_truncated: bool = False, returned_model: str | None = None,

@@ -294,7 +294,7 @@ class ActiveCall:
             handle.ended(result.trouble)
             span.ended(200, fault)
             telemetry.attempted(upstream, fault)
-            call_log.attempt_failed(result.fault, result.detail)
+            call_log.attempt_failed(result.fault, result.detail, has_begun=True)
             log.warning("upstream %s: %s inside a stream (%s), call %s", upstream, fault, result.detail, call.id)
         else:
             handle.ended(None)

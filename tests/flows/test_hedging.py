@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,6 +112,31 @@ def check(house: Gateway, before: tuple[int, float], record: dict[str, Any]) -> 
     assert tokens - before[0] == prompt + completion
     assert usd - before[1] == pytest.approx(record["cost_usd"], abs=1e-9)
     assert record["cost_usd"] == pytest.approx((prompt + 2 * completion) / 1e6)
+
+
+def test_the_first_byte_of_the_call_is_that_of_the_route_that_serves(
+    house: Gateway, upstream: Stage, second: Stage
+) -> None:
+    asked_at = 0.0
+
+    async def answer_well(wire: Wire) -> None:
+        nonlocal asked_at
+        may_fail.set()
+        await asyncio.to_thread(eventually, lambda: house.metric("gateway_upstream_attempts_total", **failed) > before)
+        asked_at = time.time()
+        await GOOD(wire)
+
+    async def fail_late(wire: Wire) -> None:
+        await asyncio.to_thread(may_fail.wait)
+        await error_json(503)(wire)
+
+    may_fail, failed = threading.Event(), {"upstream": "slow", "outcome": "status"}
+    before = house.metric("gateway_upstream_attempts_total", **failed)
+    upstream.play(fail_late)
+    second.play(answer_well)
+    record = record_of(house, ask(house))
+    assert (record["upstream"], record["attempts"]) == ("fast", 2)
+    assert record["time"] + record["first_byte_s"] >= asked_at
 
 
 def test_a_late_plain_answer_comes_from_the_second_route_and_both_are_charged(

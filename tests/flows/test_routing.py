@@ -297,6 +297,32 @@ def test_sdk_does_not_notice_a_failover(place: Place) -> None:
 # ------------------------------------------------------------------------------------------------------------- streams
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_the_first_byte_is_that_of_the_attempt_that_answers(place: Place, is_stream: bool) -> None:
+    asked_at = 0.0
+
+    async def answer_well(wire: Wire) -> None:
+        nonlocal asked_at
+        await asyncio.to_thread(eventually, lambda: place.attempts("near"))  # this and the next are well apart
+        asked_at = time.time()
+        await (stream([EVENT, LAST_EVENT]) if is_stream else ok_json())(wire)
+
+    place.near.play(error_json(503))
+    place.far.play(answer_well)
+    got = place.ask(stream=is_stream)
+    record = place.house.call(got.headers["x-request-id"])
+    assert (record["status"], record["attempts"]) == (200, 2)
+    assert record["time"] + record["first_byte_s"] >= asked_at
+
+
+def test_a_call_without_an_answer_has_no_first_byte(place: Place) -> None:
+    place.near.play(error_json(503))
+    place.far.play(error_json(503))
+    got = place.ask()
+    record = place.house.call(got.headers["x-request-id"])
+    assert (got.status, record["attempts"], record["first_byte_s"]) == (503, 2, None)
+
+
 def test_stream_goes_elsewhere_before_its_first_byte(place: Place) -> None:
     place.near.play(
         error_json(503), raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", then_close=True)
