@@ -238,7 +238,7 @@ def _admission(call: Call, places: Sequence[Place], services: Services) -> Ticke
         weight=key.weight * FACTORS[call.priority],
         cost=call.params.prompt_tokens,
         size=_size(document),
-        windows=[services.router.limits.names(call, place.claims) for place in places],
+        windows=[services.router.limits.named(call, place.claims) for place in places],
         priority=call.priority,
     )
     patience_s = client_timeout_s(call.forwarded_headers) - (time.perf_counter() - call.arrived) - ANSWER_WITHIN_S

@@ -7,7 +7,8 @@ of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), computed when 
 that the real use can correct them.
 
 1. A flow that begins to wait is lifted to the virtual time, the counter that the flow served last had before it was
-   charged (its start tag): idleness earns no service, and the flow goes before the next call of that one.
+   charged (its start tag): idleness earns no service, and the flow goes before the next call of that one. Until every
+   worker knows that it waits, what another worker serves raises it too (`NEW_FOR_POSTS`).
 2. A call is charged what calls of its flow used lately when it goes, at first its prompt alone. When it has ended, the
    difference to its real use is added. (Not the reservation: an output limit of 4096 tokens is seldom used.)
 3. So of two flows that both wait all the time, neither gets more than two calls' worth per weight ahead of the other
@@ -27,7 +28,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -41,6 +42,10 @@ HEEDED_S = 0.15
 
 RATE_OVER_S = 0.2
 """Over how long the growth of the virtual time is measured."""
+
+NEW_FOR_POSTS = 3
+"""Posts of a worker for which a flow is new that waits there. The first one names it; when the second is made, every
+other worker has read that, and has posted what it served before it did; and one more, because they are not in step."""
 
 LOOK_BEHIND = 16
 """Calls of one flow that are looked at for one whose own limit is not in the way."""
@@ -56,8 +61,8 @@ class Waiting:
     """Tokens that it is expected to use."""
     size: int = 0
     """Bytes that it holds."""
-    windows: Collection[Collection[str]] = ()
-    """For each place where it may go, the ids of the windows that it draws on there."""
+    windows: Collection[Mapping[str, int]] = ()
+    """For each place where it may go, what it draws on the windows there, by their ids."""
     priority: str = "normal"
     """Its class, for metrics."""
     number: int = 0
@@ -71,14 +76,22 @@ class Waiting:
         return max(1, self.cost) / self.weight
 
 
+class Backlog(NamedTuple):
+    """The waiting calls of one flow at one worker."""
+
+    counter: float
+    calls: int
+    work: float
+
+
 class Ahead(NamedTuple):
     """What another worker's post says."""
 
     born: str
     """The queue it is of: another one has other sums."""
     served: dict[str, float]
-    waiting: dict[str, float]
-    """Counters of the flows that wait there."""
+    waiting: dict[str, Backlog]
+    """The flows that wait there."""
     at: float
     """When it was read, in seconds."""
     number: int = 0
@@ -96,7 +109,7 @@ class FairQueue:
     count: int = 0
     """Waiting calls."""
     size: int = 0
-    """Their bytes."""
+    """Bytes of these calls, and of those that have a turn."""
     _flows: dict[str, deque[Waiting]] = field(default_factory=dict)
     _asking: Counter[str] = field(default_factory=Counter)
     """Flows of the calls that have a turn."""
@@ -111,6 +124,8 @@ class FairQueue:
     """Flows in the order in which their service last changed."""
     _peers: dict[str, Ahead] = field(default_factory=dict)
     _posts: int = 0
+    _new: dict[str, int] = field(default_factory=dict)
+    """Flows of which not every worker knows yet that they wait here, and how many posts there were before."""
     _rate: float = 0.0
     """How fast the virtual time grew lately, by the second."""
     _marked: tuple[float, float] = (0.0, 0.0)
@@ -122,6 +137,7 @@ class FairQueue:
         """A call begins to wait."""
         if call.flow not in self._flows and call.flow not in self._asking:
             self.lift(call.flow)
+            self._new[call.flow] = self._posts
         call.number = next(self._numbers)
         self._put(call)
 
@@ -149,6 +165,7 @@ class FairQueue:
     def begin_turn(self, call: Waiting) -> None:
         """A waiting call asks for room now; it is charged, as if it found some."""
         self.remove(call)
+        self.size += call.size
         self._asking[call.flow] += 1
         call.begins = self.counters[call.flow]
         self._asked[call.flow] += call.work
@@ -157,6 +174,7 @@ class FairQueue:
     def end_turn(self, call: Waiting, *, has_room: bool, waits_on: bool = False) -> None:
         """It has found room, or not; then it keeps its place, if it `waits_on`."""
         self._asked[call.flow] -= call.work
+        self.size -= call.size
         if has_room:
             self.virtual_time = max(self.virtual_time, call.begins)
         else:
@@ -190,30 +208,55 @@ class FairQueue:
         """The lowest counter of the flows that wait at other workers alone; inf where none does."""
         return min(
             [
-                counter + self._rate * (now - peer.at)
+                backlog.counter + self._rate * (now - peer.at)
                 for peer in self._peers.values()
                 if now - peer.at < HEEDED_S
-                for flow, counter in peer.waiting.items()
+                for flow, backlog in peer.waiting.items()
                 if flow not in self._flows
             ],
             default=inf,
         )
 
-    def displaced_by(self, call: Waiting) -> Waiting | None:
-        """The call that gives up its place to a new one where the queue is full; None: the new one finds none."""
-        most = max(self._work, key=lambda flow: self._work[flow], default=call.flow)
-        if most == call.flow or self._work[most] <= self._work.get(call.flow, 0.0) + call.work:
-            return None
-        return self._flows[most][-1]
+    def displaced_by(self, call: Waiting, calls: int, size: int) -> Sequence[Waiting]:
+        """The calls that give up their places to a new one where the queue would have so many calls, or bytes, too many
+        with it; none: it finds no place."""
+        work, left = self._work.copy(), {flow: len(waiting) for flow, waiting in self._flows.items()}
+        own = work.get(call.flow, 0.0) + call.work
+        given_up: list[Waiting] = []
+        while calls > 0 or size > 0:
+            most = max(work, key=work.__getitem__, default=call.flow)
+            if most == call.flow or work[most] <= own:
+                return ()
+            left[most] -= 1
+            last = self._flows[most][left[most]]
+            given_up.append(last)
+            work[most] -= last.work
+            calls, size = calls - 1, size - last.size
+        return given_up
+
+    @property
+    def places(self) -> int:
+        """How many calls wait or have a turn."""
+        return self.count + self._asking.total()
 
     def ahead_of(self, call: Waiting) -> int:
-        """About how many waiting calls go before a new one."""
-        mine = max(self.counters.get(call.flow, 0.0), self.virtual_time) + self._work.get(call.flow, 0.0)
+        """About how many waiting calls of all workers go before a new one."""
+        backlogs = {flow: self._backlog(flow) for flow in self._flows}
+        for peer in self._peers.values():
+            for flow, (counter, calls, work) in peer.waiting.items():
+                here = backlogs.get(flow, Backlog(counter, 0, 0.0))
+                backlogs[flow] = Backlog(here.counter, here.calls + calls, here.work + work)
+        mine = max(self.counters.get(call.flow, 0.0), self.virtual_time)
+        if (own := backlogs.get(call.flow)) is not None:
+            mine += own.work
         total = 0.0
-        for flow, calls in self._flows.items():
-            share = (mine - self.counters[flow]) / self._work[flow]
-            total += len(calls) if flow == call.flow else len(calls) * min(1.0, max(0.0, share))
+        for flow, (counter, calls, work) in backlogs.items():
+            total += calls if flow == call.flow else calls * min(1.0, max(0.0, (mine - counter) / work))
         return round(total)
+
+    def _backlog(self, flow: str) -> Backlog:
+        work = max(0.001, round(self._work[flow], 3))
+        return Backlog(round(self.counters[flow], 3), len(self._flows[flow]), work)
 
     def position(self, call: Waiting) -> int:
         """How many calls of this worker have gone when a waiting call has, in the order as it is now: 1 is the next.
@@ -256,9 +299,9 @@ class FairQueue:
         workers serve flows too."""
         waiting = [self.counters[flow] - self._asked[flow] - calls[0].work for flow, calls in self._flows.items()]
         waiting += [
-            counter
+            backlog.counter
             for peer in self._peers.values()
-            for flow, counter in peer.waiting.items()
+            for flow, backlog in peer.waiting.items()
             if flow not in self._flows
         ]
         if waiting:
@@ -268,10 +311,10 @@ class FairQueue:
 
     def post(self, is_blocked: Callable[[Waiting], bool]) -> str:
         """What other workers have to know: what was served here, and who waits. `is_blocked`: by a limit of its own."""
-        waiting = {}
+        waiting: dict[str, Backlog] = {}
         for flow in sorted(self._flows, key=self.counters.__getitem__)[:MAX_POSTED]:
             if any(not is_blocked(call) for call in islice(self._flows[flow], LOOK_BEHIND)):
-                waiting[flow] = round(self.counters[flow], 3)
+                waiting[flow] = self._backlog(flow)
         recent = islice(reversed(self._told), MAX_POSTED)
         served = {flow: round(self._served[flow], 3) for flow in {*recent, *waiting} if flow in self._served}
         self._posts += 1
@@ -282,14 +325,15 @@ class FairQueue:
         """Take in the posts of other workers at this time in seconds."""
         for name in self._peers.keys() - posts.keys():
             del self._peers[name]
+        newest = 0.0
         for name, text in posts.items():
             born, number, virtual_time, served, waiting = _read_post(text)
             before = self._peers.get(name)
             if before is None or before.born != born:
                 before = Ahead(born, served, {}, now)
                 self._catch_up(virtual_time)
-                for flow, counter in waiting.items():
-                    self.counters[flow] = max(self.counters.get(flow, 0.0), counter)
+                for flow, backlog in waiting.items():
+                    self.counters[flow] = max(self.counters.get(flow, 0.0), backlog.counter)
             if number == before.number:
                 continue  # the same post as before
             for flow, total in served.items():
@@ -299,11 +343,21 @@ class FairQueue:
                 if flow not in before.waiting and flow not in self._flows:
                     self.counters[flow] = max(self.counters.get(flow, 0.0), self.virtual_time)
             self._peers[name] = Ahead(born, before.served | served, waiting, now, number)
+            newest = max(newest, virtual_time)
+        self._lift_new(newest)
         self._advance()
         then, virtual_then = self._marked
         if now - then >= RATE_OVER_S:
             self._rate = (self.virtual_time - virtual_then) / (now - then)
             self._marked = (now, self.virtual_time)
+
+    def _lift_new(self, virtual_time: float) -> None:
+        """Lift flows of which not every worker knows yet to the virtual time of others, which served without them."""
+        for flow, first in list(self._new.items()):
+            if self._posts - first > NEW_FOR_POSTS or (flow not in self._flows and flow not in self._asking):
+                del self._new[flow]
+            else:
+                self.counters[flow] = max(self.counters[flow], virtual_time)
 
     def _catch_up(self, virtual_time: float) -> None:
         """Move all counters to those of a queue that is older than this one."""
@@ -318,6 +372,6 @@ class FairQueue:
             yield flow, len(calls)
 
 
-def _read_post(text: str) -> tuple[str, int, float, dict[str, float], dict[str, float]]:
+def _read_post(text: str) -> tuple[str, int, float, dict[str, float], dict[str, Backlog]]:
     born, number, virtual_time, served, waiting = json.loads(text)
-    return born, number, virtual_time, served, waiting
+    return born, number, virtual_time, served, {flow: Backlog(*backlog) for flow, backlog in waiting.items()}

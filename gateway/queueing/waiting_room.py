@@ -15,11 +15,12 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from math import inf
 from typing import Literal, NamedTuple, Protocol
 
 from gateway.config import QueueSettings
 from gateway.quota.windows import is_of_upstream, unreserved
-from gateway.records import Refused, Window, WindowStatus
+from gateway.records import Refused, WindowStatus
 from gateway.store import StoreUnavailable
 from gateway.tasks import Tasks
 
@@ -36,9 +37,17 @@ EXCHANGE_S = 0.05
 POSTED_S = 2.0
 """How long a post stands, and how long a line is kept without waiting calls, so that others learn what it served."""
 
+POSTS_AS = "line2"
+"""What posts in the form of `FairQueue.post` are kept as. Workers of 0.2.0 post another form, as `line`: they and newer
+ones do not know of each other's waiting calls."""
+
 TURNS = 8
 """Most calls of one line that ask the ledger at the same time: it answers many as fast as one. After a refusal one call
 asks, and each that finds room and leaves some lets two more ask."""
+
+KNOWN_S = 1.0
+"""How long a window that had room for a call is taken to have some. So at most one call in that time that draws on an
+unknown window asks before calls that wait."""
 
 MIN_WAIT_S = 0.001
 
@@ -64,6 +73,38 @@ class QueueObserver(Protocol):
 
     def wait_ended(self, upstreams: Collection[str], priority: str, outcome: str, seconds: float) -> None:
         """It does so no longer."""
+
+
+class _Known(NamedTuple):
+    """What is known of a window that had no room for a call."""
+
+    refused: Refused
+    at: float
+
+    def room_at(self, amount: int) -> float:
+        """When it has room for so many units."""
+        wait_s = POLL_S if self._is_parallel else self._wait_us(amount) / 1e6
+        return self.at + max(MIN_WAIT_S, wait_s)
+
+    def told(self, amount: int, cost: int, ahead: int, now: float) -> Refused:
+        """The refusal of a call for so many units that uses so many tokens; so many like it go before."""
+        wait_us = self.refused.retry_after_us or 0
+        if not self._is_parallel:
+            each = max(1, cost) if self.refused.standing.window.unit == "tokens" else amount
+            wait_us = max(self._wait_us(amount) - round((now - self.at) * 1e6), self._refill_us(each * (1 + ahead)))
+        return self.refused._replace(asked=amount, retry_after_us=wait_us)
+
+    @property
+    def _is_parallel(self) -> bool:
+        return self.refused.standing.window.unit == "parallel"
+
+    def _wait_us(self, amount: int) -> int:
+        more_us = self._refill_us(abs(amount - self.refused.asked))
+        return (self.refused.retry_after_us or 0) + (more_us if amount > self.refused.asked else -more_us)
+
+    def _refill_us(self, amount: int) -> int:
+        window = self.refused.standing.window
+        return min(amount, window.limit) * window.period_us // window.limit
 
 
 class _Over(NamedTuple):
@@ -140,14 +181,11 @@ class WaitingRoom:
                 found[upstream] = found.get(upstream, 0) + line.queue.count
         return found
 
-    def has_place_for(self, call: Waiting) -> bool:
-        """Whether one more call may wait."""
+    def too_many_with(self, call: Waiting) -> tuple[int, int]:
+        """By how many calls, and bytes, the room would be too full with one more call."""
         queues = [line.queue for line in self._lines.values()]
-        settings = self.settings
-        return (
-            sum([queue.count for queue in queues]) < settings.max_calls
-            and sum([queue.size for queue in queues]) + call.size <= settings.max_bytes
-        )
+        calls = 1 + sum([queue.places for queue in queues]) - self.settings.max_calls
+        return calls, call.size + sum([queue.size for queue in queues]) - self.settings.max_bytes
 
     async def close(self) -> None:
         """End the exchange with other workers."""
@@ -171,16 +209,19 @@ class Ticket:
         Cancelled: the client is gone, and its place free. Raises what `attempt` raises.
         """
         line = self._room.line(self._line)
-        if line is None or line.may_ask_at_once(self._call):
+        if line is None or line.may_ask_at_once(self._call) or line.knows_too_little_for(self._call):
             refusals = await attempt()
             if not _is_full(refusals):
                 if line is not None and not refusals:
                     self._is_charged = True
                     line.queue.charge(self._call, self._call.cost)
                 return refusals
-            line = self._room.open_line(self._line)
-            line.note(self._call, refusals)
-            if min(map(_wait_s, refusals)) > self._patience_s:
+            may_wait = min(map(_wait_s, refusals)) <= self._patience_s
+            if may_wait:
+                line = self._room.open_line(self._line)
+            if line is not None:
+                line.note(self._call, refusals, waits_on=may_wait)
+            if line is None or not may_wait:
                 return refusals
         refusals = await self._wait(line, attempt)
         self._is_charged = not refusals
@@ -237,7 +278,10 @@ class Line:
         """Windows that refused a call, and until when none of them is asked for."""
         self._of_some: set[str] = set()
         """Those of them that are one model's, or full but for what is reserved for interactive calls."""
-        self._last: Sequence[Refused] = ()
+        self._known: dict[str, _Known] = {}
+        """The last refusal of each window."""
+        self._asked_at: dict[str, float] = {}
+        """When a call asked for each window."""
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
 
@@ -252,6 +296,16 @@ class Line:
             return False
         return self.queue.lift(call.flow) <= self.queue.goes_first(self._loop.time())
 
+    def knows_too_little_for(self, call: Waiting) -> bool:
+        """Whether a new call asks although others wait, because one of its windows is seldom asked for: it might be
+        full for longer than the call may wait."""
+        since = self._loop.time() - KNOWN_S
+        return any(
+            name not in self._blocked and self._asked_at.get(name, -inf) < since
+            for place in call.windows
+            for name in place
+        )
+
     def position(self, call: Waiting) -> int | None:
         """The position of a call, from 1; None: it does not wait, or asks for room just now."""
         return self.queue.position(call) if call in self._turns else None
@@ -259,18 +313,15 @@ class Line:
     async def wait(self, call: Waiting, attempt: Attempt, patience_s: float) -> _Over:
         """Wait for a turn, and ask then, as often as it takes."""
         deadline = self._loop.time() + patience_s
-        if not self._room.has_place_for(call):
-            last = self.queue.displaced_by(call)
-            if last is None:
-                return _Over("full", self._refusals(call))
-            turn = self._turns[last]
-            self._leave(last)
-            if not turn.done():
-                turn.set_result(_Over("displaced", self._refusals(last)))
+        if self._room_at(call) > deadline:
+            return _Over("expired", self._refusals(call))
+        if not self._make_place(call):
+            return _Over("full", self._refusals(call))
         self.queue.add(call)
         self._news.set()
         while True:
-            turn = self._turns[call] = self._loop.create_future()
+            turn: asyncio.Future[_Over | None] = self._loop.create_future()
+            self._turns[call] = turn
             timer = self._loop.call_at(deadline, self._expire, call, turn)
             self.give_turns()
             try:
@@ -293,28 +344,41 @@ class Line:
             if not _is_full(refusals):
                 self._end_turn(call, has_room=not refusals)
                 return _Over("refused" if refusals else "admitted", refusals)
-            self.note(call, refusals)
             waits_on = self._loop.time() + min(map(_wait_s, refusals)) <= deadline
+            self.note(call, refusals, waits_on=waits_on)
             self._end_turn(call, has_room=False, waits_on=waits_on)
             if not waits_on:
                 return _Over("expired", refusals)
 
-    def note(self, call: Waiting, refusals: Sequence[Refused]) -> None:
-        """These windows have no room for this call."""
-        now = self._loop.time()
-        self._last = refusals
-        for refused in refusals:
-            window = refused.standing.window
-            wait_s = POLL_S if window.unit == "parallel" else _wait_s(refused)
-            self._block(call, window, now + max(MIN_WAIT_S, wait_s))
+    def _make_place(self, call: Waiting) -> bool:
+        """Whether a new call may wait: others give up their places to it where the room is full."""
+        calls, size = self._room.too_many_with(call)
+        if calls <= 0 and size <= 0:
+            return True
+        displaced = self.queue.displaced_by(call, calls, size)
+        for other in displaced:
+            turn = self._turns[other]
+            self._leave(other)
+            if not turn.done():
+                turn.set_result(_Over("displaced", self._refusals(other)))
+        return bool(displaced)
 
-    def _block(self, call: Waiting, window: Window, until: float) -> None:
-        """Let no call ask for this window until then, or none that may not take what is reserved, if this one may
-        not."""
+    def note(self, call: Waiting, refusals: Sequence[Refused], *, waits_on: bool) -> None:
+        """These windows have no room for this call. If it `waits_on`, no call asks for them before they may have."""
+        self._note_asked(call)
+        for refused in refusals:
+            if waits_on or refused.standing.window.unit != "tokens":  # for fewer tokens there may be room now
+                self._block(call, refused)
+
+    def _block(self, call: Waiting, refused: Refused) -> None:
+        """Let no call ask for this window before it has room, or none that may not take what is reserved, if this one
+        may not."""
+        window = refused.standing.window
         name = unreserved(window.id)
-        is_reserving = any(name in windows for windows in call.windows)
+        is_reserving = any(name in place for place in call.windows)
         name = name if is_reserving else window.id
-        self._blocked[name] = until
+        known = self._known[name] = _Known(refused, self._loop.time())
+        self._blocked[name] = known.room_at(refused.asked)
         if is_reserving or window.model is not None:
             self._of_some.add(name)
 
@@ -324,10 +388,14 @@ class Line:
         So no call asks in vain, and no call is granted room that has just become free while an earlier one, which asked
         with it, was refused.
         """
-        now = self._loop.time()
-        for window in [standing.window for standing in standings if not standing.remaining]:
-            each_s = window.period_us / window.limit / 1e6 if window.period_us else POLL_S
-            self._block(call, window, now + max(MIN_WAIT_S, each_s))
+        self._note_asked(call)
+        for standing in standings:
+            if not standing.remaining:
+                window = standing.window
+                self._block(call, Refused(standing, 1, window.period_us // window.limit))
+
+    def _note_asked(self, call: Waiting) -> None:
+        self._asked_at |= dict.fromkeys([name for place in call.windows for name in place], self._loop.time())
 
     def freed(self, windows: Collection[str]) -> None:
         """These windows may have room again."""
@@ -357,7 +425,7 @@ class Line:
     async def keep_in_touch(self) -> None:
         """Exchange with other workers as long as anybody waits, and a little longer; then close the line."""
         idle_since: float | None = None
-        place = f"line:{'+'.join(self.upstreams)}"
+        place = f"{POSTS_AS}:{'+'.join(self.upstreams)}"
         while True:
             self._news.clear()
             now = self._loop.time()
@@ -398,29 +466,30 @@ class Line:
             self._leave(call)
             turn.set_result(_Over("expired", self._refusals(call)))
 
+    def _room_at(self, call: Waiting) -> float:
+        """When a place may have room for a call, as far as windows are known to be full."""
+        return min(
+            max([self._known[name].room_at(place[name]) for name in self._blocked.keys() & place.keys()], default=0.0)
+            for place in call.windows
+        )
+
     def _refusals(self, call: Waiting) -> Sequence[Refused]:
-        """Why there was no room, the last time that a call asked. What goes before comes on top of the wait."""
-        ahead = 1 + self.queue.ahead_of(call)
-        return [
-            refused._replace(retry_after_us=max(refused.retry_after_us or 0, _time_for_us(refused, call, ahead)))
-            for refused in self._last
-        ]
+        """Why a call found no room: for each place that of its full windows which has room last. What goes before comes
+        on top of the wait."""
+        now, ahead, known = self._loop.time(), self.queue.ahead_of(call), self._known
+        found = []
+        for place in call.windows:
+            names = (self._blocked.keys() & place.keys()) or (known.keys() & place.keys())
+            told = [known[name].told(place[name], call.cost, ahead, now) for name in names]
+            found += sorted(told, key=_wait_s)[-1:]
+        return found or [each.refused for each in known.values()]
 
     def _is_blocked(self, call: Waiting) -> bool:
-        return bool(self._blocked) and all(not self._blocked.keys().isdisjoint(windows) for windows in call.windows)
+        return bool(self._blocked) and all(not self._blocked.keys().isdisjoint(place) for place in call.windows)
 
     def _is_blocked_for_some(self, call: Waiting) -> bool:
         blocked = self._of_some & self._blocked.keys()
-        return bool(blocked) and all(not blocked.isdisjoint(windows) for windows in call.windows)
-
-
-def _time_for_us(refused: Refused, call: Waiting, ahead: int) -> int:
-    """How long a rate takes to refill for so many calls like this one."""
-    window = refused.standing.window
-    if not window.period_us:
-        return 0
-    each = max(1, call.cost) if window.unit == "tokens" else 1
-    return min(each * ahead, window.limit) * window.period_us // window.limit
+        return bool(blocked) and all(not blocked.isdisjoint(place) for place in call.windows)
 
 
 def _is_full(refusals: Sequence[Refused]) -> bool:

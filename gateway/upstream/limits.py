@@ -98,13 +98,13 @@ class UpstreamLimitTable:
             windows = [_without_reserved(window, limit) for window, limit in zip(windows, limits, strict=True)]
         return tuple([Claim(window, min(amounts[window.unit], window.limit)) for window in windows])
 
-    def names(self, call: Call, claims: Iterable[Claim]) -> frozenset[str]:
-        """The names of the windows of these claims, for the waiting room: where the call may not take what is reserved,
-        the window has a second name, by which it has room or not for such calls alone."""
-        names = frozenset([claim.window.id for claim in claims])
+    def named(self, call: Call, claims: Iterable[Claim]) -> dict[str, int]:
+        """The amounts of these claims by the names of their windows, for the waiting room: where the call may not take
+        what is reserved, the window has a second name, by which it has room or not for such calls alone."""
+        amounts = {claim.window.id: claim.amount for claim in claims}
         if not self._reserving or call.priority == INTERACTIVE:
-            return names
-        return names | {unreserved(name) for name in names & self._reserving}
+            return amounts
+        return amounts | {unreserved(name): amounts[name] for name in amounts.keys() & self._reserving}
 
     def _binding(self, upstream: str, model: str, key: int | None) -> list[Limit]:
         """The limits of a request for this model (its name there) with this API key."""

@@ -40,11 +40,13 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
         "brief": {"max_wait_s": "50ms"}, "patient": {"max_wait_s": "400ms"},
     }  # fmt: skip
     upstreams |= {"brief": limited(parallel=1), "patient": limited(parallel=1)}
+    upstreams["both"] = limited(parallel=1, per_model={"rare": {"requests": "1/2h"}})
     upstreams["spoken"]["capabilities"] = {"messages": True}
     models = {
         f"m-{name}": {"routes": [{"upstream": name}], "max_output_tokens": 50, **more.get(name, {})}
         for name in upstreams
     }
+    models["m-rare"] = {"routes": [{"upstream": "both", "model": "rare"}], "max_output_tokens": 50}
     keys = [
         key("alice"), key("batch", priority="batch"), key("human", priority="interactive"),
         key("hurried", max_wait_s=0), key("poor", quotas=[{"requests": 1, "per": "day"}]),
@@ -149,6 +151,22 @@ def test_a_wait_that_cannot_succeed_is_refused_at_once_with_the_true_time(house:
     got = ask(house, "hour")
     assert got.told == (429, "requests", None, "upstream_rate_limited")
     assert 7_000_000 < int(got.headers["retry-after-ms"]) <= 7_200_000
+
+
+def test_a_wait_that_cannot_succeed_is_refused_at_once_while_others_wait(house: Gateway, upstream: Stage) -> None:
+    assert ask(house, "rare").status == 200
+    upstream.play(always=(held := Held()))
+    with ThreadPoolExecutor(4) as crowd:
+        calls = [crowd.submit(ask, house, "both")]
+        assert held.inside.acquire(timeout=30)
+        calls.append(crowd.submit(ask, house, "both"))
+        eventually(lambda: waiting(house) == 1)
+        got = ask(house, "rare")
+        assert got.told == (429, "requests", None, "upstream_rate_limited")
+        assert 7_000_000 < int(got.headers["retry-after-ms"]) <= 7_200_000
+        assert waiting(house) == 1
+        held.turn.release(2)
+        assert [call.result().status for call in calls] == [200, 200]
 
 
 def test_no_call_waits_longer_than_its_client(house: Gateway, upstream: Stage) -> None:

@@ -148,14 +148,35 @@ def test_a_call_blocked_by_its_own_limit_delays_no_other() -> None:
 def test_when_it_is_full_the_longest_flow_gives_up_its_last_call() -> None:
     heavy = [call("a") for _ in range(5)]
     queue = filled(a=heavy, b=[call("b")])
-    assert queue.displaced_by(call("b")) is heavy[-1]
-    assert queue.displaced_by(call("new")) is heavy[-1]
-    assert queue.displaced_by(call("a")) is None
-    assert queue.displaced_by(call("b", 100)) is None  # it would be the longest itself
+    assert queue.displaced_by(call("b"), 1, 0) == heavy[-1:]
+    assert queue.displaced_by(call("new"), 1, 0) == heavy[-1:]
+    assert not queue.displaced_by(call("a"), 1, 0)
+    assert not queue.displaced_by(call("b", 100), 1, 0)  # it would be the longest itself
     light = filled(a=[call("a", weight=16) for _ in range(5)], b=[call("b")])
-    assert light.displaced_by(call("c", 1)) is not None
-    assert light.displaced_by(call("b", weight=1, cost=10)) is None
-    assert FairQueue().displaced_by(call("a")) is None
+    assert light.displaced_by(call("c", 1), 1, 0)
+    assert not light.displaced_by(call("b", weight=1, cost=10), 1, 0)
+    assert not FairQueue().displaced_by(call("a"), 1, 0)
+
+
+def test_as_many_calls_are_displaced_as_hold_the_bytes_of_the_new_one() -> None:
+    a, b = [call("a", size=100) for _ in range(5)], [call("b", size=100) for _ in range(4)]
+    queue = filled(a=a, b=b)
+    assert queue.displaced_by(call("new"), 0, 250) == [a[4], a[3], b[3]]
+    assert not queue.displaced_by(call("new"), 0, 900)  # the last of them would be as long as its own flow
+    assert queue.size == 900
+
+
+def test_a_call_that_has_its_turn_holds_its_place() -> None:
+    queue = filled(a=[call("a", size=100), call("a", size=50)])
+    asking = queue.pick(never, 0)
+    assert asking is not None
+    queue.begin_turn(asking)
+    assert (queue.count, queue.places, queue.size) == (1, 2, 150)
+    queue.end_turn(asking, has_room=False, waits_on=True)
+    assert (queue.count, queue.places, queue.size) == (2, 2, 150)
+    queue.begin_turn(asking)
+    queue.end_turn(asking, has_room=True)
+    assert (queue.count, queue.places, queue.size) == (1, 1, 50)
 
 
 def test_how_many_go_before_a_new_call() -> None:
@@ -163,6 +184,11 @@ def test_how_many_go_before_a_new_call() -> None:
     assert queue.ahead_of(call("new")) == 0
     assert queue.ahead_of(call("b")) == 8  # four of each
     assert queue.ahead_of(call("a")) == 14
+    there = filled(b=[call("b") for _ in range(6)], c=[call("c") for _ in range(3)])
+    tell(there, queue)
+    assert queue.ahead_of(call("new")) == 0
+    assert queue.ahead_of(call("b")) == 10 + 10 + 3
+    assert queue.ahead_of(call("c")) == 3 + 3 + 3
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), min_size=30, max_size=120))
@@ -256,6 +282,26 @@ def test_another_queue_of_the_same_worker_has_other_sums() -> None:
     before = here.counters.get("a", 0.0)
     here.read({"one": again.post(never)}, 1.0)
     assert here.counters.get("a", 0.0) == before
+
+
+def test_a_flow_pays_no_more_back_than_a_call_of_what_it_got_before_another_worker_was_known() -> None:
+    light, heavy = filled(light=[call("light") for _ in range(20)]), FairQueue("y")
+    tell(light, heavy)
+    heavy.add(call("heavy"))
+    for _ in range(6):
+        assert go(light) == "light"  # it has not heard of `heavy`
+    tell(heavy, light)
+    tell(light, heavy)
+    assert light.counters["light"] == 60
+    assert heavy.counters["heavy"] == light.virtual_time == 50
+    for _ in range(3):
+        heavy.post(never)
+    for _ in range(6):
+        go(light)
+    light.virtual_time = 110
+    tell(light, heavy)
+    tell(light, heavy)
+    assert heavy.counters["heavy"] == 50  # the other has heard of it, and served before it what it wanted to
 
 
 @pytest.mark.parametrize("blocked", [True, False])

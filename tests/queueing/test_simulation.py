@@ -128,27 +128,45 @@ def test_interactive_calls_pass_a_flood_of_batch_calls_on_all_workers() -> None:
     assert world.served["batch"] > 0.4 * RATE * 60  # all that is left
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_no_flow_starves_for_longer_than_its_share_takes(workers: int) -> None:
-    """The bound of docs/fairness.md: what all keys get while a call of this one is paid for, once for each worker."""
-    world, cost, heavy = World(workers, 5), 5, 3
-    total = heavy * FACTORS["interactive"] + FACTORS["batch"]
-    bound_s = workers * cost * total / FACTORS["batch"] / RATE + 2 * EXCHANGE_S + heavy * cost / RATE
-    last, gaps = 0.0, []
+COST, HEAVY = 5, 3
+WEIGHT = HEAVY * FACTORS["interactive"] + FACTORS["batch"]
+
+
+def starving(world: World, light_at: int | None = None, heavy_at: int | None = None) -> tuple[list[float], float]:
+    """A batch key beside interactive keys that wait all the time, each at this worker, or at all: the times between two
+    of its calls, and the bound of docs/fairness.md: what all keys get while a call of this one is paid for, once for
+    each worker."""
+    workers, last, gaps = len(world.workers), 0.0, []
+    bound_s = workers * COST * WEIGHT / FACTORS["batch"] / RATE + 2 * EXCHANGE_S + HEAVY * COST / RATE
     for _ in range(int(60 / STEP_S)):
-        for flow in [f"heavy-{number}" for number in range(heavy)]:
+        for flow in [f"heavy-{number}" for number in range(HEAVY)]:
             while world.backlog(flow) < 40:
-                world.arrive(flow, cost, FACTORS["interactive"])
+                world.arrive(flow, COST, FACTORS["interactive"], heavy_at)
         while world.backlog("light") < 2 * workers:
-            world.arrive("light", cost, FACTORS["batch"])
+            world.arrive("light", COST, FACTORS["batch"], light_at)
         before = world.served["light"]
         world.step()
         if world.served["light"] > before:
             gaps.append(world.now - last)
             last = world.now
     assert len(gaps) > 60 / bound_s
+    return [*gaps, world.now - last], bound_s
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_no_flow_starves_for_longer_than_its_share_takes(workers: int) -> None:
+    gaps, bound_s = starving(world := World(workers, 5))
     assert max(gaps) <= bound_s
-    assert world.served["light"] / world.total == pytest.approx(FACTORS["batch"] / total, rel=0.1)
+    assert world.served["light"] / world.total == pytest.approx(FACTORS["batch"] / WEIGHT, rel=0.1)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_flow_starves_that_comes_to_another_worker_than_the_others(workers: int, seed: int) -> None:
+    """Until the workers have heard of each other the light flow gets more than its share: it pays no more back than a
+    call."""
+    gaps, bound_s = starving(World(workers, seed), 0, workers - 1)
+    assert max(gaps) <= bound_s
 
 
 LENGTH_S = 1.0

@@ -14,13 +14,15 @@ from gateway.records import Refused, Window, WindowStatus
 from tests.fakes.scripted import until
 
 SLOTS = Window("upstream:up|parallel|||", "upstream:up", "parallel", "", None, 1)
+TOKENS = Window("upstream:up|tokens|minute||", "upstream:up", "tokens", "minute", None, 1000, 60_000_000)
+RARE = Window("upstream:up|requests|hour|rare|", "upstream:up", "requests", "hour", "rare", 1, 3_600_000_000)
 HOURLY = Window("upstream:up|requests|hour||", "upstream:up", "requests", "hour", None, 1, 3_600_000_000)
 OWN = Window("key:k|requests|day||2026-11-20", "key:k", "requests", "day", None, 1, starts="2026-11-20")
 LONG_S = 3600.0
 
 
-def full(window: Window, after_us: int | None = 1_000_000) -> Refused:
-    return Refused(WindowStatus(window, 1, 0, 0), 1, after_us)
+def full(window: Window, after_us: int | None = 1_000_000, amount: int = 1) -> Refused:
+    return Refused(WindowStatus(window, 1, 0, 0), amount, after_us)
 
 
 class Waits:
@@ -56,19 +58,27 @@ class Upstream:
         return {}
 
     def call(
-        self, flow: str, patience_s: float = LONG_S, window: Window = SLOTS, windows: Collection[str] = ()
+        self,
+        flow: str,
+        patience_s: float = LONG_S,
+        window: Window = SLOTS,
+        windows: Collection[str] = (),
+        after_us: int = 1_000_000,
+        amount: int = 1,
+        size: int = 1,
     ) -> asyncio.Task[Sequence[Refused]]:
         async def attempt() -> Sequence[Refused]:
             self.asked += 1
             await asyncio.sleep(0)
             if not self.free:
-                return [full(window)]
+                return [full(window, after_us, amount)]
             self.free -= 1
             self.admitted.append(flow)
             ticket.granted([WindowStatus(window._replace(limit=1 + self.free), 1, 0, 0)])
             return ()
 
-        ticket = self.room.ticket(["up"], Waiting(flow, 1, 10, 1, [frozenset(windows or [window.id])]), patience_s)
+        amounts = dict.fromkeys(windows or [window.id], amount)
+        ticket = self.room.ticket(["up"], Waiting(flow, 1, 10, size, [amounts]), patience_s)
         task = asyncio.ensure_future(ticket.admit(attempt))
         self.tasks.append(task)
         return task
@@ -152,6 +162,61 @@ async def test_who_cannot_be_served_in_time_does_not_wait(upstream: Upstream) ->
     assert (refused.retry_after_us, upstream.asked) == (1_000_000, 1)
 
 
+async def test_who_cannot_be_served_in_time_does_not_wait_with_others_either(upstream: Upstream) -> None:
+    """A window of one model is full for an hour, while calls of others wait for a slot."""
+    upstream.call("a", window=RARE, after_us=1_800_000_000, patience_s=LONG_S)
+    upstream.call("b")
+    await until(lambda: upstream.waiting == 2)
+    (refused,) = await upstream.call("c", window=RARE, windows=[RARE.id, SLOTS.id], patience_s=60)
+    assert (refused.standing.window, upstream.waiting) == (RARE, 2)
+    assert 1_799_000_000 < (refused.retry_after_us or 0) <= 3_600_000_000
+
+
+async def test_a_call_with_an_unknown_window_asks_before_it_waits(upstream: Upstream) -> None:
+    upstream.call("a")
+    await until(lambda: upstream.waiting == 1)
+    (refused,) = await upstream.call(
+        "b", window=RARE, windows=[RARE.id, SLOTS.id], after_us=1_800_000_000, patience_s=9
+    )
+    assert (refused.retry_after_us, upstream.waiting) == (1_800_000_000, 1)
+    asked = upstream.asked
+    await upstream.call("b", window=RARE, windows=[RARE.id, SLOTS.id], after_us=1_800_000_000, patience_s=9)
+    assert upstream.asked == asked  # it is known by now
+
+
+async def test_a_wait_ends_with_what_its_own_windows_lack(upstream: Upstream) -> None:
+    busy = upstream.call("a")
+    await until(lambda: upstream.waiting == 1)
+    rare = upstream.call("b", window=RARE, after_us=1_800_000_000)
+    await until(lambda: upstream.waiting == 2 and upstream.asked >= 2)
+    (refused,) = await upstream.call("c", patience_s=0.01)
+    assert refused.standing.window == SLOTS
+    assert not busy.done()
+    assert not rare.done()
+
+
+async def test_a_small_call_is_not_refused_for_the_time_that_a_large_one_takes(upstream: Upstream) -> None:
+    """900 tokens are there in 50 s, and 100 after 2 s."""
+    upstream.call("large", window=TOKENS, amount=900, after_us=50_000_000)
+    await until(lambda: upstream.waiting == 1)
+    (refused,) = await upstream.call("small", window=TOKENS, amount=100, patience_s=1)
+    assert (refused.asked, upstream.waiting) == (100, 1)
+    assert 1_000_000 < (refused.retry_after_us or 0) <= 2_000_000
+    upstream.call("small", window=TOKENS, amount=100, patience_s=10)
+    await until(lambda: upstream.waiting == 2)
+
+
+async def test_a_large_call_that_leaves_keeps_no_small_one_waiting(upstream: Upstream) -> None:
+    upstream.call("a")
+    await until(lambda: upstream.waiting == 1)
+    large = upstream.call("large", window=TOKENS, amount=900, after_us=50_000_000, patience_s=20)
+    (refused,) = await large
+    assert refused.asked == 900
+    small = upstream.call("small", window=TOKENS, amount=1, after_us=1)
+    upstream.free = 1
+    assert await small == ()
+
+
 async def test_a_reserved_place_is_taken_past_those_for_whom_there_is_none(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +244,19 @@ async def test_a_full_room_takes_a_new_flow_in_the_place_of_the_longest(upstream
     await until(lambda: any(call.done() for call in calls))
     assert [call.done() for call in calls] == [False, False, True]
     upstream.release(3)
+    assert await new == ()
+
+
+async def test_calls_are_displaced_until_the_bytes_of_a_new_one_fit(upstream: Upstream) -> None:
+    upstream.room.configure(QueueSettings(max_wait_s=LONG_S, max_calls=99, max_bytes=1000))
+    calls = [upstream.call("a", size=100) for _ in range(10)]
+    await until(lambda: upstream.waiting == 10)
+    new = upstream.call("b", size=350)
+    await until(lambda: sum(call.done() for call in calls) == 4)
+    assert upstream.waiting == 7
+    assert len(await upstream.call("c", size=1001)) == 1
+    assert upstream.waiting == 7
+    upstream.release(7)
     assert await new == ()
 
 

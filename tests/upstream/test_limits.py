@@ -79,9 +79,9 @@ def test_what_is_reserved_is_for_interactive_calls() -> None:
         call = a_call()._replace(priority=priority)  # type: ignore[arg-type]
         claims = some.claims(call, A)
         assert drawn(claims)[1:] == [(whole, limits[0], 1), (of_model, limits[1], 1)]
-        names = {"upstream:a|requests|second||", whole, of_model}
-        more = set() if priority == "interactive" else {unreserved(whole), unreserved(of_model)}
-        assert some.names(call, claims) == names | more
+        amounts = {"upstream:a|requests|second||": 1, whole: 1, of_model: 1}
+        more = {} if priority == "interactive" else {unreserved(whole): 1, unreserved(of_model): 1}
+        assert some.named(call, claims) == amounts | more
     adaptive = table(parallel=40, reserved=9, adaptive=True)  # begins at 4
     assert [limit for _, limit, _ in drawn(adaptive.claims(a_call(), A))] == [1]
 
