@@ -5,7 +5,7 @@ outcome is not known has a line with its number alone. All processes of a gatewa
 lock, and so do commands beside it: what root makes here belongs to the user that the file belongs to. It holds no
 secrets, only their SHA-256.
 
-The file is bounded: beyond `MAX_CHANGES` the oldest changes go, revocations last.
+The file is bounded: beyond `MAX_CHANGES` the oldest changes go, revocations and deletions of keys last.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import Any, NamedTuple
 from gateway.records import Window
 from gateway.store import StoreChange, StoreUnavailable
 
-from .restoration import is_revocation
+from .restoration import ends_a_key
 
 log = logging.getLogger("gateway")
 
 SCHEMA = 1
 MAX_CHANGES = 2000
-MAX_REVOCATIONS = 50_000
+MAX_ENDS = 50_000
 LOCKED_WITHIN_S = 10.0
 TRY_AGAIN_S = 0.01
 
@@ -185,10 +185,10 @@ def _private(path: str, flags: int) -> int:
 
 
 def _kept(decisions: list[Decision]) -> list[Decision]:
-    """The newest changes, and of older ones the revocations."""
+    """The newest changes, and of older ones those that end a key."""
     older, newest = decisions[:-MAX_CHANGES], decisions[-MAX_CHANGES:]
-    revocations = [each for each in older if each.change is not None and is_revocation(each.change)]
-    return revocations[-MAX_REVOCATIONS:] + newest
+    ends = [each for each in older if each.change is not None and ends_a_key(each.change)]
+    return ends[-MAX_ENDS:] + newest
 
 
 def _encode(decision: Decision) -> bytes:

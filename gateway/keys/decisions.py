@@ -6,7 +6,8 @@ operator has seen succeed. So:
 1. Each change that the store acknowledged is written to the decision journal before the operator's answer.
 2. The store keeps the number of the last change of each journal, written in one script with the change.
 3. Once a second the two are compared. A lower number means that changes were lost: they are made again, revocations
-   first, merged into the documents that the store has now (`restoration.py`), and logged again in the audit log.
+   and deletions first, merged into the documents that the store has now (`restoration.py`), and logged again in the
+   audit log.
 
 Changes whose outcome was not known to the operator are not made again.
 
@@ -26,7 +27,7 @@ from gateway.config import StoreSettings
 from gateway.store import KeyStore, Store, StoreChange, StoreUnavailable
 
 from .decision_file import Decision, DecisionFile
-from .restoration import is_revocation, merged
+from .restoration import again, audit_alone, ends_a_key, is_deletion
 
 log = logging.getLogger("gateway")
 
@@ -148,11 +149,13 @@ class Decisions:
         return await self._store.last_change(self._file.journal) if self._file.last else 0
 
     async def _restore(self, lost: list[Decision], known: int) -> None:
-        revocations = {number for number, change in lost if change is not None and is_revocation(change)}
+        made = [(number, change) for number, change in lost if change is not None]
+        ends = {number for number, change in made if ends_a_key(change)}
+        deleted = {change.name: number for number, change in made if is_deletion(change)}
         log.error(
             "the store came back older or empty: %d changes that operators made at this gateway are lost, %d of them"
-            " revocations. They are made again now",
-            sum([change is not None for _, change in lost]), len(revocations),
+            " revocations or deletions of keys. They are made again now",
+            len(made), len(ends),
         )  # fmt: skip
         if (dropped := self._file.last - known - len(lost)) > 0:
             log.error(
@@ -161,26 +164,31 @@ class Decisions:
                 dropped,
             )
             self._note("failed", dropped)
+        for number, ending in made:
+            if number in ends:
+                await self._make_again(ending, again)
         for number, change in lost:
-            if change is not None and number in revocations:
-                await self._make_again(change)
-        for number, change in lost:
-            if change is None or number in revocations or not await self._make_again(self._numbered(change, number)):
+            is_made = False
+            if change is not None and number not in ends:
+                is_of_deleted = change.kind == "key" and number < deleted.get(change.name, 0)
+                how = audit_alone if is_of_deleted else again
+                is_made = await self._make_again(self._numbered(change, number), how)
+            if not is_made:
                 await self._store.change(self._numbered(NOTHING, number))
 
     def _numbered(self, change: StoreChange, number: int) -> StoreChange:
         return change._replace(journal=self._file.journal, number=number)
 
-    async def _make_again(self, change: StoreChange) -> bool:
+    async def _make_again(self, change: StoreChange, how: Callable[[StoreChange, str | None], StoreChange]) -> bool:
         """Whether the store has the change, or one that goes beyond it."""
         is_made, reason = False, "others change it all the time"
         for _ in range(TRIED):
             (present,) = await self._store.read(change.kind, [change.name])
             try:
-                after = merged(change, present)
+                anew = how(change, present)
                 # Made already, by a worker that did not live to the end of it.
-                is_made = not change.journal and after == present
-                is_made = is_made or await self._store.change(change._replace(before=present, after=after))
+                is_made = not change.journal and present is not None and anew.after == present
+                is_made = is_made or await self._store.change(anew)
             except StoreUnavailable:
                 raise
             except Exception as error:  # a document of another version; a secret that leads to another key

@@ -5,15 +5,31 @@ document that the store has now:
 
 1. The document as it was before the change, or none: the change as it was made.
 2. A revocation is never undone: it holds with any other content of the document.
-3. A key or team: the version that was updated last.
-4. A pause or its end, of a key of the file: as the change has it.
-5. A top-up is added to what the store has now.
+3. A key that was deleted is deleted in any version; a later key of the same id stays.
+4. A key or team: the version that was updated last.
+5. A pause or its end, of a key of the file: as the change has it.
+6. A top-up is added to what the store has now.
 """
 
 from __future__ import annotations
 
 from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, TopUp
 from gateway.store import StoreChange
+
+
+def again(change: StoreChange, present: str | None) -> StoreChange:
+    """`change` as it is made where the store has `present`. Raises `ValueError` for a document of another version."""
+    after, removed = merged(change, present), change.secrets_removed
+    if change.kind == "key" and present is not None and after is None:
+        removed = tuple({*removed, *(secret.sha256 for secret in IssuedKey.decode(present).secrets)})
+    return change._replace(before=present, after=after, secrets_removed=removed)
+
+
+def audit_alone(change: StoreChange, present: str | None) -> StoreChange:
+    """`change` of a key that was deleted later: logged, and nothing else."""
+    return StoreChange(
+        change.kind, change.name, present, present, change.audit, journal=change.journal, number=change.number
+    )
 
 
 def merged(change: StoreChange, present: str | None) -> str | None:
@@ -30,7 +46,10 @@ def merged(change: StoreChange, present: str | None) -> str | None:
         is_newer = made is not None and IssuedTeam.decode(made).updated_at >= IssuedTeam.decode(present).updated_at
         return change.after if is_newer else present
     if change.after is None:
-        return present
+        is_another = change.before is not None and (
+            IssuedKey.decode(present).created_at > IssuedKey.decode(change.before).created_at
+        )
+        return present if is_another else None
     made_key, present_key = IssuedKey.decode(change.after), IssuedKey.decode(present)
     latest = made_key if made_key.updated_at >= present_key.updated_at else present_key
     return latest._replace(revoked_at=made_key.revoked_at or present_key.revoked_at).encode()
@@ -49,9 +68,16 @@ def _merged_overlay(change: StoreChange, present: str | None) -> str | None:
     return None if result == Overlay() and present is None else result.encode()
 
 
-def is_revocation(change: StoreChange) -> bool:
-    """Whether a change revokes a key. Such changes are made again first."""
+def ends_a_key(change: StoreChange) -> bool:
+    """Whether a change revokes or deletes a key. Such changes are made again first."""
+    if is_deletion(change):
+        return True
     return _is_revoked(change, change.after) and not _is_revoked(change, change.before)
+
+
+def is_deletion(change: StoreChange) -> bool:
+    """Whether a change deletes a key."""
+    return change.kind == "key" and change.after is None
 
 
 def _is_revoked(change: StoreChange, text: str | None) -> bool:

@@ -9,15 +9,15 @@ import pytest
 from gateway.config import KeySettings, Team
 from gateway.keys import decision_file
 from gateway.keys.decision_file import Decision, DecisionFile
-from gateway.keys.restoration import is_revocation, merged
+from gateway.keys.restoration import again, audit_alone, ends_a_key, merged
 from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, SecretOf, TopUp
 from gateway.store import DocumentKind, StoreChange
 
 SECRETS = (SecretOf("ab", 1),)
 
 
-def key(updated_at: float, revoked_at: float | None = None) -> str:
-    return IssuedKey(KeySettings(id="k"), SECRETS, 1, updated_at, revoked_at).encode()
+def key(updated_at: float, revoked_at: float | None = None, created_at: float = 1) -> str:
+    return IssuedKey(KeySettings(id="k"), SECRETS, created_at, updated_at, revoked_at).encode()
 
 
 def team(updated_at: float) -> str:
@@ -52,6 +52,12 @@ def overlay(requests: int = 0, revoked_at: float | None = None) -> str:
         ("team", team(1), team(2), team(9), team(9)),
         ("team", team(1), None, team(9), team(9)),
         ("overlay", None, overlay(revoked_at=3), overlay(5), overlay(5, revoked_at=3)),
+        # A key that was deleted is deleted, in any version; a later one of its id is not.
+        ("key", key(2), None, key(2), None),
+        ("key", key(2), None, key(1), None),
+        ("key", key(2), None, key(3), None),
+        ("key", key(2), None, None, None),
+        ("key", key(2), None, key(9, created_at=8), key(9, created_at=8)),
         # Top-ups are added, in any order.
         ("overlay", overlay(100), overlay(150), None, overlay(50)),
         ("overlay", None, overlay(100), overlay(50), overlay(150)),
@@ -72,11 +78,24 @@ def test_the_document_after_a_lost_change(
         ("key", None, key(1), False),
         ("overlay", None, overlay(revoked_at=1), True),
         ("overlay", overlay(revoked_at=1), overlay(5, revoked_at=1), False),
+        ("key", key(1), None, True),
         ("team", team(1), None, False),
+        ("overlay", overlay(1), None, False),
     ],
 )
-def test_what_is_a_revocation(kind: DocumentKind, before: str | None, after: str | None, expected: bool) -> None:
-    assert is_revocation(StoreChange(kind, "k", before, after, "audit")) is expected
+def test_what_ends_a_key(kind: DocumentKind, before: str | None, after: str | None, expected: bool) -> None:
+    assert ends_a_key(StoreChange(kind, "k", before, after, "audit")) is expected
+
+
+def test_a_deletion_takes_the_secrets_that_the_store_has() -> None:
+    deleted = StoreChange("key", "k", key(2), None, "audit", secrets_removed=("cd",))
+    assert {*again(deleted, key(1)).secrets_removed} == {"ab", "cd"}
+    assert again(deleted, None).secrets_removed == ("cd",)
+
+
+def test_a_change_of_a_key_that_was_deleted_later_is_logged_alone() -> None:
+    made = StoreChange("key", "k", None, key(1), "audit", ("ab",), journal="j", number=3)
+    assert audit_alone(made, None) == StoreChange("key", "k", None, None, "audit", journal="j", number=3)
 
 
 # -------------------------------------------------------------------------------------------------------------- file

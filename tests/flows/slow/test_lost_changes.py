@@ -89,6 +89,28 @@ def test_changes_are_made_again_when_redis_comes_back_without_them(
     assert one.metric("gateway_lost_changes_total", outcome="failed") == 0
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_deleted_key_stays_deleted(houses: list[Gateway], redis: RedisServer, tmp_path: Path, is_empty: bool) -> None:
+    """Where Redis comes back with an older version of it, or with nothing."""
+    operator = Operator(houses[0])
+    secrets = [operator.create(name) for name in ("known", "short-lived")]
+    until_all_say(houses, secrets[0], 200)
+    operator.done("POST", "keys/short-lived/delete")
+    before = snapshot_of(redis, tmp_path / "before.rdb")
+    operator.done("PATCH", "keys/known", {"max_parallel": 7})
+    operator.done("POST", "keys/known/delete")
+    secrets.append(operator.create("unknown"))
+    operator.done("POST", "keys/unknown/delete")
+    last = operator.create("last")
+    audit = [(row["name"], row["action"]) for row in operator.rows("audit")]
+    come_back(redis, None if is_empty else before)
+    until_all_say(houses, last, 200)
+    for each in secrets:
+        until_all_say(houses, each, 401)
+    assert [row["id"] for row in operator.rows("keys")] == ["alice", "filed", "last"]
+    assert sorted((row["name"], row["action"]) for row in operator.rows("audit")) == sorted(audit)
+
+
 def test_a_revoked_key_of_the_file_stays_revoked_after_an_empty_redis_and_a_restart(
     gateway: StartsGateways, config: dict[str, Any], redis: RedisServer
 ) -> None:
