@@ -3,6 +3,8 @@
 An operation is a method and a path below the row's prefix: `POST /v1/videos/{kind}`, `GET /v1/tasks?id={task}`. A name
 in braces stands for one segment or a part of it, `{task*}` for several segments. Without a method it is POST.
 
+A reference is a JSON pointer to the id of an earlier task, or to a text that has it: `/content={task} *`.
+
 An option is the name of such a part, or a JSON pointer (RFC 6901) into the body: `kind`, `/parameters/mode`. In a form
 the pointer names a text field. A condition is an option with the texts that it may have, `*` for any characters in
 them; what is not there is the empty text.
@@ -113,6 +115,40 @@ def at_pointer(document: Any, pointer: str) -> Any:
         else:
             return None
     return document
+
+
+class Reference(NamedTuple):
+    """Where a body may name an earlier task."""
+
+    pointer: str
+    pattern: re.Pattern[str] | None = None
+    """Of the text there, with the group `task`; None: it is the id."""
+
+    def find(self, body: Any) -> str | None:
+        """The id; None: the body names none. Raises `ValueError` for a text without one."""
+        value = at_pointer(body, self.pointer)
+        if value is None or value == "":
+            return None
+        if self.pattern is None:
+            return str(value) if isinstance(value, str | int) else None
+        if not isinstance(value, str) or (found := self.pattern.fullmatch(value)) is None:
+            raise ValueError(f"no id at {self.pointer}")
+        return found[TASK]
+
+
+@lru_cache(maxsize=1024)
+def read_reference(text: str) -> Reference:
+    """A pointer, or a pointer and the form of the text there: `/content={task} *`. Raises `ValueError`."""
+    if "{" not in text and is_pointer(text):
+        return Reference(text)
+    pointer, _, form = text.partition("=")
+    before, found, after = form.partition("{task}")
+    if not is_pointer(pointer) or not found or "{" in before + after:
+        raise ValueError(
+            "expected a JSON pointer, such as /taskId, or one with the form of its text: /content={task} *"
+        )
+    parts = [".*".join(map(re.escape, part.split("*"))) for part in (before, after)]
+    return Reference(pointer, re.compile(rf"{parts[0]}(?P<task>\S+){parts[1]}", re.DOTALL))
 
 
 def texts_at(document: Any, pointer: str) -> list[tuple[Any, str | int]]:

@@ -35,7 +35,7 @@ from pydantic import (
 )
 
 from .model_names import ModelTable, NamedModel, is_pattern
-from .operations import TaskOperation, is_pointer, read_operation, spell
+from .operations import Reference, TaskOperation, is_pointer, read_operation, read_reference, spell
 from .proxies import Proxy, read_proxy
 from .quantities import (
     COUNT_EXAMPLES,
@@ -1562,6 +1562,11 @@ def _is_pointer(name: str) -> str:
     return name
 
 
+def _is_reference(text: str) -> str:
+    read_reference(text)
+    return text
+
+
 def _is_operation(text: str) -> str:
     read_operation(text)
     return text
@@ -1582,6 +1587,7 @@ _WITHHELD = frozenset({
 
 Option = Annotated[str, AfterValidator(_is_option)]
 Pointer = Annotated[str, AfterValidator(_is_pointer)]
+ReferenceText = Annotated[str, AfterValidator(_is_reference)]
 OperationText = Annotated[str, AfterValidator(_is_operation)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_read_texts)]
 
@@ -1642,8 +1648,8 @@ class Passthrough(Section):
     """The option that names the model; default: the row has one model, of the row's name."""
     default_model: Annotated[str, Field(min_length=1)] | None = None
     """The model where the request names none; default: the request is refused."""
-    refers: tuple[Pointer, ...] = ()
-    """Where a submission may name earlier tasks; each has to be one of the same key."""
+    refers: tuple[ReferenceText, ...] = ()
+    """Where a submission names earlier tasks, which have to be the same key's: /taskId, in a text /content={task} *."""
     accepted: dict[Pointer, Texts] = {}
     """What the answer to a submission says if it is paid; default: that it has an id, where the row has tasks."""
     task: Pointer | None = None
@@ -1686,6 +1692,11 @@ class Passthrough(Section):
     def reads(self) -> tuple[TaskOperation, ...]:
         """The operations of `read`."""
         return tuple(map(read_operation, self.read))
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """Those of `refers`."""
+        return tuple(map(read_reference, self.refers))
 
     @cached_property
     def listings(self) -> tuple[TaskOperation, ...]:

@@ -194,7 +194,8 @@ def _metered(call: Call, limit: Limit, window: Window, output: int) -> Claim:
     params, model = call.params, call.model
     if limit.is_enforced:
         if limit.unit == "usd" and model.price is None and model.unpriced == "deny":
-            raise ModelNotPriced(params.model)
+            is_priced_by_count = call.passed is not None and params.output_param != "model"
+            raise _no_number(call) if is_priced_by_count else ModelNotPriced(params.model)
         if params.output_limit is None and params.default_output is None and model.max_output_tokens is None:
             raise _limit_missing(call, limit)
     most = _amount(call, limit.unit, params.prompt_tokens, output)
@@ -234,6 +235,16 @@ def _limit_missing(call: Call, term: Limit) -> InvalidRequest:
         f"'{call.params.output_param}'.",
         param=call.params.output_param,
         code="output_limit_missing",
+    )
+
+
+def _no_number(call: Call) -> InvalidRequest:
+    name = call.params.output_param
+    return InvalidRequest(
+        f"Expected a number from 1 to 999999 in '{name}': the price of this call is for so many, and your usage is "
+        "limited in US dollars.",
+        param=name,
+        code="invalid_value",
     )
 
 

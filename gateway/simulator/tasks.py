@@ -60,6 +60,12 @@ def _kling(task: str, state: State) -> Any:
     }  # fmt: skip
 
 
+def _suno(task: str, state: State) -> Any:
+    clips = [{"id": f"clip-{number}-{task}", "audio_url": "https://cdn.example/a.mp3"} for number in (0, 1)]
+    told = {"task_id": task, "status": _MIDJOURNEY(state), "data": clips if state == "done" else []}
+    return {"code": "success", "message": "", "data": told}
+
+
 def _veo(task: str, state: State) -> Any:
     file = f"https://generativelanguage.googleapis.com/v1beta/files/{task.rpartition('/')[2]}:download?alt=media"
     samples = [{"video": {"uri": file}}]
@@ -105,7 +111,7 @@ FAMILIES: Mapping[str, Family] = {
         re.compile(r"/suno/submit/\w+"),
         re.compile(r"/suno/fetch/(?P<task>[\w-]+)"),
         lambda task: {"code": "success", "message": "", "data": task},
-        lambda task, state: {"code": "success", "data": {"task_id": task, "status": _MIDJOURNEY(state), "data": []}},
+        _suno,
         {"code": "invalid_request", "message": "prompt_empty", "data": None},
     ),
     "kling": Family(

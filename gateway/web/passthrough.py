@@ -23,7 +23,7 @@ from gateway.api.attribution import attribution_of
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
 from gateway.config import Config, Model, Passthrough, Price, Route, TaskPrice, is_plain_name
-from gateway.config.operations import TaskOperation, at_pointer, holds, read_number, read_options
+from gateway.config.operations import Reference, TaskOperation, at_pointer, holds, read_number, read_options
 from gateway.errors import InvalidRequest, ModelNotFound, NotFound
 from gateway.formats import passthrough
 from gateway.formats.passthrough import PASSTHROUGH, Outcome
@@ -131,10 +131,10 @@ class PassthroughCalls:
         if not _may_use(key, asked.name, name) or is_secret(model or "", context):
             raise ModelNotFound(name)
         refers_to = await self._earlier(key, context, asked, members)
-        price, counted = _price_of(asked, model, members)
+        price, counted, param = _price_of(asked, model, members)
         params = given._replace(
             model=name,
-            output_param=_shown(price) if price is not None else "model",
+            output_param=param,
             units=counted,
             is_kept=row.task is not None,
             is_deferred=row.task is not None,
@@ -235,10 +235,9 @@ class PassthroughCalls:
         self, key: Key, context: RequestContext, asked: _Asked, members: Mapping[str, Any]
     ) -> str | None:
         """The bond of the earlier task that a submission names; None: it names none. Raises `NotFound` for one that is
-        not of this key."""
-        given = [at_pointer(members, pointer) for pointer in asked.row.refers]
+        not of this key, `InvalidRequest` for a text in which no task can be found."""
         ids = [asked.parts[TASK]] if TASK in asked.parts else []
-        ids += [str(each) for each in given if isinstance(each, str | int) and each != ""]
+        ids += [found for each in asked.row.references if (found := _named(each, members)) is not None]
         bonds = [task_id(asked.row.upstream, each) for each in ids]
         for bond in bonds:
             await context.parts.bonds.require(key.id, bond, TASK, context.parts.config.upstreams)
@@ -295,6 +294,18 @@ def _refuse_callbacks(row: Passthrough, members: Mapping[str, Any]) -> None:
             )
 
 
+def _named(reference: Reference, members: Mapping[str, Any]) -> str | None:
+    try:
+        return reference.find(members)
+    except ValueError:
+        param = reference.pointer.rpartition("/")[2]
+        raise InvalidRequest(
+            f"Expected a text with the id of a task in '{param}', in the form that the API describes.",
+            param=param,
+            code="invalid_value",
+        ) from None
+
+
 def _model_of(asked: _Asked, members: Mapping[str, Any]) -> str | None:
     """The model that a submission names; None: the row has one model. Raises `InvalidRequest`."""
     row = asked.row
@@ -318,21 +329,24 @@ def _may_use(key: Key, row: str, name: str, *, is_any: bool = False) -> bool:
     return is_any and any(pattern.startswith(f"{row}/") for pattern in key.models)
 
 
-def _price_of(asked: _Asked, model: str | None, members: Mapping[str, Any]) -> tuple[TaskPrice | None, units.Counts]:
-    """The price of a submission, and its counted units; None: no price."""
+def _price_of(
+    asked: _Asked, model: str | None, members: Mapping[str, Any]
+) -> tuple[TaskPrice | None, units.Counts, str]:
+    """The price of a submission, its counted units, and the parameter that decides how many; no price: the one that is
+    missing, or whose value is no number."""
+    param = "model"
     for price in asked.row.prices:
         names = [*price.when, *([] if price.count is None else [price.count])]
         texts = read_options(names, asked.parts, members) | {"model": model or asked.name}
         if not holds(price.when, texts):
             continue
-        count = 1 if price.count is None else read_number(texts[price.count]) if texts[price.count] else price.default
+        if price.count is None:
+            return price, units.counts({price.unit: 1}), "model"
+        count = read_number(texts[price.count]) if texts[price.count] else price.default
+        param = price.count.rpartition("/")[2]
         if count is not None:
-            return price, units.counts({price.unit: count})
-    return None, units.counts({"tasks": 1})
-
-
-def _shown(price: TaskPrice) -> str:
-    return "model" if price.count is None else price.count.rpartition("/")[2]
+            return price, units.counts({price.unit: count}), param
+    return None, units.counts({"tasks": 1}), param
 
 
 def _row_model(row: Passthrough, price: Price | None, *, repeat: bool) -> Model:

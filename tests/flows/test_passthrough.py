@@ -106,6 +106,43 @@ def test_a_follow_up_needs_a_task_of_the_same_key(house: Gateway) -> None:
     assert (refused.status, refused.error["code"]) == (404, "task_not_found")
 
 
+@pytest.mark.parametrize(
+    ("path", "members"),
+    [
+        ("/mj/submit/simple-change", {"content": "{} U2"}),
+        ("/mj/submit/action", {"customId": "MJ::JOB::upsample::1::x", "taskId": "{}"}),
+        ("/mj-fast/mj/submit/simple-change", {"content": "{} v1"}),
+    ],
+)
+def test_every_way_to_name_a_midjourney_task_is_bound_to_its_key(house: Gateway, path: str, members: Any) -> None:
+    task = scene.id_in("midjourney", scene.submit(house, "midjourney"))
+    body = {name: value.format(task) for name, value in members.items()}
+    assert house.post(path, body).status == 200
+    refused = house.post(path, body, key="bob")
+    assert (refused.status, refused.error["code"]) == (404, "task_not_found")
+
+
+@pytest.mark.parametrize("content", ["{}", "{}\tU2", " {} U2", "x {} U2", ["{} U2"], {"a": 1}, 7])
+def test_a_text_in_which_no_task_is_found_is_not_sent(house: Gateway, simulated_port: int, content: Any) -> None:
+    task = scene.id_in("midjourney", scene.submit(house, "midjourney", "bob"))
+    before = scene.ledger(simulated_port)["totals"]["tasks"]
+    written = json.loads(json.dumps(content).replace("{}", task))
+    assert house.post("/mj/submit/simple-change", {"content": written}).status in (400, 404)
+    assert scene.ledger(simulated_port)["totals"]["tasks"] == before
+
+
+def test_a_clip_of_a_song_is_bound_to_its_key(house: Gateway) -> None:
+    task = scene.id_in("suno", scene.submit(house, "suno"))
+    clips = [each["id"] for each in scene.read(house, "suno", task).json["data"]["data"]]
+    assert len(clips) == 2
+    for clip in clips:
+        body = {"prompt": "la", "mv": "chirp-v4", "continue_clip_id": clip, "continue_at": 60, "task_id": task}
+        assert house.post("/suno/submit/music", body).status == 200
+        del body["task_id"]
+        refused = house.post("/suno/submit/music", body, key="bob")
+        assert (refused.status, refused.error["code"]) == (404, "task_not_found")
+
+
 def test_reads_are_recorded_beside_submissions(house: Gateway) -> None:
     task = scene.id_in("flux", scene.submit(house, "flux", "carol"))
     read = scene.read(house, "flux", task, "carol")
@@ -129,6 +166,21 @@ def test_reads_are_recorded_beside_submissions(house: Gateway) -> None:
 def test_what_is_refused(house: Gateway, method: str, path: str, body: Any, status: int, code: str | None) -> None:
     answer = house.send(method, path, body)
     assert (answer.status, answer.error["code"]) == (status, code)
+
+
+def test_a_count_that_is_no_number_is_named_under_a_quota_of_money(
+    gateway: StartsGateways, simulated_port: int
+) -> None:
+    row = scene.rows()["recraft"] | {"prices": [{"image": 0.04, "count": "/n"}]}
+    keys = [key("alice", quotas=[{"usd": 5, "per": "month"}]), key("bob")]
+    house = gateway(settings(f"http://127.0.0.1:{simulated_port}", passthrough={"recraft": row}, keys=keys))
+    path = "/recraft/v1/images/generations"
+    for n in (0, -1, "many", 1_000_000, None):
+        refused = house.post(path, {"prompt": "cat", "n": n})
+        assert (refused.status, refused.error["param"], refused.error["code"]) == (400, "n", "invalid_value")
+        assert "Expected a number from 1 to 999999 in 'n'" in refused.error["message"]
+    made = house.post(path, {"prompt": "cat", "n": "many"}, key="bob")
+    check(house.call(made.id), units={"tasks": 1}, cost_usd=None)
 
 
 def test_bodies_that_are_no_json_object(house: Gateway) -> None:
