@@ -68,7 +68,7 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     if call.model.min_output_tokens is not None and OutputFit.may_shrink(call):
         fit = _output_fit(call, services)
         call = fit.at_first()
-    limits = services.book.terms.of_call(call)
+    limits = services.key_cache.terms.of_call(call)
     if call.passed is not None and call.passed.is_read:
         limits = windows.CallLimits.of(windows.request_rates(limits.each), call.started)
     claims = windows.claims(call, limits)
@@ -145,7 +145,7 @@ def _fallbacks(call: Call, services: Services) -> list[_Fallback]:
     found = []
     for other in call.fallbacks:
         try:
-            claims = windows.claims(other, services.book.terms.of_call(other))
+            claims = windows.claims(other, services.key_cache.terms.of_call(other))
             found.append(_Fallback(other, *services.plans.of(other), claims))
         except GatewayError:
             continue
@@ -159,7 +159,7 @@ def _output_fit(call: Call, services: Services) -> OutputFit:
 
     def claims(smaller: Call) -> tuple[Claim, ...]:
         each = (smaller, *smaller.fallbacks)
-        return windows.dearest([windows.claims(one, services.book.terms.of_call(one)) for one in each])
+        return windows.dearest([windows.claims(one, services.key_cache.terms.of_call(one)) for one in each])
 
     return OutputFit(call._replace(fallbacks=fallbacks), claims)
 

@@ -128,7 +128,7 @@ async def open_session(
     candidates = router.candidates(routes, call.params.model, call.affinity)
     places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
     held = [place._replace(claims=_parallel(place.claims)) for place in places]
-    own = _parallel(windows.claims(call, services.book.terms.of_call(call)))
+    own = _parallel(windows.claims(call, services.key_cache.terms.of_call(call)))
     reservation = Reservation(services.books.ledger, call, own, candidates[0] if candidates else routes[0], held)
     log = CallLog(services.books, call, reservation, trace)
     async with log, AsyncExitStack() as stack:
@@ -248,7 +248,7 @@ def _calls(
     limits = services.router.limits
 
     def claims(this: Call) -> tuple[Claim, ...]:
-        drawn = windows.claims(this, services.book.terms.of_call(this))
+        drawn = windows.claims(this, services.key_cache.terms.of_call(this))
         if limits.is_any:
             drawn += limits.claims(this, route, position)
         return tuple([claim for claim in drawn if claim.window.unit != "parallel"])

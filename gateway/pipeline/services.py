@@ -24,7 +24,7 @@ class Services:
     """What calls are carried with. A call keeps the configuration it began with."""
 
     config: Config
-    book: KeyCache
+    key_cache: KeyCache
     """Keys, and the limits that bind them; always the newest."""
     books: Accounting
     pools: Mapping[str, Pool]

@@ -98,7 +98,7 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._drain(self._config.server.drain_delay_s))
         async with app.build(self._config, self._telemetry, self._scrape, self._ask) as worker:
-            await self._wait_for_keys(worker.parts.book)
+            await self._wait_for_keys(worker.parts.key_cache)
             sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
             if worker.office is not None and self._office is not None:
                 sites.append(await self._serve(worker.office, {}, worker.parts, self._office))
@@ -119,12 +119,12 @@ class WorkerProcess:
         await self._tasks.cancel_all()
         self._telemetry.close()
 
-    async def _wait_for_keys(self, book: KeyCache) -> None:
+    async def _wait_for_keys(self, key_cache: KeyCache) -> None:
         """Wait for the key store, without whose answer every call is refused."""
         deadline = time.monotonic() + (KEYS_WITHIN_S if self._has_peers else KEYS_WITHIN_ALONE_S)
         while not self._drain_delay_s.done() and time.monotonic() < deadline:
             try:
-                book.trust()
+                key_cache.trust()
                 break
             except Unavailable:
                 await asyncio.sleep(LOOK_EVERY_S)

@@ -145,9 +145,9 @@ def _common_names(ours: set[str], theirs: set[str]) -> dict[str, str]:
     }
 
 
-def _folded(book: Mapping[Name, Entry], names: Mapping[str, str]) -> dict[Name, Entry]:
+def _folded(unfolded: Mapping[Name, Entry], names: Mapping[str, str]) -> dict[Name, Entry]:
     entries: defaultdict[Name, list[Entry]] = defaultdict(list)
-    for (day, model), entry in book.items():
+    for (day, model), entry in unfolded.items():
         entries[day, names[model]].append(entry)
     return {name: found for name, some in entries.items() if (found := _sum(some)) is not None}
 

@@ -112,12 +112,14 @@ async def build(
     background = Background(touched)
     with naming(Path(config.store.journal_dir)):
         decisions = Decisions.of_gateway(store, config.store, telemetry.change_restored)
-    book = KeyCache(store, config, restore=decisions.restore if decisions else None)
+    key_cache = KeyCache(store, config, restore=decisions.restore if decisions else None)
     tracer = open_tracer(config.tracing)
     waiting = WaitingRoom(config.queue, ledger.exchange, telemetry)
     accounts = Accounting(ledger, telemetry, access_log.write_record, tracer)
     bonds = Bonds(store)
-    live = CurrentServices(assemble(ready, book, accounts, waiting, bonds, tasks, DeliveredReports(store, ledger), {}))
+    live = CurrentServices(
+        assemble(ready, key_cache, accounts, waiting, bonds, tasks, DeliveredReports(store, ledger), {})
+    )
     admin: AdminAPI | None = None
     persons: PersonTokens | None = None
     try:
@@ -157,7 +159,7 @@ async def build(
             else None
         )
         shortcuts = {path: partial(door.handle, handler=handler) for path, handler in plane.calls.items()}
-        await book.begin()
+        await key_cache.begin()
         background.follow(live.parts)
         endless.spawn(refusals.run(), "refusal-log")
         endless.spawn(deferred.run(), "deferred-calls")
@@ -170,7 +172,7 @@ async def build(
         await waiting.close()
         await tasks.cancel_all()
         await bonds.close()
-        await book.close()
+        await key_cache.close()
         await large_bodies.close()
         if admin is not None:
             await admin.close()
@@ -245,10 +247,10 @@ def _alone(live: CurrentServices, telemetry: Telemetry) -> Ask:
 async def labelled_keys(parts: Services) -> tuple[list[Key], list[WindowStatus]]:
     """The keys with a label of their own in metrics, and the state of their windows; none while the store is
     unavailable."""
-    now, book = time.time(), parts.book
+    now, key_cache = time.time(), parts.key_cache
     try:
-        keys = await book.named(await asyncio.to_thread(parts.books.telemetry.key_labels.every))
-        windows = [term.window(now) for key in keys for term in book.terms.of(key)]
+        keys = await key_cache.named(await asyncio.to_thread(parts.books.telemetry.key_labels.every))
+        windows = [term.window(now) for key in keys for term in key_cache.terms.of(key)]
         own = [window for window in windows if window.scope.startswith("key:")]
         return keys, await parts.books.ledger.standings(own, now)
     except StoreUnavailable:

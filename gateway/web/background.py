@@ -36,15 +36,15 @@ class _Alerts:
     """The alert watcher and its ways of delivery."""
 
     def __init__(self, parts: Services, touched: ChangedWindows) -> None:
-        config, book = parts.config, parts.book
+        config, key_cache = parts.config, parts.key_cache
         self.settings = config.alerts
         self._webhook = Webhook(config.alerts) if config.alerts.webhook is not None else None
         self._watcher = Watcher(
             parts.books.ledger,
             touched,
-            partial(_windows, book),
-            partial(_present, book),
-            book.team_of,
+            partial(_windows, key_cache),
+            partial(_present, key_cache),
+            key_cache.team_of,
             parts.books.telemetry,
             Outbox(self._webhook.post) if self._webhook else None,
             namespace=config.store.namespace,
@@ -60,24 +60,24 @@ class _Alerts:
             await self._webhook.close()
 
 
-def _windows(book: KeyCache, now: float) -> Iterator[list[Window]]:
+def _windows(key_cache: KeyCache, now: float) -> Iterator[list[Window]]:
     """Every window at a Unix time: those of the gateway and of teams, then those of one key after another."""
-    terms = book.terms
+    terms = key_cache.terms
     for owned in window_status.shared_windows(terms, now):
         yield [owned.window]
-    for key in book.known_keys():
+    for key in key_cache.known_keys():
         yield [owned.window for owned in window_status.own_windows(terms, [key], now)]
 
 
-async def _present(book: KeyCache, windows: Sequence[Window], now: float) -> list[Window]:
+async def _present(key_cache: KeyCache, windows: Sequence[Window], now: float) -> list[Window]:
     """The windows with the limits that hold at a Unix time; unchanged if the window no longer has an owner then. Raises
     `StoreUnavailable`."""
     owners = [window.scope.partition(":") for window in windows]
-    keys = {key.id: key for key in await book.named(frozenset(name for kind, _, name in owners if kind == "key"))}
+    keys = {key.id: key for key in await key_cache.named(frozenset(name for kind, _, name in owners if kind == "key"))}
     found = []
     for window, (kind, _, name) in zip(windows, owners, strict=True):
         owner = keys.get(name) if kind == "key" else Key("", team=name or None)
-        present = (term.window(now) for term in book.terms.of(owner)) if owner is not None else ()
+        present = (term.window(now) for term in key_cache.terms.of(owner)) if owner is not None else ()
         found.append(next((each for each in present if each.id == window.id), window))
         await asyncio.sleep(0)
     return found

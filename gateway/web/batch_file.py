@@ -129,7 +129,7 @@ class BatchChecker:
         self._output_tokens = 0
         self._ceilings = LineCeilings()
         now = time.time()
-        self._claims = [Claim(term.window(now), 0) for term in services.book.terms.of(key)]
+        self._claims = [Claim(term.window(now), 0) for term in services.key_cache.terms.of(key)]
 
     async def check(self, file: UploadedFile) -> BatchInput:
         """What is kept of a file. Raises `InvalidRequest` or `ModelNotFound` for the first fault, with its line."""

@@ -281,14 +281,14 @@ class DataPlane:
             others += filter(None, request.query.getall(query_key, ()))
         others += more_keys
         secret = auth.only_key(headers.getall(hdrs.AUTHORIZATION, []), others)
-        book = context.parts.book
-        book.trust()
-        known = book.known.get(auth.digest(secret))
+        key_cache = context.parts.key_cache
+        key_cache.trust()
+        known = key_cache.known.get(auth.digest(secret))
         if known is None and context.parts.config.jwt is not None and is_signed_token(secret):
             key = await self._persons.caller(secret, context.parts, context.remote)
             context.key, context.team = key.id, key.team
             return key
-        known = known or await book.look_up(secret)
+        known = known or await key_cache.look_up(secret)
         key = auth.admit(known, secret, now=time.time(), remote=context.remote)
         context.key, context.team = key.id, key.team
         return key
@@ -331,7 +331,7 @@ class DataPlane:
 async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
     """A key's limits and the state of its windows, with those of its team and of the gateway."""
     now = time.time()
-    windows = [term.window(now) for term in parts.book.terms.of(key)]
+    windows = [term.window(now) for term in parts.key_cache.terms.of(key)]
     try:
         async with StallTolerantTimeout(STANDINGS_WITHIN_S):
             told = await parts.books.ledger.standings(windows, now)
@@ -366,7 +366,7 @@ def _fallbacks(call: Call, asked: Params, others: Iterable[NamedModel]) -> Itera
 def is_secret(model: str, context: RequestContext) -> bool:
     """Whether a model name that is not in the configuration is in fact a key's secret, which must not reach an upstream
     or a record."""
-    return auth.digest(model) in context.parts.book.known or may_be_issued(model)
+    return auth.digest(model) in context.parts.key_cache.known or may_be_issued(model)
 
 
 def _affinity(model: Model, asked: Params, request: web.Request) -> bytes | None:

@@ -58,7 +58,7 @@ def prepare(config: Config, present: Mapping[str, Pool]) -> Prepared:
 
 def assemble(
     ready: Prepared,
-    book: KeyCache,
+    key_cache: KeyCache,
     books: Accounting,
     waiting: WaitingRoom,
     bonds: Bonds,
@@ -70,7 +70,7 @@ def assemble(
     router = Router(ready.config, books.telemetry.show_upstream, kept=kept)
     plans = Plans(ready.config.upstreams, ready.find_counter)
     return Services(
-        ready.config, book, books, ready.pools, router, waiting, bonds, tasks, plans, reports, ready.find_counter
+        ready.config, key_cache, books, ready.pools, router, waiting, bonds, tasks, plans, reports, ready.find_counter
     )
 
 
@@ -106,9 +106,9 @@ class HotReload:
         """Serve with this from now on: what was prepared in view of the present parts."""
         old = self._live.parts
         kept = {name: old.router.health[name] for name, pool in ready.pools.items() if old.pools.get(name) is pool}
-        old.book.configure(ready.config, ready.keys)
+        old.key_cache.configure(ready.config, ready.keys)
         self._live.parts = new = assemble(
-            ready, old.book, old.books, old.waiting, old.bonds, old.tasks, old.reports, kept
+            ready, old.key_cache, old.books, old.waiting, old.bonds, old.tasks, old.reports, kept
         )
         new.waiting.configure(ready.config.queue)
         config = ready.config

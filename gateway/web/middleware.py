@@ -200,7 +200,7 @@ class ErrorMiddleware:
 
 def _entry_of(path: str, context: RequestContext, error: GatewayError) -> RefusalEntry:
     name, message = context.requested_model, error.message
-    if name and digest(name) in context.parts.book.known:  # a key was sent as the model
+    if name and digest(name) in context.parts.key_cache.known:  # a key was sent as the model
         name, message = "***", message.replace(name, "***")
     return RefusalEntry(
         id=context.id,

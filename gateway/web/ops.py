@@ -47,7 +47,7 @@ class Ops:
         request[CONTEXT].is_quiet = True
         if not self._status.is_ready:
             raise Unavailable("Not ready: the gateway is shutting down.", code="shutting_down")
-        request[CONTEXT].parts.book.trust()
+        request[CONTEXT].parts.key_cache.trust()
         try:
             await self._ledger.ping()
         except StoreUnavailable as away:

@@ -85,16 +85,16 @@ class PersonTokens:
 
     async def caller(self, token: str, parts: Services, remote: str | None) -> Key:
         """The key that calls with this token are made with. Raises `Unauthorized`, `Unavailable`."""
-        settings, book = parts.config.jwt, parts.book
+        settings, key_cache = parts.config.jwt, parts.key_cache
         assert settings is not None
         said = await self._check(token, settings)
-        if said.team is not None and said.team not in book.teams:
+        if said.team is not None and said.team not in key_cache.teams:
             raise _refused("its team does not exist here")
         digest = person_digest(settings.issuer, said.person)
-        known = book.known.get(digest) or await book.look_up_digest(digest)
+        known = key_cache.known.get(digest) or await key_cache.look_up_digest(digest)
         if known is None or (settings.team_claim is not None and known.key.team != said.team):
             await self._record(settings.issuer, said, parts)
-            known = await book.look_up_digest(digest)
+            known = await key_cache.look_up_digest(digest)
             if known is None:
                 raise _refused("there is another key with the id of your record")
         key = auth.admit(known, "", now=time.time(), remote=remote)
@@ -152,7 +152,7 @@ class PersonTokens:
                 raise Unavailable(
                     "The gateway cannot reach its store of keys right now.", code=StoreUnavailable.code
                 ) from None
-            await parts.book.hear()
+            await parts.key_cache.hear()
 
 
 def _read(claims: Mapping[str, Any], settings: JwtSettings, now: float) -> _Checked:

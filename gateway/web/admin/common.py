@@ -142,7 +142,7 @@ class AdminAccess(NamedTuple):
                 return session.principal
             raise SignInRequired("Sign in, or present a token.")
         secret = auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
-        known = await _known_key(parts_of(request).book, secret)
+        known = await _known_key(parts_of(request).key_cache, secret)
         tokens = {OPERATOR: admin.token, VIEWER: admin.viewer_token}
         tokens |= {f"token {name}": each.token for name, each in admin.tokens.items()}
         name = self.gate.admit(request, tokens, f"key {known.key.id}" if known is not None else "")
@@ -167,7 +167,7 @@ class AdminAccess(NamedTuple):
 
 def by_key(request: web.Request, who: Principal) -> Collection[str]:
     """What the team of the presented key leaves to its keys; nothing to a secret that was replaced."""
-    team = parts_of(request).book.teams.get(who.team or "")
+    team = parts_of(request).key_cache.teams.get(who.team or "")
     return () if who.is_replaced or team is None or team.members is None else team.members.by_key
 
 
@@ -175,13 +175,13 @@ OPERATOR, VIEWER = "admin.token", "admin.viewer_token"
 """What the audit log calls the two tokens without a name of their own: their settings."""
 
 
-async def _known_key(book: KeyCache, secret: str) -> KnownSecret | None:
+async def _known_key(key_cache: KeyCache, secret: str) -> KnownSecret | None:
     """The API key that a token is; None: it is none. Raises `Unavailable`."""
-    known = book.known.get(auth.digest(secret))
+    known = key_cache.known.get(auth.digest(secret))
     if known is None and not may_be_issued(secret):
         return None
-    book.trust()
-    return known or await book.look_up(secret)
+    key_cache.trust()
+    return known or await key_cache.look_up(secret)
 
 
 def parts_of(request: web.Request) -> Services:

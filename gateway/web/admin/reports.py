@@ -173,7 +173,7 @@ class ReportEndpoints:
         it, by id."""
         # There may be tens of thousands of windows, and calls run on this event loop: what a thread can do is done
         # there, and the loop handles a few windows at a time.
-        terms, now = parts.book.terms.anew(), time.time()
+        terms, now = parts.key_cache.terms.anew(), time.time()
         if not after:
             shared = await asyncio.to_thread(_wanted, window_status.shared_windows(terms, now), wanted, scope)
             async for rows in _states(parts.books.ledger, shared, now):
