@@ -73,5 +73,5 @@ async def test_a_start_with_a_full_disk_names_the_folder(tmp_path: Path, monkeyp
     config = build(settings("http://127.0.0.1:9/v1", store=store))
     monkeypatch.setattr("gateway.journal.directory.os.write", full)
     with pytest.raises(OSError, match="No space left") as raised:
-        await app._open_books(config, ChangedWindows(), lambda record: None)
+        await app._open_ledger(config, ChangedWindows(), lambda record: None)
     assert raised.value.filename == str(tmp_path / "journal")

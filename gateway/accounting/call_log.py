@@ -105,7 +105,7 @@ class CallLog:
     `Unavailable`, `UpstreamFailed`); after the block the call has been closed exactly once.
     """
 
-    def __init__(self, books: Accounting, call: Call, reservation: Reservation, trace: Trace = NO_TRACE) -> None:
+    def __init__(self, accounting: Accounting, call: Call, reservation: Reservation, trace: Trace = NO_TRACE) -> None:
         self.call = call
         """As it is carried: for the model that serves, with the output that was reserved."""
         self.reservation = reservation
@@ -126,7 +126,7 @@ class CallLog:
         """What the client asked for and the upstream of the last attempt was not offered."""
         self.upstream_error: str | None = None
         """What went wrong with the last attempt, for the access line."""
-        self._books = books
+        self._accounting = accounting
         self._earlier: tuple[Usage, int] | None = None
         """What attempts with models before this one may have cost: tokens, and billionths of a US dollar."""
         self.first_byte_s: float | None = None
@@ -137,7 +137,7 @@ class CallLog:
         try:
             await self.reservation.make()
         except UpstreamFailed as no_room:
-            self._books.telemetry.rejected(no_room.reason)
+            self._accounting.telemetry.rejected(no_room.reason)
             raise
         self.call = self.reservation.call
         return self
@@ -248,7 +248,7 @@ class CallLog:
         """Count and log that the upstream reported more tokens of these kinds than there can have been."""
         upstream, model = self.route.upstream if self.route else "", self.call.label_model
         for kind in kinds:
-            if self._books.telemetry.doubted(upstream, model, kind):
+            if self._accounting.telemetry.doubted(upstream, model, kind):
                 log.warning(_DOUBT[kind], upstream, model, self.call.id)
 
     # -------------------------------------------------------------------------------------------------------- the end
@@ -270,7 +270,7 @@ class CallLog:
             return
         call = self.call
         if status == 200 and call.label_model == OTHER:
-            call = call._replace(label_model=self._books.served.note(call.model_name))
+            call = call._replace(label_model=self._accounting.served.note(call.model_name))
         duration_s = time.perf_counter() - call.arrived
         usage = pricing.total_usage((self.spent, usage))
         record = record_of(
@@ -286,14 +286,14 @@ class CallLog:
             record = with_earlier(record, *self._earlier)
         self.reservation.settle(record)
         overhead_s = max(0.0, duration_s - self.upstream_s - call.body_wait_s - self.reservation.waited_s)
-        self._books.telemetry.recorded(
+        self._accounting.telemetry.recorded(
             record,
             estimated_prompt_tokens=call.params.prompt_tokens,
             overhead_s=overhead_s,
             is_usage_unknown=usage.source == "estimated",
         )
         extras = AccessLogExtras(call.remote, error, self.upstream_error if error else None, self.trace.id)
-        self._books.write_line(record, extras)
+        self._accounting.write_line(record, extras)
         self.trace.recorded(record, error)
 
     def note_deferral(self, deferral: Deferral) -> None:

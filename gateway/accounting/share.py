@@ -18,8 +18,8 @@ from .call_log import Accounting, CallLog
 class PartLog(CallLog):
     """It writes no record, and shares the reservation of the whole. `ended` is called when it is closed."""
 
-    def __init__(self, whole: CallLog, books: Accounting, call: Call, ended: Callable[[], None]) -> None:
-        super().__init__(books, call, whole.reservation, whole.trace)
+    def __init__(self, whole: CallLog, accounting: Accounting, call: Call, ended: Callable[[], None]) -> None:
+        super().__init__(accounting, call, whole.reservation, whole.trace)
         self.status = 0
         self.usage = Usage()
         """Of all its attempts."""

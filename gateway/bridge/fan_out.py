@@ -53,13 +53,13 @@ CarriesOne = Callable[[Call, CallLog, ClientStream], Coroutine[Any, Any, Answer 
 
 async def carry(
     call: Call, whole: CallLog, client: ClientStream, *, one: CarriesOne, upstreams: Mapping[str, Upstream],
-    books: Accounting, tasks: Tasks, max_response_bytes: int,
+    accounting: Accounting, tasks: Tasks, max_response_bytes: int,
 ) -> Answer | Streamed:  # fmt: skip
     """Carry a call of completions prompt by prompt, and account for it.
 
     Raises `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone.
     """
-    fan_out = _FanOut(call, whole, client, one, upstreams, books, max_response_bytes)
+    fan_out = _FanOut(call, whole, client, one, upstreams, accounting, max_response_bytes)
     return await fan_out.run(tasks)
 
 
@@ -68,14 +68,14 @@ class _FanOut:
 
     def __init__(
         self, call: Call, whole: CallLog, client: ClientStream, one: CarriesOne, upstreams: Mapping[str, Upstream],
-        books: Accounting, max_response_bytes: int,
+        accounting: Accounting, max_response_bytes: int,
     ) -> None:  # fmt: skip
         self._call = call
         self._whole = whole
         self._client = client
         self._one = one
         self._upstreams = upstreams
-        self._books = books
+        self._accounting = accounting
         self._max_response_bytes = max_response_bytes
         self._split = Split(call)
         self._frame = Frame.of(call)
@@ -132,7 +132,7 @@ class _FanOut:
 
     async def _carry(self, number: int) -> None:
         call = self._split.call(number)
-        async with PartLog(self._whole, self._books, call, self._share_ended) as share:
+        async with PartLog(self._whole, self._accounting, call, self._share_ended) as share:
             self._shares.append(share)
             side = ClientStream(partial(self._open, number, call, share), tuple, 0, hold=self._hold)
             try:

@@ -397,7 +397,7 @@ class _Converter:
             self.done.values["store"] = {"url": url}
         if "store" in self.done.values:
             place: Place = ("router_settings", "redis_url" if given["url"] is not None else "redis_host")
-            self._note(place, "holds the books here and not only a cache: it needs an append-only file")
+            self._note(place, "holds keys, quotas and usage here, not only a cache: it needs an append-only file")
 
     # ---------------------------------------------------------------------------------------------------- the rest
 

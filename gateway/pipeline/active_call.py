@@ -151,7 +151,7 @@ class ActiveCall:
         try:
             return await fan_out.carry(
                 self.call, self.log, self.client, one=carry_one, upstreams=services.config.upstreams,
-                books=services.books, tasks=services.tasks,
+                accounting=services.accounting, tasks=services.tasks,
                 max_response_bytes=services.config.server.max_response_bytes,
             )  # fmt: skip
         except GatewayError as error:
@@ -177,7 +177,7 @@ class ActiveCall:
         if last is None:
             last = self.services.router.unavailable_reason(self.routes, call.params.model)
             if not self._has_fallback:
-                self.services.books.telemetry.rejected(last.fault.value)
+                self.services.accounting.telemetry.rejected(last.fault.value)
         may_repeat = may_client_repeat(call.model, [each.failure for each in self._tried] or [last])
         error = UpstreamFailed.after(last, may_repeat=may_repeat, passed=spec.passed_statuses)
         if last.fault is Fault.WRONG_URL and spec.is_optional:
@@ -220,8 +220,8 @@ class ActiveCall:
         try:
             return await hedge.race(
                 call, self.log, self.client, first=first, second=second,
-                after_s=services.router.hedge_after_s(call, route), books=services.books, tasks=services.tasks,
-                noted=partial(services.router.note_first_byte, call),
+                after_s=services.router.hedge_after_s(call, route), accounting=services.accounting,
+                tasks=services.tasks, noted=partial(services.router.note_first_byte, call),
             )  # fmt: skip
         finally:
             if not has_begun:
@@ -254,7 +254,7 @@ class ActiveCall:
     ) -> Answer | Streamed | Failure:
         """One attempt, and what it says about its upstream."""
         call_log, services, upstream = self.log, self.services, route.upstream
-        telemetry = services.books.telemetry
+        telemetry = services.accounting.telemetry
         base_url = services.config.upstreams[upstream].base_url
         call, span = call_log.trace.attempt(self.call, route, base_url, call_log.attempts + 1)
         try:

@@ -129,8 +129,8 @@ async def open_session(
     places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
     held = [place._replace(claims=_parallel(place.claims)) for place in places]
     own = _parallel(windows.claims(call, services.key_cache.terms.of_call(call)))
-    reservation = Reservation(services.books.ledger, call, own, candidates[0] if candidates else routes[0], held)
-    log = CallLog(services.books, call, reservation, trace)
+    reservation = Reservation(services.accounting.ledger, call, own, candidates[0] if candidates else routes[0], held)
+    log = CallLog(services.accounting, call, reservation, trace)
     async with log, AsyncExitStack() as stack:
         reserved()
         session = await _connect(log, candidates, reservation.place, services, protocols, admit, stack)
@@ -183,11 +183,11 @@ async def _attempt(
     stack: AsyncExitStack,
 ) -> RealtimeSession | Failure:
     """One attempt. The session that it opens lasts as long as `stack`."""
-    call, upstream, telemetry = log.call, services.config.upstreams[route.upstream], services.books.telemetry
+    call, upstream, telemetry = log.call, services.config.upstreams[route.upstream], services.accounting.telemetry
     log.attempt_began(route)
     make_call = _calls(call, route, handle.key, services, admit)
     count_texts = token_rule.counting(services.find_counter(call.model_name))
-    accounts = ResponseAccounts(services.books, route, make_call, count_texts)
+    accounts = ResponseAccounts(services.accounting, route, make_call, count_texts)
     async with AsyncExitStack() as attempt:
         try:
             await accounts.ready()

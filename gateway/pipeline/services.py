@@ -26,7 +26,7 @@ class Services:
     config: Config
     key_cache: KeyCache
     """Keys, and the limits that bind them; always the newest."""
-    books: Accounting
+    accounting: Accounting
     pools: Mapping[str, Pool]
     router: Router
     waiting: WaitingRoom

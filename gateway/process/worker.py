@@ -102,7 +102,7 @@ class WorkerProcess:
             sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
             if worker.office is not None and self._office is not None:
                 sites.append(await self._serve(worker.office, {}, worker.parts, self._office))
-            self._tasks.spawn(self._watch_store(worker.parts.books.ledger), "watch-store")
+            self._tasks.spawn(self._watch_store(worker.parts.accounting.ledger), "watch-store")
             settle_memory()
             self._worker.set_result(worker)
             self._line.send(ready=True)

@@ -103,7 +103,7 @@ class Parts(Protocol):
     def config(self) -> Config: ...
 
     @property
-    def books(self) -> Accounting: ...
+    def accounting(self) -> Accounting: ...
 
     @property
     def pools(self) -> Mapping[str, Pool]: ...
@@ -338,9 +338,9 @@ class DeferredPoller:
         return await fetch(deferral.upstream, pool, request, ANSWER_WITHIN_S, limit)
 
     async def _settle(self, call: Call, deferral: Deferral, estimate: Settlement, ending: _Ending) -> None:
-        books = self._parts().books
+        accounting = self._parts().accounting
         usage = pricing.total_usage((deferral.spent_usage, ending.charged.usage))
-        label = books.served.note(call.model_name) if call.label_model == OTHER else call.label_model
+        label = accounting.served.note(call.model_name) if call.label_model == OTHER else call.label_model
         record = record_of(
             call._replace(label_model=label), _route(deferral), ending.status, usage, ending.ended,
             returned_model=ending.model,
@@ -375,20 +375,20 @@ class DeferredPoller:
 
     async def _record(self, record: Record, estimate: Settlement, extras: AccessLogExtras) -> None:
         """Settle by the first entry of the lease's heir, which counts once, whichever worker sends it."""
-        books = self._parts().books
+        accounting = self._parts().accounting
         heir = heir_of(record.id)
         progress = await self._store.progress(heir)
         if progress.mark:
             return
         entry = Settle(1, record, estimate.claims, ledger_entry.encode(record, estimate.claims))
         await self._store.apply(Batch(heir, progress.seq + 1, progress.seq, [entry]))
-        books.telemetry.recorded(
+        accounting.telemetry.recorded(
             record,
             estimated_prompt_tokens=estimate.record.usage.prompt_tokens,
             overhead_s=0.0,
             is_usage_unknown=record.usage.source == "estimated",
         )
-        books.write_line(record, extras)
+        accounting.write_line(record, extras)
 
     async def _remove(self, lease: str) -> None:
         await self._store.remove_deferred(lease)

@@ -64,14 +64,14 @@ def _is_text(value: Any) -> bool:
 
 async def race(
     call: Call, whole: CallLog, client: ClientStream, *, first: Runs, second: Runs, after_s: float | None,
-    books: Accounting, tasks: Tasks, noted: Noted,
+    accounting: Accounting, tasks: Tasks, noted: Noted,
 ) -> Answer | Streamed | Failure:  # fmt: skip
     """Try the first route, and the second beside it if there is no byte after so long; None: in no case.
 
     Returns the failure of the first if both failed. Raises `GatewayError` as an attempt does. Cancelled: the client is
     gone, and each attempt ends as relay/disconnect.py says.
     """
-    return await _Race(call, whole, client, books, tasks, noted).run(first, second, after_s)
+    return await _Race(call, whole, client, accounting, tasks, noted).run(first, second, after_s)
 
 
 class _End(NamedTuple):
@@ -87,8 +87,8 @@ class _End(NamedTuple):
 class _Leg(PartLog):
     """The log of one route."""
 
-    def __init__(self, race: _Race, whole: CallLog, books: Accounting, call: Call) -> None:
-        super().__init__(whole, books, call, race.leg_ended)
+    def __init__(self, race: _Race, whole: CallLog, accounting: Accounting, call: Call) -> None:
+        super().__init__(whole, accounting, call, race.leg_ended)
         self.side = _Side(race, self)
         self.task: asyncio.Task[None] | None = None
         self.began = time.perf_counter()
@@ -169,14 +169,14 @@ class _Race:
     """One call with up to two routes at once."""
 
     def __init__(
-        self, call: Call, whole: CallLog, client: ClientStream, books: Accounting, tasks: Tasks, noted: Noted
+        self, call: Call, whole: CallLog, client: ClientStream, accounting: Accounting, tasks: Tasks, noted: Noted
     ) -> None:
         self.client = client
         self.winner: _Leg | None = None
         """The route that serves."""
         self._call = call
         self._whole = whole
-        self._books = books
+        self._accounting = accounting
         self._tasks = tasks
         self._noted = noted
         self._legs: list[_Leg] = []
@@ -206,7 +206,7 @@ class _Race:
         return speaker is None or speaker.may_be_interrupted
 
     def _start(self, runs: Runs) -> None:
-        leg = _Leg(self, self._whole, self._books, self._call)
+        leg = _Leg(self, self._whole, self._accounting, self._call)
         self._legs.append(leg)
         leg.task = self._tasks.spawn(self._run(leg, runs), "hedged-attempt")
         leg.task.add_done_callback(lambda _: self._leg_gone(leg))
@@ -337,7 +337,7 @@ class _Race:
         outcome = "client_gone" if self._is_left else "failed"
         if self.winner is not None:
             outcome = "first" if self.winner is first else "second"
-        telemetry, model = self._books.telemetry, self._call.label_model
+        telemetry, model = self._accounting.telemetry, self._call.label_model
         telemetry.hedged(model, outcome)
         for leg in self._legs:
             if leg.is_beaten and leg.route is not None:

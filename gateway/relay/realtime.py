@@ -95,10 +95,10 @@ class _Response:
 class ResponseAccounts:
     """The responses of one session on one route."""
 
-    def __init__(self, books: Accounting, route: Route, make_call: MakesCalls, count_texts: CountsTexts) -> None:
+    def __init__(self, accounting: Accounting, route: Route, make_call: MakesCalls, count_texts: CountsTexts) -> None:
         self.other_models: dict[str, Model] = {}
         """Further models that the client has named, by their names here; their prices are those of their work."""
-        self._books = books
+        self._accounting = accounting
         self._route = route
         self._make_call = make_call
         self._count_texts = count_texts
@@ -211,11 +211,11 @@ class ResponseAccounts:
         reservation = self._spare or await self._draw(self._limit if limit is None else limit)
         self._spare = None
         call = reservation.call._replace(arrived=time.perf_counter(), other_models=tuple(self.other_models.items()))
-        return _Response(CallLog(self._books, call, reservation), self._route, self._count_texts, limit)
+        return _Response(CallLog(self._accounting, call, reservation), self._route, self._count_texts, limit)
 
     async def _draw(self, limit: int | None) -> Reservation:
         self._number += 1
         call, claims, fit = await self._make_call(self._number, self._context, limit)
-        reservation = Reservation(self._books.ledger, call, claims, self._route, fit=fit)
+        reservation = Reservation(self._accounting.ledger, call, claims, self._route, fit=fit)
         await reservation.make()
         return reservation

@@ -104,7 +104,7 @@ async def build(
     """
     ready = prepare(config, {})  # first: it takes its time, and nothing waits yet
     touched = ChangedWindows()
-    store, ledger = await _open_books(config, touched, telemetry)
+    store, ledger = await _open_ledger(config, touched, telemetry)
     access_log = AccessLog(config.server.access_log)
     tasks = Tasks()  # of calls: a drain waits for them
     endless = Tasks()
@@ -115,10 +115,10 @@ async def build(
     key_cache = KeyCache(store, config, restore=decisions.restore if decisions else None)
     tracer = open_tracer(config.tracing)
     waiting = WaitingRoom(config.queue, ledger.exchange, telemetry)
-    accounts = Accounting(ledger, telemetry, access_log.write_record, tracer)
+    accounting = Accounting(ledger, telemetry, access_log.write_record, tracer)
     bonds = Bonds(store)
     live = CurrentServices(
-        assemble(ready, key_cache, accounts, waiting, bonds, tasks, DeliveredReports(store, ledger), {})
+        assemble(ready, key_cache, accounting, waiting, bonds, tasks, DeliveredReports(store, ledger), {})
     )
     admin: AdminAPI | None = None
     persons: PersonTokens | None = None
@@ -186,7 +186,7 @@ async def build(
         await tracer.close()
 
 
-async def _open_books(config: Config, touched: ChangedWindows, telemetry: Telemetry) -> tuple[Store, LedgerClient]:
+async def _open_ledger(config: Config, touched: ChangedWindows, telemetry: Telemetry) -> tuple[Store, LedgerClient]:
     """The store, and the ledger on it, which closes it."""
     settings = config.store
     folder, origin = Path(settings.journal_dir), settings.origin
@@ -199,10 +199,10 @@ async def _open_books(config: Config, touched: ChangedWindows, telemetry: Teleme
         await store.close()
         raise
     adopt = partial(Journal.adopt, folder, origin)
-    books = LedgerClient(store, journal, settings, adopt, touched=touched, is_alone=is_alone, metrics=telemetry)
-    telemetry.follow(books.last_end)
-    await books.wait_until_heir(INHERIT_WITHIN_S)
-    return store, books
+    ledger = LedgerClient(store, journal, settings, adopt, touched=touched, is_alone=is_alone, metrics=telemetry)
+    telemetry.follow(ledger.last_end)
+    await ledger.wait_until_heir(INHERIT_WITHIN_S)
+    return store, ledger
 
 
 def _application(
@@ -249,9 +249,9 @@ async def labelled_keys(parts: Services) -> tuple[list[Key], list[WindowStatus]]
     unavailable."""
     now, key_cache = time.time(), parts.key_cache
     try:
-        keys = await key_cache.named(await asyncio.to_thread(parts.books.telemetry.key_labels.every))
+        keys = await key_cache.named(await asyncio.to_thread(parts.accounting.telemetry.key_labels.every))
         windows = [term.window(now) for key in keys for term in key_cache.terms.of(key)]
         own = [window for window in windows if window.scope.startswith("key:")]
-        return keys, await parts.books.ledger.standings(own, now)
+        return keys, await parts.accounting.ledger.standings(own, now)
     except StoreUnavailable:
         return [], []

@@ -40,12 +40,12 @@ class _Alerts:
         self.settings = config.alerts
         self._webhook = Webhook(config.alerts) if config.alerts.webhook is not None else None
         self._watcher = Watcher(
-            parts.books.ledger,
+            parts.accounting.ledger,
             touched,
             partial(_windows, key_cache),
             partial(_present, key_cache),
             key_cache.team_of,
-            parts.books.telemetry,
+            parts.accounting.telemetry,
             Outbox(self._webhook.post) if self._webhook else None,
             namespace=config.store.namespace,
             holder=uuid.uuid4().hex,

@@ -124,8 +124,8 @@ class DataPlane:
         """One call: check it, serve it. `row`: of a passthrough row."""
         context = request[CONTEXT]
         context.endpoint = endpoint = spec.name if row is None else row.endpoint
-        context.trace = context.parts.books.tracer.begin(endpoint, context.id, request.headers)
-        telemetry = context.parts.books.telemetry
+        context.trace = context.parts.accounting.tracer.begin(endpoint, context.id, request.headers)
+        telemetry = context.parts.accounting.telemetry
         calls, task = self._status.calls, asyncio.current_task(self._loop)
         self._capacity.refuse_when_full(len(calls))
         telemetry.count_under_way(1)
@@ -191,7 +191,9 @@ class DataPlane:
         found = config.model_table.find(asked.model)
         is_known = found is not None and found.is_configured
         context.requested_model = asked.model
-        context.model = OTHER if found is None else found.name if is_known else parts.books.served.group(asked.model)
+        context.model = (
+            OTHER if found is None else found.name if is_known else parts.accounting.served.group(asked.model)
+        )
         may_use = found is not None and (
             auth.may_use(key, asked.model) or (found.alias is not None and auth.may_use(key, found.name))
         )
@@ -334,7 +336,7 @@ async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
     windows = [term.window(now) for term in parts.key_cache.terms.of(key)]
     try:
         async with StallTolerantTimeout(STANDINGS_WITHIN_S):
-            told = await parts.books.ledger.standings(windows, now)
+            told = await parts.accounting.ledger.standings(windows, now)
     except (StoreUnavailable, TimeoutError):
         raise Unavailable("The gateway cannot reach its ledger right now.", code="store_unavailable") from None
     return {

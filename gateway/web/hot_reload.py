@@ -59,7 +59,7 @@ def prepare(config: Config, present: Mapping[str, Pool]) -> Prepared:
 def assemble(
     ready: Prepared,
     key_cache: KeyCache,
-    books: Accounting,
+    accounting: Accounting,
     waiting: WaitingRoom,
     bonds: Bonds,
     tasks: Tasks,
@@ -67,10 +67,20 @@ def assemble(
     kept: Mapping[str, Health],
 ) -> Services:
     """The parts of a configuration. `kept` is what is known of upstreams already."""
-    router = Router(ready.config, books.telemetry.show_upstream, kept=kept)
+    router = Router(ready.config, accounting.telemetry.show_upstream, kept=kept)
     plans = Plans(ready.config.upstreams, ready.find_counter)
     return Services(
-        ready.config, key_cache, books, ready.pools, router, waiting, bonds, tasks, plans, reports, ready.find_counter
+        ready.config,
+        key_cache,
+        accounting,
+        ready.pools,
+        router,
+        waiting,
+        bonds,
+        tasks,
+        plans,
+        reports,
+        ready.find_counter,
     )
 
 
@@ -108,13 +118,13 @@ class HotReload:
         kept = {name: old.router.health[name] for name, pool in ready.pools.items() if old.pools.get(name) is pool}
         old.key_cache.configure(ready.config, ready.keys)
         self._live.parts = new = assemble(
-            ready, old.key_cache, old.books, old.waiting, old.bonds, old.tasks, old.reports, kept
+            ready, old.key_cache, old.accounting, old.waiting, old.bonds, old.tasks, old.reports, kept
         )
         new.waiting.configure(ready.config.queue)
         config = ready.config
         self._capacity.resize(config.server, config.uploads)
         self._access_log.style = config.server.access_log
-        telemetry = new.books.telemetry
+        telemetry = new.accounting.telemetry
         telemetry.key_labels.configure((key.id for key in config.keys), config.metrics.max_keys)
         telemetry.model_labels.configure(config.labelled_models, config.metrics.max_models)
         self._background.follow(new)

@@ -70,7 +70,9 @@ class KeptAtUpstream:
         if self._status.is_draining:
             raise shutting_down()
         parts = context.parts
-        await count_request(parts.books.ledger, parts.key_cache.terms.of(key), time.time(), self._spec.rate_headers)
+        await count_request(
+            parts.accounting.ledger, parts.key_cache.terms.of(key), time.time(), self._spec.rate_headers
+        )
         return key
 
     async def bond(self, request: web.Request, context: RequestContext) -> Bond:

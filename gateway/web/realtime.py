@@ -78,8 +78,8 @@ class RealtimeSessions:
         """One session, from its handshake to its close."""
         context = request[CONTEXT]
         context.endpoint = REALTIME.name
-        context.trace = context.parts.books.tracer.begin(REALTIME.name, context.id, request.headers)
-        telemetry, calls, task = context.parts.books.telemetry, self._status.calls, asyncio.current_task()
+        context.trace = context.parts.accounting.tracer.begin(REALTIME.name, context.id, request.headers)
+        telemetry, calls, task = context.parts.accounting.telemetry, self._status.calls, asyncio.current_task()
         self._capacity.refuse_when_full(len(calls))
         telemetry.count_under_way(1)
         calls.add(task)
@@ -163,7 +163,7 @@ def _call(request: web.Request, context: RequestContext, key: Key) -> Call:
     found = config.model_table.find(name)
     context.requested_model = name
     context.model = (
-        OTHER if found is None else found.name if found.is_configured else context.parts.books.served.group(name)
+        OTHER if found is None else found.name if found.is_configured else context.parts.accounting.served.group(name)
     )
     may_use = found is not None and (
         auth.may_use(key, name) or (found.alias is not None and auth.may_use(key, found.name))

@@ -81,7 +81,7 @@ def runner_of(app: web.Application, shortcuts: Mapping[str, Handler], parts: Ser
     logger = logging.getLogger("gateway.http")
     if not logger.filters:
         logger.addFilter(QuietServerLog())
-    limits = {**_limits(parts.config), "noted": parts.books.telemetry.rejected}
+    limits = {**_limits(parts.config), "noted": parts.accounting.telemetry.rejected}
     more: dict[str, Any] = {
         "handler_cancellation": True,
         "keepalive_timeout": KEEP_ALIVE_S,

@@ -256,7 +256,7 @@ async def end_in_memory(books: LedgerClient, store: SqliteStore) -> None:
         assert isinstance(await books.draw(wish), Granted)
         if call != "b":
             await books.settle(*settlement(wish))
-    assert store._books.unwritten
+    assert store._ledger.unwritten
 
 
 async def test_what_a_lone_workers_store_could_not_write_is_sent_again(
@@ -266,10 +266,10 @@ async def test_what_a_lone_workers_store_could_not_write_is_sent_again(
     store = await lone_sqlite(tmp_path)
     books = open_one(store, is_alone=True)
     await end_in_memory(books, store)
-    store._books.db.execute("PRAGMA query_only = ON")
+    store._ledger.db.execute("PRAGMA query_only = ON")
     with pytest.raises(sqlite3.OperationalError):
-        store._books.write_behind(0)
-    store._books.db.execute("PRAGMA query_only = OFF")
+        store._ledger.write_behind(0)
+    store._ledger.db.execute("PRAGMA query_only = OFF")
     assert isinstance(await books.draw(draw(daily(9), call="c")), Granted)
     assert [(each.used, each.reserved) for each in await books.standings([daily(9).window], NOON / 1e6)] == [(2, 2)]
     assert sorted(row["id"] for row in await store.calls(9)) == ["a", "first"]
@@ -284,7 +284,7 @@ async def test_a_journal_is_kept_where_a_lone_workers_store_lacks_some_of_it(
     await end_in_memory(books, store)
     await books.settle(*settlement(books._open["b"]))
     books._send_ends()
-    monkeypatch.setattr(store._books, "_write_all", Mock(side_effect=sqlite3.OperationalError("disk I/O error")))
+    monkeypatch.setattr(store._ledger, "_write_all", Mock(side_effect=sqlite3.OperationalError("disk I/O error")))
     await books.close(5)
     assert list(left_behind(tmp_path).values()) == [["close first", "close a", "close b"]]
 

@@ -61,7 +61,7 @@ class Scene:
         async with log_of(books, call) as log:
             await fan_out.carry(
                 call, log, ClientStream(cast(Any, None), tuple, 0, self.held.append), one=self.upstream.carry_one,
-                upstreams={}, books=books, tasks=self.tasks, max_response_bytes=1000,
+                upstreams={}, accounting=books, tasks=self.tasks, max_response_bytes=1000,
             )  # fmt: skip
 
 

@@ -95,7 +95,7 @@ class Scene:
             server=SimpleNamespace(max_response_bytes=10**6),
         )
         pools = {"up": SimpleNamespace(request=lambda *_, **__: [])}
-        parts = SimpleNamespace(config=config, books=books, pools=pools, find_counter=lambda name: None)
+        parts = SimpleNamespace(config=config, accounting=books, pools=pools, find_counter=lambda name: None)
         self.poller = DeferredPoller(cast(Any, self.store), lambda: cast(Any, parts))
 
         async def fetch(*_: Any) -> Fetched:

@@ -95,7 +95,7 @@ class Scene:
         async with log_of(books, call) as self.log:
             return await hedge.race(
                 call, self.log, ClientStream(self.open, tuple, 0), first=self.first, second=self.second, after_s=0.0,
-                books=books, tasks=self.tasks, noted=lambda route, seconds: self.noted.append(route.upstream),
+                accounting=books, tasks=self.tasks, noted=lambda route, seconds: self.noted.append(route.upstream),
             )  # fmt: skip
 
     async def begin(self) -> asyncio.Task[Any]:

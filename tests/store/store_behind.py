@@ -36,7 +36,7 @@ class StoreBehind(SqliteStore):
         """Writes what other open stores have in memory; returns whether there are any."""
         others = [each for each in self._opened if each is not self and not each._is_closed]
         for other in others:
-            other._books._keep_nothing(NO_PATIENCE)
+            other._ledger._keep_nothing(NO_PATIENCE)
         self._is_alone = not others
         return bool(others)
 

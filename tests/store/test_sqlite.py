@@ -188,7 +188,7 @@ async def test_probes_do_not_make_a_batch_wait_longer(worker: Worker, folder: Pa
 
 async def test_a_full_disk_is_away_until_there_is_room(worker: Worker, store: SqliteStore, clock: Clock) -> None:
     wish = await worker.granted(tokens(1000, 10))
-    db = store._books.db
+    db = store._ledger.db
     db.execute("PRAGMA max_page_count = 1")  # which is as many as there are: the disk of this test is full
     with pytest.raises(StoreUnavailable, match=r"its disk is full \(SQLITE_FULL\)"):
         await worker.send(worker.closing(settlement(wish, 4)), *(worker.opening(draw(tokens(1000))) for _ in range(90)))
@@ -199,7 +199,7 @@ async def test_a_full_disk_is_away_until_there_is_room(worker: Worker, store: Sq
 
 
 async def test_a_file_that_may_not_be_written_is_away(worker: Worker, store: SqliteStore) -> None:
-    store._books.db.execute("PRAGMA query_only = ON")  # what it does is what a read-only file system does
+    store._ledger.db.execute("PRAGMA query_only = ON")  # what it does is what a read-only file system does
     for attempt in (worker.granted(daily(9)), store.ping()):
         with pytest.raises(StoreUnavailable, match=r"it may not be written \(SQLITE_READONLY\)"):
             await attempt
@@ -562,10 +562,10 @@ async def test_what_a_window_holds_is_forgotten_with_its_day(folder: Path, clock
 async def statements_of(store: SqliteStore, *batches: Batch) -> list[str]:
     """What is asked of SQLite for these batches, with its values."""
     heard: list[str] = []
-    store._books.db.set_trace_callback(heard.append)
+    store._ledger.db.set_trace_callback(heard.append)
     for batch in batches:
         await store.apply(batch)
-    store._books.db.set_trace_callback(None)
+    store._ledger.db.set_trace_callback(None)
     return heard
 
 

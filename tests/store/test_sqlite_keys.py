@@ -138,7 +138,7 @@ async def test_a_change_that_finds_the_disk_full_is_taken_back(store: SqliteStor
     await worker.settle(await worker.granted(tokens(100, 40)), 30)
     await put(store, "a", "1", secrets_added=(digest("a"),))
     before = await store.audit(10)
-    db = store._books.db
+    db = store._ledger.db
     db.execute("PRAGMA max_page_count = 1")  # which is as many as there are: the disk of this test is full
     with pytest.raises(StoreUnavailable, match="its disk is full"):
         await put(
@@ -173,7 +173,7 @@ async def test_100_000_keys_cost_no_more_than_ten(store: SqliteStore, folder: Pa
         db.execute("COMMIT")
         db.execute("ANALYZE")
         heard: list[str] = []
-        for connection in (store._books.db, store._key_reader._db):
+        for connection in (store._ledger.db, store._key_reader._db):
             connection.set_trace_callback(heard.append)
         assert await store.find_keys([f"{7:064}", f"{8:064}"]) == ["text"] * 2
         assert await store.read("key", ["key-7", "nobody"]) == ["text", None]

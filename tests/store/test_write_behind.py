@@ -101,7 +101,7 @@ async def test_it_is_written_soon_without_being_asked_for(
     assert store.in_memory == 2
     await until(lambda: in_file(folder, "SELECT 1 FROM records"))
     assert in_file(folder, "SELECT seq, mark FROM workers") == [(3, 1)]
-    assert not store._books.unwritten
+    assert not store._ledger.unwritten
 
 
 async def test_the_largest_batch_is_applied_in_memory_too(worker: Worker, store: StoreBehind, folder: Path) -> None:
@@ -217,7 +217,7 @@ async def test_what_cannot_be_written_is_missed_by_the_next_batch(
     worker: Worker, store: StoreBehind, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await worker.settle(await worker.granted(tokens(100, 10)), 7)
-    db = store._books.db
+    db = store._ledger.db
     db.execute("PRAGMA query_only = ON")
     store._write_behind()
     await asyncio.get_running_loop().run_in_executor(store._writing, lambda: None)
@@ -245,11 +245,11 @@ async def test_a_locked_file_is_waited_for(worker: Worker, store: StoreBehind, f
     db = sqlite3.connect(path_of(settings_of(folder)), isolation_level=None)
     db.execute("BEGIN IMMEDIATE")
     store._write_behind()
-    assert store._books.unwritten == 2
+    assert store._ledger.unwritten == 2
     db.execute("COMMIT")
     db.close()
     await asyncio.get_running_loop().run_in_executor(store._writing, lambda: None)
-    assert store._books.unwritten == 0
+    assert store._ledger.unwritten == 0
     assert in_file(folder, "SELECT seq FROM workers") == [(3,)]
 
 
@@ -263,7 +263,7 @@ async def test_the_state_of_a_large_file_is_not_kept(
     await worker.granted(daily(100))
     assert store.in_memory == 2, "after it was written, it was dropped"
     monkeypatch.setattr("gateway.store.sqlite.ledger.LEASES_KEPT", 1)
-    store._books._behind = None
+    store._ledger._behind = None
     for _ in range(2):
         await worker.granted(daily(100))
     assert store.in_memory == 2

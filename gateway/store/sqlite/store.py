@@ -101,13 +101,13 @@ class SqliteStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         """Asked for once: that is a system call before Python 3.12."""
         self._write_timer: asyncio.TimerHandle | None = None
-        self._books = SqliteLedger(settings, clock_us)
+        self._ledger = SqliteLedger(settings, clock_us)
         try:
             self._reader = Reader(settings)
             self._key_reader = KeyReader(settings)
             self._checkpoints = Checkpointer(settings)
         except sqlite3.Error as error:
-            self._books.close()
+            self._ledger.close()
             raise StoreMisconfigured(f"{self._path}: {spell(error)}") from None
         self._writes = threading.Lock()
         """Held while the writing connection is used."""
@@ -125,8 +125,8 @@ class SqliteStore:
         if (applied := self._in_memory(batch)) is not None:
             return applied
         wished_at = time.monotonic()
-        applied = await self._run(self._writing, lambda: self._books.apply(batch, wished_at, is_alone=self._is_alone))
-        if self._books.uncopied >= EVERY_ITEMS:
+        applied = await self._run(self._writing, lambda: self._ledger.apply(batch, wished_at, is_alone=self._is_alone))
+        if self._ledger.uncopied >= EVERY_ITEMS:
             self._checkpoint()
         return applied
 
@@ -134,12 +134,12 @@ class SqliteStore:
         if (applied := self._in_memory(batch)) is not None:
             return applied
         began = time.monotonic()
-        if self._is_closed or began < self._pace.slow_until or self._books.is_housekeeping_due():
+        if self._is_closed or began < self._pace.slow_until or self._ledger.is_housekeeping_due():
             return None
         if not self._writes.acquire(blocking=False):
             return None
         try:
-            applied = self._books.apply(batch, NO_PATIENCE, is_alone=self._is_alone)
+            applied = self._ledger.apply(batch, NO_PATIENCE, is_alone=self._is_alone)
         except OURS:
             raise
         except sqlite3.Error as error:
@@ -149,7 +149,7 @@ class SqliteStore:
         finally:
             self._writes.release()
             self._pace.note(began, time.monotonic())
-        if self._books.uncopied >= EVERY_ITEMS:
+        if self._ledger.uncopied >= EVERY_ITEMS:
             self._checkpoint()
         return applied
 
@@ -160,7 +160,7 @@ class SqliteStore:
         if not self._writes.acquire(blocking=False):
             return None
         try:
-            applied = self._books.apply_behind(batch)
+            applied = self._ledger.apply_behind(batch)
         except sqlite3.Error as error:
             raise self._unavailable(error) from None
         finally:
@@ -177,12 +177,12 @@ class SqliteStore:
         if self._is_closed:
             return
         began = time.monotonic()
-        is_slow = began < self._pace.slow_until or self._books.is_housekeeping_due()
-        if is_slow or self._books.unwritten > HERE_ITEMS or not self._writes.acquire(blocking=False):
+        is_slow = began < self._pace.slow_until or self._ledger.is_housekeeping_due()
+        if is_slow or self._ledger.unwritten > HERE_ITEMS or not self._writes.acquire(blocking=False):
             self._writing.submit(self._write_behind_in_thread)
             return
         try:
-            self._books.write_behind(NO_PATIENCE)
+            self._ledger.write_behind(NO_PATIENCE)
         except sqlite3.Error as error:
             self._writing.submit(self._write_behind_in_thread)
             if not is_busy(error):
@@ -190,13 +190,13 @@ class SqliteStore:
         finally:
             self._writes.release()
             self._pace.note(began, time.monotonic())
-        if self._books.uncopied >= EVERY_ITEMS:
+        if self._ledger.uncopied >= EVERY_ITEMS:
             self._checkpoint()
 
     def _write_behind_in_thread(self) -> None:
         try:
             with self._writes:
-                self._books.write_behind(time.monotonic())
+                self._ledger.write_behind(time.monotonic())
         except sqlite3.Error as error:
             self._note_unwritten(error)
 
@@ -205,31 +205,31 @@ class SqliteStore:
 
     async def _all_written(self) -> None:
         """For reports, which come from other connections: the file has what was applied, or cannot be written."""
-        if self._books.unwritten:
+        if self._ledger.unwritten:
             wished_at = time.monotonic()
             with contextlib.suppress(StoreUnavailable):
-                await self._run(self._writing, lambda: self._books.write_behind(wished_at))
+                await self._run(self._writing, lambda: self._ledger.write_behind(wished_at))
 
     def _checkpoint(self) -> None:
-        self._books.uncopied = 0
+        self._ledger.uncopied = 0
         self._copying.submit(self._checkpoints.checkpoint)
 
     async def progress(self, worker: str) -> Progress:
         return await self._run(self._reading, lambda: self._reader.progress(worker))
 
     async def void_leases(self, worker: str) -> None:
-        await self._run(self._writing, lambda: self._books.void_leases(worker))
+        await self._run(self._writing, lambda: self._ledger.void_leases(worker))
 
     async def retire(self, worker: str) -> None:
-        await self._run(self._writing, lambda: self._books.retire(worker))
+        await self._run(self._writing, lambda: self._ledger.retire(worker))
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
         wished_at = time.monotonic()
-        return await self._run(self._writing, lambda: self._books.claim(holder, names, wished_at))
+        return await self._run(self._writing, lambda: self._ledger.claim(holder, names, wished_at))
 
     async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
         wished_at = time.monotonic()
-        return await self._run(self._writing, lambda: self._books.exchange(place, holder, text, for_s, wished_at))
+        return await self._run(self._writing, lambda: self._ledger.exchange(place, holder, text, for_s, wished_at))
 
     async def deferred(self, limit: int) -> list[Deferred]:
         return await self._run(self._finding, lambda: self._key_reader.deferred(limit))
@@ -239,11 +239,11 @@ class SqliteStore:
 
     async def remove_deferred(self, lease: str) -> None:
         wished_at = time.monotonic()
-        await self._run(self._writing, lambda: self._books.remove_deferred(lease, wished_at))
+        await self._run(self._writing, lambda: self._ledger.remove_deferred(lease, wished_at))
 
     async def ping(self) -> None:
         wished_at = time.monotonic()
-        await self._run(self._writing, lambda: self._books.ping(wished_at))
+        await self._run(self._writing, lambda: self._ledger.ping(wished_at))
 
     async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         states = await self._run(self._reading, lambda: self._reader.windows([window.id for window in windows]))
@@ -296,7 +296,7 @@ class SqliteStore:
 
     async def add_refusals(self, entries: Sequence[RefusalEntry], now: float) -> None:
         wished_at = time.monotonic()
-        await self._run(self._writing, lambda: self._books.add_refusals(entries, now, wished_at))
+        await self._run(self._writing, lambda: self._ledger.add_refusals(entries, now, wished_at))
 
     async def refusals(
         self, limit: int, before: str | None = None, wanted: RefusalQuery | None = None
@@ -310,7 +310,7 @@ class SqliteStore:
 
     async def add_bond(self, bond: Bond, now: float) -> None:
         wished_at = time.monotonic()
-        await self._run(self._writing, lambda: self._books.add_bond(bond, now, wished_at))
+        await self._run(self._writing, lambda: self._ledger.add_bond(bond, now, wished_at))
 
     async def find_bond(self, bond_id: str, now: float) -> Bond | None:
         return await self._run(self._finding, lambda: self._key_reader.find_bond(bond_id, now))
@@ -320,7 +320,7 @@ class SqliteStore:
 
     async def remove_bond(self, bond: Bond) -> None:
         wished_at = time.monotonic()
-        await self._run(self._writing, lambda: self._books.remove_bond(bond, wished_at))
+        await self._run(self._writing, lambda: self._ledger.remove_bond(bond, wished_at))
 
     # ------------------------------------------------------------------------------------------------------------ keys
 
@@ -335,7 +335,7 @@ class SqliteStore:
 
     async def change(self, change: StoreChange) -> bool:
         wished_at = time.monotonic()
-        return await self._run(self._writing, lambda: self._books.change(change, wished_at))
+        return await self._run(self._writing, lambda: self._ledger.change(change, wished_at))
 
     async def is_replicated(self) -> bool | None:
         return None
@@ -362,7 +362,7 @@ class SqliteStore:
             self._write_timer.cancel()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._copying, self._checkpoints.close)
-        await loop.run_in_executor(self._writing, self._books.close)
+        await loop.run_in_executor(self._writing, self._ledger.close)
         await loop.run_in_executor(self._reading, self._reader.close)
         await loop.run_in_executor(self._finding, self._key_reader.close)
         for thread in (self._writing, self._reading, self._finding, self._copying):

@@ -176,12 +176,12 @@ class ReportEndpoints:
         terms, now = parts.key_cache.terms.anew(), time.time()
         if not after:
             shared = await asyncio.to_thread(_wanted, window_status.shared_windows(terms, now), wanted, scope)
-            async for rows in _states(parts.books.ledger, shared, now):
+            async for rows in _states(parts.accounting.ledger, shared, now):
                 yield rows
         async for keys in self._office.registry.every_key(wanted.get("key"), after, scope.covers, scope.groups):
             some_keys = [each for each in keys if wanted.get("team") in (None, each.team)]
             own = await asyncio.to_thread(_wanted, window_status.own_windows(terms, some_keys, now), wanted)
-            async for rows in _states(parts.books.ledger, own, now):
+            async for rows in _states(parts.accounting.ledger, own, now):
                 yield rows
 
 

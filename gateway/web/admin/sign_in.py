@@ -208,14 +208,14 @@ def _revoked(session: Session) -> str:
 async def _claim(parts: Services, name: str, seconds: float) -> bool:
     """Claim a name; whether it was free. Raises `Unavailable`."""
     try:
-        return (await parts.books.ledger.claim(uuid.uuid4().hex, {name: seconds}))[name] == 0
+        return (await parts.accounting.ledger.claim(uuid.uuid4().hex, {name: seconds}))[name] == 0
     except StoreUnavailable:
         raise Unavailable("The store does not answer.", code=StoreUnavailable.code) from None
 
 
 async def _is_free(parts: Services, name: str) -> bool:
     """Whether a name is free. Raises `StoreUnavailable`."""
-    return (await parts.books.ledger.claim(uuid.uuid4().hex, {name: 0}))[name] == 0
+    return (await parts.accounting.ledger.claim(uuid.uuid4().hex, {name: 0}))[name] == 0
 
 
 def _failed(why: str) -> Unauthorized:

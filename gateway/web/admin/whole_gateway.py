@@ -91,7 +91,7 @@ async def _limits(parts: Services) -> dict[str, list[dict[str, Any]]]:
     table = parts.router.limits
     every = list(table.every())
     try:
-        told = await parts.books.ledger.standings([table.window(limit, now) for _, limit in every], now)
+        told = await parts.accounting.ledger.standings([table.window(limit, now) for _, limit in every], now)
     except StoreUnavailable:
         return found
     for (name, limit), standing in zip(every, told, strict=True):
