@@ -486,17 +486,17 @@ class WindowStatus(NamedTuple):
 class Granted(NamedTuple):
     """Every window of the call was drawn on."""
 
-    standings: tuple[WindowStatus, ...] = ()
+    window_statuses: tuple[WindowStatus, ...] = ()
 
 
 class Refused(NamedTuple):
     """No window was drawn on, because this one has no room for so many units."""
 
-    standing: WindowStatus
+    window_status: WindowStatus
     asked: int
     retry_after_us: int | None
     """None: settled usage alone fills the window, and no wait before its end helps."""
-    standings: tuple[WindowStatus, ...] = ()
+    window_statuses: tuple[WindowStatus, ...] = ()
     """Of every window that the call would have drawn on, this one among them."""
 
 

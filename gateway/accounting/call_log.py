@@ -176,7 +176,7 @@ class CallLog:
                 else ()
             ),
             *([("x-gateway-left-out", ", ".join(self.left_out))] if self.left_out else ()),
-            *FORMATS[self.call.endpoint].rate_headers(reserved.standings, self.call.started).items(),
+            *FORMATS[self.call.endpoint].rate_headers(reserved.window_statuses, self.call.started).items(),
         )
 
     # ------------------------------------------------------------------------------------------------------- progress

@@ -38,7 +38,7 @@ class ChangedWindows:
                 charged[end.record.key, end.record.model] = end.claims
         for verdict in verdicts:
             if isinstance(verdict, Refused) and verdict.retry_after_us is None:
-                window = verdict.standing.window
+                window = verdict.window_status.window
                 self.put_back([window], [window.id])
 
     def gather(self, most: int) -> bool:

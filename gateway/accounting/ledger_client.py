@@ -295,9 +295,9 @@ class LedgerClient:
             raise StoreUnavailable("the task that sends batches to the store has ended")
         await self._store.ping()
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+    async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         await self.deliver()
-        return await self._read(self._store.standings(windows, now))
+        return await self._read(self._store.window_statuses(windows, now))
 
     async def deliver(self) -> None:
         """Wait until the store has what has ended so far, so that a report has it; not while the store is away."""
@@ -526,7 +526,7 @@ class LedgerClient:
             now_us = self._clock_us()
             for verdict in verdicts:
                 if verdict is not None:
-                    self._offline.note(verdict.standings, now_us)
+                    self._offline.note(verdict.window_statuses, now_us)
         return [*zip(sent.draws, verdicts, strict=True)]
 
     async def _answer(self, drawn: _Drawn) -> None:

@@ -85,10 +85,10 @@ class OfflineQuota:
                 if claim.window.unit == "parallel":
                     self._reserve(self._running, claim, now_us)
 
-    def note(self, standings: Iterable[WindowStatus], now_us: int) -> None:
+    def note(self, statuses: Iterable[WindowStatus], now_us: int) -> None:
         """The store's answer about these windows."""
         known = self._known
-        for status in standings:
+        for status in statuses:
             if status.window.unit != "parallel":
                 known[status.window.id] = WindowState(status.used, 0, now_us)
         if len(known) > MAX_KNOWN:
@@ -113,7 +113,7 @@ class OfflineQuota:
         if isinstance(draw, Reserve):
             self._drawn_us[draw.record.id] = now_us
         return Granted(tuple(
-            windows.standing(each.window, self._state(self._place(each.window), each.window, now_us), now_us)
+            windows.window_status(each.window, self._state(self._place(each.window), each.window, now_us), now_us)
             for each in shares
         ))  # fmt: skip
 

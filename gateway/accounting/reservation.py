@@ -49,7 +49,7 @@ class Admission(Protocol):
 
     async def admit(self, attempt: Callable[[], Awaitable[Sequence[Refused]]]) -> Sequence[Refused]: ...
 
-    def granted(self, standings: Collection[WindowStatus]) -> None: ...
+    def granted(self, statuses: Collection[WindowStatus]) -> None: ...
 
     def ended(self, tokens: int, windows: Collection[str]) -> None: ...
 
@@ -74,11 +74,11 @@ class Reservation:
     ) -> None:
         self.call = call
         """The call, with the reserved output limit."""
-        self.standings: tuple[WindowStatus, ...] = ()
+        self.window_statuses: tuple[WindowStatus, ...] = ()
         """Status of the caller's windows, including this call."""
         self.place: Place | None = None
         """The route that the first attempt reserved, if routes have limits."""
-        self.place_standings: tuple[WindowStatus, ...] = ()
+        self.place_statuses: tuple[WindowStatus, ...] = ()
         """Status of its windows, including this call."""
         self.reduced_output = call.params.output_limit if fit is not None else None
         """The output limit of the call, if a quota had no room for its model's default; None: the default."""
@@ -165,7 +165,7 @@ class Reservation:
             raise
         if isinstance(verdict, Refused):
             return verdict
-        self.standings = verdict.standings
+        self.window_statuses = verdict.window_statuses
         return None
 
     def settle(self, record: Record) -> None:
@@ -215,16 +215,16 @@ class Reservation:
             refused = await self._reserve()
             if refused is None:
                 number = len(self._own)
-                self.place, self.place_standings, self.standings = (
-                    place, self.standings[number:], self.standings[:number],
+                self.place, self.place_statuses, self.window_statuses = (
+                    place, self.window_statuses[number:], self.window_statuses[:number],
                 )  # fmt: skip
                 if self._admission is not None:
-                    self._admission.granted(self.place_standings)
+                    self._admission.granted(self.place_statuses)
                 return ()
-            if not windows.is_of_upstream(refused.standing.window):
+            if not windows.is_of_upstream(refused.window_status.window):
                 if self._shrink(refused):
                     return await self._reserve_place()
-                return (refused._replace(standings=refused.standings[: len(self._own)]),)
+                return (refused._replace(window_statuses=refused.window_statuses[: len(self._own)]),)
             refusals.append(refused)
         return refusals
 
@@ -233,7 +233,7 @@ class Reservation:
         if self._fit is None or not self._shrinks_left:
             return False
         self._shrinks_left -= 1
-        smaller = self._fit.largest(refused.standings)
+        smaller = self._fit.largest(refused.window_statuses)
         if smaller is None or windows.output_limit(smaller) >= windows.output_limit(self.call):
             return False
         self.call, self._own, self.reduced_output = smaller, self._fit.claims(smaller), smaller.params.output_limit
@@ -266,19 +266,19 @@ async def count_request(
 
 def _refusal(refused: Refused, call: Call) -> GatewayError:
     """The 429 for a refused reservation: the caller's own limit, or one of the gateway's account at an upstream."""
-    standing = refused.standing
-    if not windows.is_of_upstream(standing.window):
+    status = refused.window_status
+    if not windows.is_of_upstream(status.window):
         return limit_headers.refusal(refused, FORMATS[call.endpoint].rate_headers, call.started)
     failure = limit_failure(refused)
     error = UpstreamFailed.after(failure)
-    error.reason, error.limit, error.limit_state = failure.fault.value, standing.window.id, failure.detail
+    error.reason, error.limit, error.limit_state = failure.fault.value, status.window.id, failure.detail
     return error
 
 
 def limit_failure(refused: Refused) -> Failure:
     """The failure of an attempt that exceeds an upstream's limit."""
-    standing, asked = refused.standing, refused.asked
-    window = standing.window
-    detail = f"Limit {window.limit} {window.unit}, Used {standing.used}, Requested {asked}"
+    status, asked = refused.window_status, refused.asked
+    window = status.window
+    detail = f"Limit {window.limit} {window.unit}, Used {status.used}, Requested {asked}"
     name = window.scope.removeprefix(UPSTREAM)
     return Failure(name, Phase.CONNECT, Fault.LIMIT, detail, retry_after_s=(refused.retry_after_us or 0) / 1e6)

@@ -32,14 +32,14 @@ class Alert(NamedTuple):
 
     level: int
     """One of `LEVELS`."""
-    standing: WindowStatus
+    window_status: WindowStatus
     is_refused: bool = False
     """A call was refused, though the limit is not wholly used: what is left was too little for it."""
 
     @property
     def name(self) -> str:
         """The identity of an alert. It includes the limit: after a quota is raised, the new limit has its own alert."""
-        window = self.standing.window
+        window = self.window_status.window
         return f"{self.level}|{window.limit}|{window.id}"
 
 
@@ -54,22 +54,22 @@ def count_alerted(config: Config) -> int:
     return sum(is_alerted(quota) for quotas in owners for quota in quotas)
 
 
-def reached(standings: Iterable[WindowStatus], refused: Container[str], now_us: int) -> list[Alert]:
+def reached(statuses: Iterable[WindowStatus], refused: Container[str], now_us: int) -> list[Alert]:
     """The levels that these windows have reached, the lower one first.
 
     `refused` are the ids of windows on which a call was refused for good (`Refused.retry_after_us` is None). A window
     that is over at the Unix time `now_us` has no alert.
     """
     alerts = []
-    for standing in standings:
-        window = standing.window
+    for status in statuses:
+        window = status.window
         if window.resets_us <= now_us:  # also what has no end, because it refills by itself
             continue
-        is_refused = window.id in refused and standing.used < window.limit
+        is_refused = window.id in refused and status.used < window.limit
         alerts += [
-            Alert(level, standing, is_refused)
+            Alert(level, status, is_refused)
             for level in LEVELS
-            if is_refused or standing.used * 100 >= level * window.limit
+            if is_refused or status.used * 100 >= level * window.limit
         ]
     return alerts
 
@@ -82,7 +82,7 @@ def message(alert: Alert, now: float, namespace: str, team: str | None) -> dict[
 
     `team` is the one that the key of the window is in, if any. Money in USD.
     """
-    window = alert.standing.window
+    window = alert.window_status.window
     kind, _, name = window.scope.partition(":")
     return {
         "text": sentence(alert),
@@ -90,7 +90,7 @@ def message(alert: Alert, now: float, namespace: str, team: str | None) -> dict[
         "level": alert.level,
         "key": name if kind == "key" else None,
         "team": name if kind == "team" else team,
-        **row(alert.standing, now),
+        **row(alert.window_status, now),
         "enforced": is_enforced(window),
         "window": window.starts,
         "resets_at": format_time(window.resets_us),
@@ -101,8 +101,8 @@ def message(alert: Alert, now: float, namespace: str, team: str | None) -> dict[
 
 def sentence(alert: Alert) -> str:
     """An alert in one sentence for a person, or in two."""
-    standing, window = alert.standing, alert.standing.window
-    used, limit = [format_usd(each) if window.unit == "usd" else f"{each:,}" for each in (standing.used, window.limit)]
+    status, window = alert.window_status, alert.window_status.window
+    used, limit = [format_usd(each) if window.unit == "usd" else f"{each:,}" for each in (status.used, window.limit)]
     unit = "" if window.unit == "usd" else f" {window.unit}"
     models = f" for models {window.model}" if window.model else ""
     why = ""

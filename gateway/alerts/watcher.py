@@ -143,8 +143,8 @@ class Watcher:
                 await asyncio.sleep(0)
             windows.update({window.id: window for window in touched})
             for some in portions([*windows.values()], IN_A_TURN):
-                standings = await self._ledger.standings(some, now)
-                await self._tell(policy.reached(standings, refused, int(now * 1e6)), refused, now)
+                statuses = await self._ledger.window_statuses(some, now)
+                await self._tell(policy.reached(statuses, refused, int(now * 1e6)), refused, now)
             await self._keep(now)
         except BaseException:
             self._touched.put_back([*touched, *windows.values()], refused)
@@ -170,7 +170,7 @@ class Watcher:
         for some in portions([name for name, told in self._told.items() if told.until <= now], IN_A_TURN):
             for name in some:
                 alert = self._told.pop(name).alert
-                window = alert.standing.window
+                window = alert.window_status.window
                 self._touched.put_back([window], [window.id] if alert.is_refused else ())
             await asyncio.sleep(0)
 
@@ -193,27 +193,27 @@ class Watcher:
     async def _by_limits_of_now(self, wishes: Sequence[_Wish], refused: Container[str], now: float) -> list[Alert]:
         """The levels that are reached all the same: a call has brought its windows as they were when it began, and
         where a limit was raised since, what was refused is no longer."""
-        known = [*{wish.alert.standing.window.id: wish.alert.standing for wish in wishes}.values()]
-        windows = await self._present([standing.window for standing in known], now)
-        standings = [standing._replace(window=window) for standing, window in zip(known, windows, strict=True)]
+        known = [*{wish.alert.window_status.window.id: wish.alert.window_status for wish in wishes}.values()]
+        windows = await self._present([status.window for status in known], now)
+        statuses = [status._replace(window=window) for status, window in zip(known, windows, strict=True)]
         still_refused = {
             window.id
-            for standing, window in zip(known, windows, strict=True)
-            if window.id in refused and window.limit <= standing.window.limit
+            for status, window in zip(known, windows, strict=True)
+            if window.id in refused and window.limit <= status.window.limit
         }
-        return policy.reached(standings, still_refused, int(now * 1e6))
+        return policy.reached(statuses, still_refused, int(now * 1e6))
 
     def _take_in(self, wish: _Wish, held_s: float, now: float) -> None:
         """The result of a claim: held by this worker, which sends it, or by another worker for so many seconds."""
         until = now + held_s
         if not held_s:
-            until = wish.alert.standing.window.resets_us / 1e6 + AFTER_END_S
+            until = wish.alert.window_status.window.resets_us / 1e6 + AFTER_END_S
             self._tell_one(wish, now)
         self._told[wish.name] = _Told(wish.alert, until)
 
     def _tell_one(self, wish: _Wish, now: float) -> None:
         alert = wish.alert
-        window = alert.standing.window
+        window = alert.window_status.window
         kind, _, name = window.scope.partition(":")
         if wish.way == LOG:
             log.warning("quota alert: %s", policy.sentence(alert))

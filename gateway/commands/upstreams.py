@@ -61,12 +61,12 @@ def _of_store(config: Config) -> list[dict[str, Any]]:
     windows = [table.window(limit, now) for _, limit in every]
 
     async def question(store: Store | None) -> list[Any]:
-        return await store.standings(windows, now) if store else []
+        return await store.window_statuses(windows, now) if store else []
 
-    standings = ask(config.store, question) if windows else []
+    statuses = ask(config.store, question) if windows else []
     limits: dict[str, list[dict[str, Any]]] = {}
-    for (name, limit), standing in zip(every, standings, strict=False):
-        limits.setdefault(name, []).append(window_status.row(standing, now) | {"configured": limit.limit})
+    for (name, limit), status in zip(every, statuses, strict=False):
+        limits.setdefault(name, []).append(window_status.row(status, now) | {"configured": limit.limit})
     return [
         {"name": name, "base_url": upstream.base_url, "limits": limits.get(name, [])}
         for name, upstream in config.upstreams.items()

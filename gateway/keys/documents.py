@@ -41,7 +41,7 @@ class Page(NamedTuple):
 class DocumentStore(KeyStore, Protocol):
     """A store, as far as it is needed here."""
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+    async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         """As `store.ReportReader`."""
 
     async def usage(

@@ -231,8 +231,8 @@ class KeyManager(Documents):
         now, only = self._clock(), ReportScope("key", frozenset({name}))
         windows = [term.window(now) for term in LimitTable((), {}, {}).of(auth.read(key.settings))]
         is_used = await self._store.usage(("key",), limit=1, only=only) or await self._store.calls(1, name)
-        standings = await self._store.standings(windows, now)
-        if is_used or any(each.used or each.reserved for each in standings):
+        statuses = await self._store.window_statuses(windows, now)
+        if is_used or any(each.used or each.reserved for each in statuses):
             raise Conflict(
                 f"The key '{name}' was used, and its usage is kept under its id. Revoke it instead.",
                 code="key_was_used",

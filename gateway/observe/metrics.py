@@ -437,13 +437,13 @@ class QuotaRow(NamedTuple):
     limit: float
 
 
-def quota_rows(standings: Iterable[WindowStatus], label: Callable[[str], str]) -> Iterator[QuotaRow]:
+def quota_rows(statuses: Iterable[WindowStatus], label: Callable[[str], str]) -> Iterator[QuotaRow]:
     """What the metrics show of these windows: those of all models, of keys that have a label of their own."""
-    for standing in standings:
-        window = standing.window
+    for status in statuses:
+        window = status.window
         kind, _, name = window.scope.partition(":")
         if kind == "key" and label(name) == name and window.model is None and window.unit != "parallel":
-            amounts = standing.used + standing.reserved, window.limit
+            amounts = status.used + status.reserved, window.limit
             used, limit = [pricing.usd(units) for units in amounts] if window.unit == "usd" else amounts
             yield QuotaRow(name, window.unit, window.per, used, limit)
 

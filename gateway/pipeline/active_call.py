@@ -305,7 +305,7 @@ class ActiveCall:
     def _timing(self, place: Place, handle: AttemptHandle) -> Callable[[], None]:
         """For the first token of a stream, whose time the limits of its upstream follow."""
         limits, began = self.services.router.limits, time.perf_counter()
-        under_way = {status.window.id: status.used for status in self.log.reservation.place_standings}
+        under_way = {status.window.id: status.used for status in self.log.reservation.place_statuses}
         is_first = True
 
         def answered() -> None:

@@ -200,8 +200,8 @@ class WorkerProcess:
     async def _scrape(self) -> bytes:
         """The gateway's metrics. This worker reads keys and their quotas; the supervisor sums up the workers and writes
         the text to a file, which keeps it off this event loop."""
-        keys, standings = await app.labelled_keys(self._worker.result().parts)
-        quotas = list(quota_rows(standings, self._telemetry.key_labels))
+        keys, statuses = await app.labelled_keys(self._worker.result().parts)
+        quotas = list(quota_rows(statuses, self._telemetry.key_labels))
         waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         number = id(waiter)
         self._scrapes[number] = waiter

@@ -90,20 +90,20 @@ class _Known(NamedTuple):
         """The refusal of a call for so many units that uses so many tokens; so many like it go before."""
         wait_us = self.refused.retry_after_us or 0
         if not self._is_parallel:
-            each = max(1, cost) if self.refused.standing.window.unit == "tokens" else amount
+            each = max(1, cost) if self.refused.window_status.window.unit == "tokens" else amount
             wait_us = max(self._wait_us(amount) - round((now - self.at) * 1e6), self._refill_us(each * (1 + ahead)))
         return self.refused._replace(asked=amount, retry_after_us=wait_us)
 
     @property
     def _is_parallel(self) -> bool:
-        return self.refused.standing.window.unit == "parallel"
+        return self.refused.window_status.window.unit == "parallel"
 
     def _wait_us(self, amount: int) -> int:
         more_us = self._refill_us(abs(amount - self.refused.asked))
         return (self.refused.retry_after_us or 0) + (more_us if amount > self.refused.asked else -more_us)
 
     def _refill_us(self, amount: int) -> int:
-        window = self.refused.standing.window
+        window = self.refused.window_status.window
         return min(amount, window.limit) * window.period_us // window.limit
 
 
@@ -242,10 +242,10 @@ class Ticket:
         finally:
             observer.wait_ended(line.upstreams, self._call.priority, outcome, time.monotonic() - began)
 
-    def granted(self, standings: Collection[WindowStatus]) -> None:
+    def granted(self, statuses: Collection[WindowStatus]) -> None:
         """The call has found room; these are the windows of its place, with the call in them."""
         if (line := self._room.line(self._line)) is not None:
-            line.note_grant(self._call, standings)
+            line.note_grant(self._call, statuses)
 
     def position(self) -> int | None:
         """The call's position among those that wait in this worker, from 1; None: it does not wait."""
@@ -367,13 +367,13 @@ class Line:
         """These windows have no room for this call. If it `waits_on`, no call asks for them before they may have."""
         self._note_asked(call)
         for refused in refusals:
-            if waits_on or refused.standing.window.unit != "tokens":  # for fewer tokens there may be room now
+            if waits_on or refused.window_status.window.unit != "tokens":  # for fewer tokens there may be room now
                 self._block(call, refused)
 
     def _block(self, call: Waiting, refused: Refused) -> None:
         """Let no call ask for this window before it has room, or none that may not take what is reserved, if this one
         may not."""
-        window = refused.standing.window
+        window = refused.window_status.window
         name = unreserved(window.id)
         is_reserving = any(name in place for place in call.windows)
         name = name if is_reserving else window.id
@@ -382,17 +382,17 @@ class Line:
         if is_reserving or window.model is not None:
             self._of_some.add(name)
 
-    def note_grant(self, call: Waiting, standings: Collection[WindowStatus]) -> None:
+    def note_grant(self, call: Waiting, statuses: Collection[WindowStatus]) -> None:
         """The call has filled those of these windows that have no unit left.
 
         So no call asks in vain, and no call is granted room that has just become free while an earlier one, which asked
         with it, was refused.
         """
         self._note_asked(call)
-        for standing in standings:
-            if not standing.remaining:
-                window = standing.window
-                self._block(call, Refused(standing, 1, window.period_us // window.limit))
+        for status in statuses:
+            if not status.remaining:
+                window = status.window
+                self._block(call, Refused(status, 1, window.period_us // window.limit))
 
     def _note_asked(self, call: Waiting) -> None:
         self._asked_at |= dict.fromkeys([name for place in call.windows for name in place], self._loop.time())
@@ -494,8 +494,8 @@ class Line:
 
 def _is_full(refusals: Sequence[Refused]) -> bool:
     """Whether upstreams have no room, and not the caller's own limits."""
-    return bool(refusals) and all(is_of_upstream(refused.standing.window) for refused in refusals)
+    return bool(refusals) and all(is_of_upstream(refused.window_status.window) for refused in refusals)
 
 
 def _wait_s(refused: Refused) -> float:
-    return POLL_S if refused.standing.window.unit == "parallel" else (refused.retry_after_us or 0) / 1e6
+    return POLL_S if refused.window_status.window.unit == "parallel" else (refused.retry_after_us or 0) / 1e6

@@ -27,13 +27,13 @@ WritesHeaders = Callable[[Iterable[WindowStatus], float], Mapping[str, str]]
 """Rate limit headers from the state of windows at a Unix time in seconds."""
 
 
-def rate_headers(standings: Iterable[WindowStatus], now: float = 0.0) -> dict[str, str]:
+def rate_headers(statuses: Iterable[WindowStatus], now: float = 0.0) -> dict[str, str]:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the tightest window of each unit.
 
     The reset is a duration, whatever the time is.
     """
     headers = {}
-    for unit, (remaining, before_reset_us, limit) in _tightest(standings).items():
+    for unit, (remaining, before_reset_us, limit) in _tightest(statuses).items():
         of_limit, of_remaining, of_reset = _HEADERS[unit]
         headers[of_limit] = str(limit)
         headers[of_remaining] = str(remaining)
@@ -41,11 +41,11 @@ def rate_headers(standings: Iterable[WindowStatus], now: float = 0.0) -> dict[st
     return headers
 
 
-def anthropic_headers(standings: Iterable[WindowStatus], now: float) -> dict[str, str]:
+def anthropic_headers(statuses: Iterable[WindowStatus], now: float) -> dict[str, str]:
     """`anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}` of the same windows; the reset is a time in RFC
     3339 (Anthropic's API overview, "Response headers")."""
     headers = {}
-    for unit, (remaining, before_reset_us, limit) in _tightest(standings).items():
+    for unit, (remaining, before_reset_us, limit) in _tightest(statuses).items():
         resets = datetime.fromtimestamp(-(-(now * 1_000_000 - before_reset_us) // 1_000_000), UTC)
         headers[f"anthropic-ratelimit-{unit}-limit"] = str(limit)
         headers[f"anthropic-ratelimit-{unit}-remaining"] = str(remaining)
@@ -53,18 +53,18 @@ def anthropic_headers(standings: Iterable[WindowStatus], now: float) -> dict[str
     return headers
 
 
-def _tightest(standings: Iterable[WindowStatus]) -> dict[Unit, tuple[int, int, int]]:
+def _tightest(statuses: Iterable[WindowStatus]) -> dict[Unit, tuple[int, int, int]]:
     """The tightest window of each unit: what is left, the microseconds until its reset as a negative number, its limit.
 
     That is the one with the fewest units left, for it is the first to refuse; of two, the one that is full again later.
     Windows in shadow mode are left out: a client that paces itself by these headers would wait without need.
     """
     tightest: dict[Unit, tuple[int, int, int]] = {}
-    for standing in standings:
-        window = standing.window
+    for status in statuses:
+        window = status.window
         if window.unit not in _HEADERS or not window.is_enforced:
             continue
-        room = standing.remaining, -standing.reset_us, window.limit
+        room = status.remaining, -status.reset_us, window.limit
         known = tightest.get(window.unit)
         if known is None or room < known:
             tightest[window.unit] = room
@@ -74,25 +74,25 @@ def _tightest(standings: Iterable[WindowStatus]) -> dict[Unit, tuple[int, int, i
 def refusal(refused: Refused, write_headers: WritesHeaders = rate_headers, now: float = 0.0) -> GatewayError:
     """The 429 for a reservation that was refused at this Unix time. For its unit, the headers describe the window with
     the longest wait."""
-    standing, window = refused.standing, refused.standing.window
-    amounts = (window.limit, standing.used, standing.reserved, refused.asked, standing.remaining)
+    status, window = refused.window_status, refused.window_status.window
+    amounts = (window.limit, status.used, status.reserved, refused.asked, status.remaining)
     limit, used, reserved, asked, left = [format_usd(each) if window.unit == "usd" else str(each) for each in amounts]
     numbers = f"Limit {limit}, Used {used}, Reserved {reserved}, Requested {asked}"
-    headers = {**write_headers(refused.standings, now), **write_headers([standing], now)}
+    headers = {**write_headers(refused.window_statuses, now), **write_headers([status], now)}
     whose = format_scope(window.scope)
     error: GatewayError
     if refused.retry_after_us is None:
-        advice = f" A smaller request may still use the {left} that are left." if standing.remaining else ""
+        advice = f" A smaller request may still use the {left} that are left." if status.remaining else ""
         error = QuotaSpent(
             f"You exceeded the quota of {whose} of {_what(window)}: {numbers}.{advice} It starts anew in "
-            f"{go_duration(standing.reset_us)}, at {format_time(window.resets_us)}; ask the operator of the gateway "
+            f"{go_duration(status.reset_us)}, at {format_time(window.resets_us)}; ask the operator of the gateway "
             "if you need more before.",
             headers=headers,
         )
     else:
         wait = go_duration(refused.retry_after_us)
         error = RateLimited(
-            f"Rate limit reached for {whose} on {_what(window)}: {numbers}.{_in_the_way(standing)} Please try again in "
+            f"Rate limit reached for {whose} on {_what(window)}: {numbers}.{_in_the_way(status)} Please try again in "
             f"{wait}.",
             unit=window.unit,
             retry_after_ms=-(-refused.retry_after_us // 1000),
@@ -102,12 +102,12 @@ def refusal(refused: Refused, write_headers: WritesHeaders = rate_headers, now: 
     return error
 
 
-def _in_the_way(standing: WindowStatus) -> str:
+def _in_the_way(status: WindowStatus) -> str:
     """The condition to wait for if it is the end of other calls: the reported time is then an estimate."""
-    if standing.window.unit == "parallel":
+    if status.window.unit == "parallel":
         return " One is free again when a running request ends."
     # A rate counts the reservations of running calls as used, and refills independently of their end.
-    return " Running requests have reserved what is left, and free what they do not use." if standing.reserved else ""
+    return " Running requests have reserved what is left, and free what they do not use." if status.reserved else ""
 
 
 def _what(window: Window) -> str:

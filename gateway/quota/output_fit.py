@@ -38,12 +38,12 @@ class OutputFit:
         except GatewayError:
             return self.largest() or self._call
 
-    def largest(self, standings: Sequence[WindowStatus] = ()) -> Call | None:
+    def largest(self, statuses: Sequence[WindowStatus] = ()) -> Call | None:
         """The call with the largest output, below its default, that has room beside what these windows hold; others
         are empty. None: not even `min_output_tokens` has."""
         left = {
             status.window.id: status.window.limit - status.used - status.reserved
-            for status in standings
+            for status in statuses
             if not status.window.period_us
         }
         found: Call | None = None

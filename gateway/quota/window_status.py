@@ -38,23 +38,23 @@ def own_windows(terms: LimitTable, keys: Iterable[Key], now: float) -> Iterator[
                 yield Owned(term.window(now), key.id, key.team)
 
 
-def row(standing: WindowStatus, now: float) -> dict[str, Any]:
+def row(status: WindowStatus, now: float) -> dict[str, Any]:
     """The state of a window at the Unix time `now`. Money in USD, all else in units.
 
     `reset_at` is when the whole limit will be free again, in UTC; None where there is nothing to wait for.
     """
-    window = standing.window
+    window = status.window
     return {
         "scope": window.scope,
         "unit": window.unit,
         "per": window.per or None,
         "model": window.model,
         "limit": _shown(window.unit, window.limit),
-        "used": _shown(window.unit, standing.used),
-        "reserved": _shown(window.unit, standing.reserved),
-        "remaining": _shown(window.unit, standing.remaining),
-        "reset_s": round(standing.reset_us / 1e6, 3),
-        "reset_at": format_time(window.resets_us or int(now * 1e6) + standing.reset_us) if standing.reset_us else None,
+        "used": _shown(window.unit, status.used),
+        "reserved": _shown(window.unit, status.reserved),
+        "remaining": _shown(window.unit, status.remaining),
+        "reset_s": round(status.reset_us / 1e6, 3),
+        "reset_at": format_time(window.resets_us or int(now * 1e6) + status.reset_us) if status.reset_us else None,
         "enforced": window.is_enforced,
     }
 

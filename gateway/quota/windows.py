@@ -377,7 +377,7 @@ def check(claim: Claim, state: WindowState, now_us: int) -> Refused | None:
         retry_after_us = state.at_us + -(-missing * window.period_us // window.limit) - now_us
     elif window.unit != "parallel" and state.used + amount > window.limit:
         retry_after_us = None
-    return Refused(standing(window, state, now_us), amount, retry_after_us)
+    return Refused(window_status(window, state, now_us), amount, retry_after_us)
 
 
 def later_refusal(one: Refused | None, other: Refused) -> Refused:
@@ -387,8 +387,8 @@ def later_refusal(one: Refused | None, other: Refused) -> Refused:
         return other
 
     def lasts(refused: Refused) -> tuple[bool, bool, int]:
-        wait, is_own = refused.retry_after_us, not is_of_upstream(refused.standing.window)
-        return (is_own, True, refused.standing.reset_us) if wait is None else (is_own, False, wait)
+        wait, is_own = refused.retry_after_us, not is_of_upstream(refused.window_status.window)
+        return (is_own, True, refused.window_status.reset_us) if wait is None else (is_own, False, wait)
 
     return max(one, other, key=lasts)
 
@@ -403,7 +403,9 @@ def refusal(drawing: Sequence[tuple[Claim, WindowState]], now_us: int) -> Refuse
             refused = later_refusal(refused, short)
     if refused is None:
         return None
-    return refused._replace(standings=tuple([standing(claim.window, state, now_us) for claim, state in drawing]))
+    return refused._replace(
+        window_statuses=tuple([window_status(claim.window, state, now_us) for claim, state in drawing])
+    )
 
 
 def drawn(claim: Claim, state: WindowState) -> WindowState:
@@ -522,7 +524,7 @@ def charges(record: Record, claims: Sequence[Claim]) -> list[int]:
     return charged
 
 
-def standing(window: Window, state: WindowState, now_us: int) -> WindowStatus:
+def window_status(window: Window, state: WindowState, now_us: int) -> WindowStatus:
     """How a (leaked) state looks to its owner."""
     reset_us = max(0, window.resets_us - now_us)
     if window.period_us:
@@ -530,7 +532,7 @@ def standing(window: Window, state: WindowState, now_us: int) -> WindowStatus:
     return WindowStatus(window, state.used, state.reserved, reset_us)
 
 
-def standings(windows: Iterable[Window], states: Mapping[str, WindowState], now_us: int) -> list[WindowStatus]:
+def window_statuses(windows: Iterable[Window], states: Mapping[str, WindowState], now_us: int) -> list[WindowStatus]:
     """How windows look to their owner, from states as they were kept, by window; one that has none was never used."""
     empty = WindowState(0, 0, now_us)
-    return [standing(window, leaked(window, states.get(window.id, empty), now_us), now_us) for window in windows]
+    return [window_status(window, leaked(window, states.get(window.id, empty), now_us), now_us) for window in windows]

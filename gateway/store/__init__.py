@@ -259,7 +259,7 @@ NARROWING_GROUPS = ("key", "team", "model", "upstream")
 class WindowReader(Protocol):
     """The state of windows."""
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+    async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         """The state of these windows at the Unix time `now` (seconds). Raises `StoreUnavailable`."""
 
 

@@ -252,6 +252,6 @@ async def labelled_keys(parts: Services) -> tuple[list[Key], list[WindowStatus]]
         keys = await key_cache.named(await asyncio.to_thread(parts.accounting.telemetry.key_labels.every))
         windows = [term.window(now) for key in keys for term in key_cache.terms.of(key)]
         own = [window for window in windows if window.scope.startswith("key:")]
-        return keys, await parts.accounting.ledger.standings(own, now)
+        return keys, await parts.accounting.ledger.window_statuses(own, now)
     except StoreUnavailable:
         return [], []

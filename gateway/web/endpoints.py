@@ -48,7 +48,7 @@ from .status import Status, shutting_down
 
 _FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
 MAX_CLIENT_ID = 512
-STANDINGS_WITHIN_S = 0.8
+WINDOWS_WITHIN_S = 0.8
 """Time limit for a caller's own limits: an unavailable store is reported within a second. Reports may take longer."""
 
 
@@ -335,8 +335,8 @@ async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
     now = time.time()
     windows = [term.window(now) for term in parts.key_cache.terms.of(key)]
     try:
-        async with StallTolerantTimeout(STANDINGS_WITHIN_S):
-            told = await parts.accounting.ledger.standings(windows, now)
+        async with StallTolerantTimeout(WINDOWS_WITHIN_S):
+            told = await parts.accounting.ledger.window_statuses(windows, now)
     except (StoreUnavailable, TimeoutError):
         raise Unavailable("The gateway cannot reach its ledger right now.", code="store_unavailable") from None
     return {
@@ -347,7 +347,7 @@ async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
         "expires": key.expires.isoformat() if key.expires else None,
         "limits": key.limits.model_dump(exclude_none=True, exclude_defaults=True),
         "on_exceeded": "shadow" if key.is_shadow else "deny",
-        "quotas": [window_status.row(standing, now) for standing in told],
+        "quotas": [window_status.row(status, now) for status in told],
     }
 
 

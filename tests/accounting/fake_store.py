@@ -125,7 +125,7 @@ class DeskStore:
         if self.is_away:
             raise StoreUnavailable("away on request")
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+    async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         raise NotImplementedError
 
     async def usage(

@@ -343,7 +343,7 @@ async def test_the_first_place_with_room_is_taken() -> None:
     ledger, lines = Turns(full(ONE, 9), Granted((SPENT, SPENT))), list[Record]()
     async with log_of(books_of(ledger, lines), a_call(), places=[ONE, TWO]) as log:
         assert log.reservation.place is TWO
-        assert log.reservation.standings == (SPENT,)  # what an upstream has left is not the caller's concern
+        assert log.reservation.window_statuses == (SPENT,)  # what an upstream has left is not the caller's concern
     assert [draw.claims for draw in ledger.draws] == [(CLAIM, *ONE.claims), (CLAIM, *TWO.claims)]
     assert [draw.record.upstream for draw in ledger.draws] == ["one", "two"]
     assert ledger.settled[0].claims == (CLAIM, *TWO.claims)
@@ -363,7 +363,7 @@ async def test_with_no_room_anywhere_the_first_to_have_some_decides_the_wait() -
 
 
 async def test_a_limit_of_the_caller_ends_the_search() -> None:
-    spent = Refused(SPENT, 1, None, (SPENT, full(ONE, 1).standing))
+    spent = Refused(SPENT, 1, None, (SPENT, full(ONE, 1).window_status))
     ledger = Turns(spent, Granted())
     with pytest.raises(QuotaSpent) as raised:
         async with log_of(books_of(ledger, []), a_call(), places=[ONE, TWO]):

@@ -271,7 +271,9 @@ async def test_what_a_lone_workers_store_could_not_write_is_sent_again(
         store._ledger.write_behind(0)
     store._ledger.db.execute("PRAGMA query_only = OFF")
     assert isinstance(await books.draw(draw(daily(9), call="c")), Granted)
-    assert [(each.used, each.reserved) for each in await books.standings([daily(9).window], NOON / 1e6)] == [(2, 2)]
+    assert [(each.used, each.reserved) for each in await books.window_statuses([daily(9).window], NOON / 1e6)] == [
+        (2, 2)
+    ]
     assert sorted(row["id"] for row in await store.calls(9)) == ["a", "first"]
 
 

@@ -94,7 +94,7 @@ async def test_sums_are_right_behind_a_lossy_connection(
     async with asyncio.timeout(20):
         while any(books.pending or books._ends or books._away for books in workers):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    found = await workers[0].standings([tokens().window, daily().window, parallel().window], NOON / SECOND)
+    found = await workers[0].window_statuses([tokens().window, daily().window, parallel().window], NOON / SECOND)
     reports = DeliveredReports(stores[0], workers[0])
     records = await reports.calls(10_000)
     assert {row["id"]: row["usage"]["prompt_tokens"] for row in records} == served

@@ -130,7 +130,7 @@ def test_a_window_never_exceeds_its_limit_by_more_than_a_share_for_each_worker(s
         elif windows.check(claim, state, now_us) is None:
             state = state._replace(used=state.used + amount)
             total += amount
-            worker.note([windows.standing(claim.window, state, now_us)], now_us)
+            worker.note([windows.window_status(claim.window, state, now_us)], now_us)
     assert limit <= total <= limit + count * share * limit
 
 

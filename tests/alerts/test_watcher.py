@@ -113,10 +113,10 @@ class Away:
         self.is_away = False
         self.claims = 0
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+    async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         if self.is_away:
             raise StoreUnavailable("away on request")
-        return await self._store.standings(windows, now)
+        return await self._store.window_statuses(windows, now)
 
     async def claim(self, holder: str, names: dict[str, float]) -> dict[str, float]:
         self.claims += 1

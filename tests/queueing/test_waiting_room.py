@@ -152,7 +152,7 @@ async def test_a_client_that_leaves_while_it_asks_takes_no_turn_along(upstream: 
 async def test_a_deadline_ends_the_wait_with_the_last_refusal(upstream: Upstream) -> None:
     call = upstream.call("a", patience_s=0.01)
     (refused,) = await call
-    assert refused.standing.window == SLOTS
+    assert refused.window_status.window == SLOTS
     assert upstream.waiting == 0
 
 
@@ -168,7 +168,7 @@ async def test_who_cannot_be_served_in_time_does_not_wait_with_others_either(ups
     upstream.call("b")
     await until(lambda: upstream.waiting == 2)
     (refused,) = await upstream.call("c", window=RARE, windows=[RARE.id, SLOTS.id], patience_s=60)
-    assert (refused.standing.window, upstream.waiting) == (RARE, 2)
+    assert (refused.window_status.window, upstream.waiting) == (RARE, 2)
     assert 1_799_000_000 < (refused.retry_after_us or 0) <= 3_600_000_000
 
 
@@ -190,7 +190,7 @@ async def test_a_wait_ends_with_what_its_own_windows_lack(upstream: Upstream) ->
     rare = upstream.call("b", window=RARE, after_us=1_800_000_000)
     await until(lambda: upstream.waiting == 2 and upstream.asked >= 2)
     (refused,) = await upstream.call("c", patience_s=0.01)
-    assert refused.standing.window == SLOTS
+    assert refused.window_status.window == SLOTS
     assert not busy.done()
     assert not rare.done()
 
@@ -233,7 +233,7 @@ async def test_a_reserved_place_is_taken_past_those_for_whom_there_is_none(
 async def test_the_callers_own_limit_ends_the_wait(upstream: Upstream) -> None:
     call = upstream.call("a", window=OWN)
     (refused,) = await call
-    assert (refused.standing.window, upstream.asked) == (OWN, 1)
+    assert (refused.window_status.window, upstream.asked) == (OWN, 1)
 
 
 async def test_a_full_room_takes_a_new_flow_in_the_place_of_the_longest(upstream: Upstream) -> None:

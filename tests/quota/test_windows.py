@@ -454,7 +454,7 @@ def test_shortage(claim: Claim, state: WindowState, retry_after_us: int | str | 
     else:
         assert short is not None
         assert short.retry_after_us == retry_after_us
-        assert (short.standing.used, short.standing.reserved) == (state.used, state.reserved)
+        assert (short.window_status.used, short.window_status.reserved) == (state.used, state.reserved)
 
 
 @given(
@@ -479,7 +479,7 @@ def test_a_call_is_admitted_after_exactly_the_wait_and_no_sooner(
 def test_reset_is_when_the_whole_limit_is_free_again(limit: int, period_s: int, used: int, now_us: int) -> None:
     claim = rate(limit=limit, period_s=period_s)
     state = limits.leaked(claim.window, WindowState(used, 0, 0), now_us)
-    reset_us = limits.standing(claim.window, state, now_us).reset_us
+    reset_us = limits.window_status(claim.window, state, now_us).reset_us
     assert limits.leaked(claim.window, state, now_us + reset_us).used == 0
     assert reset_us == 0 or limits.leaked(claim.window, state, now_us + reset_us - 1).used > 0
 
@@ -498,7 +498,7 @@ def test_reset_is_when_the_whole_limit_is_free_again(limit: int, period_s: int, 
     ],
 )
 def test_standing(claim: Claim, state: WindowState, now_us: int, reset_us: int, remaining: int) -> None:
-    found = limits.standing(claim.window, state, now_us)
+    found = limits.window_status(claim.window, state, now_us)
     assert (found.reset_us, found.remaining) == (reset_us, remaining)
 
 
@@ -668,7 +668,7 @@ def test_the_dearest_of_several_ways_is_claimed() -> None:
 
 
 def refused(retry_after_us: int | None, reset_us: int = 0) -> Refused:
-    return Refused(limits.standing(rate().window, WindowState(), 0)._replace(reset_us=reset_us), 1, retry_after_us)
+    return Refused(limits.window_status(rate().window, WindowState(), 0)._replace(reset_us=reset_us), 1, retry_after_us)
 
 
 @pytest.mark.parametrize(
@@ -786,7 +786,7 @@ def test_a_refund_after_a_long_stream_does_not_admit_two_bursts() -> None:
 @given(st.integers(1, 1000), st.integers(1, 1000), st.integers(0, 1000))
 def test_changing_a_limit_keeps_what_was_used(old: int, new: int, used: int) -> None:
     state = WindowState(used, 0, 0)
-    assert limits.standing(rate(limit=new).window, limits.leaked(rate(limit=new).window, state, 0), 0).used == used
+    assert limits.window_status(rate(limit=new).window, limits.leaked(rate(limit=new).window, state, 0), 0).used == used
     short = limits.check(rate(limit=new), limits.leaked(rate(limit=old).window, state, 0), 0)
     assert (short is None) == (used + 1 <= new)
 

@@ -76,7 +76,7 @@ class Verdict(NamedTuple):
     """What must become of a draw, and how its windows stood right after it."""
 
     refused: Refused | None
-    standings: tuple[WindowState, ...] = ()
+    window_statuses: tuple[WindowState, ...] = ()
 
 
 class Model:
@@ -203,8 +203,8 @@ class Model:
             assert short is not None
             refused = windows.later_refusal(refused, short)
         if refused is not None:
-            told = [windows.standing(claim.window, self.state(claim.window, now_us), now_us) for claim in claims]
-            return Verdict(refused._replace(standings=tuple(told)))
+            told = [windows.window_status(claim.window, self.state(claim.window, now_us), now_us) for claim in claims]
+            return Verdict(refused._replace(window_statuses=tuple(told)))
         for claim in claims:
             if claim.window.period_us:
                 self.rates[claim.window.id] = windows.drawn(claim, self.state(claim.window, now_us))

@@ -331,18 +331,18 @@ class Play:
 
     def _check_standings(self, item: Reserve | RateDraw, granted: Granted, must: Verdict) -> None:
         """As they were right after the draw, or right after the batch."""
-        assert [standing.window for standing in granted.standings] == [claim.window for claim in item.claims]
-        for standing, state in zip(granted.standings, must.standings, strict=True):
+        assert [standing.window for standing in granted.window_statuses] == [claim.window for claim in item.claims]
+        for standing, state in zip(granted.window_statuses, must.window_statuses, strict=True):
             after = self.model.state(standing.window, self.now_us)
             assert (standing.used, standing.reserved) in ((state.used, state.reserved), (after.used, after.reserved))
 
     async def _check(self) -> None:
         store, now, model = self.stores[-1], self.clock.now, self.model
         windows = list(self.windows.values())
-        found = {standing.window.id: standing for standing in await store.standings(windows, now)}
+        found = {standing.window.id: standing for standing in await store.window_statuses(windows, now)}
         for window in windows:
             state = model.state(window, self.clock.now_us)
-            assert found[window.id] == limits.standing(window, state, self.clock.now_us), (found[window.id], state)
+            assert found[window.id] == limits.window_status(window, state, self.clock.now_us), (found[window.id], state)
             assert state.used >= 0
             if window.period_us:
                 self._check_flow(window)

@@ -28,9 +28,9 @@ class StoreBehind(SqliteStore):
         applied = self.apply_now(batch)
         return await super().apply(batch) if applied is None else applied
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+    async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         self._write_others()
-        return await super().standings(windows, now)
+        return await super().window_statuses(windows, now)
 
     def _write_others(self) -> bool:
         """Writes what other open stores have in memory; returns whether there are any."""

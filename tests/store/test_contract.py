@@ -42,25 +42,25 @@ async def test_a_draw_takes_all_windows_or_none(worker: Worker, store: Store, cl
     await worker.granted(*claims)
     before = await levels(store, clock, *claims)
     verdict = await worker.refused(daily(5), slow(60, 10), tokens(100, 91, scope="team:red"), parallel(9))
-    assert verdict.standing.window.scope == "team:red"
+    assert verdict.window_status.window.scope == "team:red"
     assert await levels(store, clock, *claims) == before == [(0, 1), (0, 10), (10, 0), (1, 0)]
 
 
 async def test_a_grant_returns_the_windows_after_it(worker: Worker) -> None:
     verdict = await worker.draw(draw(tokens(100, 30), slow(60, 12), parallel(2)))
     assert isinstance(verdict, Granted)
-    assert [(found.used, found.reserved, found.remaining) for found in verdict.standings] == [
+    assert [(found.used, found.reserved, found.remaining) for found in verdict.window_statuses] == [
         (0, 30, 70), (12, 0, 48), (1, 0, 1),
     ]  # fmt: skip
-    assert verdict.standings[1].reset_us == about(12 * HOUR)
+    assert verdict.window_statuses[1].reset_us == about(12 * HOUR)
 
 
 async def test_a_refusal_returns_the_use_and_the_claim(worker: Worker) -> None:
     await worker.settle(await worker.granted(tokens(100, 30)), 30)
     await worker.granted(tokens(100, 50))
     verdict = await worker.refused(tokens(100, 21))
-    assert (verdict.standing.used, verdict.standing.reserved, verdict.asked) == (30, 50, 21)
-    assert verdict.standing.window == tokens(100).window
+    assert (verdict.window_status.used, verdict.window_status.reserved, verdict.asked) == (30, 50, 21)
+    assert verdict.window_status.window == tokens(100).window
 
 
 async def test_a_call_without_quotas_is_recorded_too(worker: Worker, store: Store) -> None:
@@ -72,7 +72,7 @@ async def test_a_call_without_quotas_is_recorded_too(worker: Worker, store: Stor
 async def test_of_two_refusals_the_longer_one_is_returned(worker: Worker) -> None:
     await worker.settle(await worker.granted(daily(1), slow(60, 60), parallel(1)), 60)
     verdict = await worker.refused(slow(60, 60), daily(1), parallel(1))
-    assert (verdict.standing.window.unit, verdict.retry_after_us) == ("requests", None)
+    assert (verdict.window_status.window.unit, verdict.retry_after_us) == ("requests", None)
 
 
 async def test_exactly_100_of_500_are_granted(worker: Worker, store: Store, clock: Clock) -> None:
@@ -112,7 +112,7 @@ async def test_a_draw_that_is_repeated_is_granted_and_draws_once(worker: Worker,
     again = await worker.send(worker.opening(wish), worker.opening(wish))
     for verdict in again.verdicts:
         assert isinstance(verdict, Granted)
-        assert [(found.used, found.reserved) for found in verdict.standings] == [(0, 60), (60, 0), (1, 0)]
+        assert [(found.used, found.reserved) for found in verdict.window_statuses] == [(0, 60), (60, 0), (1, 0)]
     twice = draw(tokens(100, 30))
     await worker.send(worker.opening(twice), worker.opening(twice))
     assert await levels(store, clock, *claims) == [(0, 90), (60, 0), (1, 0)]
@@ -123,7 +123,7 @@ async def test_a_forced_draw_takes_what_is_not_there(worker: Worker, store: Stor
     await worker.granted(*claims)
     verdict = await worker.draw(draw(*claims), is_forced=True)
     assert isinstance(verdict, Granted)
-    assert [found.remaining for found in verdict.standings] == [0, 0, 0]
+    assert [found.remaining for found in verdict.window_statuses] == [0, 0, 0]
     assert await levels(store, clock, *claims) == [(0, 160), (80, 0), (2, 0)]
     assert (await worker.refused(slow(60, 1))).retry_after_us == about(21 * HOUR)
 
@@ -216,7 +216,7 @@ async def test_a_count_stays_drawn(worker: Worker, store: Store, clock: Clock) -
     one, other = slow(60, 20), slow(60, 20, scope="team:red")
     verdict = await counted(worker, one, other)
     assert isinstance(verdict, Granted)
-    assert [(found.used, found.remaining) for found in verdict.standings] == [(20, 40), (20, 40)]
+    assert [(found.used, found.remaining) for found in verdict.window_statuses] == [(20, 40), (20, 40)]
     assert await worker.granted(one)
     await store.void_leases(worker.name)  # of calls alone
     assert await levels(store, clock, one, other) == [(20, 0), (20, 0)]
@@ -230,8 +230,8 @@ async def test_a_count_takes_all_windows_or_none(worker: Worker, store: Store, c
     assert isinstance(await counted(worker, one, other), Granted)
     refused = await counted(worker, one, slow(60, 2, scope="team:red"))
     assert isinstance(refused, Refused)
-    assert (refused.standing.window.scope, refused.asked, refused.retry_after_us) == ("team:red", 2, about(HOUR))
-    assert [found.used for found in refused.standings] == [1, 59]
+    assert (refused.window_status.window.scope, refused.asked, refused.retry_after_us) == ("team:red", 2, about(HOUR))
+    assert [found.used for found in refused.window_statuses] == [1, 59]
     assert await levels(store, clock, one, other) == [(1, 0), (59, 0)]
 
 
@@ -412,7 +412,7 @@ async def test_nothing_can_be_asked_of_a_closed_store(open_store: OpensStores, c
     await store.close()
     for question in (
         store.apply(Batch("w", 1, 0)), store.progress("w"), store.retire("w"), store.ping(),
-        store.standings([daily(1).window], clock.now), store.usage([]), store.calls(1),
+        store.window_statuses([daily(1).window], clock.now), store.usage([]), store.calls(1),
     ):  # fmt: skip
         with pytest.raises(StoreUnavailable):
             await question
@@ -611,7 +611,7 @@ async def test_an_extension_takes_all_of_its_claims_or_none(worker: Worker, stor
     more = extended(wish, parallel(3, scope="upstream:up"), daily(5, 6, scope="upstream:up"))
     verdict = await extend(worker, more, 1)
     assert isinstance(verdict, Refused)
-    assert (verdict.standing.window, verdict.asked) == (more.claims[2].window, 6)
+    assert (verdict.window_status.window, verdict.asked) == (more.claims[2].window, 6)
     assert await levels(store, clock, *more.claims) == [(0, 1), (0, 0), (0, 0)]
 
 
@@ -665,4 +665,4 @@ async def test_an_upstream_that_did_not_serve_is_charged_its_request_only(
 async def test_a_limit_of_the_caller_is_returned_before_one_of_an_upstream(worker: Worker) -> None:
     await worker.settle(await worker.granted(slow(60, 60), daily(1, scope="upstream:up")), 60)
     verdict = await worker.refused(slow(60, 1), daily(1, scope="upstream:up"))
-    assert verdict.standing.window.scope == "key:k"
+    assert verdict.window_status.window.scope == "key:k"

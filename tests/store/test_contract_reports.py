@@ -496,10 +496,10 @@ async def test_the_status_of_unused_windows(store: Store, clock: Clock) -> None:
     for found in await standings(store, [tokens(100), slow(60), parallel(2)], clock):
         assert isinstance(found, WindowStatus)
         assert (found.used, found.reserved, found.remaining) == (0, 0, found.window.limit)
-    assert await store.standings([], clock.now) == []
+    assert await store.window_statuses([], clock.now) == []
 
 
 async def test_standings_leak_without_a_draw(worker: Worker, store: Store, clock: Clock) -> None:
     await worker.granted(slow(60, 30))
-    (found,) = await store.standings([slow(60).window], clock.now + 10.5 * HOUR_S)
+    (found,) = await store.window_statuses([slow(60).window], clock.now + 10.5 * HOUR_S)
     assert (found.used, found.reset_us) == (20, about(19.5 * HOUR))

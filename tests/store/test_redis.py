@@ -107,7 +107,7 @@ async def test_two_versions_of_the_script_share_one_store(server: RedisServer, o
     assert {store.sha for store in (old._script, new._script)} <= set(_scripts(server, old, new))
     for number, wish in enumerate(wishes):
         await workers[number % 2].settle(wish, 1)
-    assert (await workers[0].refused(daily(10))).standing.used == 10
+    assert (await workers[0].refused(daily(10))).window_status.used == 10
     assert await books(new) == ([wish.record.id for wish in reversed(wishes)], 10)
 
 
@@ -147,13 +147,13 @@ async def test_large_numbers_are_kept_to_the_last_unit(server: RedisServer, open
     claims = tokens(most, 2**52 + 1), money(most, 2**52 + 3)
     wish = await worker.granted(*claims)
     await worker.settle(wish, 2**52 + 5, cost_nusd=2**51 + 1)
-    found = await store.standings([claim.window for claim in claims], 0)
+    found = await store.window_statuses([claim.window for claim in claims], 0)
     assert [standing.used for standing in found] == [2**52 + 5, 2**51 + 1]
     (row,) = await store.usage(["key"])
     assert row["prompt_tokens"] == 2**52 + 5
     assert (await store.calls(1))[0]["cost_nusd"] == 2**51 + 1
     refused = await worker.refused(tokens(most, 2**52))
-    assert refused.standing.used == 2**52 + 5
+    assert refused.window_status.used == 2**52 + 5
     assert isinstance(await worker.draw(draw(tokens(most, most - 2**52 - 5))), Granted)
 
 
@@ -220,7 +220,7 @@ async def test_a_restart_is_noticed(binary: str, appendonly: Any, tmp_path: Path
         else:
             await worker.settle(wish)
             assert await books(store) == ([wish.record.id], 1)
-            (found,) = await store.standings([daily(10).window], 0)
+            (found,) = await store.window_statuses([daily(10).window], 0)
             assert (found.used, found.reserved) == (1, 0)
 
 
@@ -265,7 +265,7 @@ async def test_a_full_memory_is_away(server: RedisServer, opens: Opens) -> None:
     wish = await worker.granted(daily())
     server.cli("CONFIG", "SET", "maxmemory", "1")
     await refuses(store, worker, server, "its memory is full")
-    (found,) = await store.standings([daily().window], 0)
+    (found,) = await store.window_statuses([daily().window], 0)
     assert found.reserved == 1
     server.cli("CONFIG", "SET", "maxmemory", "0")
     await worker.settle(wish)
@@ -349,7 +349,7 @@ async def test_a_blocked_server_times_out_and_applies_once_what_it_got(server: R
     worker.acked = worker.seq - 1
     again = worker.closing(settlement(wish))
     await worker.send(again._replace(number=1), worker.voiding(unknown))
-    (found,) = await store.standings([daily(10).window], 0)
+    (found,) = await store.window_statuses([daily(10).window], 0)
     assert (found.used, found.reserved) == (1, 0)
     assert await books(store) == ([wish.record.id], 1)
 
@@ -456,7 +456,7 @@ async def test_the_documented_rights_are_enough(guarded: RedisServer, caplog: py
     await worker.void(left)
     await worker.granted(daily())
     assert await books(store) == ([wish.record.id], 1)
-    await store.standings([daily().window], 0)
+    await store.window_statuses([daily().window], 0)
     await store.calls(1, "k")
     await store.ping()
     await store.retire(worker.name)

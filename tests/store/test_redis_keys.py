@@ -193,7 +193,7 @@ async def test_a_change_that_cannot_be_applied_leaves_no_trace(
             assert keys_of(server, namespace) == before, f"{kind}: {change.audit}"
         server.cli("RENAME", aside, key)
     assert await store.change(rotated)
-    found = await store.standings(windows, 0)
+    found = await store.window_statuses(windows, 0)
     assert [standing.used for standing in found] == [0, 0]
 
 

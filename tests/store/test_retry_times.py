@@ -169,4 +169,4 @@ async def test_reserved_is_not_spent(worker: Worker, clock: Clock) -> None:
         refused = await worker.refused(*claims)
         assert refused.retry_after_us is None
         assert limit_headers.refusal(refused).code == "insufficient_quota"
-        assert [each.window for each in refused.standings] == [each.window for each in claims]
+        assert [each.window for each in refused.window_statuses] == [each.window for each in claims]

@@ -115,10 +115,10 @@ async def test_the_largest_batch_is_applied_in_memory_too(worker: Worker, store:
 async def test_the_limits_hold_in_memory(worker: Worker, store: StoreBehind) -> None:
     wishes = [await worker.granted(daily(2), rate(3)) for _ in range(2)]
     refused = await worker.refused(daily(2), rate(3))
-    assert refused.standing.window == daily(2).window
+    assert refused.window_status.window == daily(2).window
     await worker.settle(wishes[0], 1)
     assert store.in_memory == 4
-    assert [(each.used, each.reserved) for each in (await worker.refused(daily(2), rate(3))).standings] == [
+    assert [(each.used, each.reserved) for each in (await worker.refused(daily(2), rate(3))).window_statuses] == [
         (1, 1), (2, 0),
     ]  # fmt: skip
 

@@ -96,7 +96,7 @@ def portions(items: Sequence[Item]) -> list[Sequence[Item]]:
 
 
 async def standings(store: Store, claims: Sequence[Claim], clock: Clock) -> list[WindowStatus]:
-    return await store.standings([claim.window for claim in claims], clock.now)
+    return await store.window_statuses([claim.window for claim in claims], clock.now)
 
 
 async def standing(store: Store, claim: Claim, clock: Clock) -> tuple[int, int]:

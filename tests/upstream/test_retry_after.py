@@ -165,7 +165,7 @@ def test_only_what_is_settled_makes_a_quota_spent(
     refused = limits.refusal([*flowing, (day, WindowState(used, reserved))], NOW_US + pause_us)
     if used + 1 > limit:
         assert refused is not None
-        assert refused.standing.window == day.window
+        assert refused.window_status.window == day.window
         error = limit_headers.refusal(refused)
         assert isinstance(error, QuotaSpent)
         assert error.headers["X-Should-Retry"] == "false"
@@ -176,4 +176,4 @@ def test_only_what_is_settled_makes_a_quota_spent(
     else:
         assert used + reserved + 1 <= limit
     if refused is not None:
-        assert [standing.window for standing in refused.standings] == [*windows, day.window]
+        assert [standing.window for standing in refused.window_statuses] == [*windows, day.window]

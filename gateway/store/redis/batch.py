@@ -225,13 +225,13 @@ def _grant(
     now_us: int,
 ) -> Granted:
     """A window that many reservations share is reported once."""
-    standings = []
+    statuses = []
     for place, claim in zip(places, claims, strict=True):
-        standing = known.get(place)
-        if standing is None:
-            standing = known[place] = limits.standing(claim.window, states[place - 1], now_us)
-        standings.append(standing)
-    return Granted(tuple(standings))
+        status = known.get(place)
+        if status is None:
+            status = known[place] = limits.window_status(claim.window, states[place - 1], now_us)
+        statuses.append(status)
+    return Granted(tuple(statuses))
 
 
 def _refusal(claims: Sequence[Claim], then: Iterator[WindowState], now_us: int) -> Refused:

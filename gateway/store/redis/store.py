@@ -231,7 +231,7 @@ class RedisStore:
 
     # --------------------------------------------------------------------------------------------------------- reports
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+    async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         ids: dict[str, list[str]] = {}
         for window in windows:
             ids.setdefault(window.starts, []).append(window.id)
@@ -247,7 +247,7 @@ class RedisStore:
             for name, text in zip(some, texts, strict=True)
             if text
         }
-        return limits.standings(windows, states, int(now * 1e6))
+        return limits.window_statuses(windows, states, int(now * 1e6))
 
     async def usage(
         self,

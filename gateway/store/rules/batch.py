@@ -142,7 +142,7 @@ class LedgerTransaction:
             else:
                 self.extended[lease] = item
                 self.taken[lease] = claims
-        return Granted(tuple([windows.standing(window, states[window.id], now_us) for window, _ in claims]))
+        return Granted(tuple([windows.window_status(window, states[window.id], now_us) for window, _ in claims]))
 
     def _draw(self, claims: Sequence[Claim]) -> Granted | Refused:
         """Draw without a lease."""
@@ -152,7 +152,7 @@ class LedgerTransaction:
             return refused
         for claim in claims:
             self._set(claim.window, windows.drawn(claim, states[claim.window.id]))
-        return Granted(tuple([windows.standing(window, states[window.id], now_us) for window, _ in claims]))
+        return Granted(tuple([windows.window_status(window, states[window.id], now_us) for window, _ in claims]))
 
     def _held(self, lease: str) -> Sequence[Claim]:
         """What an open lease holds."""

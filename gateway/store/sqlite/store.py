@@ -245,9 +245,9 @@ class SqliteStore:
         wished_at = time.monotonic()
         await self._run(self._writing, lambda: self._ledger.ping(wished_at))
 
-    async def standings(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
+    async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         states = await self._run(self._reading, lambda: self._reader.windows([window.id for window in windows]))
-        return limits.standings(windows, states, int(now * 1e6))
+        return limits.window_statuses(windows, states, int(now * 1e6))
 
     async def usage(
         self,

@@ -189,10 +189,10 @@ async def _states(
     ledger: Ledger, windows: Sequence[window_status.Owned], now: float
 ) -> AsyncIterator[list[dict[str, Any]]]:
     for some in portions(windows, WINDOWS_AT_ONCE):
-        found: list[WindowStatus] = await ledger.standings([owned.window for owned in some], now)
+        found: list[WindowStatus] = await ledger.window_statuses([owned.window for owned in some], now)
         yield [
-            {"key": owned.key, "team": owned.team, **window_status.row(standing, now)}
-            for owned, standing in zip(some, found, strict=True)
+            {"key": owned.key, "team": owned.team, **window_status.row(status, now)}
+            for owned, status in zip(some, found, strict=True)
         ]
 
 

@@ -91,9 +91,9 @@ async def _limits(parts: Services) -> dict[str, list[dict[str, Any]]]:
     table = parts.router.limits
     every = list(table.every())
     try:
-        told = await parts.accounting.ledger.standings([table.window(limit, now) for _, limit in every], now)
+        told = await parts.accounting.ledger.window_statuses([table.window(limit, now) for _, limit in every], now)
     except StoreUnavailable:
         return found
-    for (name, limit), standing in zip(every, told, strict=True):
-        found.setdefault(name, []).append(window_status.row(standing, now) | {"configured": limit.limit})
+    for (name, limit), status in zip(every, told, strict=True):
+        found.setdefault(name, []).append(window_status.row(status, now) | {"configured": limit.limit})
     return found

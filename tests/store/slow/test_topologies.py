@@ -44,7 +44,7 @@ def calendar(limit: int) -> Claim:
 
 async def stands(store: Store, claim: Claim) -> tuple[int, int]:
     """Used and reserved."""
-    (found,) = await insist(store.standings, [claim.window], time.time())
+    (found,) = await insist(store.window_statuses, [claim.window], time.time())
     return found.used, found.reserved
 
 

@@ -94,7 +94,7 @@ async def state(url: str, claims: tuple[Any, ...], worker: Worker, server: Redis
     store = await RedisStore.open(Settings(url=url))
     try:
         return {
-            "windows": [standing[1:3] for standing in await store.standings([each.window for each in claims], 0)],
+            "windows": [standing[1:3] for standing in await store.window_statuses([each.window for each in claims], 0)],
             "calls": await store.calls(100),
             "records": server.call("XLEN", "{gateway}:1:records"),
             "sums": await store.usage(["key", "model"]),
