@@ -62,17 +62,20 @@ def supervise(reading: Reading, source: Source | None, demo: Demo | None = None)
         listeners = [supervisor.bind(config.server.host, config.server.port)]
         if config.admin.address is not None:
             listeners.append(supervisor.bind(*config.admin.address))
-        address, *office = [_address_of(each) for each in listeners]
+        address, *admin_addresses = [_address_of(each) for each in listeners]
 
         def say_ready() -> None:
             if demo is not None:
                 print(demo.welcome(address), flush=True)
             else:
-                own = f"; admin, dashboard and metrics at {office[0]}" if office else ""
+                own = f"; admin, dashboard and metrics at {admin_addresses[0]}" if admin_addresses else ""
                 number = count(config.server.workers, "worker")
                 print(f"gateway {__version__} serves {address} with {number}{own}", flush=True)
                 if config.has_admin_api:
-                    print(f"The dashboard is at {office[0] if office else address}/dashboard", flush=True)
+                    print(
+                        f"The dashboard is at {admin_addresses[0] if admin_addresses else address}/dashboard",
+                        flush=True,
+                    )
 
         with ExitStack() as opened:
             for listener in listeners:

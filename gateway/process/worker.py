@@ -64,7 +64,7 @@ class WorkerProcess:
     def __init__(
         self,
         listener: socket.socket,
-        office: socket.socket | None,
+        admin_listener: socket.socket | None,
         line: ControlChannel,
         config: Config,
         files: WorkerFiles,
@@ -72,7 +72,7 @@ class WorkerProcess:
         has_peers: bool = False,
     ) -> None:
         self._listener = listener
-        self._office = office
+        self._admin_listener = admin_listener
         """The operators' listener, where they have one."""
         self._line = line
         self._config = config
@@ -100,8 +100,8 @@ class WorkerProcess:
         async with app.build(self._config, self._telemetry, self._scrape, self._ask) as worker:
             await self._wait_for_keys(worker.parts.key_cache)
             sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
-            if worker.office is not None and self._office is not None:
-                sites.append(await self._serve(worker.office, {}, worker.parts, self._office))
+            if worker.admin_app is not None and self._admin_listener is not None:
+                sites.append(await self._serve(worker.admin_app, {}, worker.parts, self._admin_listener))
             self._tasks.spawn(self._watch_store(worker.parts.accounting.ledger), "watch-store")
             settle_memory()
             self._worker.set_result(worker)
@@ -247,8 +247,8 @@ async def _serve_on(end: socket.socket, listeners: Sequence[socket.socket]) -> i
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = message["metrics_dir"]
         files = WorkerFiles(Path(message["metrics_dir"]))
         config, has_peers = build(message["config"]), message["has_peers"]
-        listener, office = listeners[0], listeners[1] if len(listeners) > 1 else None
-        await WorkerProcess(listener, office, line, config, files, has_peers=has_peers).run()
+        listener, admin_listener = listeners[0], listeners[1] if len(listeners) > 1 else None
+        await WorkerProcess(listener, admin_listener, line, config, files, has_peers=has_peers).run()
     except StoreMisconfigured as error:
         line.send(failed=str(error))
         return 1

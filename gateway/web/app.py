@@ -72,7 +72,7 @@ class Worker:
     """One worker's live parts."""
 
     app: web.Application
-    office: web.Application | None
+    admin_app: web.Application | None
     """What operators use, where it has a listener of its own; None: it is part of `app`."""
     shortcuts: Mapping[str, Handler]
     """What of the application is so hot that it is reached without its router: by path, for POST."""
@@ -153,7 +153,7 @@ async def build(
             *plane.routes(), *stored, *ops.outside(), *([] if has_own_listener else behind),
             *Landing(has_dashboard=not has_own_listener).routes(),
         ])  # fmt: skip
-        office = (
+        admin_app = (
             _application(most, door, None, [*ops.outside(), *behind, *Landing(has_dashboard=True).routes()])
             if has_own_listener
             else None
@@ -163,7 +163,7 @@ async def build(
         background.follow(live.parts)
         endless.spawn(refusals.run(), "refusal-log")
         endless.spawn(deferred.run(), "deferred-calls")
-        yield Worker(app, office, shortcuts, live, status, HotReload(live, capacity, access_log, background, tasks))
+        yield Worker(app, admin_app, shortcuts, live, status, HotReload(live, capacity, access_log, background, tasks))
         await endless.cancel_all()
         await refusals.write()
     finally:

@@ -10,14 +10,14 @@ from .common import AdminAccess, page_limit_of, paged
 class AuditEndpoints:
     """`/admin/api/audit`."""
 
-    def __init__(self, office: AdminAccess) -> None:
-        self._office = office
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
-        return [self._office.get("/admin/api/audit", self.list_changes)]
+        return [self._access.get("/admin/api/audit", self.list_changes)]
 
     async def list_changes(self, request: web.Request) -> web.StreamResponse:
         """The newest changes first: `limit=100&before=ID`."""
         query = request.query
-        return await paged(await self._office.registry.audit(page_limit_of(query), query.get("before")))
+        return await paged(await self._access.registry.audit(page_limit_of(query), query.get("before")))

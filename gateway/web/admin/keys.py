@@ -27,24 +27,24 @@ OWN_ROTATION_S = 3600
 class KeyEndpoints:
     """`/admin/api/keys`. A secret is shown once, in the answer that created it."""
 
-    def __init__(self, office: AdminAccess) -> None:
-        self._office = office
-        self._registry = office.registry
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
+        self._registry = access.registry
         self._turn = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
         all_keys, one = "/admin/api/keys", "/admin/api/keys/{id}"
         return [
-            self._office.get(all_keys, self.list_keys),
-            self._office.change(hdrs.METH_POST, all_keys, self.create_key),
-            self._office.get(one, self.show_key),
-            self._office.change(hdrs.METH_PATCH, one, self.update_key),
-            self._office.change(hdrs.METH_DELETE, one, self.revoke_key),
-            self._office.change(hdrs.METH_POST, f"{one}/rotate", self.rotate_key),
-            self._office.change(hdrs.METH_POST, f"{one}/pause", self.pause_key),
-            self._office.change(hdrs.METH_POST, f"{one}/resume", self.resume_key),
-            self._office.change(hdrs.METH_POST, f"{one}/delete", self.delete_key),
+            self._access.get(all_keys, self.list_keys),
+            self._access.change(hdrs.METH_POST, all_keys, self.create_key),
+            self._access.get(one, self.show_key),
+            self._access.change(hdrs.METH_PATCH, one, self.update_key),
+            self._access.change(hdrs.METH_DELETE, one, self.revoke_key),
+            self._access.change(hdrs.METH_POST, f"{one}/rotate", self.rotate_key),
+            self._access.change(hdrs.METH_POST, f"{one}/pause", self.pause_key),
+            self._access.change(hdrs.METH_POST, f"{one}/resume", self.resume_key),
+            self._access.change(hdrs.METH_POST, f"{one}/delete", self.delete_key),
         ]
 
     async def list_keys(self, request: web.Request) -> web.StreamResponse:
@@ -64,7 +64,7 @@ class KeyEndpoints:
                 wish = await self._of_member(wish, scope, parts_of(request).config)
             else:
                 check_settings(wish, scope, is_new=True)
-            made = await self._office.changing(request).create_key(wish, actor(request))
+            made = await self._access.changing(request).create_key(wish, actor(request))
         return changed(request, _with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
 
     async def _of_member(self, wish: dict[str, Any], scope: Scope, config: Config) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class KeyEndpoints:
         """Replace the settings that are named."""
         changes = await read(request, request_bodies.UpdateKey)
         check_settings(changes, request[SCOPE])
-        registry = self._office.changing(request)
+        registry = self._access.changing(request)
         return changed(request, await registry.update_key(request.match_info["id"], changes, actor(request)))
 
     async def rotate_key(self, request: web.Request) -> web.StreamResponse:
@@ -92,7 +92,7 @@ class KeyEndpoints:
         overlap_s = read_duration_s(overlap_s) if isinstance(overlap_s, str) else overlap_s
         if request[SCOPE].who.role == "key":
             await self._check_rotation_by_key(request.match_info["id"], overlap_s)
-        registry = self._office.changing(request)
+        registry = self._access.changing(request)
         rotated = await registry.rotate_key(request.match_info["id"], overlap_s, actor(request))
         return changed(request, _with_secret(rotated))
 
@@ -115,7 +115,7 @@ class KeyEndpoints:
         def takes_over(paused_by: str) -> bool:
             return paused_by != role and may_resume(role, paused_by)
 
-        registry = self._office.changing(request)
+        registry = self._access.changing(request)
         return changed(request, await registry.pause_key(request.match_info["id"], role, takes_over, actor(request)))
 
     async def resume_key(self, request: web.Request) -> web.StreamResponse:
@@ -128,18 +128,18 @@ class KeyEndpoints:
                     f"This key was paused by the role {paused_by}, which has to resume it.", code="role_not_allowed"
                 )
 
-        registry = self._office.changing(request)
+        registry = self._access.changing(request)
         return changed(request, await registry.resume_key(request.match_info["id"], check, actor(request)))
 
     async def delete_key(self, request: web.Request) -> web.StreamResponse:
         """Take it away, if it was never used."""
         name = request.match_info["id"]
-        await self._office.changing(request).delete_key(name, actor(request))
+        await self._access.changing(request).delete_key(name, actor(request))
         return changed(request, {"object": "key", "id": name, "deleted": True})
 
     async def revoke_key(self, request: web.Request) -> web.StreamResponse:
         """Refuse it for ever."""
-        registry = self._office.changing(request)
+        registry = self._access.changing(request)
         return changed(request, await registry.revoke_key(request.match_info["id"], actor(request)))
 
 

@@ -31,8 +31,8 @@ asks the supervisor little more often than for one of them."""
 class LiveEndpoints:
     """`/admin/api/session` and `/admin/api/live`. Private to a worker."""
 
-    def __init__(self, office: AdminAccess, ask: Ask) -> None:
-        self._office = office
+    def __init__(self, access: AdminAccess, ask: Ask) -> None:
+        self._access = access
         self._ask = ask
         self._turn = asyncio.Lock()
         """One sample is made at a time; the requests that wait for it return the same."""
@@ -42,8 +42,8 @@ class LiveEndpoints:
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
         return [
-            self._office.get("/admin/api/session", self.show_session),
-            self._office.get("/admin/api/live", self.show_live),
+            self._access.get("/admin/api/session", self.show_session),
+            self._access.get("/admin/api/live", self.show_live),
         ]
 
     async def show_session(self, request: web.Request) -> web.StreamResponse:

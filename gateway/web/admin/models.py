@@ -18,12 +18,12 @@ SHOWN_APART = {"routes", "endpoints", "price", "table_prices"}
 class ModelEndpoints:
     """`/admin/api/models`."""
 
-    def __init__(self, office: AdminAccess) -> None:
-        self._office = office
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
-        return [self._office.get("/admin/api/models", self.list_models)]
+        return [self._access.get("/admin/api/models", self.list_models)]
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         """Every model and pattern, those that upstreams list among them, in the order of the configuration."""

@@ -24,8 +24,8 @@ OWNERS: Mapping[str, str] = {
 class QuotaEndpoints:
     """`.../reset` and `.../top_up`."""
 
-    def __init__(self, office: AdminAccess) -> None:
-        self._office = office
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
@@ -33,21 +33,21 @@ class QuotaEndpoints:
             route
             for path in OWNERS
             for route in (
-                self._office.change(hdrs.METH_POST, f"{path}/reset", self.reset),
-                self._office.change(hdrs.METH_POST, f"{path}/top_up", self.top_up),
+                self._access.change(hdrs.METH_POST, f"{path}/reset", self.reset),
+                self._access.change(hdrs.METH_POST, f"{path}/top_up", self.top_up),
             )
         ]
 
     async def reset(self, request: web.Request) -> web.StreamResponse:
         """Count nothing as used at present: `{"unit": "tokens", "per": "day", "model": "gpt-4*"}`, or all of them."""
         which = await read(request, request_bodies.ResetQuotas)
-        rows = await self._office.changing(request).reset_quotas(_scope(request), which, actor(request))
+        rows = await self._access.changing(request).reset_quotas(_scope(request), which, actor(request))
         return changed(request, {"data": rows})
 
     async def top_up(self, request: web.Request) -> web.StreamResponse:
         """More in the running day, week or month: `{"tokens": 100000, "per": "day"}`."""
         grant = await read(request, request_bodies.GrantTopUp)
-        rows = await self._office.changing(request).top_up(_scope(request), grant, actor(request))
+        rows = await self._access.changing(request).top_up(_scope(request), grant, actor(request))
         return changed(request, {"data": rows})
 
 

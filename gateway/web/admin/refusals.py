@@ -17,13 +17,13 @@ from .common import AdminAccess, bad, moment_of, page_limit_of, page_of, shown, 
 class RefusalEndpoints:
     """`/admin/api/refusals` and `/admin/api/requests/{request}`."""
 
-    def __init__(self, office: AdminAccess, store: RequestStore) -> None:
-        self._office = office
+    def __init__(self, access: AdminAccess, store: RequestStore) -> None:
+        self._access = access
         self._store = store
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
-        get = self._office.get
+        get = self._access.get
         return [
             get("/admin/api/refusals", self.list_refusals),
             get("/admin/api/requests/{request}", self.show_request),
@@ -34,7 +34,7 @@ class RefusalEndpoints:
         query, limit = request.query, page_limit_of(request.query)
         named = {name: query[name] for name in ("key", "code", "id", "team", "model") if name in query}
         wanted = RefusalQuery(
-            **named, only=await self._office.reach(request), status=status_of(query),
+            **named, only=await self._access.reach(request), status=status_of(query),
             since=moment_of(query, "since"), until=moment_of(query, "until"),
         )  # fmt: skip
         try:
@@ -48,7 +48,7 @@ class RefusalEndpoints:
         """The call or the refusal with this `x-request-id`."""
         request_id = request.match_info["request"]
         found = await self._store.find_request(request_id)
-        only = await self._office.reach(request)
+        only = await self._access.reach(request)
         if found is not None and (only is None or (found.key if only.group == "key" else found.team) in only.names):
             if isinstance(found, Record):
                 return shown({"call": call_members(call_row(found, "")), "refusal": None})

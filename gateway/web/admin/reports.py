@@ -56,12 +56,12 @@ WINDOWS_AT_ONCE = 50
 class ReportEndpoints:
     """`/admin/api/usage`, `/latency`, `/calls` and `/quotas`."""
 
-    def __init__(self, office: AdminAccess) -> None:
-        self._office = office
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
-        get = self._office.get
+        get = self._access.get
         return [
             get("/admin/api/usage", self.show_usage),
             get("/admin/api/latency", self.show_latency),
@@ -79,12 +79,12 @@ class ReportEndpoints:
             raise bad("group_by", str(error)) from None
         since, until = _period(query, "since"), _period(query, "until")
         shape, limit, after = shape_of(query), limit_of(query), _groups_behind(query, len(groups))
-        reports, only = parts_of(request).reports, await self._office.reach(request)
+        reports, only = parts_of(request).reports, await self._access.reach(request)
         where = _narrowed_to(query, groups)
         if label_in(groups) is not None:
             portions_of_keys = reports.usage_portions(stored_groups(groups), since, until, only, where)
             of_keys = [row async for some in portions_of_keys for row in some]
-            labels = await self._office.registry.labels_of({row["key"] for row in of_keys})
+            labels = await self._access.registry.labels_of({row["key"] for row in of_keys})
             labelled = await asyncio.to_thread(by_label, groups, of_keys, labels)
             if shape == "csv":
                 return csv_response(await asyncio.to_thread(format_csv, groups, labelled))
@@ -110,7 +110,7 @@ class ReportEndpoints:
         except ValueError as error:
             raise bad("group_by", str(error)) from None
         since, until, shape = _period(query, "since"), _period(query, "until"), shape_of(query)
-        reports, only = parts_of(request).reports, await self._office.reach(request)
+        reports, only = parts_of(request).reports, await self._access.reach(request)
         where = _narrowed_to(query, groups)
         usage = [row async for some in reports.usage_portions(groups, since, until, only, where) for row in some]
         if only is None and not where:
@@ -138,7 +138,7 @@ class ReportEndpoints:
             until=moment_of(query, "until"),
             tag=tag_of(query),
         )
-        read = partial(_page_of_calls, reports, key=key, only=await self._office.reach(request), wanted=wanted)
+        read = partial(_page_of_calls, reports, key=key, only=await self._access.reach(request), wanted=wanted)
         if shape == "csv" and limit_of(query) is None:
             return await streamed(request, CSV, _every_call_csv(read, before))
         calls, follows = await read(page_limit_of(query), before)
@@ -178,7 +178,7 @@ class ReportEndpoints:
             shared = await asyncio.to_thread(_wanted, window_status.shared_windows(terms, now), wanted, scope)
             async for rows in _states(parts.accounting.ledger, shared, now):
                 yield rows
-        async for keys in self._office.registry.every_key(wanted.get("key"), after, scope.covers, scope.groups):
+        async for keys in self._access.registry.every_key(wanted.get("key"), after, scope.covers, scope.groups):
             some_keys = [each for each in keys if wanted.get("team") in (None, each.team)]
             own = await asyncio.to_thread(_wanted, window_status.own_windows(terms, some_keys, now), wanted)
             async for rows in _states(parts.accounting.ledger, own, now):

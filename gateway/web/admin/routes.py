@@ -29,11 +29,11 @@ class AdminAPI:
 
     def __init__(self, registry: Registry, gate: TokenAuth, ask: Ask, store: RequestStore) -> None:
         self._sign_in = SignIn()
-        office = AdminAccess(registry, gate, self._sign_in)
+        access = AdminAccess(registry, gate, self._sign_in)
         self._desks = (
-            ReportEndpoints(office), LiveEndpoints(office, ask), KeyEndpoints(office), TeamEndpoints(office),
-            QuotaEndpoints(office), AuditEndpoints(office), RefusalEndpoints(office, store), self._sign_in,
-            GatewayEndpoints(office, ask), ModelEndpoints(office),
+            ReportEndpoints(access), LiveEndpoints(access, ask), KeyEndpoints(access), TeamEndpoints(access),
+            QuotaEndpoints(access), AuditEndpoints(access), RefusalEndpoints(access, store), self._sign_in,
+            GatewayEndpoints(access, ask), ModelEndpoints(access),
         )  # fmt: skip
 
     def routes(self) -> list[web.RouteDef]:

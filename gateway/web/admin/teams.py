@@ -11,19 +11,19 @@ from .common import SCOPE, AdminAccess, actor, changed, page_limit_of, paged, re
 class TeamEndpoints:
     """`/admin/api/teams`."""
 
-    def __init__(self, office: AdminAccess) -> None:
-        self._office = office
-        self._registry = office.registry
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
+        self._registry = access.registry
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
         all_teams, one = "/admin/api/teams", "/admin/api/teams/{name}"
         return [
-            self._office.get(all_teams, self.list_teams),
-            self._office.change(hdrs.METH_POST, all_teams, self.create_team),
-            self._office.get(one, self.show_team),
-            self._office.change(hdrs.METH_PATCH, one, self.update_team),
-            self._office.change(hdrs.METH_DELETE, one, self.delete_team),
+            self._access.get(all_teams, self.list_teams),
+            self._access.change(hdrs.METH_POST, all_teams, self.create_team),
+            self._access.get(one, self.show_team),
+            self._access.change(hdrs.METH_PATCH, one, self.update_team),
+            self._access.change(hdrs.METH_DELETE, one, self.delete_team),
         ]
 
     async def list_teams(self, request: web.Request) -> web.StreamResponse:
@@ -36,7 +36,7 @@ class TeamEndpoints:
     async def create_team(self, request: web.Request) -> web.StreamResponse:
         """201, with the team."""
         wish = await read(request, request_bodies.CreateTeam)
-        return changed(request, await self._office.changing(request).create_team(wish, actor(request)), 201)
+        return changed(request, await self._access.changing(request).create_team(wish, actor(request)), 201)
 
     async def show_team(self, request: web.Request) -> web.StreamResponse:
         """One team."""
@@ -45,11 +45,11 @@ class TeamEndpoints:
     async def update_team(self, request: web.Request) -> web.StreamResponse:
         """Replace its quotas."""
         changes = await read(request, request_bodies.UpdateTeam)
-        registry = self._office.changing(request)
+        registry = self._access.changing(request)
         return changed(request, await registry.update_team(request.match_info["name"], changes, actor(request)))
 
     async def delete_team(self, request: web.Request) -> web.StreamResponse:
         """Take it away, if no key belongs to it."""
         name = request.match_info["name"]
-        await self._office.changing(request).delete_team(name, actor(request))
+        await self._access.changing(request).delete_team(name, actor(request))
         return changed(request, {"object": "team", "name": name, "deleted": True})

@@ -33,16 +33,16 @@ SHOWN_SETTINGS = {
 class GatewayEndpoints:
     """`/admin/api/upstreams` and `/admin/api/reload`."""
 
-    def __init__(self, office: AdminAccess, ask: Ask) -> None:
-        self._office = office
+    def __init__(self, access: AdminAccess, ask: Ask) -> None:
+        self._access = access
         self._ask = ask
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
         return [
-            self._office.get("/admin/api/upstreams", self.list_upstreams),
-            self._office.get("/admin/api/reload", self.preview_reload),
-            self._office.change("POST", "/admin/api/reload", self.reload),
+            self._access.get("/admin/api/upstreams", self.list_upstreams),
+            self._access.get("/admin/api/reload", self.preview_reload),
+            self._access.change("POST", "/admin/api/reload", self.reload),
         ]
 
     async def list_upstreams(self, request: web.Request) -> web.StreamResponse:
