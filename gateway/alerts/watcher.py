@@ -58,7 +58,7 @@ LOG, WEBHOOK = "log", "webhook"
 """Ways of delivery, each with its own claim."""
 
 
-class _Told(NamedTuple):
+class _ClaimedAlert(NamedTuple):
     """An alert that the store need not be asked about for now."""
 
     alert: Alert
@@ -66,7 +66,7 @@ class _Told(NamedTuple):
     """Unix time."""
 
 
-class _Wish(NamedTuple):
+class _Delivery(NamedTuple):
     """An alert to be delivered in one way."""
 
     name: str
@@ -107,14 +107,14 @@ class Watcher:
         self._namespace = namespace
         self._holder = holder
         self._clock = clock
-        self._told: dict[str, _Told] = {}
+        self._claimed: dict[str, _ClaimedAlert] = {}
         """Alerts that are sent, or claimed by a worker that will send them. Bounded by the current windows."""
         self._kept: dict[str, float] = {}
         """Alerts that this worker has sent and has not yet noted in the store, with their end (Unix time)."""
         self._renew_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<Watcher {len(self._told)} told, {self._outbox}>"
+        return f"<Watcher {len(self._claimed)} claimed, {self._outbox}>"
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -144,7 +144,7 @@ class Watcher:
             windows.update({window.id: window for window in touched})
             for some in portions([*windows.values()], IN_A_TURN):
                 statuses = await self._ledger.window_statuses(some, now)
-                await self._tell(policy.reached(statuses, refused, int(now * 1e6)), refused, now)
+                await self._deliver(policy.reached(statuses, refused, int(now * 1e6)), refused, now)
             await self._keep(now)
         except BaseException:
             self._touched.put_back([*touched, *windows.values()], refused)
@@ -167,33 +167,39 @@ class Watcher:
 
     async def _expire(self, now: float) -> None:
         """Remove ended windows, and check again the claims of other workers: a killed one did not send."""
-        for some in portions([name for name, told in self._told.items() if told.until <= now], IN_A_TURN):
+        for some in portions([name for name, claimed in self._claimed.items() if claimed.until <= now], IN_A_TURN):
             for name in some:
-                alert = self._told.pop(name).alert
+                alert = self._claimed.pop(name).alert
                 window = alert.window_status.window
                 self._touched.put_back([window], [window.id] if alert.is_refused else ())
             await asyncio.sleep(0)
 
     # -------------------------------------------------------------------------------------------------------- delivery
 
-    async def _tell(self, found: Sequence[Alert], refused: Container[str], now: float) -> None:
-        wishes = self._untold(found)
-        if wishes:
-            wishes = self._untold(await self._by_limits_of_now(wishes, refused, now))
-        for claimed in portions(wishes, CLAIMED_AT_ONCE):
-            held = await self._claim({wish.name: CLAIM_S for wish in claimed})
-            for wish in claimed:
-                self._take_in(wish, held[wish.name], now)
+    async def _deliver(self, found: Sequence[Alert], refused: Container[str], now: float) -> None:
+        deliveries = self._unclaimed(found)
+        if deliveries:
+            deliveries = self._unclaimed(await self._by_limits_of_now(deliveries, refused, now))
+        for claimed in portions(deliveries, CLAIMED_AT_ONCE):
+            held = await self._claim({delivery.name: CLAIM_S for delivery in claimed})
+            for delivery in claimed:
+                self._note_claim(delivery, held[delivery.name], now)
                 await asyncio.sleep(0)
 
-    def _untold(self, found: Sequence[Alert]) -> list[_Wish]:
-        wishes = [_Wish(f"{way}|{name}", way, alert) for alert in found for name in [alert.name] for way in self._ways]
-        return [wish for wish in wishes if wish.name not in self._told]
+    def _unclaimed(self, found: Sequence[Alert]) -> list[_Delivery]:
+        deliveries = [
+            _Delivery(f"{way}|{name}", way, alert) for alert in found for name in [alert.name] for way in self._ways
+        ]
+        return [delivery for delivery in deliveries if delivery.name not in self._claimed]
 
-    async def _by_limits_of_now(self, wishes: Sequence[_Wish], refused: Container[str], now: float) -> list[Alert]:
+    async def _by_limits_of_now(
+        self, deliveries: Sequence[_Delivery], refused: Container[str], now: float
+    ) -> list[Alert]:
         """The levels that are reached all the same: a call has brought its windows as they were when it began, and
         where a limit was raised since, what was refused is no longer."""
-        known = [*{wish.alert.window_status.window.id: wish.alert.window_status for wish in wishes}.values()]
+        known = [
+            *{delivery.alert.window_status.window.id: delivery.alert.window_status for delivery in deliveries}.values()
+        ]
         windows = await self._present([status.window for status in known], now)
         statuses = [status._replace(window=window) for status, window in zip(known, windows, strict=True)]
         still_refused = {
@@ -203,19 +209,19 @@ class Watcher:
         }
         return policy.reached(statuses, still_refused, int(now * 1e6))
 
-    def _take_in(self, wish: _Wish, held_s: float, now: float) -> None:
+    def _note_claim(self, delivery: _Delivery, held_s: float, now: float) -> None:
         """The result of a claim: held by this worker, which sends it, or by another worker for so many seconds."""
         until = now + held_s
         if not held_s:
-            until = wish.alert.window_status.window.resets_us / 1e6 + AFTER_END_S
-            self._tell_one(wish, now)
-        self._told[wish.name] = _Told(wish.alert, until)
+            until = delivery.alert.window_status.window.resets_us / 1e6 + AFTER_END_S
+            self._deliver_one(delivery, now)
+        self._claimed[delivery.name] = _ClaimedAlert(delivery.alert, until)
 
-    def _tell_one(self, wish: _Wish, now: float) -> None:
-        alert = wish.alert
+    def _deliver_one(self, delivery: _Delivery, now: float) -> None:
+        alert = delivery.alert
         window = alert.window_status.window
         kind, _, name = window.scope.partition(":")
-        if wish.way == LOG:
+        if delivery.way == LOG:
             log.warning("quota alert: %s", policy.sentence(alert))
             self._telemetry.alerted(
                 key=name if kind == "key" else "",
@@ -224,17 +230,17 @@ class Watcher:
                 per=window.per,
                 level=alert.level,
             )
-            self._kept[wish.name] = window.resets_us / 1e6 + AFTER_END_S
+            self._kept[delivery.name] = window.resets_us / 1e6 + AFTER_END_S
         elif self._outbox is not None:
             team = self._team_of(name) if kind == "key" else None
-            self._outbox.put(wish.name, policy.message(alert, now, self._namespace, team))
+            self._outbox.put(delivery.name, policy.message(alert, now, self._namespace, team))
 
     async def _keep(self, now: float) -> None:
         """Note sent alerts in the store, and renew the claims on the others."""
         if self._outbox is not None:
             for name in self._outbox.take_done():
-                if (told := self._told.get(name)) is not None:
-                    self._kept[name] = told.until
+                if (claimed := self._claimed.get(name)) is not None:
+                    self._kept[name] = claimed.until
         if kept := {name: until - now for name, until in islice(self._kept.items(), CLAIMED_AT_ONCE)}:
             await self._claim(kept)
             for name in kept:
@@ -245,7 +251,7 @@ class Watcher:
             for name in waiting:
                 if held[name]:
                     self._outbox.drop(name)
-                    self._told[name] = self._told[name]._replace(until=now + held[name])
+                    self._claimed[name] = self._claimed[name]._replace(until=now + held[name])
 
     async def _claim(self, names: Mapping[str, float]) -> dict[str, float]:
         return await self._ledger.claim(self._holder, names) if names else {}

@@ -118,16 +118,16 @@ def _labels(texts: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
 
 
 def _create(args: argparse.Namespace, place: Place) -> str:
-    wish = {"id": one_name(args, "--id"), **settings_of(args, is_new=True)}
+    body = {"id": one_name(args, "--id"), **settings_of(args, is_new=True)}
     if quotas := quotas_of(args):
         # Over the network the defaults are not known: the named quotas stand alone.
         default = () if isinstance(place, RemoteGateway) else place.defaults.keys.quotas
-        wish["quotas"] = merged(shown_quotas(default), quotas)
+        body["quotas"] = merged(shown_quotas(default), quotas)
     if args.limit:
-        wish["limits"] = limits_of(args.limit)
+        body["limits"] = limits_of(args.limit)
     if args.label:
-        wish["labels"] = _labels(args.label, {})
-    issued = carry_out(place, lambda registry: registry.create_key(wish, actor("keys")))
+        body["labels"] = _labels(args.label, {})
+    issued = carry_out(place, lambda registry: registry.create_key(body, actor("keys")))
     return _told(args, issued, "is made; its secret")
 
 

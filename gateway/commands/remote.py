@@ -52,9 +52,9 @@ class RemoteRegistry:
 
     # ------------------------------------------------------------------------------------------------------------ keys
 
-    async def create_key(self, wish: Mapping[str, Any], actor: str) -> CreatedKey:
+    async def create_key(self, body: Mapping[str, Any], actor: str) -> CreatedKey:
         """As `Registry.create_key`."""
-        return _created(await self._ask("POST", "keys", wish))
+        return _created(await self._ask("POST", "keys", body))
 
     async def list_keys(self, after: str = "", limit: int = 100, team: str | None = None) -> Page:
         """As `Registry.list_keys`."""
@@ -90,9 +90,9 @@ class RemoteRegistry:
 
     # ----------------------------------------------------------------------------------------------------------- teams
 
-    async def create_team(self, wish: Mapping[str, Any], actor: str) -> Shown:
+    async def create_team(self, body: Mapping[str, Any], actor: str) -> Shown:
         """As `Registry.create_team`."""
-        return await self._change("POST", "teams", wish)
+        return await self._change("POST", "teams", body)
 
     async def list_teams(self, after: str = "", limit: int = 100) -> Page:
         """As `Registry.list_teams`."""

@@ -97,8 +97,8 @@ def _members(args: argparse.Namespace, known: Mapping[str, Any] | None) -> dict[
 
 def _create(args: argparse.Namespace, place: Place) -> str:
     name, quotas = one_name(args, "--name"), quotas_of(args)
-    wish = {"name": name, "quotas": merged([], quotas), **_members(args, None)}
-    return told_one(args, carry_out(place, lambda registry: registry.create_team(wish, actor("teams"))))
+    body = {"name": name, "quotas": merged([], quotas), **_members(args, None)}
+    return told_one(args, carry_out(place, lambda registry: registry.create_team(body, actor("teams"))))
 
 
 def _list(args: argparse.Namespace, place: Place) -> str:

@@ -36,7 +36,7 @@ def _is_sound(given: Mapping[str, Any]) -> bool:
     return True
 
 
-def with_key_defaults(wish: Mapping[str, Any], config: Config, now: float) -> dict[str, Any]:
+def with_key_defaults(body: Mapping[str, Any], config: Config, now: float) -> dict[str, Any]:
     """The settings of a new key, with those of `defaults.keys` that it does not name. `now` is a Unix time."""
     defaults = config.defaults.keys
     added = defaults.model_dump(mode="json", exclude_unset=True)
@@ -45,4 +45,4 @@ def with_key_defaults(wish: Mapping[str, Any], config: Config, now: float) -> di
     added["quotas"] = [
         {name: value for name, value in quota.model_dump().items() if value is not None} for quota in defaults.quotas
     ]
-    return {**added, **wish}
+    return {**added, **body}

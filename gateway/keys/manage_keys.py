@@ -74,11 +74,11 @@ class CreatedKey(NamedTuple):
 class KeyManager(Documents):
     """What is done to keys."""
 
-    async def create_key(self, wish: Mapping[str, Any], actor: str) -> CreatedKey:
+    async def create_key(self, body: Mapping[str, Any], actor: str) -> CreatedKey:
         """Make a key from settings as in the file, without a secret: one is made. What is not named comes from
         `defaults.keys`."""
         now = self._clock()
-        settings = await self._read_settings(with_key_defaults(wish, self._config(), now))
+        settings = await self._read_settings(with_key_defaults(body, self._config(), now))
         if self._file_key(settings.id) is not None:
             raise exists("key", settings.id)
         if is_person_id(settings.id):
@@ -95,8 +95,8 @@ class KeyManager(Documents):
         """Make the record of a person who calls with tokens of this issuer, with the settings of `defaults.keys` but
         for an expiry: her tokens have one. Raises `Conflict` if it is there already."""
         now, digest = self._clock(), person_digest(issuer, name).hex()
-        wish = {**with_key_defaults({"id": person_id(name), "owner": name, "team": team}, self._config(), now)}
-        settings = await self._read_settings({**wish, "expires": None})
+        body = {**with_key_defaults({"id": person_id(name), "owner": name, "team": team}, self._config(), now)}
+        settings = await self._read_settings({**body, "expires": None})
         if self._file_key(settings.id) is not None:
             raise exists("key", settings.id)
         made = IssuedKey(settings, (SecretOf(digest, now),), created_at=now, updated_at=now)
@@ -301,12 +301,12 @@ class KeyManager(Documents):
             raise Conflict(f"The key '{name}' was revoked, which is for ever. Create another.", code="revoked")
         return text, key
 
-    async def _read_settings(self, wish: Mapping[str, Any]) -> KeySettings:
-        teams = await self.teams() if wish.get("team") is not None else {}
-        if isinstance(expires := wish.get("expires"), str) and is_duration(expires):
-            wish = {**wish, "expires": read_moment(expires, datetime.fromtimestamp(self._clock(), UTC))}
+    async def _read_settings(self, body: Mapping[str, Any]) -> KeySettings:
+        teams = await self.teams() if body.get("team") is not None else {}
+        if isinstance(expires := body.get("expires"), str) and is_duration(expires):
+            body = {**body, "expires": read_moment(expires, datetime.fromtimestamp(self._clock(), UTC))}
         try:
-            return read_key(wish, self._config(), teams)
+            return read_key(body, self._config(), teams)
         except ConfigError as error:
             raise invalid(error) from None
 

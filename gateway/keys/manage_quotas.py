@@ -58,29 +58,29 @@ class QuotaManager(Documents):
         """Add an amount to a window of the current day, week or month: `{"tokens": 100000, "per": "day"}`, with `model`
         if the quota has one. It ends with the window. Returns the new state of the windows."""
         try:
-            wish = read_quota(grant)
+            quota = read_quota(grant)
         except ConfigError as error:
             raise invalid(error) from None
-        if wish.per_s is not None:
+        if quota.per_s is not None:
             raise InvalidRequest(
                 "Only a quota of a day, week or month can be topped up; one of a shorter time fills by itself. Reset "
                 "it instead, or raise it.",
                 param="per",
             )
-        now, per = self._clock(), str(wish.per)
+        now, per = self._clock(), str(quota.per)
         windows = await self._windows(scope, now)
-        topped = [each for each in windows if (each.unit, each.per, each.model) == (wish.unit, per, wish.model)]
+        topped = [each for each in windows if (each.unit, each.per, each.model) == (quota.unit, per, quota.model)]
         if not topped:
             raise NotFound(
-                f"{scope} has no quota of {wish.unit} per {per}{f' for {wish.model}' if wish.model else ''}.",
+                f"{scope} has no quota of {quota.unit} per {per}{f' for {quota.model}' if quota.model else ''}.",
                 code="quota_not_found",
             )
-        if topped[0].limit + wish.limit > MAX_LIMIT:
+        if topped[0].limit + quota.limit > MAX_LIMIT:
             raise InvalidRequest(
-                f"With this the limit would be more than can be counted ({MAX_LIMIT}).", param=wish.unit
+                f"With this the limit would be more than can be counted ({MAX_LIMIT}).", param=quota.unit
             )
-        more = TopUp(wish.unit, per, wish.model, calendar_window(per, now)[0], wish.limit)
-        doing = AuditEvent(actor, "top_up", after=shown_quotas((wish,))[0])
+        more = TopUp(quota.unit, per, quota.model, calendar_window(per, now)[0], quota.limit)
+        doing = AuditEvent(actor, "top_up", after=shown_quotas((quota,))[0])
         for attempt in range(1, MAX_ATTEMPTS + 1):
             text, overlay = await self._overlay(scope)
             try:

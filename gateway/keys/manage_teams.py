@@ -42,10 +42,10 @@ class TeamManager(Documents):
         _, overlay = await self._overlay(f"team:{name}")
         return shown | {"top_ups": show_top_ups(overlay)}
 
-    async def create_team(self, wish: Mapping[str, Any], actor: str) -> Shown:
+    async def create_team(self, body: Mapping[str, Any], actor: str) -> Shown:
         """Make a team: `{"name": ..., "quotas": [...]}`."""
-        settings = {field: value for field, value in wish.items() if field != "name"}
-        name = wish.get("name")
+        settings = {field: value for field, value in body.items() if field != "name"}
+        name = body.get("name")
         if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
             raise InvalidRequest(
                 "Expected a name of at most 63 small letters, digits, '_', '.' and '-', a letter or digit first.",
@@ -71,8 +71,8 @@ class TeamManager(Documents):
         if changes.get("name", name) != name:
             raise InvalidRequest("The name of a team stays. Create another team.", param="name")
         before = shown_team(team.settings)
-        wish = {field: value for field, value in {**before, **changes}.items() if field != "name" and value is not None}
-        settings = self._read_team(wish)
+        body = {field: value for field, value in {**before, **changes}.items() if field != "name" and value is not None}
+        settings = self._read_team(body)
         changed = IssuedTeam(settings, team.created_at, self._clock())
         await self._write(
             "team", name, text, changed.encode(), AuditEvent(actor, "update", before, shown_team(settings))
@@ -105,8 +105,8 @@ class TeamManager(Documents):
             raise in_file("team", name)
         return await self._issued_team(name)
 
-    def _read_team(self, wish: Mapping[str, Any]) -> Team:
+    def _read_team(self, body: Mapping[str, Any]) -> Team:
         try:
-            return read_team(wish, self._config())
+            return read_team(body, self._config())
         except ConfigError as error:
             raise invalid(error) from None

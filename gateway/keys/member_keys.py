@@ -23,7 +23,7 @@ _REVOKED_COUNTS_S = 86_400
 
 
 def with_member_settings(
-    wish: Mapping[str, Any],
+    body: Mapping[str, Any],
     person: str,
     own_keys: Iterable[Mapping[str, Any]],
     teams: Mapping[str, Team],
@@ -33,10 +33,10 @@ def with_member_settings(
     """The settings of a key that a person makes for herself: hers, and in her team. `own_keys`: her keys, as they are
     shown; `defaults`: the settings of `defaults.keys`; `now`: a Unix time. Raises `Forbidden`."""
     keys = list(own_keys)
-    team = _team_of(wish, keys, teams)
+    team = _team_of(body, keys, teams)
     allowed = teams[team].members
     assert allowed is not None
-    for name in wish:
+    for name in body:
         if name not in _HERS and (name not in _NARROWING or name in defaults) and name != "models":
             raise _refused(f"'{name}' of your keys is set by the gateway. Leave it out.", name)
     if sum(key["team"] == team and _counts(key, now) for key in keys) >= allowed.max_keys:
@@ -46,15 +46,15 @@ def with_member_settings(
             None,
         )
     models = defaults.get("models", allowed.models) if allowed.models == EVERY_MODEL else allowed.models
-    return {**wish, "team": team, "owner": person, "models": _models(wish, models)}
+    return {**body, "team": team, "owner": person, "models": _models(body, models)}
 
 
-def _team_of(wish: Mapping[str, Any], keys: Iterable[Mapping[str, Any]], teams: Mapping[str, Team]) -> str:
+def _team_of(body: Mapping[str, Any], keys: Iterable[Mapping[str, Any]], teams: Mapping[str, Team]) -> str:
     mine: set[str] = {key["team"] for key in keys if key["status"] == "active" and key["team"] is not None}
     open_to_her = sorted(name for name in mine if name in teams and teams[name].members is not None)
     if not open_to_her:
         raise _refused("No team of yours lets its members make keys. Ask its lead or an operator for a key.", None)
-    if (team := wish.get("team")) is None and len(open_to_her) == 1:
+    if (team := body.get("team")) is None and len(open_to_her) == 1:
         return open_to_her[0]
     if not isinstance(team, str) or team not in open_to_her:
         raise _refused(f"Name a team that lets you make keys: {', '.join(open_to_her)}.", "team")
@@ -68,8 +68,8 @@ def _counts(key: Mapping[str, Any], now: float) -> bool:
     return revoked_at is not None and now - datetime.fromisoformat(revoked_at).timestamp() < _REVOKED_COUNTS_S
 
 
-def _models(wish: Mapping[str, Any], allowed: Sequence[str]) -> list[str]:
-    wanted = list(wish.get("models") or allowed)
+def _models(body: Mapping[str, Any], allowed: Sequence[str]) -> list[str]:
+    wanted = list(body.get("models") or allowed)
     for place, model in enumerate(wanted):
         is_pattern = bool(set("*?[") & set(model))
         if model not in allowed and (is_pattern or not any(fnmatchcase(model, each) for each in allowed)):

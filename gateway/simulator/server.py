@@ -46,7 +46,7 @@ from .requests import (
 from .responses import ResponseRequest, SimulatedResponse, as_chat, response_events
 from .settings import Endpoint, MediaEndpoint, Settings
 from .stored_responses import ResponseStore, StoredResponse
-from .tasks import TASK_PATHS, TaskStore, family_of, read_wishes
+from .tasks import TASK_PATHS, TaskStore, family_of, read_options
 
 WRITE_BYTES = 16_384
 """Size of a write if no event has to wait."""
@@ -251,7 +251,7 @@ class _Simulator:
         if found is None:
             return await self.show_task(request)
         name, family = found
-        asked = await read_wishes(request)
+        asked = await read_options(request)
         if asked.get("refuses"):
             if family.refused is None:
                 raise APIError(400, "The request was refused.")

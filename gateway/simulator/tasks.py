@@ -259,10 +259,10 @@ def family_of(path: str) -> tuple[str, Family] | None:
     return next(((name, each) for name, each in FAMILIES.items() if each.submit.fullmatch(path)), None)
 
 
-async def read_wishes(request: web.Request) -> Mapping[str, Any]:
+async def read_options(request: web.Request) -> Mapping[str, Any]:
     """What a submission says of its own fate."""
     if request.content_type == "multipart/form-data":
-        wishes: Any = json.loads(str((await request.post()).get("simulate", "{}")))
+        options: Any = json.loads(str((await request.post()).get("simulate", "{}")))
     else:
-        wishes = (await request.json()).get("simulate")
-    return wishes if isinstance(wishes, dict) else {}
+        options = (await request.json()).get("simulate")
+    return options if isinstance(options, dict) else {}

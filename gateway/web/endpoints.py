@@ -213,8 +213,8 @@ class DataPlane:
             asked = _read(spec, pieces, parts, address)  # with all of its values, at any cost
         client_id = request.headers.get("X-Client-Request-Id")
         priority = key.priority
-        if (wished := request.headers.get(classes.HEADER)) is not None:
-            priority = classes.lowered(priority, wished)
+        if (requested := request.headers.get(classes.HEADER)) is not None:
+            priority = classes.lowered(priority, requested)
         forwarded = forwarded_headers(request, spec.request_headers)
         if is_form:
             forwarded = with_content_type(forwarded, content_type(boundary))

@@ -254,7 +254,7 @@ class PassthroughCalls:
         headers: tuple[tuple[str, str], ...],
     ) -> Call:
         client_id = request.headers.get("X-Client-Request-Id")
-        wished = request.headers.get(classes.HEADER)
+        requested = request.headers.get(classes.HEADER)
         user, tags = attribution_of(request.headers.items(), params.document.members, context.parts.config.records)
         path = asked.row.at_upstream(asked.path) + forwarded_query(request)
         return Call(
@@ -270,7 +270,7 @@ class PassthroughCalls:
             client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
             remote=context.remote,
             target=asked.name,
-            priority=key.priority if wished is None else classes.lowered(key.priority, wished),
+            priority=key.priority if requested is None else classes.lowered(key.priority, requested),
             user=user,
             tags=tags,
             passed=PassedRequest(asked.row, request.method, path, asked.parts, asked.is_read),

@@ -258,7 +258,7 @@ async def test_a_new_day_raises_new_alerts_and_an_old_one_none(workers: Workers,
         ("2026-11-21", 80),
         ("2026-11-21", 100),
     ]
-    assert len(alert_worker.watcher._told) == 4  # the day before is forgotten
+    assert len(alert_worker.watcher._claimed) == 4  # the day before is forgotten
 
 
 async def test_a_raised_limit_raises_new_alerts(workers: Workers) -> None:

@@ -43,7 +43,7 @@ REST_S = 0.006
 calls with it."""
 
 
-class _Wish:
+class _WaitingReport:
     """A report, and the days that it still lacks."""
 
     def __init__(self, report: UsageReport, days: Sequence[str]) -> None:
@@ -68,7 +68,7 @@ class DailySumReader:
         self._link = link
         self._base = base
         self._are_calls_under_way = are_calls_under_way
-        self._wanted: dict[str, list[_Wish]] = {}
+        self._wanted: dict[str, list[_WaitingReport]] = {}
         """By day, in the order in which the days were first wanted."""
         self._is_reading = False
         self._at_once = 1
@@ -79,19 +79,19 @@ class DailySumReader:
         """Add the sums of these days to a report. Raises `StoreUnavailable`, or what redis-py finds fault with."""
         if not days:
             return
-        wish = _Wish(report, days)
+        waiting = _WaitingReport(report, days)
         for day in days:
-            self._wanted.setdefault(day, []).append(wish)
+            self._wanted.setdefault(day, []).append(waiting)
         if not self._is_reading:
             self._is_reading = True
             self._tasks.spawn(self._read_all(), "read-daily-sums")
-        await wish.done
+        await waiting.done
 
     async def close(self) -> None:
         """Close; running reports fail."""
         await self._tasks.cancel_all()
-        for wish in [each for some in self._wanted.values() for each in some]:
-            wish.fail(StoreUnavailable("the store is closed"))
+        for waiting in [each for some in self._wanted.values() for each in some]:
+            waiting.fail(StoreUnavailable("the store is closed"))
         self._wanted.clear()
 
     async def _read_all(self) -> None:
@@ -104,17 +104,17 @@ class DailySumReader:
                 waiting = sorted(self._wanted, reverse=True) if is_newest else list(self._wanted)
                 is_newest = not is_newest
                 taken = {day: self._wanted.pop(day) for day in waiting[: self._at_once]}
-                await self._read({day: wishes for day, wishes in taken.items() if _alive(wishes)})
+                await self._read({day: reports for day, reports in taken.items() if _alive(reports)})
         finally:
             self._is_reading = False
 
-    async def _read(self, taken: dict[str, list[_Wish]]) -> None:
+    async def _read(self, taken: dict[str, list[_WaitingReport]]) -> None:
         try:
             async with aclosing(self._portions(list(taken))) as portions:
                 async for day, groups in portions:
                     while some := list(islice(groups, ADDED_AT_ONCE)):
-                        for wish in _alive(taken[day]):
-                            wish.report.add(day, some)
+                        for waiting in _alive(taken[day]):
+                            waiting.report.add(day, some)
                             await asyncio.sleep(0)
                     if not any(map(_alive, taken.values())):
                         return
@@ -122,13 +122,13 @@ class DailySumReader:
                         await asyncio.sleep(REST_S)
         except BaseException as error:
             told = error if isinstance(error, Exception) else StoreUnavailable("the store is closed")
-            for wish in [each for wishes in taken.values() for each in wishes]:
-                wish.fail(told)
+            for waiting in [each for reports in taken.values() for each in reports]:
+                waiting.fail(told)
             if not isinstance(error, Exception):
                 raise
-        for day, wishes in taken.items():
-            for wish in wishes:
-                wish.has(day)
+        for day, reports in taken.items():
+            for waiting in reports:
+                waiting.has(day)
 
     async def _portions(self, days: Sequence[str]) -> AsyncGenerator[tuple[str, Iterator[Sums]]]:
         """Days, and a part of their groups; each group once."""
@@ -149,9 +149,9 @@ class DailySumReader:
         self._at_once = 1 if is_large else min(DAYS_AT_ONCE, 2 * self._at_once)
 
 
-def _alive(wishes: Sequence[_Wish]) -> list[_Wish]:
+def _alive(reports: Sequence[_WaitingReport]) -> list[_WaitingReport]:
     """Reports that need more days."""
-    return [wish for wish in wishes if not wish.done.done()]
+    return [waiting for waiting in reports if not waiting.done.done()]
 
 
 def _read_groups(text: str, known: set[str]) -> Iterator[Sums]:

@@ -25,7 +25,7 @@ REMEMBERED = 20_000
 REMEMBERED_S = 3600.0
 """While gateways are replaced, an older one may settle a late call and leave no mark."""
 
-Wish = tuple[tuple[str, ...], tuple[str, ...], ReportScope | None, Where]
+ReportQuery = tuple[tuple[str, ...], tuple[str, ...], ReportScope | None, Where]
 """What a report is grouped by, its days, and what it is about."""
 
 
@@ -43,29 +43,29 @@ class ReportCache:
         self._link = link
         self._base = base
         self._reader = reader
-        self._remembered: dict[Wish, _Remembered] = {}
+        self._remembered: dict[ReportQuery, _Remembered] = {}
         """The most recently used report is last."""
 
     async def report(
         self, group_by: Sequence[str], days: Sequence[str], only: ReportScope | None = None, where: Where = ()
     ) -> UsageReport:
         """The sums of these days. Raises `StoreUnavailable`, or what redis-py finds fault with."""
-        wish = (tuple(group_by), tuple(days), only, where)
+        query = (tuple(group_by), tuple(days), only, where)
         marks = await self._marks(days)
-        known = self._remembered.pop(wish, None)
+        known = self._remembered.pop(query, None)
         if known is not None and known.marks == marks and time.monotonic() - known.read_at < REMEMBERED_S:
-            self._remembered[wish] = known
+            self._remembered[query] = known
             return known.report
         read_at = time.monotonic()
         report = UsageReport(group_by, only, where)
         await self._reader.add(report, days)
         report.close()
         if await self._marks(days) == marks:
-            self._remember(wish, _Remembered(report, marks, read_at))
+            self._remember(query, _Remembered(report, marks, read_at))
         return report
 
-    def _remember(self, wish: Wish, read: _Remembered) -> None:
-        self._remembered[wish] = read
+    def _remember(self, query: ReportQuery, read: _Remembered) -> None:
+        self._remembered[query] = read
         sizes = {each: len(known.report) + len(each[1]) for each, known in self._remembered.items()}
         total = sum(sizes.values())
         for oldest, size in sizes.items():

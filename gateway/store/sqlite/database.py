@@ -34,7 +34,7 @@ workers find the file locked meanwhile, and their settlements wait in the journa
 """
 
 NO_PATIENCE = float("-inf")
-"""A transaction that was wished for so long ago tries for the write lock once."""
+"""A transaction that was requested so long ago tries for the write lock once."""
 
 LOOK_AGAIN_S = (0.0002, 0.001)
 """Pause between two attempts to get the write lock; random, so that no worker is always second."""
@@ -213,8 +213,8 @@ def synced(db: sqlite3.Connection) -> Iterator[None]:
 
 
 class Transaction:
-    """All of the block or nothing. Its patience runs from `wished_at`, on the clock of `time.monotonic`: from now, or
-    from when it was put into a queue. Raises `sqlite3.Error`.
+    """All of the block or nothing. Its patience runs from `requested_at`, on the clock of `time.monotonic`: from now,
+    or from when it was put into a queue. Raises `sqlite3.Error`.
 
     SQLite's own busy handler sleeps for up to a tenth of a second between two attempts. With several busy workers,
     whose transactions take a millisecond, one worker could miss the lock for longer than its time limit.
@@ -222,9 +222,9 @@ class Transaction:
 
     __slots__ = ("_db", "_deadline")
 
-    def __init__(self, db: sqlite3.Connection, wished_at: float | None = None) -> None:
+    def __init__(self, db: sqlite3.Connection, requested_at: float | None = None) -> None:
         self._db = db
-        self._deadline = (time.monotonic() if wished_at is None else wished_at) + BUSY_TIMEOUT_S
+        self._deadline = (time.monotonic() if requested_at is None else requested_at) + BUSY_TIMEOUT_S
 
     def __enter__(self) -> None:
         """Wait for the write lock until the deadline; try once if it has passed."""

@@ -100,14 +100,14 @@ class SqliteLedger:
         self.db = create(settings)
         self.db.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint.py does it, outside of a call's transaction
 
-    def apply(self, batch: Batch, wished_at: float, *, is_alone: bool = False) -> Applied:
+    def apply(self, batch: Batch, requested_at: float, *, is_alone: bool = False) -> Applied:
         """One batch, all of it or nothing. Raises `StoreLostWrites`, and `StoreUnavailable` for a late copy.
 
         `is_alone`: no other worker writes to the file, so that `apply_behind` may take the batches that follow.
         """
-        self.write_behind(wished_at)
+        self.write_behind(requested_at)
         behind = self._behind = None
-        with Transaction(self.db, wished_at):
+        with Transaction(self.db, requested_at):
             now_us = self._now()
             known, has_lost, newest_us = self._progress(batch.worker)
             if batch.acked > known.seq:
@@ -148,7 +148,7 @@ class SqliteLedger:
         """Draws and ends that `write_behind` would write, and batches of nothing else than refused draws."""
         return self._behind.unwritten if self._behind is not None else 0
 
-    def write_behind(self, wished_at: float) -> None:
+    def write_behind(self, requested_at: float) -> None:
         """Write what is in memory only, in one transaction.
 
         What cannot be written is dropped, but for a try without patience at a locked file: then the file knows less
@@ -160,11 +160,11 @@ class SqliteLedger:
             return
         is_kept = not self.is_housekeeping_due()
         try:
-            with Transaction(self.db, wished_at):
+            with Transaction(self.db, requested_at):
                 is_current = self._data_version() == behind.version
                 self._write_all(behind, is_current=is_current)
         except sqlite3.Error as error:
-            if wished_at != NO_PATIENCE or not is_busy(error):
+            if requested_at != NO_PATIENCE or not is_busy(error):
                 self._behind = None
             raise
         except Exception:
@@ -193,9 +193,9 @@ class SqliteLedger:
             self.db.execute("DELETE FROM lost WHERE worker = ?", (worker,))
             self.db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
 
-    def claim(self, holder: str, names: Mapping[str, float], wished_at: float) -> dict[str, float]:
+    def claim(self, holder: str, names: Mapping[str, float], requested_at: float) -> dict[str, float]:
         """Take hold of what is free of these names, each for so many seconds."""
-        with Transaction(self.db, wished_at):
+        with Transaction(self.db, requested_at):
             now_us = self._now()
             self.db.execute("DELETE FROM claims WHERE until_us <= ?", (now_us,))
             known = self.db.execute(among("SELECT name, holder, until_us FROM claims", len(names), "name"), [*names])
@@ -204,24 +204,24 @@ class SqliteLedger:
             insert(self.db, "claims", CLAIM, rows, SET_CLAIM)
         return {name: max(0, held.get(name, 0) - now_us) / 1e6 for name in names}
 
-    def exchange(self, place: str, holder: str, text: str, for_s: float, wished_at: float) -> dict[str, str]:
+    def exchange(self, place: str, holder: str, text: str, for_s: float, requested_at: float) -> dict[str, str]:
         """Leave a text under a name for so many seconds, and read those of the other holders."""
-        with Transaction(self.db, wished_at):
+        with Transaction(self.db, requested_at):
             now_us = self._now()
             self.db.execute("DELETE FROM posts WHERE until_us <= ?", (now_us,))
             insert(self.db, "posts", POST, [(place, holder, text, now_us + int(for_s * 1e6))], SET_POST)
             found = self.db.execute("SELECT holder, text FROM posts WHERE place = ? AND holder != ?", (place, holder))
             return dict(found.fetchall())
 
-    def change(self, change: StoreChange, wished_at: float) -> bool:
+    def change(self, change: StoreChange, requested_at: float) -> bool:
         """Apply a change, all of it or nothing; it is on the disk when this returns. Raises `SecretTaken`."""
-        self._keep_nothing(wished_at)
-        with synced(self.db), Transaction(self.db, wished_at):
+        self._keep_nothing(requested_at)
+        with synced(self.db), Transaction(self.db, requested_at):
             return apply_change(self.db, change, self._now())
 
-    def add_refusals(self, entries: Sequence[RefusalEntry], now: float, wished_at: float) -> None:
+    def add_refusals(self, entries: Sequence[RefusalEntry], now: float, requested_at: float) -> None:
         """Append to the refusal log, and delete its old entries."""
-        with Transaction(self.db, wished_at):
+        with Transaction(self.db, requested_at):
             rows = [(entry.id, entry.time, encode_refusal(entry)) for entry in entries]
             insert(self.db, "refusals", REFUSAL, rows)
             self.db.execute(
@@ -230,24 +230,24 @@ class SqliteLedger:
                 (REFUSALS_KEPT, OLD_REFUSALS_AT_ONCE, now - REFUSALS_KEPT_S),
             )
 
-    def remove_deferred(self, lease: str, wished_at: float) -> None:
+    def remove_deferred(self, lease: str, requested_at: float) -> None:
         """A deferred lease has been settled."""
-        with Transaction(self.db, wished_at):
+        with Transaction(self.db, requested_at):
             self.db.execute("DELETE FROM deferred WHERE lease = ?", (lease,))
 
-    def add_bond(self, bond: Bond, now: float, wished_at: float) -> None:
+    def add_bond(self, bond: Bond, now: float, requested_at: float) -> None:
         """Write a bond, and delete old ones."""
-        with Transaction(self.db, wished_at):
+        with Transaction(self.db, requested_at):
             add_bond(self.db, bond, now)
 
-    def remove_bond(self, bond: Bond, wished_at: float) -> None:
+    def remove_bond(self, bond: Bond, requested_at: float) -> None:
         """Delete a bond."""
-        with Transaction(self.db, wished_at):
+        with Transaction(self.db, requested_at):
             self.db.execute("DELETE FROM bonds WHERE id = ? AND key = ?", (bond.id, owner_of(bond)))
 
-    def ping(self, wished_at: float) -> None:
+    def ping(self, requested_at: float) -> None:
         """Write something, to see whether that is possible."""
-        with Transaction(self.db, wished_at):
+        with Transaction(self.db, requested_at):
             self.db.execute("UPDATE meta SET value = max(value, ?) WHERE name = 'now_us'", (self._now(),))
 
     def close(self) -> None:
@@ -424,9 +424,9 @@ class SqliteLedger:
         self._write(turn, behind.worker)
         self._write_progress(behind.worker, behind.seq, turn, newest_us)
 
-    def _keep_nothing(self, wished_at: float) -> None:
+    def _keep_nothing(self, requested_at: float) -> None:
         """Write what is in memory only, and apply what follows to the file, which is about to change."""
-        self.write_behind(wished_at)
+        self.write_behind(requested_at)
         self._behind = None
 
     # ------------------------------------------------------------------------------------------------- lost workers

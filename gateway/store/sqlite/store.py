@@ -124,8 +124,8 @@ class SqliteStore:
     async def apply(self, batch: Batch) -> Applied:
         if (applied := self._in_memory(batch)) is not None:
             return applied
-        wished_at = time.monotonic()
-        applied = await self._run(self._writing, lambda: self._ledger.apply(batch, wished_at, is_alone=self._is_alone))
+        requested_at = time.monotonic()
+        applied = await self._run(self._writing, lambda: self._ledger.apply(batch, requested_at, is_alone=self._is_alone))
         if self._ledger.uncopied >= EVERY_ITEMS:
             self._checkpoint()
         return applied
@@ -206,9 +206,9 @@ class SqliteStore:
     async def _all_written(self) -> None:
         """For reports, which come from other connections: the file has what was applied, or cannot be written."""
         if self._ledger.unwritten:
-            wished_at = time.monotonic()
+            requested_at = time.monotonic()
             with contextlib.suppress(StoreUnavailable):
-                await self._run(self._writing, lambda: self._ledger.write_behind(wished_at))
+                await self._run(self._writing, lambda: self._ledger.write_behind(requested_at))
 
     def _checkpoint(self) -> None:
         self._ledger.uncopied = 0
@@ -224,12 +224,12 @@ class SqliteStore:
         await self._run(self._writing, lambda: self._ledger.retire(worker))
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
-        wished_at = time.monotonic()
-        return await self._run(self._writing, lambda: self._ledger.claim(holder, names, wished_at))
+        requested_at = time.monotonic()
+        return await self._run(self._writing, lambda: self._ledger.claim(holder, names, requested_at))
 
     async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
-        wished_at = time.monotonic()
-        return await self._run(self._writing, lambda: self._ledger.exchange(place, holder, text, for_s, wished_at))
+        requested_at = time.monotonic()
+        return await self._run(self._writing, lambda: self._ledger.exchange(place, holder, text, for_s, requested_at))
 
     async def deferred(self, limit: int) -> list[Deferred]:
         return await self._run(self._finding, lambda: self._key_reader.deferred(limit))
@@ -238,12 +238,12 @@ class SqliteStore:
         return await self._run(self._finding, lambda: self._key_reader.find_deferred(lease))
 
     async def remove_deferred(self, lease: str) -> None:
-        wished_at = time.monotonic()
-        await self._run(self._writing, lambda: self._ledger.remove_deferred(lease, wished_at))
+        requested_at = time.monotonic()
+        await self._run(self._writing, lambda: self._ledger.remove_deferred(lease, requested_at))
 
     async def ping(self) -> None:
-        wished_at = time.monotonic()
-        await self._run(self._writing, lambda: self._ledger.ping(wished_at))
+        requested_at = time.monotonic()
+        await self._run(self._writing, lambda: self._ledger.ping(requested_at))
 
     async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         states = await self._run(self._reading, lambda: self._reader.windows([window.id for window in windows]))
@@ -295,8 +295,8 @@ class SqliteStore:
     # -------------------------------------------------------------------------------------------------------- refusals
 
     async def add_refusals(self, entries: Sequence[RefusalEntry], now: float) -> None:
-        wished_at = time.monotonic()
-        await self._run(self._writing, lambda: self._ledger.add_refusals(entries, now, wished_at))
+        requested_at = time.monotonic()
+        await self._run(self._writing, lambda: self._ledger.add_refusals(entries, now, requested_at))
 
     async def refusals(
         self, limit: int, before: str | None = None, wanted: RefusalQuery | None = None
@@ -309,8 +309,8 @@ class SqliteStore:
     # ----------------------------------------------------------------------------------------------------------- bonds
 
     async def add_bond(self, bond: Bond, now: float) -> None:
-        wished_at = time.monotonic()
-        await self._run(self._writing, lambda: self._ledger.add_bond(bond, now, wished_at))
+        requested_at = time.monotonic()
+        await self._run(self._writing, lambda: self._ledger.add_bond(bond, now, requested_at))
 
     async def find_bond(self, bond_id: str, now: float) -> Bond | None:
         return await self._run(self._finding, lambda: self._key_reader.find_bond(bond_id, now))
@@ -319,8 +319,8 @@ class SqliteStore:
         return await self._run(self._finding, lambda: self._key_reader.bonds_of(key, kind, now))
 
     async def remove_bond(self, bond: Bond) -> None:
-        wished_at = time.monotonic()
-        await self._run(self._writing, lambda: self._ledger.remove_bond(bond, wished_at))
+        requested_at = time.monotonic()
+        await self._run(self._writing, lambda: self._ledger.remove_bond(bond, requested_at))
 
     # ------------------------------------------------------------------------------------------------------------ keys
 
@@ -334,8 +334,8 @@ class SqliteStore:
         return await self._run(self._finding, lambda: self._key_reader.page(kind, after, limit))
 
     async def change(self, change: StoreChange) -> bool:
-        wished_at = time.monotonic()
-        return await self._run(self._writing, lambda: self._ledger.change(change, wished_at))
+        requested_at = time.monotonic()
+        return await self._run(self._writing, lambda: self._ledger.change(change, requested_at))
 
     async def is_replicated(self) -> bool | None:
         return None

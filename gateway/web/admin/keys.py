@@ -58,22 +58,22 @@ class KeyEndpoints:
 
     async def create_key(self, request: web.Request) -> web.StreamResponse:
         """201, with the secret beside what the key may do."""
-        wish, scope = await read(request, request_bodies.CreateKey), request[SCOPE]
+        body, scope = await read(request, request_bodies.CreateKey), request[SCOPE]
         async with self._turn:  # one after the other: each counts the keys that there are
             if scope.reach == "own":
-                wish = await self._of_member(wish, scope, parts_of(request).config)
+                body = await self._of_member(body, scope, parts_of(request).config)
             else:
-                check_settings(wish, scope, is_new=True)
-            made = await self._access.changing(request).create_key(wish, actor(request))
+                check_settings(body, scope, is_new=True)
+            made = await self._access.changing(request).create_key(body, actor(request))
         return changed(request, _with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
 
-    async def _of_member(self, wish: dict[str, Any], scope: Scope, config: Config) -> dict[str, Any]:
+    async def _of_member(self, body: dict[str, Any], scope: Scope, config: Config) -> dict[str, Any]:
         assert scope.who.owner is not None  # a key may not make keys
         own = (await self._registry.list_keys("", MAX_ROWS, None, scope.covers, scope.groups)).rows
         defaults = config.defaults.keys.model_dump(mode="json", exclude_unset=True)
         if "expires_after_s" in defaults:
             defaults["expires"] = None
-        return with_member_settings(wish, scope.who.owner, own, await self._registry.teams(), defaults, time.time())
+        return with_member_settings(body, scope.who.owner, own, await self._registry.teams(), defaults, time.time())
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
         """One key."""
@@ -143,18 +143,18 @@ class KeyEndpoints:
         return changed(request, await registry.revoke_key(request.match_info["id"], actor(request)))
 
 
-def check_settings(wish: dict[str, Any], scope: Scope, *, is_new: bool = False) -> None:
+def check_settings(body: dict[str, Any], scope: Scope, *, is_new: bool = False) -> None:
     """Fill in the team of a lead's new key. Raises `Forbidden` for settings that lead out of the limits of her team:
     another team or none, and `shadow`, for which no limit is enforced, the team's neither."""
     if scope.is_all:
         return
     if is_new:
-        wish.setdefault("team", scope.who.team)
-    if wish.get("team", scope.who.team) != scope.who.team:
+        body.setdefault("team", scope.who.team)
+    if body.get("team", scope.who.team) != scope.who.team:
         raise Forbidden(
             f"Your keys belong to the team '{scope.who.team}'. Leave out 'team'.", param="team", code="role_not_allowed"
         )
-    if wish.get("on_exceeded") == "shadow":
+    if body.get("on_exceeded") == "shadow":
         raise Forbidden(
             "Only an operator can take a key out of all limits (on_exceeded: shadow).",
             param="on_exceeded", code="role_not_allowed",
