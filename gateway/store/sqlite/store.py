@@ -125,7 +125,9 @@ class SqliteStore:
         if (applied := self._in_memory(batch)) is not None:
             return applied
         requested_at = time.monotonic()
-        applied = await self._run(self._writing, lambda: self._ledger.apply(batch, requested_at, is_alone=self._is_alone))
+        applied = await self._run(
+            self._writing, lambda: self._ledger.apply(batch, requested_at, is_alone=self._is_alone)
+        )
         if self._ledger.uncopied >= EVERY_ITEMS:
             self._checkpoint()
         return applied

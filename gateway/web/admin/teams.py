@@ -35,8 +35,8 @@ class TeamEndpoints:
 
     async def create_team(self, request: web.Request) -> web.StreamResponse:
         """201, with the team."""
-        wish = await read(request, request_bodies.CreateTeam)
-        return changed(request, await self._access.changing(request).create_team(wish, actor(request)), 201)
+        body = await read(request, request_bodies.CreateTeam)
+        return changed(request, await self._access.changing(request).create_team(body, actor(request)), 201)
 
     async def show_team(self, request: web.Request) -> web.StreamResponse:
         """One team."""
