@@ -198,22 +198,37 @@ def _boxes(read: Reads, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 _SEGMENT, _INFO, _SCALE, _DURATION, _CLUSTER = 0x18538067, 0x1549A966, 0x2AD7B1, 0x4489, 0x1F43B675
+_TIMESTAMP, _SIMPLE_BLOCK, _BLOCK_GROUP, _BLOCK = 0xE7, 0xA3, 0xA0, 0xA1
+_CLUSTER_ID = _CLUSTER.to_bytes(4, "big")
+
+MAX_PIECES = 32
+"""Pieces of `HEAD_BYTES` at the end of a webm file in which its last cluster is searched. A cluster has at most 33 s,
+because its blocks have 16 bits of milliseconds: 2 MB of sound at the highest rate."""
+
+MAX_BLOCKS = 4096
+"""Of one cluster that are read: 33 s in blocks of 10 ms are 3,300."""
 
 
 def _of_webm(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
     """Duration in `Info` of the segment, in units of its scale in nanoseconds (RFC 9559, 5.1.2). Browsers that record
-    write none."""
+    write none: then the time of the last block, which is one block (at most 120 ms) before the end."""
     for name, at, end in _elements(read, start, size):
         if name == _SEGMENT:
+            scale = 1_000_000
             for inner, place, inner_end in _elements(read, at, end):
                 if inner == _INFO:
-                    return _of_info(read, place, inner_end)
+                    scale, length = _of_info(read, place, inner_end)
+                    if scale >= 10**12:
+                        return None
+                    if 0 < length < 1e15:
+                        return int(length * scale), 1_000_000
                 if inner == _CLUSTER:
-                    return None
+                    return _last_time(read, place, size) * scale, 1_000_000
     return None
 
 
-def _of_info(read: Reads, start: int, end: int) -> Fraction | None:
+def _of_info(read: Reads, start: int, end: int) -> tuple[int, float]:
+    """Scale and duration; 0: it has none."""
     scale, length = 1_000_000, 0.0
     for name, at, stop in _elements(read, start, end):
         value = read(at, min(8, stop - at))
@@ -221,12 +236,50 @@ def _of_info(read: Reads, start: int, end: int) -> Fraction | None:
             scale = int.from_bytes(value, "big")
         elif name == _DURATION and len(value) in (4, 8):
             length = struct.unpack(">f" if len(value) == 4 else ">d", value)[0]
-    return (int(length * scale), 1_000_000) if 0 < length < 1e15 and scale < 1e12 else None
+    return scale, length
 
 
-def _elements(read: Reads, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+def _last_time(read: Reads, start: int, size: int) -> int:
+    """Of the last block of the last cluster, in units of the scale; 0: it was not found."""
+    end = size
+    for _ in range(MAX_PIECES):
+        begin = max(start - 12, end - HEAD_BYTES)  # the first cluster's own id is just before its content
+        piece = read(begin, end - begin + len(_CLUSTER_ID) - 1)
+        at = piece.rfind(_CLUSTER_ID)
+        if at >= 0:
+            return _time_of_cluster(read, begin + at, size)
+        if begin <= start - 12:
+            break
+        end = begin
+    return 0
+
+
+def _time_of_cluster(read: Reads, at: int, size: int) -> int:
+    """A cluster has its time, and each block its own from there (RFC 9559, 5.1.3 and 10.2)."""
+    _, content, end = next(_elements(read, at, size), (0, size, size))
+    start = last = 0
+    for name, place, stop in _elements(read, content, end, MAX_BLOCKS):
+        if name == _TIMESTAMP:
+            start = int.from_bytes(read(place, min(8, stop - place)), "big")
+        elif name == _SIMPLE_BLOCK:
+            last = max(last, _time_of_block(read, place))
+        elif name == _BLOCK_GROUP:
+            for inner, block, _ in _elements(read, place, stop):
+                if inner == _BLOCK:
+                    last = max(last, _time_of_block(read, block))
+    return start + last
+
+
+def _time_of_block(read: Reads, at: int) -> int:
+    """It stands behind the number of the track, which has as many bytes as its first one has leading zeros, and one."""
+    head = read(at, 10)
+    track = 9 - head[0].bit_length() if head else 0
+    return int.from_bytes(head[track : track + 2], "big", signed=True)
+
+
+def _elements(read: Reads, at: int, end: int, most: int = MAX_BOXES) -> Iterator[tuple[int, int, int]]:
     """Id, content and end of each element (RFC 8794, section 4); one of unknown size extends to the end."""
-    for _ in range(MAX_BOXES):
+    for _ in range(most):
         header = read(at, 12)
         if at >= end or not header or not header[0]:
             return

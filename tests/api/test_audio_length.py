@@ -32,6 +32,13 @@ def measured(data: bytes) -> int | None:
         (forms.mp4(12.5, is_behind=True), 12500),
         (forms.webm(9.5), 9500),
         (forms.webm(None), None),
+        (forms.recorded_webm(2), 1980),
+        (forms.recorded_webm(29, block_bytes=3750), 28980),  # 500 kbit/s: a cluster of several pieces
+        (forms.recorded_webm(95), 94980),
+        (forms.recorded_webm(40, is_grouped=True), 39960),
+        (forms.recorded_webm(5)[:30_000], 3660),  # cut
+        (forms.recorded_webm(0), None),
+        (b"\x1aE\xdf\xa3\x80\x18S\x80g\x01" + b"\xff" * 7 + b"\x1fC\xb6u" * 2000, None),
         (b"", None),
         (b"no audio at all", None),
         (b"RIFF\0\0\0\0WAVE", None),
@@ -49,6 +56,7 @@ def test_whatever_a_file_says_the_reader_ends_and_stays_in_range() -> None:
     seed = random.Random(5)
     whole = [
         forms.wav(0.2), forms.flac(3), forms.ogg(3), forms.mp3(5), forms.mp3(5, told=9), forms.mp4(3), forms.webm(3),
+        forms.recorded_webm(3), forms.recorded_webm(3, is_grouped=True),
     ]  # fmt: skip
     for _ in range(1500):
         data = bytearray(seed.choice(whole)[: seed.choice([200, 1000, 5000])])
@@ -68,3 +76,19 @@ def test_reads_are_few_and_short() -> None:
     data = b"\0\0\0\x08ftyp" + b"\0\0\0\x08free" * 100_000
     assert length_ms(read, len(data)) is None
     assert sum(reads) < 200_000
+
+
+def test_the_search_for_the_last_cluster_is_bounded() -> None:
+    reads: list[int] = []
+
+    def read(start: int, size: int) -> bytes:
+        reads.append(size)
+        return data[start : start + size]
+
+    data = forms.recorded_webm(1) + b"\xa3\x81\x00" * 2_000_000
+    assert length_ms(read, len(data)) is None
+    assert sum(reads) < 2_200_000
+    reads.clear()
+    data = forms.recorded_webm(31, block_bytes=50) + b"\xa3\x84\x81\x00\x00\x00" * 20_000
+    assert length_ms(read, len(data)) == 30960
+    assert len(reads) < 10_000

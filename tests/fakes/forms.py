@@ -77,3 +77,20 @@ def webm(seconds: float | None) -> bytes:
         info += element("4489", struct.pack(">d", seconds * 1000))
     inside: Sequence[bytes] = (element("1549a966", info), bytes.fromhex("1f43b67501ffffffffffffff"), bytes(500))
     return element("1a45dfa3", bytes(10)) + bytes.fromhex("1853806701ffffffffffffff") + b"".join(inside)
+
+
+def recorded_webm(seconds: int, block_bytes: int = 480, *, is_grouped: bool = False) -> bytes:
+    """As browsers record it: no length, clusters of unknown size with 30 s each, a block every 60 ms."""
+
+    def element(name: str, body: bytes) -> bytes:
+        return bytes.fromhex(name) + (0x10000000 | len(body)).to_bytes(4, "big") + body
+
+    unknown = bytes.fromhex("01ffffffffffffff")
+    info = element("1549a966", element("2ad7b1", (1_000_000).to_bytes(3, "big")))
+    clusters = b""
+    for start in range(0, seconds * 1000, 30_000):
+        clusters += bytes.fromhex("1f43b675") + unknown + element("e7", start.to_bytes(3, "big"))
+        for at in range(0, min(30_000, seconds * 1000 - start), 60):
+            block = b"\x81" + struct.pack(">h", at) + b"\x80" + bytes(block_bytes)
+            clusters += element("a0", element("a1", block)) if is_grouped else element("a3", block)
+    return element("1a45dfa3", bytes(10)) + bytes.fromhex("18538067") + unknown + info + clusters

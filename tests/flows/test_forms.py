@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.forms import BOUNDARY, TYPE, form, part, wav
+from tests.fakes.forms import BOUNDARY, TYPE, form, part, recorded_webm, wav
 from tests.fakes.scripted import Behaviour, answer, error_json, ok_json, raw, reset_without_answer
 
 from .house import Gateway, eventually, key, secret, settings
@@ -112,6 +112,15 @@ def test_the_length_of_a_file_without_one_is_estimated(house: Gateway, upstream:
     upstream.play(ok_json(TEXT))
     got = send(house, form(("model", "whisper-1"), ("file", b"?" * 30_000)))
     assert charged(house, got) == (0, 0, {"audio_ms": 15_000}, "estimated", pytest.approx(0.0015))
+
+
+def test_a_recording_of_a_browser_has_a_length(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json(TEXT))
+    got = send(house, form(("model", "short"), ("file", recorded_webm(2))))  # the model allows 2 s
+    assert charged(house, got)[2:4] == ({"audio_ms": 1980}, "reported")
+    got = send(house, form(("model", "short"), ("file", recorded_webm(3))))
+    assert (got.status, got.error["param"]) == (400, "file")
+    assert "the file has 2.94 seconds" in got.error["message"]
 
 
 def test_text_where_json_was_asked_for_is_no_answer(house: Gateway, upstream: Stage) -> None:
