@@ -46,6 +46,13 @@ UsageSource = Literal["reported", "estimated", "none"]
 Ended = Literal["done", "error", "client_gone", "lost"]
 
 
+class KeyInTeam(NamedTuple):
+    """A key in a team. What a key used and keeps in one team is out of its reach in another."""
+
+    key: str
+    team: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """The calling key. It has no secret: keys are looked up by hash."""
@@ -62,6 +69,11 @@ class Key:
     priority: Priority = "normal"
     weight: int = 1
     max_wait_s: float | None = None
+
+    @property
+    def in_team(self) -> KeyInTeam:
+        """To whom belongs what it makes now."""
+        return KeyInTeam(self.id, self.team)
 
 
 class LargeBody(NamedTuple):
@@ -209,7 +221,7 @@ class Bond(NamedTuple):
     key: str
     """The id of the only key that may use it."""
     team: str | None
-    """The team of that key when the bond was made. For reports; it permits nothing."""
+    """The team of that key when the bond was made: the key may use it in this team only."""
     upstream: str
     account: str
     """Which of the upstream's API keys: `upstream/account.py` writes it. Empty: the upstream has none."""
@@ -223,6 +235,11 @@ class Bond(NamedTuple):
     """What it is: `file`, `batch`, `message_batch` or `task`; empty: a response."""
     note: str = ""
     """What the gateway has to know of it later, as the module says that makes such bonds."""
+
+    @property
+    def in_team(self) -> KeyInTeam:
+        """To whom it belongs."""
+        return KeyInTeam(self.key, self.team)
 
 
 class PassedRequest(NamedTuple):

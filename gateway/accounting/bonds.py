@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from gateway.config import Upstream
 from gateway.errors import NotFound, Unavailable
-from gateway.records import Bond
+from gateway.records import Bond, KeyInTeam
 from gateway.store import BondStore, StoreUnavailable
 from gateway.store.bonds import is_bond_id
 from gateway.tasks import Tasks
@@ -90,18 +90,18 @@ class Bonds:
         self._tasks = Tasks()
         self._writing: asyncio.Task[None] | None = None
 
-    async def find(self, key: str, bond_id: str) -> Bond | None:
-        """The bond of this id, if it is one of the key with this id. Raises `StoreUnavailable`."""
+    async def find(self, key: KeyInTeam, bond_id: str) -> Bond | None:
+        """The bond of this id, if it is one of this key in this team. Raises `StoreUnavailable`."""
         if not is_bond_id(bond_id):
             return None
         bond = self._unwritten.get(bond_id) or await self._store.find_bond(bond_id, self._clock())
-        return bond if bond is not None and bond.key == key else None
+        return bond if bond is not None and bond.in_team == key else None
 
-    async def require(self, key: str, bond_id: str, param: str, upstreams: Mapping[str, Upstream]) -> Bond:
-        """The bond of an id that the key with this id has sent in this parameter (empty: in the path).
+    async def require(self, key: KeyInTeam, bond_id: str, param: str, upstreams: Mapping[str, Upstream]) -> Bond:
+        """The bond of an id that this key has sent in this parameter (empty: in the path).
 
-        Raises `NotFound` if it is unknown or another key's, and the error does not show which; or if the upstream's
-        account is no longer configured. Raises `Unavailable`.
+        Raises `NotFound` if it is unknown or of another key or team, and the error does not show which; or if the
+        upstream's account is no longer configured. Raises `Unavailable`.
         """
         try:
             bond = await self.find(key, bond_id)
@@ -117,24 +117,25 @@ class Bonds:
             raise NotFound(gone.format(shown[:MAX_SHOWN_ID]), param=param or None, code="account_not_configured")
         return bond
 
-    async def is_of_another(self, key: str, bond_id: str) -> bool:
-        """Whether this id belongs to another key than the one with this id. Raises `Unavailable`."""
+    async def is_of_another(self, key: KeyInTeam, bond_id: str) -> bool:
+        """Whether this id belongs to another key, or to this one in another team. Raises `Unavailable`."""
         if not is_bond_id(bond_id):
             return False
         try:
             bond = self._unwritten.get(bond_id) or await self._store.find_bond(bond_id, self._clock())
         except StoreUnavailable:
             raise Unavailable(_AWAY, code=StoreUnavailable.code) from None
-        return bond is not None and bond.key != key
+        return bond is not None and bond.in_team != key
 
-    async def every(self, key: str, kind: str) -> list[Bond]:
-        """Every bond of this kind that the key with this id has, the newest first. Raises `Unavailable`."""
+    async def every(self, key: KeyInTeam, kind: str) -> list[Bond]:
+        """Every bond of this kind that this key has in this team, the newest first. Raises `Unavailable`."""
         try:
-            stored = await self._store.bonds_of(key, kind, self._clock())
+            of_key = await self._store.bonds_of(key.key, kind, self._clock())
         except StoreUnavailable:
             raise Unavailable(_AWAY, code=StoreUnavailable.code) from None
+        stored = [bond for bond in of_key if bond.in_team == key]
         known = {bond.id for bond in stored}
-        waiting = [each for each in self._unwritten.values() if (each.key, each.kind) == (key, kind)]
+        waiting = [each for each in self._unwritten.values() if (each.in_team, each.kind) == (key, kind)]
         return [*reversed([bond for bond in waiting if bond.id not in known]), *stored]
 
     async def keep(self, bond: Bond) -> None:

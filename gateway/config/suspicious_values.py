@@ -43,6 +43,9 @@ NEEDS_KEY = frozenset({
 })  # fmt: skip
 """Providers that answer nothing without a key."""
 
+WITHOUT_VERIFIED_ADDRESSES = frozenset({"login.microsoftonline.com", "login.microsoftonline.us", "sts.windows.net"})
+"""Identity providers whose tokens have addresses without verification."""
+
 OPENAI = "api.openai.com"
 OLLAMA_PORT = 11434
 
@@ -63,6 +66,7 @@ def suspicious(config: Config) -> list[ConfigFault]:
         *_megabytes(config),
         *_spaces(config),
         *_large_shares(config),
+        *_unverified_names(config),
     ]
 
 
@@ -230,6 +234,19 @@ def _spaces(config: Config) -> Warnings:
                 yield _warning(
                     ("keys", number, "models", index),
                     "holds a space at its edge or a comma; write one pattern per item",
+                )
+
+
+def _unverified_names(config: Config) -> Warnings:
+    """Tokens of Entra name no `email_verified`, and an administrator of any tenant writes any address."""
+    for section, settings in (("oidc", config.oidc), ("jwt", config.jwt)):
+        if settings is not None and settings.person_claim == "email":
+            host = urlsplit(settings.issuer).hostname or ""
+            if host in WITHOUT_VERIFIED_ADDRESSES:
+                yield _warning(
+                    (section, "person_claim"),
+                    f"is email, and {host} does not say whether an address was verified: a person can have another's "
+                    "address there and would own her keys; write oid, or sub",
                 )
 
 

@@ -7,7 +7,9 @@ document and docs/people.md show it, and tests/web/test_roles.py tries every ope
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
+
+from gateway.config import KeySettings, Priority, QueueSettings
 
 Role = Literal["operator", "lead", "member", "viewer", "key"]
 """`key`: a request that presents an API key of the data plane instead of a token or a session."""
@@ -20,6 +22,9 @@ Reach = Literal["all", "team", "own", "self"]
 the presented key alone, where its team says so (`members.by_key`)."""
 
 _REACHES: Mapping[str, Reach] = {"all": "all", "team": "team", "own": "own", "self": "self"}
+
+PRIORITIES: Sequence[Priority] = get_args(Priority)
+"""The most urgent first."""
 
 _TABLE = """
                                            operator  lead  member  viewer  key
@@ -159,6 +164,21 @@ def may_resume(role: Role, paused_by: str) -> bool:
     """Whether a role may resume a key that another one paused: not what a greater one has decided."""
     greater = ROLES[: ROLES.index(role)]
     return paused_by not in greater
+
+
+def raised(before: KeySettings, after: KeySettings, queue: QueueSettings, longest_s: float) -> str | None:
+    """The first setting by which a key would be served before keys of other teams more than now; None: there is none.
+    Leads lower these settings, operators raise them. `longest_s`: how long calls of a key without `max_wait_s` may wait
+    for the model for which they wait longest."""
+    if PRIORITIES.index(after.priority) < PRIORITIES.index(before.priority):
+        return "priority"
+    if after.weight > before.weight:
+        return "weight"
+    if after.max_wait_s != before.max_wait_s:
+        now_s = queue.max_wait_s if before.max_wait_s is None else before.max_wait_s
+        if (longest_s if after.max_wait_s is None else after.max_wait_s) > now_s:
+            return "max_wait_s"
+    return None
 
 
 def not_allowed(who: Principal) -> str:

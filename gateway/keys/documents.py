@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from typing import Any, NamedTuple, Protocol, Self
 
 from gateway.chunked import in_chunks, portions
-from gateway.config import Config, ConfigError, FileKey, Team
+from gateway.config import Config, ConfigError, FileKey, KeySettings, Team
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, format_time
 from gateway.records import Window, WindowStatus
-from gateway.store import DocumentKind, KeyStore, ReportScope, StoreChange
+from gateway.store import DocumentKind, KeyStore, StoreChange
 
 from .decisions import Changes, SafeChanges, Warn
 from .key_index import PAGE, READ_AT_ONCE, KeyGroup, KeyIndex
@@ -23,6 +23,14 @@ from .key_index import PAGE, READ_AT_ONCE, KeyGroup, KeyIndex
 log = logging.getLogger("gateway")
 
 Shown = dict[str, Any]
+
+IsMeant = Callable[[KeySettings], bool]
+"""Whether a key is within what a request may reach."""
+
+
+def every_one(_: KeySettings) -> bool:
+    """The `IsMeant` of a request that reaches all keys."""
+    return True
 
 
 class Page(NamedTuple):
@@ -42,22 +50,6 @@ class DocumentStore(KeyStore, Protocol):
     """A store, as far as it is needed here."""
 
     async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
-        """As `store.ReportReader`."""
-
-    async def usage(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        limit: int | None = None,
-        after: Sequence[str] | None = None,
-        only: ReportScope | None = None,
-    ) -> list[dict[str, Any]]:
-        """As `store.ReportReader`."""
-
-    async def calls(
-        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None
-    ) -> list[Mapping[str, Any]]:
         """As `store.ReportReader`."""
 
 
@@ -181,15 +173,18 @@ def decoded(rows: Iterable[tuple[str, str]]) -> list[IssuedKey]:
     return [IssuedKey.decode(text) for _, text in in_chunks(rows, READ_AT_ONCE)]
 
 
-async def labels_of(store: KeyStore, of_file: Iterable[FileKey], names: Iterable[str]) -> dict[str, Mapping[str, str]]:
-    """The labels of these keys, as they are now; those of no known key are left out. Raises `StoreUnavailable`."""
-    found: dict[str, Mapping[str, str]] = {key.id: key.labels for key in of_file}
-    others = [name for name in names if name not in found]
+async def labels_of(
+    store: KeyStore, of_file: Iterable[FileKey], names: Iterable[str], is_meant: IsMeant = every_one
+) -> dict[str, Mapping[str, str]]:
+    """The labels of those of these keys that are meant, as they are now; those of no known key are left out. Raises
+    `StoreUnavailable`."""
+    known: dict[str, KeySettings] = {key.id: key for key in of_file}
+    others = [name for name in names if name not in known]
     for some in portions(others, PAGE):
         texts = [(name, text) for name, text in zip(some, await store.read("key", some), strict=True) if text]
         for key in await asyncio.to_thread(decoded, texts):
-            found[key.settings.id] = key.settings.labels
-    return found
+            known[key.settings.id] = key.settings
+    return {name: key.labels for name, key in known.items() if is_meant(key)}
 
 
 def no_key(name: str) -> NotFound:

@@ -29,14 +29,16 @@ from gateway.quota.issued import (
 from gateway.quota.notation import read_moment
 from gateway.quota.windows import LimitTable
 from gateway.records import Key
-from gateway.store import DocumentKind, ReportScope
+from gateway.store import DocumentKind
 
 from .documents import (
     AuditEvent,
     Documents,
+    IsMeant,
     Page,
     Shown,
     decoded,
+    every_one,
     exists,
     in_file,
     invalid,
@@ -48,18 +50,17 @@ MAX_OVERLAP_S = 30 * 86400
 """A secret that is to be replaced should not live on for ever."""
 
 WITHOUT_QUOTA = (
-    "This key has no quota, neither of its own nor of its team nor of the whole gateway, and others have: it may spend "
-    "without limit. Give it one, or set defaults.keys.quotas."
+    "This key has no quota, neither of its own nor of its team nor of the whole gateway: it may spend without limit. "
+    "Give it one, or set defaults.keys.quotas."
 )
 
 
-IsMeant = Callable[[KeySettings], bool]
-"""Whether a key is within what a request may reach."""
+ChecksChange = Callable[[KeySettings, KeySettings], None]
+"""Is given the settings before and after a change, and raises if it is not allowed."""
 
 
-def every_one(_: KeySettings) -> bool:
-    """The `IsMeant` of a request that reaches all keys."""
-    return True
+def permits_any(before: KeySettings, after: KeySettings) -> None:
+    """The `ChecksChange` of one who may change everything."""
 
 
 class CreatedKey(NamedTuple):
@@ -74,16 +75,20 @@ class CreatedKey(NamedTuple):
 class KeyManager(Documents):
     """What is done to keys."""
 
-    async def create_key(self, body: Mapping[str, Any], actor: str) -> CreatedKey:
+    async def create_key(
+        self, body: Mapping[str, Any], actor: str, check: ChecksChange = permits_any, *, sees_all: bool = True
+    ) -> CreatedKey:
         """Make a key from settings as in the file, without a secret: one is made. What is not named comes from
-        `defaults.keys`."""
+        `defaults.keys`. `check` compares it with a key for which nothing is named."""
         now = self._clock()
         settings = await self._read_settings(with_key_defaults(body, self._config(), now))
+        check(KeySettings(id=settings.id), settings)
         if self._file_key(settings.id) is not None:
             raise exists("key", settings.id)
         if is_person_id(settings.id):
             raise InvalidRequest("Ids of this form belong to persons who call with tokens. Choose another.", param="id")
-        warnings = await self._warnings(settings)
+        await self._check_unused(settings)
+        warnings = await self._warnings(settings, sees_all=sees_all)
         secret = _new_secret(settings.id)
         made = IssuedKey(settings, (SecretOf(auth.digest(secret).hex(), now),), created_at=now, updated_at=now)
         doing = AuditEvent(actor, "create", after=shown_key(settings))
@@ -149,7 +154,9 @@ class KeyManager(Documents):
             shown = show_key((await self._issued_key(name))[1], now)
         return shown | {"top_ups": show_top_ups(overlay)}
 
-    async def update_key(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
+    async def update_key(
+        self, name: str, changes: Mapping[str, Any], actor: str, check: ChecksChange = permits_any
+    ) -> Shown:
         """Replace the settings that are named; null takes one back to its default. The id stays."""
         text, key = await self._changeable(name)
         if changes.get("id", name) != name:
@@ -158,6 +165,7 @@ class KeyManager(Documents):
         settings = await self._read_settings(
             {field: value for field, value in {**before, **changes}.items() if value is not None}
         )
+        check(key.settings, settings)
         changed = key.with_settings(settings, self._clock())
         await self._write("key", name, text, changed.encode(), AuditEvent(actor, "update", before, shown_key(settings)))
         return await self.show_key(name)
@@ -228,13 +236,9 @@ class KeyManager(Documents):
         if self._file_key(name) is not None:
             raise in_file("key", name)
         text, key = await self._issued_key(name)
-        now, only = self._clock(), ReportScope("key", frozenset({name}))
-        windows = [term.window(now) for term in LimitTable((), {}, {}).of(auth.read(key.settings))]
-        is_used = await self._store.usage(("key",), limit=1, only=only) or await self._store.calls(1, name)
-        statuses = await self._store.window_statuses(windows, now)
-        if is_used or any(each.used or each.reserved for each in statuses):
+        if await self._is_used(key.settings):
             raise Conflict(
-                f"The key '{name}' was used, and its usage is kept under its id. Revoke it instead.",
+                f"The key '{name}' was used: usage, refusals or files are kept under its id. Revoke it instead.",
                 code="key_was_used",
             )
         overlay, _ = await self._overlay(f"key:{name}")
@@ -251,9 +255,9 @@ class KeyManager(Documents):
             found = IssuedKey.decode(text).settings
         return found
 
-    async def labels_of(self, names: Iterable[str]) -> dict[str, Mapping[str, str]]:
-        """The labels of these keys, as they are now. Raises `StoreUnavailable`."""
-        return await labels_of(self._store, self._config().keys, names)
+    async def labels_of(self, names: Iterable[str], is_meant: IsMeant = every_one) -> dict[str, Mapping[str, str]]:
+        """The labels of those of these keys that are meant, as they are now. Raises `StoreUnavailable`."""
+        return await labels_of(self._store, self._config().keys, names, is_meant)
 
     async def every_key(
         self,
@@ -281,13 +285,34 @@ class KeyManager(Documents):
         for portion in portions(waiting, READ_AT_ONCE):
             yield [auth.read(key) for key in portion]
 
-    async def _warnings(self, settings: KeySettings) -> tuple[str, ...]:
-        """Points out a key that no quota limits, where others have one."""
+    async def _check_unused(self, settings: KeySettings) -> None:
+        """Raises `Conflict` for the id of a key that is gone and was used: a key of the file that was removed. A new
+        key of this id would read what the former one has left."""
+        if (await self._store.read("key", [settings.id]))[0] is not None:
+            raise exists("key", settings.id)
+        overlay, _ = await self._overlay(f"key:{settings.id}")
+        if overlay is not None or await self._is_used(settings):
+            raise Conflict(
+                f"There was a key '{settings.id}' before, and its usage, refusals or files are kept under this id. "
+                "Choose another.",
+                param="id",
+                code="id_was_used",
+            )
+
+    async def _is_used(self, settings: KeySettings) -> bool:
+        """Whether the store has anything under the id of this key besides its document."""
+        now = self._clock()
+        windows = [term.window(now) for term in LimitTable((), {}, {}).of(auth.read(settings))]
+        statuses = await self._store.window_statuses(windows, now)
+        return any(each.used or each.reserved for each in statuses) or await self._store.is_used(settings.id)
+
+    async def _warnings(self, settings: KeySettings, *, sees_all: bool) -> tuple[str, ...]:
+        """Points out a key that no quota limits, where others have one; to one who does not see all others, always."""
         config, teams = self._config(), await self.teams()
         team = teams.get(settings.team or "")
         if settings.quotas or config.quotas or (team is not None and team.quotas):
             return ()
-        if any(key.quotas for key in config.keys) or any(other.quotas for other in teams.values()):
+        if not sees_all or any(key.quotas for key in config.keys) or any(other.quotas for other in teams.values()):
             return (WITHOUT_QUOTA,)
         issued = await asyncio.to_thread(decoded, await self._store.page("key", "", PAGE))
         return (WITHOUT_QUOTA,) if any(other.settings.quotas for other in issued) else ()

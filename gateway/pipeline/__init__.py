@@ -118,7 +118,7 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
 async def _continued(call: Call, routes: Sequence[Route], services: Services) -> tuple[Call, tuple[Route, ...]]:
     """The call with its bond, and the routes to what it continues. Raises `NotFound` or `InvalidRequest`."""
     params, upstreams = call.params, services.config.upstreams
-    bond = await services.bonds.require(call.key.id, params.refers_to or "", params.refers_param, upstreams)
+    bond = await services.bonds.require(call.key.in_team, params.refers_to or "", params.refers_param, upstreams)
     found = tuple([route for route in routes if route.upstream == bond.upstream])
     if not found:
         raise InvalidRequest(

@@ -12,11 +12,11 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gateway.config import StoreSettings as Settings
 from gateway.quota import ledger_entry
-from gateway.records import Claim, Granted, Record, Refused, Usage, Window, WindowStatus
+from gateway.records import Claim, Granted, KeyInTeam, Record, Refused, Usage, Window, WindowStatus
 
 from .bonds import BondStore
 from .call_filter import CallFilter
@@ -244,10 +244,14 @@ Measures = Mapping[tuple[str, ...], Mapping[int, int]]
 
 
 class ReportScope(NamedTuple):
-    """The part of all usage that a report is about: that of these keys, or of these teams."""
+    """The part of all usage that a report is about: that of these teams, or that of these keys in one team each."""
 
-    group: Literal["key", "team"]
-    names: frozenset[str]
+    teams: frozenset[str] = frozenset()
+    keys: frozenset[KeyInTeam] = frozenset()
+
+    def has(self, key: str | None, team: str | None) -> bool:
+        """Whether it contains what this key used in this team; an empty name is none."""
+        return (team or None) in self.teams or (key, team or None) in self.keys
 
 
 Where = tuple[tuple[str, str], ...]

@@ -56,6 +56,11 @@ def owner_of(bond: Bond) -> str:
     return f"{bond.key} items" if bond.kind == "item" else bond.key
 
 
+def owners_of(key: str) -> tuple[str, str]:
+    """All that `owner_of` says of the bonds of this key."""
+    return key, f"{key} items"
+
+
 def is_bond_id(text: str) -> bool:
     """Whether a text may be the id of a bond."""
     return _ID.fullmatch(text) is not None

@@ -105,6 +105,10 @@ class KeyStore(Protocol):
         one that does not lead to it is not removed.
         """
 
+    async def is_used(self, key: str) -> bool:
+        """Whether anything was counted or kept under this id of a key: usage, a record, a refusal, a bond, or a call
+        that is under way. Reads much: for a person who makes or deletes a key."""
+
     async def is_replicated(self) -> bool | None:
         """Whether a replica of the store has the last change of this instance; waits for that for a moment. None: there
         is no replica, or the store does not say."""

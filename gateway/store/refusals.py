@@ -56,6 +56,12 @@ class StoredRefusal(NamedTuple):
     entry: RefusalEntry
 
 
+class PartOfAll(Protocol):
+    """Which keys and teams a list is about."""
+
+    def has(self, key: str | None, team: str | None) -> bool: ...
+
+
 class RefusalQuery(NamedTuple):
     """Which entries are wanted. Fields of None do not matter."""
 
@@ -63,8 +69,8 @@ class RefusalQuery(NamedTuple):
     code: str | None = None
     since: float | None = None
     """Unix time in seconds."""
-    only: tuple[str, frozenset[str]] | None = None
-    """`key` or `team`, and their names: a `ReportScope`."""
+    only: PartOfAll | None = None
+    """A `ReportScope`."""
     id: str | None = None
     team: str | None = None
     model: str | None = None
@@ -75,12 +81,9 @@ class RefusalQuery(NamedTuple):
 
     def matches(self, entry: RefusalEntry) -> bool:
         """Whether an entry is wanted."""
-        if self.only is not None:
-            group, names = self.only
-            if (entry.key if group == "key" else entry.team) not in names:
-                return False
         return (
-            self.key in (None, entry.key)
+            (self.only is None or self.only.has(entry.key, entry.team))
+            and self.key in (None, entry.key)
             and self.code in (None, entry.code)
             and (self.since is None or entry.time >= self.since)
             and (self.until is None or entry.time <= self.until)

@@ -78,8 +78,8 @@ class UsageReport:
     def add(self, day: str, sums: Sequence[Sums]) -> None:
         """Some of the sums of a day (2026-11-20) or an hour (2026-11-20T14), each once."""
         if self._only is not None:
-            place, names = _PLACES[self._only.group], self._only.names
-            sums = [each for each in sums if each[0].split(SEPARATOR)[place] in names]
+            has = self._only.has
+            sums = [each for each in sums if has(*each[0].split(SEPARATOR, 2)[:2])]
         for place, name in self._where:
             sums = [each for each in sums if each[0].split(SEPARATOR)[place] == name]
         if not sums:

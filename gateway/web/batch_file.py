@@ -76,7 +76,7 @@ def input_of(note: str) -> BatchInput | None:
 
 async def of_batch_file(asked: Params, key: Key, services: Services) -> Params:
     """The parameters of a batch, with the sums over its input file. Raises `NotFound` or `InvalidRequest`."""
-    bond = await services.bonds.require(key.id, asked.refers_to or "", "input_file_id", services.config.upstreams)
+    bond = await services.bonds.require(key.in_team, asked.refers_to or "", "input_file_id", services.config.upstreams)
     told = input_of(bond.note)
     if told is None:
         raise InvalidRequest(
@@ -200,7 +200,7 @@ class BatchChecker:
         asked = spec.read(body, self._services.find_counter)
         _refuse_connected(asked)
         for file_id in ids_in(asked.document.members):
-            await self._services.bonds.require(key.id, file_id, "file_id", config.upstreams)
+            await self._services.bonds.require(key.in_team, file_id, "file_id", config.upstreams)
         if self._model and asked.model != self._model:
             _refuse(f"'model' has to be that of the first line, '{self._model[:64]}': a batch has one model.")
         found = config.model_table.find(asked.model)

@@ -56,7 +56,7 @@ class StoredBatches:
         """The key's own batches, as they are at the upstream now."""
         context = request[CONTEXT]
         key = await self._kept.key(request, context)
-        bonds = await context.parts.bonds.every(key.id, "batch")
+        bonds = await context.parts.bonds.every(key.in_team, "batch")
         page, has_more = page_of(bonds, request.query.get("after"), request.query.get("limit", "20"), MAX_LIMIT)
         found = await self._kept.read_all(request, context, page)
         known = {bond.id: bond for bond in page}
@@ -79,6 +79,6 @@ async def bind_results(context: RequestContext, bond: Bond | None, batch: dict[s
         made = batch.get(name)
         if bond is None or not isinstance(made, str) or not is_bond_id(made):
             continue
-        if await context.parts.bonds.find(bond.key, made) is None:
+        if await context.parts.bonds.find(bond.in_team, made) is None:
             note = json.dumps({"purpose": "batch_output", "output_of": bond.id}, separators=(",", ":"))
             await context.parts.bonds.keep(bond._replace(id=made, tokens=0, made=time.time(), kind="file", note=note))

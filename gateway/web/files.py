@@ -83,7 +83,7 @@ class StoredFiles:
                 code="unsupported_content_type",
             )
         most = context.parts.config.files.max_per_key
-        if len(await context.parts.bonds.every(key.id, "file")) >= most:
+        if len(await context.parts.bonds.every(key.in_team, "file")) >= most:
             raise InvalidRequest(
                 f"Your key has {most} files, which is the most that it may have. Delete some with DELETE {PATH}/ID.",
                 code="too_many_files",
@@ -129,7 +129,7 @@ class StoredFiles:
         context = request[CONTEXT]
         key = await self._kept.key(request, context)
         _upstream(context)
-        bonds = await context.parts.bonds.every(key.id, "file")
+        bonds = await context.parts.bonds.every(key.in_team, "file")
         query = request.query
         if (purpose := query.get("purpose")) is not None:
             bonds = [bond for bond in bonds if purpose_of(bond) == purpose]
@@ -146,7 +146,7 @@ class StoredFiles:
         bond = await self._kept.bond(request, context)
         batch = json.loads(bond.note).get("output_of")
         if batch is not None:
-            kept = await context.parts.bonds.find(bond.key, batch)
+            kept = await context.parts.bonds.find(bond.in_team, batch)
             if kept is not None and kept.note != SETTLED:
                 raise Conflict(
                     "The usage of the batch is not recorded yet. Please try again in a moment.",

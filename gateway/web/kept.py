@@ -79,7 +79,9 @@ class KeptAtUpstream:
         """The bond of the id in the path; as `key`. Raises `NotFound`, too."""
         key = await self.key(request, context)
         parts = context.parts
-        return await parts.bonds.require(key.id, request.match_info[self._name], self._param, parts.config.upstreams)
+        return await parts.bonds.require(
+            key.in_team, request.match_info[self._name], self._param, parts.config.upstreams
+        )
 
     async def relay(self, request: web.Request, action: str = "") -> web.StreamResponse:
         """Pass on what the upstream answers to the client's method."""

@@ -68,7 +68,7 @@ class StoredMessageBatches:
         """The key's own batches, as they are at the upstream now."""
         context = request[CONTEXT]
         key = await self._kept.key(request, context)
-        bonds: Sequence[Bond] = await context.parts.bonds.every(key.id, "message_batch")
+        bonds: Sequence[Bond] = await context.parts.bonds.every(key.in_team, "message_batch")
         page, has_more = page_of(bonds, request.query.get("after_id"), request.query.get("limit", "20"), MAX_LIMIT)
         found = [_own(each, context) for each in await self._kept.read_all(request, context, page)]
         first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)

@@ -17,11 +17,11 @@ async def bound_to_files(call: Call, parts: Services) -> Call:
     for one that another upstream keeps than what the call continues."""
     params, upstreams = call.params, parts.config.upstreams
     for file_id in _named(params.document):
-        bond = await parts.bonds.require(call.key.id, file_id, "file_id", upstreams)
+        bond = await parts.bonds.require(call.key.in_team, file_id, "file_id", upstreams)
         if params.refers_to is None:
             params = params._replace(refers_to=file_id, refers_param="file_id")
             continue
-        first = await parts.bonds.require(call.key.id, params.refers_to, params.refers_param, upstreams)
+        first = await parts.bonds.require(call.key.in_team, params.refers_to, params.refers_param, upstreams)
         if (first.upstream, first.account) != (bond.upstream, bond.account):
             raise InvalidRequest(
                 f"'{file_id}' and '{first.id}' are kept by different providers. Send the content of the file instead "
@@ -49,18 +49,18 @@ async def bound_to_items(call: Call, parts: Services) -> Call:
     key's, and `InvalidRequest` where what the call names is kept by different accounts."""
     params, bonds, upstreams = call.params, parts.bonds, parts.config.upstreams
     others = [item.id for item in params.items if not item.is_sole]
-    foreign = await asyncio.gather(*[bonds.is_of_another(call.key.id, each) for each in others])
+    foreign = await asyncio.gather(*[bonds.is_of_another(call.key.in_team, each) for each in others])
     names = [item.id for item in params.items if item.is_sole]
     names += [name for name, is_foreign in zip(others, foreign, strict=True) if is_foreign]
     if not names:
         return call
-    found = await asyncio.gather(*[bonds.require(call.key.id, name, "item", upstreams) for name in names])
+    found = await asyncio.gather(*[bonds.require(call.key.in_team, name, "item", upstreams) for name in names])
     tokens = sum([bond.tokens for bond in found])
     if params.refers_to is None:
         params = params._replace(refers_to=found[0].id, refers_param="item")
         tokens -= found[0].tokens  # which the bond of the call adds
     else:
-        found.append(await bonds.require(call.key.id, params.refers_to, params.refers_param, upstreams))
+        found.append(await bonds.require(call.key.in_team, params.refers_to, params.refers_param, upstreams))
     if len({(bond.upstream, bond.account) for bond in found}) > 1:
         raise InvalidRequest(
             "Items of the input are kept by different providers. Send the items themselves instead of their ids.",

@@ -156,7 +156,7 @@ class PassthroughCalls:
         if not _may_use(key, asked.name, asked.name, is_any=True):
             raise ModelNotFound(asked.name)
         bond_id = task_id(asked.row.upstream, asked.parts[TASK])
-        await context.parts.bonds.require(key.id, bond_id, TASK, context.parts.config.upstreams)
+        await context.parts.bonds.require(key.in_team, bond_id, TASK, context.parts.config.upstreams)
         params = given._replace(model=f"{asked.name}/reads", stream=True, refers_to=bond_id, refers_param=TASK)
         found = _row_model(asked.row, NO_COST, repeat=asked.operation.method == "GET")
         return self._call(request, context, asked, key, params, found, more_headers)
@@ -181,7 +181,9 @@ class PassthroughCalls:
         ids, is_changed = self._replace_links(context, row, told)
         if made is not None and set(ids) - {made}:
             config = context.parts.config
-            bond = await context.parts.bonds.require(call.key.id, task_id(row.upstream, made), TASK, config.upstreams)
+            bond = await context.parts.bonds.require(
+                call.key.in_team, task_id(row.upstream, made), TASK, config.upstreams
+            )
             await self._keep(context, bond, ids)
         return answer._replace(body=_written(told)) if is_changed else answer
 
@@ -194,7 +196,7 @@ class PassthroughCalls:
             told = passthrough.read_answer(answer.body)
         except ValueError:
             return answer
-        bond = await bonds.require(call.key.id, call.params.refers_to or "", TASK, context.parts.config.upstreams)
+        bond = await bonds.require(call.key.in_team, call.params.refers_to or "", TASK, context.parts.config.upstreams)
         ended = passthrough.outcome(row, told)
         further = [passthrough.id_at(told, pointer) for pointer in row.also]
         ids, is_changed = self._replace_links(context, row, told)
@@ -240,7 +242,7 @@ class PassthroughCalls:
         ids += [found for each in asked.row.references if (found := _named(each, members)) is not None]
         bonds = [task_id(asked.row.upstream, each) for each in ids]
         for bond in bonds:
-            await context.parts.bonds.require(key.id, bond, TASK, context.parts.config.upstreams)
+            await context.parts.bonds.require(key.in_team, bond, TASK, context.parts.config.upstreams)
         return bonds[0] if bonds else None
 
     def _call(

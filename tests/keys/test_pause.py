@@ -6,10 +6,15 @@ import pytest
 
 from gateway.errors import Conflict, NotFound, Unauthorized
 from gateway.quota.issued import IssuedKey, Overlay
+from gateway.quota.ledger_entry import encode
+from gateway.records import Settlement
+from gateway.store import Batch, Settle
 from tests.browser.stores import days
 from tests.flows.planted import record
+from tests.store.test_contract_bonds import bond
+from tests.store.test_contract_refusals import entry
 
-from .conftest import BY, SECRET, Scene
+from .conftest import BY, SECRET, Scene, settings
 
 
 def nothing(_: str) -> None:
@@ -26,6 +31,7 @@ async def refusal(scene: Scene, secret: str) -> str | None:
     return None
 
 
+QUOTAS = [{"tokens": 10, "per": "day"}]
 PAUSED = "This API key is paused. Ask its owner or the operator of this gateway to resume it."
 
 
@@ -99,19 +105,50 @@ async def test_a_key_that_was_never_used_is_deleted_and_made_again(scene: Scene)
 
 
 async def test_a_key_that_was_used_is_not_deleted(scene: Scene) -> None:
-    from gateway.quota.ledger_entry import encode
-    from gateway.records import Settlement
-    from gateway.store import Batch, Settle
-
     secret = (await scene.registry.create_key({"id": "used"}, BY)).secret
-    call = Settlement(record(days(1)[0], "used"), ())
-    await scene.store.apply(Batch("a-worker", 1, 0, [Settle(1, *call, encode(*call))]))
+    await settle(scene, "used")
     with pytest.raises(Conflict) as told:
         await scene.registry.delete_key("used", BY)
     assert told.value.code == "key_was_used"
     book = scene.book()
     await book.hear()
     assert await refusal(scene, secret) is None
+
+
+async def test_a_key_with_refusals_or_kept_objects_alone_was_used(scene: Scene) -> None:
+    for name in ("refused", "keeps"):
+        await scene.registry.create_key({"id": name}, BY)
+    await scene.store.add_refusals([entry(1, key="refused", time=scene.now)], scene.now)
+    await scene.store.add_bond(bond(key="keeps", kind="file"), scene.now)
+    for name in ("refused", "keeps"):
+        with pytest.raises(Conflict) as told:
+            await scene.registry.delete_key(name, BY)
+        assert told.value.code == "key_was_used"
+
+
+async def test_the_id_of_a_removed_key_of_the_file_is_not_made_again_if_it_was_used(scene: Scene) -> None:
+    """Whatever it has left: a new key of this id would read it."""
+    names = ("counted", "refused", "keeps", "topped-up", "untouched")
+    file_keys = [{"id": name, "secret": f"sk-{name}-0123456789abcdef", "quotas": QUOTAS} for name in names]
+    scene.config = settings(keys=file_keys)
+    await scene.registry.top_up("key:topped-up", {"tokens": 5, "per": "day"}, BY)
+    await scene.store.add_refusals([entry(1, key="refused", time=scene.now)], scene.now)
+    await scene.store.add_bond(bond(key="keeps"), scene.now)
+    await settle(scene, "counted")
+    scene.config = settings()
+    for name in names[:-1]:
+        with pytest.raises(Conflict) as told:
+            await scene.registry.create_key({"id": name}, BY)
+        assert (told.value.code, told.value.param) == ("id_was_used", "id")
+    await scene.registry.create_key({"id": "untouched"}, BY)
+    with pytest.raises(Conflict) as told:
+        await scene.registry.create_key({"id": "untouched"}, BY)
+    assert told.value.code == "already_exists"
+
+
+async def settle(scene: Scene, name: str) -> None:
+    call = Settlement(record(days(1)[0], name), ())
+    await scene.store.apply(Batch(f"worker-of-{name}", 1, 0, [Settle(1, *call, encode(*call))]))
 
 
 async def test_keys_of_the_file_are_not_deleted(scene: Scene) -> None:

@@ -69,6 +69,14 @@ async def test_a_key_without_a_quota_is_pointed_out_where_others_have_one(
     assert bool(made.warnings) is is_warned
 
 
+@pytest.mark.parametrize("quotas", [[], QUOTAS], ids=["no other has one", "others have"])
+async def test_the_warning_for_a_lead_does_not_depend_on_other_teams(scene: Scene, quotas: list[Any]) -> None:
+    scene.config = settings(keys=[], teams={"rival": {"quotas": quotas}})
+    made = await scene.registry.create_key({"id": "alice"}, BY, sees_all=False)
+    assert "may spend without limit" in made.warnings[0]
+    assert bool((await scene.registry.create_key({"id": "bob"}, BY)).warnings) is bool(quotas)
+
+
 async def test_quotas_of_the_store_count_as_those_of_others(scene: Scene) -> None:
     scene.config = settings(keys=[], teams={})
     await scene.registry.create_key({"id": "bob", "quotas": QUOTAS}, BY)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from gateway.records import Settlement
-from gateway.store import RefusalEntry, RefusalQuery, Store
+from gateway.records import KeyInTeam, Settlement
+from gateway.store import RefusalEntry, RefusalQuery, ReportScope, Store
 from gateway.store import refusals as under_test
 from gateway.store.redis import refusals as redis_refusals
 from gateway.store.sqlite import ledger as sqlite_ledger
@@ -56,7 +56,7 @@ async def test_the_newest_come_first_and_are_whole(store: Store, open_store: Ope
         ({"key": "bob"}, ["req_1"]),
         ({"code": "model_not_found"}, ["req_2"]),
         ({"since": NOW + 2}, ["req_3", "req_2"]),
-        ({"only": ("team", frozenset({"blue"}))}, ["req_1"]),
+        ({"only": ReportScope(teams=frozenset({"blue"}))}, ["req_1"]),
         ({"until": NOW + 1}, ["req_1", "req_0"]),
         ({"id": "req_1"}, ["req_1"]),
         ({"team": "red", "model": "m"}, ["req_2", "req_0"]),
@@ -64,9 +64,9 @@ async def test_the_newest_come_first_and_are_whole(store: Store, open_store: Ope
         ({"model": "m-typo"}, ["req_2"]),
         ({"status": (400, 428)}, []),
         ({"status": (429, 429), "team": "blue"}, ["req_1"]),
-        ({"only": ("key", frozenset({"alice"}))}, ["req_2", "req_0"]),
-        ({"only": ("key", frozenset())}, []),
-        ({"key": "alice", "only": ("team", frozenset({"blue"}))}, []),
+        ({"only": ReportScope(keys=frozenset({KeyInTeam("alice", "red")}))}, ["req_2", "req_0"]),
+        ({"only": ReportScope()}, []),
+        ({"key": "alice", "only": ReportScope(teams=frozenset({"blue"}))}, []),
     ],
 )
 async def test_only_those_that_are_wanted(store: Store, wanted: dict[str, object], found: list[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.quota.measures import FAILED
-from gateway.records import Settlement, Usage, WindowStatus
+from gateway.records import KeyInTeam, Settlement, Usage, WindowStatus
 from gateway.store import (
     ATTRIBUTED_OF_KEY,
     TOLD_GROUPS,
@@ -104,7 +104,7 @@ async def test_usage_narrowed_to_names(
         rows = await store.usage(group_by, since, where=where)
         if since is None or rows:
             assert {tuple(row[name] for name in group_by): row["requests"] for row in rows} == requests
-    blue = ReportScope("team", frozenset({"blue"}))
+    blue = ReportScope(teams=frozenset({"blue"}))
     narrowed = await store.usage(group_by, only=blue, where=where)
     assert sum(row["requests"] for row in narrowed) <= sum(requests.values())
     portions = [row async for some in store.usage_portions(group_by, where=where) for row in some]
@@ -280,7 +280,8 @@ async def test_usage_by_user_and_tag(worker: Worker, other: Worker, store: Store
     assert await requests("tag:project", "day") == {("atlas", "2026-11-20"): 2, ("zeus", "2026-11-21"): 1}
     assert await requests("key", "tag:stage", "month") == {("a", "test", "2026-11"): 1}
     assert await requests("user", since="2026-11-21T10") == {("bob",): 1}
-    assert await requests("user", only=ReportScope("key", frozenset({"a"}))) == {("ada",): 2}
+    assert await requests("user", only=ReportScope(keys=frozenset({KeyInTeam("a", None)}))) == {("ada",): 2}
+    assert await requests("user", only=ReportScope(keys=frozenset({KeyInTeam("a", "blue")}))) == {}
     assert await requests("tag:none") == {}
     (row,) = await store.usage(["user"], limit=1, after=["ada"])
     assert (row["user"], row["cost_usd"]) == ("bob", 7e-9)

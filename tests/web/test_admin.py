@@ -54,7 +54,7 @@ async def test_without_a_token_there_is_no_admin_api(inside: Inside) -> None:
 async def test_a_store_that_is_away_says_whether_something_may_have_changed(
     inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: Any) -> None:
+    async def away(*_: Any, **__: Any) -> None:
         raise StoreUnavailable("redis://secret-host cannot be reached")
 
     for name in ("list_keys", "create_key", "reset_quotas"):

@@ -7,20 +7,22 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient
 
-from gateway.config import build
+from gateway.config import StoreSettings, build
 from gateway.identity.permissions import PERMISSIONS, ROLES, KeyFacts, Principal, Scope
 from gateway.identity.sessions import Session
+from gateway.store import open_store
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from tests.browser.stores import days, filled
 from tests.flows.house import key, secret
 from tests.flows.planted import plant, record
+from tests.store.test_contract_refusals import entry
 
 from .conftest import ADMIN_TOKEN, Inside
 
@@ -100,7 +102,13 @@ Client = TestClient[Any, Any]
 
 
 @pytest.fixture(params=["embedded", "redis"])
-async def client(request: pytest.FixtureRequest, inside: Inside, tmp_path: Path) -> AsyncIterator[Client]:
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with filled(request.param, tmp_path, {}) as url:
+        yield url
+
+
+@pytest.fixture
+async def client(store_url: str, inside: Inside, tmp_path: Path) -> AsyncIterator[Client]:
     """Two teams. `alice` and `both` are of `ours`, and both are Alice's; so is `rival-two`, of the other team."""
     settings: dict[str, Any] = {
         "keys": [
@@ -126,17 +134,16 @@ async def client(request: pytest.FixtureRequest, inside: Inside, tmp_path: Path)
         for name, team in {**teams, "rival-none": None}.items()
         for number in range(3)
     ]
-    with filled(request.param, tmp_path, {}) as url:
-        await asyncio.to_thread(plant, url, records)
-        store = {"url": url, "journal_dir": str(tmp_path / "journal")}
-        inside_client = await inside(NOWHERE, store=store, **settings)
-        body = {"id": "stored", "team": "ours", "quotas": QUOTAS, "owner": ALICE}
-        for made in (body, {**body, "id": "unused"}, {**body, "id": "rival-stored", "team": "rival", "owner": "x"}):
-            assert (await ask(inside_client, "admin.token", "POST", "/admin/api/keys", made))[0] == 201
-        spare = {"name": "spare", "quotas": QUOTAS}
-        assert (await ask(inside_client, "admin.token", "POST", "/admin/api/teams", spare))[0] == 201
-        yield inside_client
-        await inside_client.close()
+    await asyncio.to_thread(plant, store_url, records)
+    store = {"url": store_url, "journal_dir": str(tmp_path / "journal")}
+    inside_client = await inside(NOWHERE, store=store, **settings)
+    body = {"id": "stored", "team": "ours", "quotas": QUOTAS, "owner": ALICE}
+    for made in (body, {**body, "id": "unused"}, {**body, "id": "rival-stored", "team": "rival", "owner": "x"}):
+        assert (await ask(inside_client, "admin.token", "POST", "/admin/api/keys", made))[0] == 201
+    spare = {"name": "spare", "quotas": QUOTAS}
+    assert (await ask(inside_client, "admin.token", "POST", "/admin/api/teams", spare))[0] == 201
+    yield inside_client
+    await inside_client.close()
 
 
 async def ask(client: Client, who: str, method: str, path: str, body: Any = None) -> tuple[int, str]:
@@ -282,6 +289,82 @@ async def test_a_lead_cannot_lead_out_of_the_teams_limits(client: Client) -> Non
     # A key of theirs that an operator moves away is out of reach at once.
     assert (await ask(client, "ci", "PATCH", "/admin/api/keys/made", {"team": "rival"}))[0] == 200
     assert (await ask(client, "head", "POST", "/admin/api/keys/made/rotate"))[0] == 404
+
+
+async def test_a_lead_lowers_what_operators_raise(client: Client) -> None:
+    """The settings by which a key is served before those of other teams."""
+
+    async def change(who: str, body: dict[str, Any]) -> tuple[int, str | None]:
+        status, text = await ask(client, who, "PATCH", "/admin/api/keys/stored", body)
+        return status, (json.loads(text).get("error") or {}).get("param")
+
+    higher: dict[str, Any] = {"priority": "interactive", "weight": 2, "max_wait_s": 60}
+    lower: dict[str, Any] = {"priority": "batch", "weight": 4, "max_wait_s": 1}
+    granted: dict[str, Any] = {"priority": "normal", "weight": 5, "max_wait_s": 30}
+    for name, value in higher.items():
+        assert await change("head", {name: value}) == (403, name)
+        status, text = await ask(client, "head", "POST", "/admin/api/keys", {"id": "climber", name: value})
+        assert (status, json.loads(text)["error"]["code"]) == (403, "role_not_allowed")
+    assert (await ask(client, "admin.token", "GET", "/admin/api/keys/climber"))[0] == 404
+    assert await change("ci", granted) == (200, None)
+    assert await change("head", {**granted, "note": "as it is"}) == (200, None)
+    for name, value in lower.items():
+        assert await change("head", {name: value}) == (200, None)
+        assert await change("head", {name: granted[name]}) == (403, name)
+        assert await change("ci", {name: granted[name]}) == (200, None)
+    assert await change("head", {"weight": None}) == (200, None)
+    assert await change("head", {"max_wait_s": None}) == (200, None)  # calls of such a key do not wait here
+    assert await change("head", {"max_wait_s": 1}) == (403, "max_wait_s")
+    status, _ = await ask(client, "head", "POST", "/admin/api/keys", {"id": "slower", "priority": "batch"})
+    assert status == 201
+
+
+REPORTS_OF_A_KEY = (
+    "usage?group_by=team,key,user", "usage?group_by=label:cost-center", "usage?format=csv", "calls", "calls?format=csv",
+    "latency", "refusals", "requests/req_before", "keys",
+)  # fmt: skip
+
+
+async def test_a_key_that_is_moved_shows_nothing_of_the_team_before(client: Client, store_url: str) -> None:
+    """Neither to the lead, who can rotate it and read with its secret, nor to its owner."""
+    made = {"id": "mover", "team": "rival", "owner": "x@example.org"}
+    assert (await ask(client, "ci", "POST", "/admin/api/keys", made))[0] == 201
+    before = record(days(1)[0], "mover", team="rival", model="rival-model", user="rival-user", id="req_before")
+    await asyncio.to_thread(plant, store_url, [before])
+    store = await open_store(StoreSettings(url=store_url))
+    await store.add_refusals([entry(7, key="mover", team="rival", message="rival-message")], time.time())
+    await store.close()
+    assert (await ask(client, "ci", "PATCH", "/admin/api/keys/mover", {"team": "ours", "owner": ALICE}))[0] == 200
+    status, text = await ask(client, "head", "POST", "/admin/api/keys/mover/rotate")
+    assert status == 200
+    headers = {"Authorization": f"Bearer {json.loads(text)['secret']}"}
+    for path in REPORTS_OF_A_KEY:
+        async with client.get(f"/admin/api/{path}", headers=headers) as answer:
+            assert (answer.status, "rival" in await answer.text()) == (404 if "req_" in path else 200, False), path
+        status, text = await ask(client, "member", "GET", f"/admin/api/{path}")
+        assert (status, "rival-user" in text or "rival-m" in text) == (404 if "req_" in path else 200, False), path
+    assert (await ask(client, "ci", "GET", "/admin/api/requests/req_before"))[0] == 200
+    after = record(days(1)[0], "mover", team="ours", user="our-user", id="req_after")
+    await asyncio.to_thread(plant, store_url, [after])
+    async with client.get("/admin/api/usage?group_by=team,user", headers=headers) as answer:
+        assert ("our-user" in await answer.text(), "rival" in await answer.text()) == (True, False)
+    for who in ("head", "member"):
+        assert (await ask(client, who, "GET", "/admin/api/requests/req_after"))[0] == 200
+
+
+async def test_labels_of_a_key_that_has_left_are_not_shown(client: Client, store_url: str) -> None:
+    made = {"id": "leaver", "team": "ours", "labels": {"cost-center": "before"}}
+    assert (await ask(client, "ci", "POST", "/admin/api/keys", made))[0] == 201
+    await asyncio.to_thread(plant, store_url, [record(days(1)[0], "leaver", team="ours")])
+    by_label = "/admin/api/usage?group_by=label:cost-center"
+    assert "before" in (await ask(client, "head", "GET", by_label))[1]
+    change = {"team": "rival", "labels": {"cost-center": "RIVAL-LABEL"}}
+    assert (await ask(client, "ci", "PATCH", "/admin/api/keys/leaver", change))[0] == 200
+    for who, is_shown in (("head", False), ("ci", True)):
+        status, text = await ask(client, who, "GET", by_label)
+        assert (status, "RIVAL-LABEL" in text) == (200, is_shown)
+        total = sum(row["requests"] for row in json.loads(text)["data"])
+        assert total == (10 if who == "head" else 19)
 
 
 async def test_a_lesser_role_does_not_resume_what_a_greater_one_paused(client: Client) -> None:

@@ -111,7 +111,7 @@ async def calls(
             if all(mark in text for mark in marks):
                 position, _, entry = text.partition(" ")
                 record = ledger_entry.decode_record(entry)
-                is_meant = only is None or (record.key if only.group == "key" else record.team) in only.names
+                is_meant = only is None or only.has(record.key, record.team)
                 if record.id not in told and (key is None or record.key == key) and is_meant and wanted.matches(record):
                     told.add(record.id)
                     rows.append(call_row(record, position))

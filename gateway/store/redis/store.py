@@ -76,7 +76,7 @@ from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 from gateway.store.report_rows import UsageReport, range_of
 from gateway.store.rules.batch import MAX_GAP_US
 
-from . import bonds, refusals, reports
+from . import bonds, refusals, reports, used
 from . import keys as redis_keys
 from .batch import NOTHING, header, read_answer, spell_items
 from .connection import Ask, Command, RedisConnection, Script, ServerMisconfigured
@@ -337,6 +337,14 @@ class RedisStore:
     async def change(self, change: StoreChange) -> bool:
         keys, arguments = redis_keys.spell(change, self._base, self._schema, self._offset_us())
         return redis_keys.was_applied(await self._reading.run(self._change, keys, arguments))
+
+    async def is_used(self, key: str) -> bool:
+        return (
+            await used.is_under_way(self._reading, self._base, key)
+            or await used.has_kept(self._reading, self._base, key)
+            or bool(await self.usage((), limit=1, where=(("key", key),)))
+            or bool(await self.refusals(1, wanted=RefusalQuery(key=key)))
+        )
 
     async def is_replicated(self) -> bool | None:
         try:

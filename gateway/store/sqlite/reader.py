@@ -7,11 +7,13 @@ import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from gateway import units
 from gateway.chunked import in_chunks
 from gateway.config import StoreSettings
+from gateway.quota import ledger_entry
 from gateway.quota.ledger_entry import SUMS
 from gateway.records import Record, Usage, WindowState
 from gateway.store import TOLD_GROUPS, USAGE_GROUPS, CallFilter, Measures, Progress, ReportScope, Where, attribution_in
@@ -39,6 +41,21 @@ SELECT date(CAST(time AS INTEGER), 'unixepoch') AS day, label_model, upstream,
     sum(coalesce(cost_nusd, 0)), sum(cost_nusd IS NULL)
 FROM records WHERE day >= ? AND day <= ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
 """The groups `TOLD_GROUPS` and the sums of `quota/ledger_entry.sums_of`, in the order of `SUMS`."""
+
+_OF_TEAMS = "team IN (SELECT value FROM json_each(?)) "
+_OF_KEYS = """(key, coalesce(team, '')) IN
+    (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)) """
+"""The conditions of a `ReportScope`, of its names as JSON."""
+
+_USED = (
+    "SELECT 1 FROM records WHERE key = :key LIMIT 1",
+    "SELECT 1 FROM bonds WHERE key IN (:key, :key || ' items') LIMIT 1",
+    "SELECT 1 FROM sums WHERE key = :key AND requests > 0 LIMIT 1",
+    f"SELECT 1 FROM refusals WHERE json_extract(text, '$[{RefusalEntry._fields.index('key')}]') = :key LIMIT 1",  # noqa: S608 - a constant
+)
+"""What a key that was used has left, the cheapest first."""
+
+_UNDER_WAY = "SELECT entry FROM leases WHERE instr(entry, :mark) > 0"
 
 REFUSALS_AT_ONCE = 1000
 """Entries of the refusal log that one statement reads."""
@@ -162,6 +179,13 @@ class Reader:
         row = self._db.execute(text, (request_id,)).fetchone()
         return None if row is None else _read_record(row)
 
+    def is_used(self, key: str) -> bool:
+        """As `KeyStore.is_used`."""
+        if any(self._db.execute(text, {"key": key}).fetchone() for text in _USED):
+            return True
+        entries = self._db.execute(_UNDER_WAY, {"mark": quote(key)}).fetchall()
+        return any(ledger_entry.decode_record(entry.split("\t")[1]).key == key for (entry,) in entries)
+
     def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
         return _usage_rows(TOLD_GROUPS, self._db.execute(_TOLD, (since, until)))
 
@@ -175,8 +199,10 @@ def _part(only: ReportScope | None, where: Where = ()) -> tuple[str, tuple[str, 
     names = tuple([name for _, name in where])
     if only is None:
         return conditions, names
-    column = {"key": "key", "team": "team"}[only.group]
-    return f"{conditions}AND {column} IN (SELECT value FROM json_each(?)) ", (*names, json.dumps(sorted(only.names)))  # noqa: S608 - constants
+    if only.keys:
+        found = json.dumps(sorted([(key, team or "") for key, team in only.keys]))
+        return f"{conditions}AND {_OF_KEYS}", (*names, found)
+    return f"{conditions}AND {_OF_TEAMS}", (*names, json.dumps(sorted(only.teams)))
 
 
 def _usage_rows(group_by: Sequence[str], found: sqlite3.Cursor) -> list[dict[str, Any]]:

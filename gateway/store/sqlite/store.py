@@ -339,6 +339,9 @@ class SqliteStore:
         requested_at = time.monotonic()
         return await self._run(self._writing, lambda: self._ledger.change(change, requested_at))
 
+    async def is_used(self, key: str) -> bool:
+        return await self._run(self._reading, lambda: self._reader.is_used(key))
+
     async def is_replicated(self) -> bool | None:
         return None
 

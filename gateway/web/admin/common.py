@@ -117,15 +117,15 @@ class AdminAccess(NamedTuple):
                 raise no_team(team)
 
     async def reach(self, request: web.Request) -> ReportScope | None:
-        """What of usage, calls and refusals a request may see: all, those that a lead's team had, or those of a
-        person's keys."""
+        """What of usage, calls and refusals a request may see: all, those that a lead's team had, or those that a
+        person's keys had in the teams that they have now."""
         scope = request[SCOPE]
         if scope.reach == "all":
             return None
         if scope.reach == "team":
-            return ReportScope("team", frozenset({scope.who.team or ""}))
+            return ReportScope(teams=frozenset(filter(None, [scope.who.team])))
         keys = self.registry.every_key(is_meant=scope.covers, groups=scope.groups)
-        return ReportScope("key", frozenset([key.id async for some in keys for key in some]))
+        return ReportScope(keys=frozenset([key.in_team async for some in keys for key in some]))
 
     async def _principal(self, request: web.Request) -> Principal:
         """Raises `NotFound` where there is no admin API, `Unauthorized` or `TooManyWrongTokens`."""

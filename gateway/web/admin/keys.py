@@ -9,10 +9,11 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
-from gateway.config import Config
+from gateway.config import Config, KeySettings
 from gateway.config.quantities import read_duration_s
 from gateway.errors import Forbidden
-from gateway.identity.permissions import Scope, may_resume
+from gateway.identity.permissions import Scope, may_resume, raised
+from gateway.keys.manage_keys import ChecksChange, permits_any
 from gateway.keys.member_keys import with_member_settings
 from gateway.keys.registry import CreatedKey
 
@@ -64,7 +65,9 @@ class KeyEndpoints:
                 body = await self._of_member(body, scope, parts_of(request).config)
             else:
                 check_settings(body, scope, is_new=True)
-            made = await self._access.changing(request).create_key(body, actor(request))
+            made = await self._access.changing(request).create_key(
+                body, actor(request), raises_nothing(request), sees_all=scope.is_all
+            )
         return changed(request, _with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
 
     async def _of_member(self, body: dict[str, Any], scope: Scope, config: Config) -> dict[str, Any]:
@@ -83,8 +86,9 @@ class KeyEndpoints:
         """Replace the settings that are named."""
         changes = await read(request, request_bodies.UpdateKey)
         check_settings(changes, request[SCOPE])
+        name, check = request.match_info["id"], raises_nothing(request)
         registry = self._access.changing(request)
-        return changed(request, await registry.update_key(request.match_info["id"], changes, actor(request)))
+        return changed(request, await registry.update_key(name, changes, actor(request), check))
 
     async def rotate_key(self, request: web.Request) -> web.StreamResponse:
         """A new secret: `{"overlap_s": 3600}`; without an overlap the one before is dead at once."""
@@ -159,6 +163,22 @@ def check_settings(body: dict[str, Any], scope: Scope, *, is_new: bool = False) 
             "Only an operator can take a key out of all limits (on_exceeded: shadow).",
             param="on_exceeded", code="role_not_allowed",
         )  # fmt: skip
+
+
+def raises_nothing(request: web.Request) -> ChecksChange:
+    """The check of a change of settings that operators alone may raise."""
+    config = parts_of(request).config
+    of_models = [each.max_wait_s for each in config.models.values()]
+    longest_s = max([config.queue.max_wait_s, *[each for each in of_models if each is not None]])
+
+    def check(before: KeySettings, after: KeySettings) -> None:
+        if (name := raised(before, after, config.queue, longest_s)) is not None:
+            raise Forbidden(
+                f"Only an operator can raise '{name}': it puts the key before keys of other teams. You may lower it.",
+                param=name, code="role_not_allowed",
+            )  # fmt: skip
+
+    return permits_any if request[SCOPE].is_all else check
 
 
 def _with_secret(issued: CreatedKey) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class RefusalEndpoints:
         request_id = request.match_info["request"]
         found = await self._store.find_request(request_id)
         only = await self._access.reach(request)
-        if found is not None and (only is None or (found.key if only.group == "key" else found.team) in only.names):
+        if found is not None and (only is None or only.has(found.key, found.team)):
             if isinstance(found, Record):
                 return shown({"call": call_members(call_row(found, "")), "refusal": None})
             return shown({"call": None, "refusal": refusal_members(found)})

@@ -84,7 +84,7 @@ class ReportEndpoints:
         if label_in(groups) is not None:
             portions_of_keys = reports.usage_portions(stored_groups(groups), since, until, only, where)
             of_keys = [row async for some in portions_of_keys for row in some]
-            labels = await self._access.registry.labels_of({row["key"] for row in of_keys})
+            labels = await self._access.registry.labels_of({row["key"] for row in of_keys}, request[SCOPE].covers)
             labelled = await asyncio.to_thread(by_label, groups, of_keys, labels)
             if shape == "csv":
                 return csv_response(await asyncio.to_thread(format_csv, groups, labelled))

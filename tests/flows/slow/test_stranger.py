@@ -27,12 +27,16 @@ from tests.fakes import responses_api as api
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import ok_json
 from tests.flows.client import Answer
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, key, model, run, settings
+from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, model, run, settings
+
+from .test_reload import change
 
 MARK = "zz-private"
 NUMBERS = ("7919", "15838", "23757", "31676", "31718")
 """Tokens of one to four calls of the rival team, and of all."""
 RIVALS = ("rival", "rival-file", "rival-one")
+GONE, MOVED, LEFT, REFUSED = "gone-file", "moved-in", "moved-out", "refused-only"
+"""Keys that the other team had, has got, and of which it has refusals alone. Their names are no secret."""
 LEAD_TOKEN = "lead-token-0123456789"
 METRICS_TOKEN = "metrics-token-0123456789"
 SESSION_KEY = b"0123456789abcdef0123456789abcdef"
@@ -54,6 +58,8 @@ class World(NamedTuple):
     request_ids: list[str]
     response_id: str
     cursors: list[str]
+    left_response_id: str
+    """Of a key that the team of the stranger has now."""
 
 
 def config(upstream: str, store: str) -> dict[str, Any]:
@@ -79,6 +85,7 @@ def config(upstream: str, store: str) -> dict[str, Any]:
         keys=[
             key("ours-file", team="ours", models=[COMPLETIONS, "own-responses"]),
             key("rival-file", quotas=[{"tokens": 1_000_000, "per": "day"}], **rival),
+            key(GONE, **rival),
         ],
         teams={
             "ours": {"quotas": [{"tokens": 500_000, "per": "day"}]},
@@ -120,10 +127,47 @@ def world(gateways: StartsGateways, theatre: Stage, tmp_path_factory: pytest.Tem
         made = houses[0].post("/v1/responses", {"model": RESPONSES, "input": "Hi", "store": True}, key="rival-file")
         assert made.json["id"] == response_id
         theatre.play(always=ok_json(api.response([api.message("Hi")])))
+        left = move_keys(houses, theatre)
         cursors = []
         for name in ("calls?limit=1", "refusals?limit=1", "usage?limit=1&group_by=team,key", "keys?limit=1"):
             cursors += [str(houses[0].admin(name).json["next"])]
-        yield World(houses, [*ids, refused, made.id], response_id, cursors)
+        yield World(houses, [*ids, refused, made.id], response_id, cursors, left)
+
+
+def move_keys(houses: list[Gateway], theatre: Stage) -> str:
+    """A key of the other team comes, one of the own team goes, one leaves the file; each was used before. Returns the
+    id of a response that the key that comes has kept."""
+    rival = {"team": "rival", "models": [f"{MARK}-*"], "labels": {"cost-center": f"{MARK}-label"}}
+    secrets = {}
+    for name, more in ((MOVED, rival), (REFUSED, rival), (LEFT, {"team": "ours"})):
+        made = operator(houses[0], "POST", "keys", {"id": name, **more})
+        assert made.status == 201, made
+        secrets[name] = {"Authorization": f"Bearer {made.json['secret']}"}
+    response_id = f"resp_{15838:048x}"
+    theatre.play(ok_json(api.response([api.message(MARK)], id=response_id)))
+    body = {"model": RESPONSES, "input": MARK, "store": True, "user": f"{MARK}-user"}
+    assert houses[0].post("/v1/responses", body, key=None, headers=secrets[MOVED]).status == 200
+    unknown = {"model": f"{MARK}-nowhere", "prompt": "x"}
+    for name in (MOVED, REFUSED):
+        assert houses[0].post("/v1/completions", unknown, key=None, headers=secrets[name]).status == 404
+    theatre.play(
+        always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 7900, "completion_tokens": 19}})
+    )
+    call = {"model": PRIVATE_MODEL, "prompt": MARK, "user": f"{MARK}-user"}
+    assert houses[0].post("/v1/completions", call, key=GONE).status == 200
+    theatre.play(always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}))
+    call = {"model": COMPLETIONS, "prompt": "x"}
+    assert houses[0].post("/v1/completions", call, key=None, headers=secrets[LEFT]).status == 200
+    eventually(lambda: houses[0].usage(group_by="key", key=LEFT) or False)
+    changes: tuple[tuple[str, Mapping[str, Any]], ...] = (
+        (MOVED, {"team": "ours", "models": ["*"], "labels": {}}),
+        (LEFT, {"team": "rival", "labels": {"cost-center": f"{MARK}-label"}}),
+    )
+    for name, wanted in changes:
+        assert operator(houses[0], "PATCH", f"keys/{name}", wanted).status == 200
+    for house in houses:
+        change(house, keys=[each for each in house.config["keys"] if each["id"] != GONE])
+    return response_id
 
 
 def house_refuses(house: Gateway) -> str:
@@ -270,7 +314,7 @@ def test_every_grouping_has_the_own_rows_alone(world: World) -> None:
                 for answer in try_all(world, "GET", f"/admin/api/{path}?{asked}{more}"):
                     if answer.status == 200 and path == "usage" and not (one or two or more):
                         totals.add(answer.json["data"][0]["requests"])
-    assert totals == {2}
+    assert totals == {3}
 
 
 def test_no_path_leads_to_an_object_of_another_team(world: World) -> None:
@@ -379,6 +423,66 @@ def test_a_key_with_the_owner_of_a_rival_reads_nothing_of_hers(world: World) -> 
             assert "rival" not in text.replace("rival-file", ""), (path, text)
     for at, house in enumerate(world.houses):
         assert operator(house, "POST", f"keys/borrowed-{at}/delete").status == 200
+
+
+def test_no_id_that_was_used_is_made_again(world: World) -> None:
+    """A new key of such an id would read what the former one has left."""
+    for house, by in itertools.product(world.houses, WAYS):
+        made = house.send("POST", "/admin/api/keys", {"id": GONE}, key=None, headers=as_lead(by))
+        assert (made.status, made.error["code"]) == (409, "id_was_used")
+        made = house.send("POST", "/admin/api/keys", {"id": REFUSED}, key=None, headers=as_lead(by))
+        assert (made.status, made.error["code"]) == (409, "already_exists")
+        gone = operator(house, "POST", f"keys/{REFUSED}/delete")
+        assert (gone.status, gone.error["code"]) == (409, "key_was_used")
+    env = {**os.environ, "GATEWAY_URL": world.houses[0].url, "GATEWAY_TOKEN": LEAD_TOKEN}
+    ended = run("keys", "create", "--id", GONE, env=env)
+    assert (ended.returncode, "There was a key" in ended.stderr) == (1, True), ended
+
+
+def test_a_key_that_has_come_brings_nothing_along(world: World) -> None:
+    rotated = world.houses[0].send("POST", f"/admin/api/keys/{MOVED}/rotate", {}, key=None, headers=as_lead("token"))
+    assert rotated.status == 200
+    headers = {"Authorization": f"Bearer {rotated.json['secret']}"}
+    for house in world.houses:
+        for path in (
+            "usage",
+            "usage?group_by=team,key,user,model",
+            "usage?group_by=label:cost-center",
+            "usage?format=csv",
+            "calls",
+            "calls?format=csv",
+            f"calls?key={MOVED}",
+            f"usage?key={MOVED}&group_by=user",
+            "refusals",
+            "latency?group_by=model",
+            "keys",
+            "quotas",
+        ):
+            for who in (headers, as_lead("session")):
+                told = house.send("GET", f"/admin/api/{path}", key=None, headers=who)
+                assert told.status == 200, (path, told)
+                check_answer(told, "", path)
+        for method, rest in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel"), ("DELETE", "")):
+            path = f"/v1/responses/{world.left_response_id}{rest}"
+            foreign = house.send(method, path, key=None, headers=headers)
+            unknown = house.send(method, f"/v1/responses/resp_{8:048x}{rest}", key=None, headers=headers)
+            assert (foreign.status, foreign.error["code"]) == (unknown.status, unknown.error["code"]) == (404, None)
+        body = {"model": RESPONSES, "input": "Hi", "previous_response_id": world.left_response_id}
+        assert house.post("/v1/responses", body, key=None, headers=headers).status == 404
+
+
+def test_labels_of_a_key_that_has_left_are_not_shown(world: World) -> None:
+    for answer in try_all(world, "GET", "/admin/api/usage?group_by=label:cost-center"):
+        assert answer.status == 200
+    assert MARK in operator(world.houses[0], "GET", "usage?group_by=label:cost-center").body.decode()
+
+
+def test_no_key_gets_before_those_of_other_teams(world: World) -> None:
+    for name, value in (("priority", "interactive"), ("weight", 1000), ("max_wait_s", 600)):
+        for answer in try_all(world, "PATCH", "/admin/api/keys/ours-one", {name: value}):
+            assert (answer.status, answer.error["param"]) == (403, name)
+        for answer in try_all(world, "POST", "/admin/api/keys", {"id": "climber", name: value}):
+            assert (answer.status, answer.error["param"]) == (403, name)
 
 
 def test_a_response_of_another_key_is_not_there(world: World) -> None:
