@@ -44,6 +44,7 @@ def test_of_the_names_that_were_asked_for_none_is_missing() -> None:
         "GatewayDown", "GatewayErrorRate", "GatewaySlowFirstToken", "GatewayWorkersDie", "GatewayReloadRefused",
         "GatewayUpstreamIll", "GatewayStoreAway", "GatewayJournalGrows", "GatewayUsageUnknown",
         "GatewayEstimateShareHigh", "GatewayQuotaNearlySpent",
+        "GatewayChangesLost", "GatewayChangesRestored", "GatewayUsageImplausible",
     }  # fmt: skip
 
 
