@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from .faults import ConfigError, ConfigFault, format_faults, printable
 from .model_names import compiled, is_pattern
-from .rates import spell_usd
+from .rates import spell_usd, variant_of
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
@@ -80,6 +80,11 @@ ROWS: Mapping[str, tuple[str, int]] = {
 
 VARIANT_KEYS = frozenset({"service_tier", "processing", "speed"})
 """What the table calls the members of an answer that name a variant."""
+
+REGIONS: Mapping[str, Mapping[str, Decimal]] = {"anthropic": {"us": Decimal("1.1")}}
+"""By what a provider multiplies its prices of tokens for inference in a region (platform.claude.com, "Data residency"),
+which the table leaves out. It is so for the models that have variants in the table."""
+_OF_TOKENS = frozenset({"input", "output", "cached_input", "cache_write", "cache_write_1h"})
 
 MINIMUM_CHARGE = frozenset({("groq", "whisper-large-v3"), ("groq", "whisper-large-v3-turbo")})
 """Models of which each call costs at least ten seconds: rows cannot say that."""
@@ -143,8 +148,12 @@ class PriceTable:
         # As the package does it: variants are those of the provider itself, not of one that it resells.
         has_variants = any(found is each for each in found_at.models)
         days = self._days(found)
-        document = self._price_on(self._today, found, has_variants)
-        later = [{"starts": day.isoformat(), **self._price_on(day, found, has_variants)} for day in days]
+        regions = REGIONS.get(found_at.id, {})
+        document = _in_regions(self._price_on(self._today, found, has_variants), regions)
+        later = [
+            {"starts": day.isoformat(), **_in_regions(self._price_on(day, found, has_variants), regions)}
+            for day in days
+        ]  # fmt: skip
         if not any(row in document for row, _ in ROWS.values()):
             return Unpriced(f"the table counts {found.id} of {provider} in units that the gateway does not count")
         document |= {"later": later} if later else {}
@@ -183,6 +192,28 @@ class PriceTable:
         if "claude" in model.id:
             document["cache_write_on_request"] = True
         return document
+
+
+def _in_regions(document: dict[str, Any], factors: Mapping[str, Decimal]) -> dict[str, Any]:
+    """A price with the variants of these regions."""
+    variants = document.get("variants")
+    if not variants or not factors:
+        return document
+    services = [("", document), *variants.items()]
+    found = {
+        variant_of(service, region): _multiplied(rows, factor)
+        for region, factor in factors.items()
+        for service, rows in services
+    }
+    return document | {"variants": variants | found}
+
+
+def _multiplied(rows: Mapping[str, Any], factor: Decimal) -> dict[str, Any]:
+    """The rows of tokens, times this."""
+    found: dict[str, Any] = {row: spell_usd(Decimal(usd) * factor) for row, usd in rows.items() if row in _OF_TOKENS}
+    if tiers := rows.get("tiers"):
+        found["tiers"] = [{"above": tier["above"], **_multiplied(tier, factor)} for tier in tiers]
+    return found
 
 
 def _read(text: str) -> tuple[str, DataSnapshot]:

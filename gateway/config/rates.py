@@ -69,9 +69,25 @@ TABLE_DEFAULTS: Mapping[str, str] = {
 }  # fmt: skip
 """The same for prices of a table: it has a row for each part that costs something else than its whole."""
 
-DEAR_OR_CHEAP = frozenset({"batch", "fast", "flex", "priority", "ultrafast"})
-"""What answers call a service that has prices of its own at the providers that offer it. Every other name is taken for
-the standard service, because upstreams have many names for that."""
+DEAR_OR_CHEAP = frozenset({"batch", "fast", "flex", "priority", "ultrafast", "us"})
+"""What answers call a service, or a region, that has prices of its own at the providers that offer it. Every other name
+is taken for the standard service, because upstreams have many names for that."""
+
+ANYWHERE = frozenset({"", "global", "not_available"})
+"""What answers of Anthropic call no particular region."""
+
+
+def variant_of(service: str, region: object) -> str:
+    """The variant of a service in a region: `us`, `fast-us`."""
+    if not isinstance(region, str) or region in ANYWHERE:
+        return service
+    return f"{service}-{region}" if service in DEAR_OR_CHEAP else region
+
+
+def has_own_price(variant: str) -> bool:
+    """Whether the standard price is wrong for this variant at the providers that offer it."""
+    return not DEAR_OR_CHEAP.isdisjoint(variant.split("-"))
+
 
 Rates = Mapping[str, int]
 """By unit."""

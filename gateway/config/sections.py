@@ -1038,7 +1038,7 @@ class Rows(Section):
     search_units_per_1000: Usd | None = None
     """USD per thousand search units of a rerank."""
     container: Usd | None = None
-    """USD per container that the upstream starts."""
+    """USD per container that an answer names; providers bill them by minute, so the usage is estimated."""
     image: Usd | None = None
     """USD per generated image."""
     call: Usd | None = None

@@ -10,6 +10,7 @@
 3. `iterations` lists the runs of models inside one call. Compactions are not in the counts at the top (anthropic-sdk,
    BetaUsage), so each count is the sum over the list, if that is more. Each run is then a part of the usage, with the
    `model` that it names, because each has the price of its model and of its own length.
+4. `fallback_credit` says that a retry was billed less than its counts, not by how much: the usage is an estimate.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway import units
+from gateway.config.rates import variant_of
 from gateway.records import Usage
 
 TEXT = re.compile(rb'"(?:text|thinking|partial_json|name)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
@@ -59,6 +61,8 @@ def reported(report: Any) -> Usage | None:
         top = (summed if summed.prompt > top.prompt else top)._replace(output=output, thinking=thinking)
     searches = _detail(report.get("server_tool_use"), "web_search_requests")
     usage = _usage(top, searches, _service(report))
+    if report.get("fallback_credit"):
+        usage = usage._replace(source="estimated")
     return usage if len(runs) < 2 else _with_parts(usage, runs, searches)
 
 
@@ -96,9 +100,9 @@ def _model(run: Mapping[str, Any]) -> str:
 
 
 def _service(report: Mapping[str, Any]) -> str:
-    """What the answer calls the service that is billed: `speed` has prices of its own, and so has `service_tier`."""
+    """What the answer calls the service that is billed: of `speed`, `service_tier` and `inference_geo`."""
     tier = "fast" if report.get("speed") == "fast" else report.get("service_tier")
-    return tier if isinstance(tier, str) else ""
+    return variant_of(tier if isinstance(tier, str) else "", report.get("inference_geo"))
 
 
 def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 Sources: openai-python 3.54.0, `types/responses/response_usage.py` and `response.py`. `tool_usage` stands beside `usage`
 and may be missing or incomplete. Searches and containers are counted in `output` where it does not have them.
+
+A container makes the usage an estimate: OpenAI bills it by minute and memory since June 2026, which no answer reports,
+several answers may use one container, and one that was made and not used is in no answer.
 """
 
 from __future__ import annotations
@@ -60,11 +63,11 @@ def usage_of(used: Used) -> Usage | None:
 
 
 def _tools(used: Used) -> tuple[dict[str, int], bool]:
-    """Units of the hosted tools, and whether some are counted in the output although the upstream reports them."""
+    """Units of the hosted tools, and whether some are not what the upstream bills."""
     told = used.tool_usage if isinstance(used.tool_usage, dict) else {}
     found = {"file_searches": used.items.get("file_search_call", 0)}
     found["containers"] = len(used.containers) or int(used.items.get("code_interpreter_call", 0) > 0)
-    is_estimate = False
+    is_estimate = found["containers"] > 0
     for name, item, read in _REPORTED:
         amounts = read(told.get(name))
         if amounts is None:

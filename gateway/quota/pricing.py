@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gateway import units
 from gateway.config import NUSD, Price
-from gateway.config.rates import DEAR_OR_CHEAP, SCALE, Rates, Tier, Tiers
+from gateway.config.rates import SCALE, Rates, Tier, Tiers, has_own_price
 from gateway.records import Usage
 
 MAX_NUSD = 2**53 - 1
@@ -84,7 +84,7 @@ def _tiers(price: Price, variant: str, time: float) -> Tiers | None:
     variants = price.plan.at(time)
     if variant in variants:
         return variants[variant]
-    return None if variant in DEAR_OR_CHEAP and len(variants) > 1 else variants[""]
+    return None if len(variants) > 1 and has_own_price(variant) else variants[""]
 
 
 def _tier(tiers: Tiers, prompt_tokens: int) -> Tier:

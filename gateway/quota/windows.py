@@ -25,6 +25,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gateway.config import Price, Quota, Team
+from gateway.config.rates import variant_of
 from gateway.errors import InvalidRequest, ModelNotPriced
 from gateway.records import (
     UPSTREAM,
@@ -267,8 +268,7 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
         return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
     params, members = call.params, call.params.document.members
     variant = "fast" if members.get("speed") == "fast" else params.variant or members.get("service_tier")
-    if not isinstance(variant, str):
-        variant = ""
+    variant = variant_of(variant if isinstance(variant, str) else "", members.get("inference_geo"))
     return pricing.most_nusd(
         price, prompt_tokens, output_tokens, call.started, variant, lambda unit: _may_use(call, price, unit),
         params.units,

@@ -30,10 +30,11 @@ from gateway.config.price_table import (
     provider_of,
     with_table_prices,
 )
+from gateway.config.rates import variant_of
 from gateway.config.source import Source
 from gateway.quota.pricing import cost_nusd, read_price, spelling
 from gateway.records import Usage
-from gateway.units import UNITS, counts
+from gateway.units import UNITS, counts, total
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 TABLE = PriceTable(NOW)
@@ -323,7 +324,7 @@ def test_our_cost_is_theirs_to_a_billionth(provider: str, name: str) -> None:
     choose = random.Random(f"{provider}/{name}")
     price = Price.model_validate(TABLE.find(provider, name))
     at, model = found(provider, name)
-    variants = ["", "default", *price.variants]
+    variants = ["", "default", *[name for name in price.variants if "us" not in name.split("-")]]
     known = 0
     for _ in range(USAGES_OF_EACH):
         moment = datetime.fromisoformat(choose.choice(MOMENTS)).replace(tzinfo=UTC)
@@ -341,6 +342,23 @@ def test_our_cost_is_theirs_to_a_billionth(provider: str, name: str) -> None:
         assert ours is not None, (used, charged)
         assert 0 <= ours - calculated.total_price * 10**9 < 1, (used, charged, ours, calculated.total_price)
     assert known or price.input is None
+
+
+def test_tokens_of_a_region_cost_more_at_anthropic() -> None:
+    """platform.claude.com, "Data residency": 1.1 times, on tokens alone, since Claude Opus 4.6."""
+    price = Price.model_validate(TABLE.find("anthropic", "claude-opus-5"))
+    tokens = Usage(1_000_000, 1_000_000, 100_000, more=counts({"cache_write": 200_000, "cache_write_1h": 50_000}))
+    searched = tokens._replace(more=total([tokens.more, counts({"web_searches": 1000})]))
+    for service in ("", "batch", "fast"):
+        region = variant_of(service, "us")
+        usual, dearer = (cost_nusd(price, tokens._replace(variant=name)) for name in (service, region))
+        assert usual is not None
+        assert dearer is not None
+        assert dearer * 10 == usual * 11
+        assert cost_nusd(price, searched._replace(variant=region)) == dearer + 10 * 10**9
+    old = Price.model_validate(TABLE.find("anthropic", "claude-3-7-sonnet-latest"))
+    assert cost_nusd(old, tokens._replace(variant="us")) == cost_nusd(old, tokens)
+    assert not [name for name in Price.model_validate(TABLE.find("openai", "gpt-5")).variants if "us" in name]
 
 
 def test_a_minimum_charge_is_unknown() -> None:

@@ -452,8 +452,23 @@ def priced(gateways: StartsGateways, theatre: Stage) -> Gateway:
             routes=[{"upstream": "main", "model": "claude-haiku-4-5"}], price={"input": 1, "output": 5}
         ),
     }
+    models["regional"] = messages_model(
+        price={"input": 5, "output": 25, "variants": {"us": {"input": 5.5, "output": 27.5}}}
+    )
     keys = [key("alice"), key("poor", quotas=[{"usd": 0.05, "per": "month"}])]
     return gateways(house_settings(theatre.url, models=models, keys=keys))
+
+
+def test_a_region_has_its_price(priced: Gateway, upstream: Stage) -> None:
+    usage = {"input_tokens": 1000, "output_tokens": 100, "service_tier": "standard"}
+    for region, cost in (("us", 0.00825), ("global", 0.0075)):
+        upstream.play(ok_json(MESSAGE | {"usage": usage | {"inference_geo": region}}))
+        call = priced.call(post(priced, model="regional").id)
+        assert (call["cost_usd"], call["usage_source"]) == (pytest.approx(cost), "reported")
+    # It is reserved where the request asks for it.
+    upstream.play(ok_json(MESSAGE))
+    assert post(priced, who="poor", model="regional", max_tokens=1900, inference_geo="us").status == 400
+    assert post(priced, who="poor", model="regional", max_tokens=1900).status == 200
 
 
 # --------------------------------------------------------------------------------------------------------- count_tokens
