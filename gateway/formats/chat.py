@@ -35,7 +35,7 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
 
 
 def _scan(asked: ScanInput) -> StreamScan:
-    return StreamScan(**asked._asdict())
+    return StreamScan.of(asked, is_chat=True)
 
 
 CHAT = Format(

@@ -58,7 +58,7 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
 
 
 def _scan(asked: ScanInput) -> StreamScan:
-    return StreamScan(**asked._asdict(), is_chat=False)
+    return StreamScan.of(asked, is_chat=False)
 
 
 COMPLETIONS = Format(

@@ -21,7 +21,7 @@ from gateway.errors import InvalidRequest
 
 from . import reported_usage, sse, token_rule
 from .event_scan import EventScan
-from .format import AllowsReport, allow_any
+from .format import AllowsReport, ScanInput, allow_any
 
 _MATTERS = re.compile(rb'"finish_reason"\s*:\s*"(?!")|"usage"\s*:\s*(?!\s|null)|"error"\s*:\s*(?!\s|null)')
 _NAMES_MODEL = re.compile(rb'"model"\s*:\s*"')
@@ -53,6 +53,14 @@ class StreamScan(EventScan):
         self._is_chat = is_chat
         self._tail = b""
         self.finished: set[int] = set()
+
+    @classmethod
+    def of(cls, asked: ScanInput, *, is_chat: bool) -> StreamScan:
+        """Of the answer to this request."""
+        return cls(
+            choices=asked.choices, shows_usage=asked.shows_usage, count_texts=asked.count_texts, is_chat=is_chat,
+            clean=asked.clean, allows=asked.allows,
+        )  # fmt: skip
 
     @property
     def last(self) -> bytes:
