@@ -31,11 +31,14 @@ def shared_windows(terms: LimitTable, now: float) -> Iterator[Owned]:
 
 def own_windows(terms: LimitTable, keys: Iterable[Key], now: float) -> Iterator[Owned]:
     """Those of these keys."""
-    for key in keys:
-        own = f"key:{key.id}"
-        for term in terms.of(key):
-            if term.scope == own:
-                yield Owned(term.window(now), key.id, key.team)
+    return (owned for key in keys for owned in binding_windows(terms, key, now) if owned.key is not None)
+
+
+def binding_windows(terms: LimitTable, key: Key, now: float) -> Iterator[Owned]:
+    """Those of a key, of its team and of the gateway."""
+    owners = {f"key:{key.id}": (key.id, key.team), f"team:{key.team}": (None, key.team)}
+    for term in terms.of(key):
+        yield Owned(term.window(now), *owners.get(term.scope, (None, None)))
 
 
 def row(status: WindowStatus, now: float) -> dict[str, Any]:

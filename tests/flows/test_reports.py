@@ -317,6 +317,19 @@ def test_quotas_of_one_key_or_one_team(house: Gateway, upstream: Stage) -> None:
     assert quotas(house, key="reader") == quotas(house, key="x") == quotas(house, team="bound") == []
 
 
+def test_every_window_that_binds_a_key(house: Gateway, upstream: Stage) -> None:
+    rows = quotas(house, key="bound", binding="true")
+    told = house.get("/v1/key", key="bound").json["quotas"]
+    assert spelt(rows) == spelt(told)
+    owners = {row["scope"]: (row["key"], row["team"]) for row in rows}
+    assert owners == {"key:bound": ("bound", "crew"), "team:crew": (None, "crew"), "gateway": (None, None)}
+    assert [row["enforced"] for row in quotas(house, key="shadow", binding="true")] == [False, False]
+    assert quotas(house, key="x", binding="true") == []
+    for refused in ({"binding": "true"}, {"binding": "false", "key": "bound"}):
+        answer = house.admin("quotas", **refused)
+        assert (answer.status, answer.json["error"]["param"]) == (400, "binding")
+
+
 def test_a_key_and_its_operator_see_the_same(house: Gateway, upstream: Stage) -> None:
     own = house.get("/v1/key", key="shadow").json["quotas"]
     operators = [row for row in quotas(house) if row["scope"] in ("key:shadow", "gateway")]

@@ -131,6 +131,8 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
                           "the windows of the gateway and of teams, too.", **_LIMIT),
         in_query("after", "Only windows of keys behind this id: `next` of the page before.", type="string"),
         in_query("key", "Only those of the key with this id.", type="string"),
+        in_query("binding", "With `key`: also those of its team and of the gateway, which bind it, too.", type="string",
+                 enum=["true"]),
         in_query("team", "Only those of this team and its keys.", type="string"),
     ),
     ("GET", "/admin/api/upstreams"): _reading("How each upstream is doing, over all workers.", "Upstreams"),

@@ -147,9 +147,13 @@ class ReportEndpoints:
         return await page_of(map(call_members, calls), follows)
 
     async def list_quotas(self, request: web.Request) -> web.StreamResponse:
-        """Every window and its state: `key=ID`, `team=NAME` (its own, and those of its keys); all of them, or a page:
-        `limit=100&after=KEY`."""
+        """Every window and its state: `key=ID` (with `binding=true` also those of its team and of the gateway),
+        `team=NAME` (its own, and those of its keys); all of them, or a page: `limit=100&after=KEY`."""
         query, parts = request.query, parts_of(request)
+        if "binding" in query:
+            if query["binding"] != "true" or "key" not in query:
+                raise bad("binding", "expected true, together with 'key'")
+            return await whole_list(request, self._binding(parts, query["key"], request[SCOPE]))
         wanted = {name: query[name] for name in ("key", "team") if name in query}
         limit, after = limit_of(query), query.get("after", "")
         if limit is None and not after:
@@ -165,6 +169,16 @@ class ReportEndpoints:
                     keys.append(row["key"])
                 rows.append(row)
         return await page_of(rows, None)
+
+    async def _binding(self, parts: Services, key_id: str, scope: Scope) -> AsyncIterator[list[dict[str, Any]]]:
+        """The rows of all windows that bind this key."""
+        terms, now = parts.key_cache.terms, time.time()
+        async for keys in self._access.registry.every_key(key_id, is_meant=scope.covers):
+            for key in keys:
+                async for rows in _states(
+                    parts.accounting.ledger, [*window_status.binding_windows(terms, key, now)], now
+                ):
+                    yield rows
 
     async def _windows(
         self, parts: Services, wanted: Mapping[str, str], after: str, scope: Scope

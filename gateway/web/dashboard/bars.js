@@ -6,6 +6,8 @@ import { spentAt } from "./spending.js";
 
 const NEARLY = 0.8;
 
+export const isSpent = (row) => row.enforced && fullness(row) >= 1;
+
 /** The used share of a window, from 0; over 1 if it is not enforced, or if the limit was lowered. */
 export const fullness = (row) => (row.limit ? (row.used + row.reserved) / row.limit : 1);
 
@@ -23,7 +25,7 @@ export function freeAgain(row) {
 }
 
 /** When it will be spent, where that is before its end. */
-function expected(row) {
+export function expected(row) {
   const at = spentAt(row);
   if (!at) return null;
   const title = `At the pace since this ${row.per} began: ${moment(at.getTime() / 1000)} UTC`;

@@ -65,8 +65,7 @@ function refusals(id, sample, windows) {
   const now = full
     ? "A full bar below says what is in the way now."
     : mine.some((row) => row.status === 429)
-      ? "No limit is full now: a rate has refilled since, or what was in the way were reservations of running calls, " +
-        "a team’s quota or the gateway’s."
+      ? "No limit is full now: a rate has refilled since, or reservations of running calls were in the way."
       : "";
   return h(
     "p",
@@ -74,6 +73,19 @@ function refusals(id, sample, windows) {
     h("b", null, `Refused since the gateway started: ${often}. `),
     now,
   );
+}
+
+/** The windows of a key, and those of its team and of the gateway. */
+function limits(id, windows, actions) {
+  const [own, shared] = [windows.filter((row) => row.key === id), windows.filter((row) => row.key !== id)];
+  const bars = (rows, actionsOf) => h("div", { class: "quotas" }, rows.map((row) => quotaBar(row, actionsOf(row))));
+  return [
+    own.length ? bars(own, actions) : h("p", { class: "note" }, "This key has no limits of its own."),
+    [...Map.groupBy(shared, (row) => row.scope).values()].map((rows) => [
+      h("h3", null, rows[0].team ? ["Shared by the team ", teamLink(rows[0].team)] : "Shared by the whole gateway"),
+      bars(rows, () => []),
+    ]),
+  ];
 }
 
 /** Open a key by its id; closing leads back to the list. */
@@ -93,7 +105,7 @@ export function openKey(id, context, changed) {
       async () => {
         const [key, { data: windows }] = await Promise.all([
           get(keyPath(id), null, both),
-          get("quotas", { key: id }, both),
+          get("quotas", { key: id, binding: "true" }, both),
         ]);
         const redo = () => {
           look();
@@ -111,17 +123,7 @@ export function openKey(id, context, changed) {
               }[key.status] ?? "This key has expired: calls with it get 401.",
             ),
           refusals(id, feed.last, windows),
-          windows.length
-            ? h(
-                "div",
-                { class: "quotas" },
-                windows.map((row) => quotaBar(row, windowActions(row, redo, can))),
-              )
-            : h(
-                "p",
-                { class: "note" },
-                "This key has no limits of its own; those of its team and of the gateway bind it all the same.",
-              ),
+          limits(id, windows, (row) => windowActions(row, redo, can)),
           factsOf(key),
         );
         refill(

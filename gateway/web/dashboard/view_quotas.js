@@ -1,7 +1,7 @@
 // Every limit as a bar: the gateway's, the teams', the keys'; the fullest first.
 
 import { get } from "./api.js";
-import { freeAgain, fullness, quotaBar } from "./bars.js";
+import { expected, freeAgain, fullness, isSpent, quotaBar } from "./bars.js";
 import { fill, h, refill } from "./dom.js";
 import { teamLink } from "./facts.js";
 import { amount, count, many, percent, quotaName } from "./format.js";
@@ -27,6 +27,9 @@ const thin = (row) => {
   );
 };
 
+/** What a window belongs to, in words. */
+const ownerOf = (row) => (row.team ? `team ${row.team}` : "the whole gateway");
+
 const columns = (opener) => [
   {
     title: "Key",
@@ -38,7 +41,7 @@ const columns = (opener) => [
   {
     title: "Fullest quota",
     sort: quotaName,
-    show: (row) => [quotaName(row), !row.enforced && h("span", { class: "tag" }, "shadow"), opener(row)],
+    show: (row) => [quotaName(row), !row.enforced && h("span", { class: "tag" }, "shadow"), opener(row), blocked(row)],
   },
   { title: "How full", class: "wide", isNumber: false, sort: fullness, show: thin },
   { title: "Used", isNumber: true, sort: (row) => row.used, show: (row) => amount(row.unit, row.used) },
@@ -52,17 +55,33 @@ const columns = (opener) => [
   {
     title: "Free again",
     sort: (row) => row.reset_s,
-    show: (row) => h("span", { title: row.reset_at }, freeAgain(row)),
+    show: (row) => [h("span", { title: row.reset_at }, freeAgain(row)), expected(row) && [h("br"), expected(row)]],
   },
 ];
 
-/** The fullest window of each key, with the others as `others`. */
-function fullestOfEach(windows) {
+/** Which quotas of others keep a key from calling. */
+const blocked = ({ spent }) =>
+  spent.length > 0 && h("small", { class: "blocked bad" }, spent.map((row) => `${quotaName(row)} of ${ownerOf(row)}: spent`).join(", "));
+
+/** The fullest window of each key, with its other ones as `others`, and what is spent of its team and of the gateway, which
+ * also binds it, as `spent`. */
+function fullestOfEach(windows, shared) {
   const byKey = Map.groupBy(windows, (row) => row.key);
   return [...byKey.values()].map((rows) => {
     const [first, ...others] = rows.sort((one, other) => fullness(other) - fullness(one));
-    return { ...first, others };
+    const spent = shared.filter((row) => first.enforced && isSpent(row) && [null, first.team].includes(row.team));
+    return { ...first, others, spent };
   });
+}
+
+/** What is spent, in words. */
+function spentInWords(keys, shared) {
+  const full = keys.filter(isSpent).length;
+  const owners = [...new Set(shared.filter(isSpent).map(ownerOf))];
+  const named = owners.map((owner) => `one of ${owner}`);
+  if (!full && !named.length) return `None of ${many(keys.length + shared.length, "limit")} is spent.`;
+  const said = [full > 0 && `${count(full)} of ${many(keys.length, "limit")} of keys`, ...named].filter(Boolean);
+  return `Spent: ${said.join(", ")}. What needs more gets 429.`;
 }
 
 export function quotas(main, { can, signal }) {
@@ -93,9 +112,8 @@ export function quotas(main, { can, signal }) {
       signal,
       async () => {
         const { data } = await get("quotas", null, signal);
-        const owned = new Map();
-        for (const row of data)
-          if (!row.scope.startsWith("key:")) owned.set(row.scope, [...(owned.get(row.scope) ?? []), row]);
+        const [keys, shared] = [data.filter((row) => row.key !== null), data.filter((row) => row.key === null)];
+        const owned = Map.groupBy(shared, (row) => row.scope);
         const scopes = [...owned.keys()].sort((one, other) =>
           one === "gateway" ? -1 : other === "gateway" ? 1 : one < other ? -1 : 1,
         );
@@ -114,14 +132,7 @@ export function quotas(main, { can, signal }) {
             ),
           ),
         );
-        const keys = data.filter((row) => row.scope.startsWith("key:"));
-        const full = keys.filter((row) => row.enforced && fullness(row) >= 1).length;
-        fill(
-          note,
-          full
-            ? `${count(full)} of ${many(keys.length, "limit")} of keys ${full === 1 ? "is" : "are"} spent: what needs more gets 429.`
-            : `None of ${many(keys.length, "limit")} of keys is spent.`,
-        );
+        fill(note, spentInWords(keys, shared));
         if (!data.length)
           fill(
             place,
@@ -133,7 +144,7 @@ export function quotas(main, { can, signal }) {
         else {
           if (!place.contains(table.node)) fill(place, table.node);
           table.text = text;
-          table.show(fullestOfEach(keys));
+          table.show(fullestOfEach(keys, shared));
         }
       },
       look,

@@ -140,8 +140,8 @@ def test_the_page_of_one_has_the_numbers_of_the_reports(admin: Page, house: Gate
 
 def test_quotas_on_the_page_of_a_key(admin: Page, house: Gateway) -> None:
     admin.go("keys/alice")
-    for row in house.admin("quotas", key="alice").json["data"]:
-        bar = f"dialog .quota[data-unit={row['unit']}]"
+    for row in house.admin("quotas", key="alice", binding="true").json["data"]:
+        bar = f"dialog .quota[data-scope='{row['scope']}'][data-unit={row['unit']}]"
         admin.see(bar)
         wanted = [row["used"], row["limit"], *([row["reserved"]] if row["reserved"] else [])]
         admin.until(
@@ -321,7 +321,7 @@ def test_how_full_quotas_are(admin: Page, house: Gateway) -> None:
         assert row["How full"] == percent(fullest[f"key:{row['Key']}"], 1)
     of_keys = [row for row in rows if row["scope"].startswith("key:")]
     full = [row for row in of_keys if row["enforced"] and row["used"] + row["reserved"] >= row["limit"]]
-    assert admin.text("main .note").startswith(f"{len(full)} of {len(of_keys)} limits")
+    assert admin.text("main .note").startswith(f"Spent: {len(full)} of {len(of_keys)} limits of keys")
 
 
 UNCOVERED = """

@@ -163,7 +163,7 @@ def test_what_a_running_call_has_reserved_is_drawn(admin: Page, house: Gateway, 
     upstream.play(stalled_stream([]))
     with house.stream("alice", max_tokens=4000):
         admin.go("keys/alice")
-        bar = "dialog .quota[data-unit=usd]"
+        bar = "dialog .quota[data-scope^=key][data-unit=usd]"
         admin.see(bar, " reserved")
         (row,) = [row for row in house.admin("quotas", key="alice").json["data"] if row["unit"] == "usd"]
         width = admin.run(f"return document.querySelector('{bar} .reserved').getBoundingClientRect().width")

@@ -1,0 +1,63 @@
+"""What is left of a key whose team has spent its quota: the pages say what refuses its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from selenium import webdriver
+
+from tests.browser.chromium import Page
+from tests.browser.conftest import check_requests
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import ok_json
+from tests.flows.house import ADMIN_TOKEN, Gateway, key, settings
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
+    """The team of ada has spent its quota; ada and the other team have not."""
+    keys = [
+        key("ada", team="research", quotas=[{"requests": 100, "per": "day"}]),
+        key("shade", team="research", quotas=[{"requests": 100, "per": "day"}], on_exceeded="shadow"),
+        key("grace", team="sales", quotas=[{"requests": 100, "per": "day"}]),
+    ]
+    teams = {
+        "research": {"quotas": [{"requests": 1, "per": "month"}]},
+        "sales": {"quotas": [{"requests": 9, "per": "month"}]},
+    }
+    config = settings(
+        theatre.url, keys=keys, teams=teams, quotas=[{"requests": 1000, "per": "month"}], store={"url": store_url}
+    )
+    made = gateways(config)
+    with theatre.interlude(ok_json()):
+        assert [made.complete("ada").status for _ in range(2)] == [200, 429]
+    return made
+
+
+@pytest.fixture
+def admin(driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
+    page = Page(driver, house.url)
+    page.forget()
+    page.open(token=ADMIN_TOKEN)
+    yield page
+    check_requests(page)
+
+
+def test_a_key_shows_the_quotas_of_its_team_and_of_the_gateway(admin: Page, house: Gateway) -> None:
+    admin.go("keys/ada")
+    admin.see("dialog .quota.full[data-scope='team:research']", "spent")
+    admin.see("dialog .quota[data-scope='key:ada']", "99 left")
+    admin.see("dialog .quota[data-scope=gateway]")
+    admin.see("#why-refused", "A full bar below")
+    admin.see("dialog h3", "Shared by the team research")
+    assert len(admin.all("dialog .quota")) == len(house.admin("quotas", key="ada", binding="true").json["data"])
+
+
+def test_the_quotas_of_keys_say_what_their_team_has_spent(admin: Page) -> None:
+    admin.go("quotas")
+    admin.see("tr[data-name='key:ada'] .blocked", "requests per month of team research: spent")
+    for other in ("shade", "grace"):
+        admin.see(f"tr[data-name='key:{other}']")
+        assert not admin.all(f"tr[data-name='key:{other}'] .blocked")
+    assert admin.text("main .note") == "Spent: one of team research. What needs more gets 429."
