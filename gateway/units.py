@@ -90,15 +90,15 @@ def within(of: Counts, prompt: int, completion: int) -> Counts:
     return counts({name: min(count, limits.get(name, count)) for name, count in of})
 
 
-def spell(of: Counts) -> str:
+def format_counts(of: Counts) -> str:
     """The text form of records: `cache_write=100 web_searches=2`."""
     return " ".join([f"{name}={count}" for name, count in of])
 
 
-def read(spelling: str) -> Counts:
-    """What `spell` wrote. Raises `ValueError`."""
+def read(text: str) -> Counts:
+    """What `format_counts` wrote. Raises `ValueError`."""
     found = []
-    for each in spelling.split():
+    for each in text.split():
         name, _, count = each.partition("=")
         if not (name and count.isdecimal()):
             raise ValueError(f"not a count of a unit: {each!r}")

@@ -27,12 +27,12 @@ def test_a_sum_has_each_unit_once_and_forgets_none(parts: list[units.Counts]) ->
 
 @given(some)
 def test_formatting_and_parsing_agree(of: units.Counts) -> None:
-    assert units.read(units.spell(of)) == of
+    assert units.read(units.format_counts(of)) == of
 
 
 def test_spelling() -> None:
-    assert units.spell((("cache_write", 100), ("web_searches", 2))) == "cache_write=100 web_searches=2"
-    assert units.spell(()) == ""
+    assert units.format_counts((("cache_write", 100), ("web_searches", 2))) == "cache_write=100 web_searches=2"
+    assert units.format_counts(()) == ""
 
 
 @pytest.mark.parametrize("text", ["=1", "calls", "calls=", "calls=-1", "calls=1.5", "calls=x"])

@@ -24,7 +24,7 @@ def lost_record(call: Call, route: Route) -> Record:
     params = call.params
     usage = Usage(params.prompt_tokens, output, source="estimated", more=params.units, variant=params.variant)
     record = record_of(call, route, 0, usage, "lost")
-    if record.price is None or (call.model.price is not None and call.model.price.spelling is not None):
+    if record.price is None or (call.model.price is not None and call.model.price.record_text is not None):
         return record
     return record._replace(cost_nusd=windows.most_nusd(call, usage.prompt_tokens, output))
 
@@ -79,7 +79,7 @@ def record_of(
         truncated=is_truncated,
         client_request_id=call.client_request_id,
         cost_nusd=pricing.cost_nusd(price, usage, call.started, others),
-        price=None if price is None else price.spelling or pricing.spelling(price, usage, call.started),
+        price=None if price is None else price.record_text or pricing.record_text(price, usage, call.started),
         failed=failed,
         user=call.user,
         tags=call.tags,

@@ -57,7 +57,7 @@ class Webhook:
         except TimeoutError:
             return PostResult(None, f"no answer within {self._within_s:g} s")
         except Exception as error:
-            return PostResult(None, _spell(error))
+            return PostResult(None, _describe(error))
 
     async def _post(self, body: bytes) -> PostResult:
         if self._session is None:
@@ -87,7 +87,7 @@ class Webhook:
             await self._session.close()
 
 
-def _spell(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     match error:
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
             return "its certificate cannot be trusted, or TLS failed otherwise"

@@ -50,7 +50,7 @@ _EXPECTED: Mapping[str, str] = {
 def explain(error: ValidationError) -> InvalidRequest:
     """The first fault in the form that OpenAI uses. Fields are checked in the order of their schema."""
     detail = error.errors(include_url=False)[0]
-    path, kind, value, context = spell(detail["loc"]), detail["type"], detail["input"], detail.get("ctx", {})
+    path, kind, value, context = format_location(detail["loc"]), detail["type"], detail["input"], detail.get("ctx", {})
     tell = _TOLD.get(kind)
     if tell is not None and (kind != "literal_error" or isinstance(value, str)):
         return tell(path, value, context)
@@ -59,7 +59,7 @@ def explain(error: ValidationError) -> InvalidRequest:
     return wrong_value(path, "The API does not allow it.")
 
 
-def spell(location: tuple[str | int, ...]) -> str:
+def format_location(location: tuple[str | int, ...]) -> str:
     """A path in the body in OpenAI's form: `messages[0].role`. The arms of a union (`<...>`) are no level of it."""
     path = ""
     for part in location:

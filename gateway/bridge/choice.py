@@ -65,10 +65,10 @@ class _Logprobs:
         """The four lists for the tokens of one piece, which may be none."""
         lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for entry in _entries(logprobs):
-            spelt, probability = _token(entry), entry.get("logprob")
-            lists["tokens"].append(spelt)
+            text, probability = _token(entry), entry.get("logprob")
+            lists["tokens"].append(text)
             lists["token_logprobs"].append(probability)
-            lists["top_logprobs"].append(_top(entry, spelt, probability))
+            lists["top_logprobs"].append(_top(entry, text, probability))
             lists["text_offset"].append(self._prompt_characters + self.characters)
             self.characters += len(self._decoder.decode(_bytes(entry)))
         return lists
@@ -107,11 +107,11 @@ def _objects(given: Any) -> list[dict[str, Any]]:
     return listed
 
 
-def _top(entry: dict[str, Any], spelt: str, probability: Any) -> dict[str, Any]:
+def _top(entry: dict[str, Any], text: str, probability: Any) -> dict[str, Any]:
     top: dict[str, Any] = {}
     for other in _objects(entry.get("top_logprobs")):
         top.setdefault(_token(other), other.get("logprob"))  # they come with the likeliest first
-    top.setdefault(spelt, probability)
+    top.setdefault(text, probability)
     return top
 
 

@@ -97,7 +97,7 @@ def _about_prices(models: Mapping[str, Model], names: Iterable[str]) -> list[str
     ]
 
 
-def spell(shape: str, comparison: Comparison, export: Export) -> str:
+def format_comparison(shape: str, comparison: Comparison, export: Export) -> str:
     """The comparison as `table`, `csv` or `json`."""
     pairs = comparison.pairs
     if shape == "table":

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gateway.api import auth
 from gateway.config import Config, Model
 from gateway.quota.ledger_entry import encode
-from gateway.quota.pricing import cost_nusd, spelling
+from gateway.quota.pricing import cost_nusd, record_text
 from gateway.quota.windows import LimitTable
 from gateway.records import Claim, Record, Settlement, Usage
 from gateway.store import Batch, RefusalEntry, Settle, Store, open_store
@@ -137,7 +137,7 @@ def _with_trouble(record: Record, luck: float, extra: float) -> Record:
 
 def _priced(record: Record, model: Model) -> Record:
     price, usage = model.price, record.usage
-    return record._replace(cost_nusd=cost_nusd(price, usage, record.time), price=spelling(price, usage, record.time))
+    return record._replace(cost_nusd=cost_nusd(price, usage, record.time), price=record_text(price, usage, record.time))
 
 
 def refusals(now: float) -> list[RefusalEntry]:

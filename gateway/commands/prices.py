@@ -103,7 +103,7 @@ def _row(config: Config, name: str, model: Model, now: datetime) -> dict[str, An
     row: dict[str, Any] = {"model": name}
     if price is not None:
         rates = price.plan.at(now.timestamp())[""][0]
-        given = dict([part.split("=", 1) for part in rates.spelling.split()])
+        given = dict([part.split("=", 1) for part in rates.rates_text.split()])
         row |= {shown: float(given[shown]) if shown in given else None for shown in _SHOWN}
         row |= {"further": _further(price), "source": _source(model)}
     elif model.table_prices and is_pattern(name):
@@ -171,7 +171,7 @@ def _in_full(row: Mapping[str, Any], price: Price | None) -> Iterator[str]:
 def _tier_lines(title: str, tiers: Tiers) -> Iterator[str]:
     for tier in tiers:
         words = [title or "standard", *([f"prompts above {tier.above:,} tokens"] if tier.above else [])]
-        rows = [part for part in tier.spelling.split() if part.split("=")[0] in ROWS]
+        rows = [part for part in tier.rates_text.split() if part.split("=")[0] in ROWS]
         yield f"  {', '.join(words)}: " + ", ".join([part.replace("=", " ") for part in rows])
 
 

@@ -121,7 +121,7 @@ def _compared(args: argparse.Namespace, config: Config | RemoteGateway) -> tuple
         raise UsageError(*[f"{args.compare}: {fault}" for fault in error.faults]) from None
     question = compare.Question(export, upstreams, since, until)
     comparison = ask(config.store, lambda store: compare.ask(store, question, config.models))
-    return compare.spell(args.format, comparison, export), comparison.notes
+    return compare.format_comparison(args.format, comparison, export), comparison.notes
 
 
 def _days(args: argparse.Namespace) -> tuple[str | None, str | None]:

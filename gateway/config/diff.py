@@ -42,7 +42,7 @@ class SettingChange:
     what: str
 
     def __str__(self) -> str:
-        return f"{_spell_place(self.place)}: {self.what}"
+        return f"{_format_place(self.place)}: {self.what}"
 
     @property
     def needs_restart(self) -> bool:
@@ -52,7 +52,7 @@ class SettingChange:
     @property
     def path(self) -> str:
         """Where, as it is shown."""
-        return _spell_place(self.place)
+        return _format_place(self.place)
 
 
 def changes(
@@ -87,7 +87,7 @@ def _compare(one: Any, other: Any, place: Place, before: _Where, now: _Where, fo
         if is_section:  # and the other one is null
             found.append(SettingChange(place, "removed" if other is None else "added"))
         else:
-            found.append(SettingChange(place, _spell_change(one, other, place, before, now)))
+            found.append(SettingChange(place, _format_change(one, other, place, before, now)))
         return
     for name in dict.fromkeys([*ones, *others]):
         here = (*place, name)
@@ -113,20 +113,20 @@ def _members(value: Any) -> dict[str | int, tuple[str | int, Any]] | None:
     return None
 
 
-def _spell_change(one: Any, other: Any, place: Place, before: _Where, now: _Where) -> str:
+def _format_change(one: Any, other: Any, place: Place, before: _Where, now: _Where) -> str:
     is_secret = place[-1] in SECRET_FIELDS or _holds_secret(one) or _holds_secret(other)
     if is_secret or before[0].hides(before[1]) or now[0].hides(now[1]):
         return "(secret) changed"
-    return f"{_spell_value(one)} -> {_spell_value(other)}"
+    return f"{_format_value(one)} -> {_format_value(other)}"
 
 
 def _holds_secret(value: Any) -> bool:
     return isinstance(value, SecretStr) or (isinstance(value, tuple) and any(map(_holds_secret, value)))
 
 
-def _spell_value(value: Any) -> str:
-    spelt = json.dumps(_plain(value))
-    return spelt if len(spelt) <= MAX_SHOWN else f"{spelt[:MAX_SHOWN]}..."
+def _format_value(value: Any) -> str:
+    text = json.dumps(_plain(value))
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _plain(value: Any) -> Any:
@@ -146,13 +146,13 @@ def _plain(value: Any) -> Any:
             return str(value)
 
 
-def _spell_place(place: Place) -> str:
-    """As `spell`, with quotes around every name that is not a plain word."""
-    spelt = ""
+def _format_place(place: Place) -> str:
+    """As `format_place`, with quotes around every name that is not a plain word."""
+    text = ""
     for part in place:
         if isinstance(part, int):
-            spelt += f"[{part}]"
+            text += f"[{part}]"
         else:
             name = part if part.isidentifier() and part.isascii() else json.dumps(part)
-            spelt += f".{name}" if spelt else name
-    return spelt
+            text += f".{name}" if text else name
+    return text

@@ -36,14 +36,14 @@ class ConfigError(Exception):
 
 def format_faults(path: tuple[str | int, ...]) -> str:
     """A path as a person would point at it: keys[0].limits.n, models."gpt-4.1".routes[0]."""
-    spelt = ""
+    text = ""
     for part in path:
         if isinstance(part, int):
-            spelt += f"[{part}]"
+            text += f"[{part}]"
         else:
             name = part if re.fullmatch(r"[\w-]+", part) else f'"{printable(part)}"'
-            spelt += f".{name}" if spelt else name
-    return spelt
+            text += f".{name}" if text else name
+    return text
 
 
 def printable(text: str) -> str:

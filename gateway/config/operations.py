@@ -168,7 +168,7 @@ def texts_at(document: Any, pointer: str) -> list[tuple[Any, str | int]]:
     return [(one, at) for one, at in places if isinstance(one.get(at) if isinstance(one, dict) else one[at], str)]
 
 
-def spell(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A JSON value as conditions compare it: text as it is, a whole number without a decimal point, nothing as ''."""
     if isinstance(value, str):
         return value
@@ -190,7 +190,9 @@ def holds(conditions: Conditions, texts: Mapping[str, str]) -> bool:
 
 def read_options(names: Iterable[str], parts: Mapping[str, str], body: Any) -> dict[str, str]:
     """The texts of these options of a request or an answer."""
-    return {name: spell(at_pointer(body, name)) if name.startswith("/") else parts.get(name, "") for name in names}
+    return {
+        name: format_value(at_pointer(body, name)) if name.startswith("/") else parts.get(name, "") for name in names
+    }
 
 
 _NUMBER = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?s?")

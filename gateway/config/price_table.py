@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from .faults import ConfigError, ConfigFault, format_faults, printable
 from .model_names import compiled, is_pattern
-from .rates import spell_usd, variant_of
+from .rates import format_price, variant_of
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
@@ -210,7 +210,7 @@ def _in_regions(document: dict[str, Any], factors: Mapping[str, Decimal]) -> dic
 
 def _multiplied(rows: Mapping[str, Any], factor: Decimal) -> dict[str, Any]:
     """The rows of tokens, times this."""
-    found: dict[str, Any] = {row: spell_usd(Decimal(usd) * factor) for row, usd in rows.items() if row in _OF_TOKENS}
+    found: dict[str, Any] = {row: format_price(Decimal(usd) * factor) for row, usd in rows.items() if row in _OF_TOKENS}
     if tiers := rows.get("tiers"):
         found["tiers"] = [{"above": tier["above"], **_multiplied(tier, factor)} for tier in tiers]
     return found
@@ -289,7 +289,7 @@ def _rows(prices: ModelPrice) -> dict[str, Any]:
 
 
 def _usd(price: Decimal, divisor: int) -> str:
-    return spell_usd(round(price / divisor, 9))
+    return format_price(round(price / divisor, 9))
 
 
 def _first_of(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

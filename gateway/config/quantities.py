@@ -66,12 +66,12 @@ _AMOUNT_AND_UNIT = re.compile(r"(\$?)(.*?)\s*([A-Za-z]{2,}|\$)?")
 
 def read_duration_s(text: str) -> float:
     """Seconds: a number of them, or numbers with ms, s, m, h, d, w behind them."""
-    spelt = text.strip().lower()
-    if len(spelt) <= MAX_CHARACTERS and re.fullmatch(r"\d+(\.\d+)?", spelt):
-        return float(spelt)
-    if not is_duration(spelt):
+    plain = text.strip().lower()
+    if len(plain) <= MAX_CHARACTERS and re.fullmatch(r"\d+(\.\d+)?", plain):
+        return float(plain)
+    if not is_duration(plain):
         raise ValueError(f"expected a time such as {DURATION_EXAMPLES}, or a number of seconds")
-    parts = [(Decimal(number), unit) for number, unit in _DURATION_PART.findall(spelt)]
+    parts = [(Decimal(number), unit) for number, unit in _DURATION_PART.findall(plain)]
     return float(sum(number * _SECONDS[unit] for number, unit in parts))
 
 
@@ -141,11 +141,11 @@ def read_quota_text(text: str, example: str = QUOTA_EXAMPLE) -> QuotaText:
 
 def read_per(text: str) -> str | int:
     """A period: one of `PERIODS`, or a whole number of seconds. Raises `ValueError`."""
-    spelt = text.strip()
-    if (period := _SHORT.get(spelt, spelt)) in PERIODS:
+    plain = text.strip()
+    if (period := _SHORT.get(plain, plain)) in PERIODS:
         return period
     try:
-        seconds = read_duration_s(spelt)
+        seconds = read_duration_s(plain)
     except ValueError:
         seconds = 0
     if not 1 <= seconds <= MAX_PER_S or seconds != int(seconds):
@@ -175,8 +175,8 @@ def format_quota(quota: Mapping[str, Any]) -> str:
     """A quota of the file as one text: `1,000,000 tokens/day:gpt-4*`, `$20/month`."""
     unit = next(unit for unit in QUOTA_EXAMPLES if unit in quota)
     amount = quota[unit]
-    spelt = f"${amount}" if unit == "usd" else f"{amount:,} {unit}"
-    return f"{spelt}/{format_per(quota['per'])}" + (f":{quota['model']}" if quota.get("model") else "")
+    plain = f"${amount}" if unit == "usd" else f"{amount:,} {unit}"
+    return f"{plain}/{format_per(quota['per'])}" + (f":{quota['model']}" if quota.get("model") else "")
 
 
 def quota_values(value: Any) -> Any:

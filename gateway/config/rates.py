@@ -98,7 +98,7 @@ class Tier(NamedTuple):
 
     above: int
     rates: Rates
-    spelling: str
+    rates_text: str
     """The prices in USD by the names of their rows, as a record keeps them: `input=1.5 output=2`."""
 
 
@@ -174,7 +174,7 @@ def _tiers(layers: Sequence[TieredRows], defaults: Mapping[str, str], variant: s
     """The tiers of some rows; a row that the first layer does not name comes from the next one."""
     starts = sorted({0, *[tier.above for rows in layers for tier in rows.tiers]})
     prices = [(start, _prices_above(start, layers)) for start in starts]
-    return tuple([Tier(start, _rates(each, defaults), _spell(each, start, variant)) for start, each in prices])
+    return tuple([Tier(start, _rates(each, defaults), _format_rates(each, start, variant)) for start, each in prices])
 
 
 def _prices_above(start: int, layers: Sequence[TieredRows]) -> dict[str, Decimal]:
@@ -199,12 +199,12 @@ def _rates(prices: Mapping[str, Decimal], defaults: Mapping[str, str]) -> Rates:
     return rates
 
 
-def _spell(prices: Mapping[str, Decimal], above: int, variant: str) -> str:
-    named = [f"{name}={spell_usd(usd)}" for name, usd in prices.items()]
+def _format_rates(prices: Mapping[str, Decimal], above: int, variant: str) -> str:
+    named = [f"{name}={format_price(usd)}" for name, usd in prices.items()]
     return " ".join([*named, *([f"above={above}"] if above else []), *([f"variant={variant}"] if variant else [])])
 
 
-def spell_usd(usd: Decimal) -> str:
+def format_price(usd: Decimal) -> str:
     """Without exponent and trailing zeros: `1.5`, `0.000000001`."""
     whole, point, decimals = f"{usd:f}".partition(".")
     decimals = decimals.rstrip("0")

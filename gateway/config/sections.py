@@ -35,7 +35,7 @@ from pydantic import (
 )
 
 from .model_names import ModelTable, NamedModel, is_pattern
-from .operations import Reference, TaskOperation, is_pointer, read_operation, read_reference, spell
+from .operations import Reference, TaskOperation, format_value, is_pointer, read_operation, read_reference
 from .proxies import Proxy, read_proxy
 from .quantities import (
     COUNT_EXAMPLES,
@@ -1143,7 +1143,7 @@ class Price(FullRows):
         return plan_of(self)
 
     @cached_property
-    def spelling(self) -> str | None:
+    def record_text(self) -> str | None:
         """Of a price with these three rows only: input, cached input and output in USD per million tokens, as each
         record of a call keeps them: `1.5 0.75 2`.
 
@@ -1576,7 +1576,7 @@ def _read_texts(value: Any) -> Any:
     values = value if isinstance(value, list | tuple) else [value]
     if not values or any(each is not None and not isinstance(each, str | int | float) for each in values):
         raise ValueError("expected a text, a number, true or false, or a list of them")
-    return tuple([spell(each) for each in values])
+    return tuple([format_value(each) for each in values])
 
 
 _WITHHELD = frozenset({

@@ -159,13 +159,13 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
     if added_limit is None:
         return {}
     name, config = gemini_request.config_of(call.params.document.members)
-    return {name: config | {gemini_request.spelled(config, "maxOutputTokens"): added_limit}}
+    return {name: config | {gemini_request.name_in(config, "maxOutputTokens"): added_limit}}
 
 
 def _count_changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """The request whose tokens are counted names its model too."""
     members = call.params.document.members
-    name = gemini_request.spelled(members, gemini_request.COUNTED)
+    name = gemini_request.name_in(members, gemini_request.COUNTED)
     if not isinstance(asked := members.get(name), dict):
         return {}
     return {name: asked | {"model": f"models/{route.model or call.params.model}"}}

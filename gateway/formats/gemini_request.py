@@ -171,7 +171,7 @@ def config_of(members: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return name, dict(members.get(name) or {})
 
 
-def spelled(members: Mapping[str, Any], name: str) -> str:
+def name_in(members: Mapping[str, Any], name: str) -> str:
     """The name as the client spelled it, or as the reference does."""
     return next((each for each in members if camel(each) == name), name)
 

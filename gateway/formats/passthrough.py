@@ -15,7 +15,7 @@ from gateway.api import json_document
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Passthrough
-from gateway.config.operations import TASK, at_pointer, holds, read_options, spell, split_address, texts_at
+from gateway.config.operations import TASK, at_pointer, format_value, holds, read_options, split_address, texts_at
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.records import Document, FormBody, Params, StoredBytes, Usage
 
@@ -66,7 +66,7 @@ def id_at(answer: Any, pointer: str) -> str | None:
     """The id at this place of an answer; None: there is none."""
     found = at_pointer(answer, pointer)
     is_id = isinstance(found, str | int) and not isinstance(found, bool)
-    return spell(found) or None if is_id else None
+    return format_value(found) or None if is_id else None
 
 
 def replace_links(row: Passthrough, base_path: str, public_url: str, answer: Any) -> tuple[list[str], bool]:

@@ -111,7 +111,7 @@ class IssuedKey(NamedTuple):
             # A gateway of the version before refuses a key with settings that it does not know.
             if settings[name] in (None, "", default):
                 del settings[name]
-        return _spell(_without_pause(self._asdict()) | {"settings": settings})
+        return _encode(_without_pause(self._asdict()) | {"settings": settings})
 
     @classmethod
     def decode(cls, text: str) -> IssuedKey:
@@ -164,7 +164,7 @@ class IssuedTeam(NamedTuple):
             del settings["members"]
         elif not settings["members"]["by_key"]:
             del settings["members"]["by_key"]
-        return _spell(self._asdict() | {"settings": settings})
+        return _encode(self._asdict() | {"settings": settings})
 
     @classmethod
     def decode(cls, text: str) -> IssuedTeam:
@@ -197,7 +197,7 @@ class Overlay(NamedTuple):
 
     def encode(self) -> str:
         """As text, to be stored."""
-        return _spell(_without_pause(self._asdict()))
+        return _encode(_without_pause(self._asdict()))
 
     @classmethod
     def decode(cls, text: str) -> Overlay:
@@ -232,7 +232,7 @@ def _unreadable() -> Iterator[None]:
         raise ValueError(f"a document of another version: {error}") from None
 
 
-def _spell(values: Mapping[str, Any]) -> str:
+def _encode(values: Mapping[str, Any]) -> str:
     return json.dumps(values, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
 
 

@@ -61,24 +61,24 @@ def encode(record: Record, claims: Sequence[Claim], charged: Sequence[int] | Non
     ) = record  # fmt: skip
     prompt, completion, cached, reasoning, source, more = usage[:6]
     name = quote(name)
-    place, names = _spelt(
+    place, names = _encode_group(
         int(time // 86400), key, team, endpoint, model, label_model, routed_model, returned_model, upstream
     )
     sums = ",".join(map(str, sums_of(record)))
     if charged is None:
         charged = charges(record, claims)
-    spelt = ",".join([
+    models = ",".join([
         f"{encode_window(window)},{amount},{actual}]"
         for (window, amount), actual in zip(claims, charged, strict=True)
     ])  # fmt: skip
     return (
-        f"[{name},{place},[{sums}],[{spelt}]]\t"
+        f"[{name},{place},[{sums}],[{models}]]\t"
         f"[{name},{time:.6f},{names},{status},{_FLAGS[stream]},{prompt},{completion},{cached},{reasoning},"
         f'"{source}","{ended}",{"null" if first_byte_s is None else f"{first_byte_s:.6f}"},{duration_s:.6f},{attempts},'
         f"{_FLAGS[truncated]},{'null' if client_id is None else quote(client_id)},"
         f"{'null' if cost_nusd is None else cost_nusd},{'null' if price is None else quote(price)}"
         + (
-            f",{quote(units.spell(more))},{quote(failed)},{quote(user)},{quote(tags)}]"
+            f",{quote(units.format_counts(more))},{quote(failed)},{quote(user)},{quote(tags)}]"
             if more or failed or user or tags
             else "]"
         )
@@ -164,8 +164,8 @@ def decode_record(text: str) -> Record:
 def _claim(
     name: str, starts: str, unit: Any, limit: int, period_us: int, is_enforced: int, amount: int, actual: int
 ) -> Claim:
-    _, _, spelt = name.rpartition(f"|{starts}")[0].rpartition("|")  # the window's id ends in its models and its name
-    model = None if name.startswith(UPSTREAM) else spelt or None
+    _, _, models = name.rpartition(f"|{starts}")[0].rpartition("|")  # the window's id ends in its models and its name
+    model = None if name.startswith(UPSTREAM) else models or None
     window = Window(name, "", unit, "", model, limit, period_us, starts, is_enforced=bool(is_enforced))
     return Claim(window, amount)
 
@@ -189,7 +189,7 @@ def encode_window(window: Window) -> str:
 
 
 @lru_cache(maxsize=16384)
-def _spelt(
+def _encode_group(
     day: int, key: str, team: str | None, endpoint: str, model: str, label_model: str, routed_model: str,
     returned_model: str | None, upstream: str,
 ) -> tuple[str, str]:  # fmt: skip

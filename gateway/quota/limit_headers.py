@@ -124,7 +124,7 @@ def go_duration(us: int) -> str:
     if ms < 1000:
         return f"{ms}ms" if ms else "0s"
     fraction = f".{ms % 1000:03d}".rstrip("0") if ms % 1000 else ""
-    spelt = f"{ms // 1000 % 60}{fraction}s"
+    seconds_text = f"{ms // 1000 % 60}{fraction}s"
     if ms >= 3_600_000:
-        return f"{ms // 3_600_000}h{ms // 60_000 % 60}m{spelt}"
-    return f"{ms // 60_000}m{spelt}" if ms >= 60_000 else spelt
+        return f"{ms // 3_600_000}h{ms // 60_000 % 60}m{seconds_text}"
+    return f"{ms // 60_000}m{seconds_text}" if ms >= 60_000 else seconds_text

@@ -33,8 +33,8 @@ class Named(NamedTuple):
     @property
     def settings(self) -> dict[str, Any]:
         """In the form of the configuration file."""
-        spelt = {self.unit: self.amount, "per": self.per}
-        return spelt if self.model is None else {**spelt, "model": self.model}
+        settings = {self.unit: self.amount, "per": self.per}
+        return settings if self.model is None else {**settings, "model": self.model}
 
     def is_that(self, quota: Mapping[str, Any]) -> bool:
         """Whether these settings are of the quota that is named: same unit, time and models."""
@@ -61,10 +61,10 @@ def _read_amount(unit: str, text: str) -> int | float | None:
 
 def read_moment(text: str, now: datetime) -> str:
     """A point in time in the form of the configuration file; a duration counts from now."""
-    spelt = text.strip().removeprefix("+")
+    plain = text.strip().removeprefix("+")
     try:
-        if is_duration(spelt):
-            moment = now + timedelta(seconds=quantities.read_duration_s(spelt))
+        if is_duration(plain):
+            moment = now + timedelta(seconds=quantities.read_duration_s(plain))
         else:
             moment = quantities.read_moment(text)
         return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -22,7 +22,7 @@ MAX_NUSD = 2**53 - 1
 _NOTHING = Usage()
 
 SOURCE = " from "
-"""What stands before the name of the table in the spelling of a price."""
+"""What stands before the name of the table in the text of a price."""
 
 
 Prices = Mapping[str, Price | None]
@@ -55,16 +55,16 @@ def is_additive(price: Price | None, variant: str, time: float) -> bool:
     return len(tiers) <= 1 and not any("calls" in tier.rates for tier in tiers)
 
 
-def spelling(price: Price | None, usage: Usage, time: float = 0) -> str | None:
+def record_text(price: Price | None, usage: Usage, time: float = 0) -> str | None:
     """What a record keeps of its price: the rows that applied, and where they come from."""
     if price is None:
         return None
-    if price.spelling is not None:
-        return price.spelling
+    if price.record_text is not None:
+        return price.record_text
     last = ([part for part in usage.parts if not part.model] or [usage])[-1]
     tiers = _tiers(price, last.variant, time) or _tiers(price, "", time)
-    spelt = _tier(tiers or (), last.prompt_tokens).spelling
-    return spelt if price.source is None else f"{spelt}{SOURCE}{price.source}"
+    text = _tier(tiers or (), last.prompt_tokens).rates_text
+    return text if price.source is None else f"{text}{SOURCE}{price.source}"
 
 
 def _cost_by_plan(price: Price, usage: Usage, time: float, others: Prices) -> int | None:
@@ -193,7 +193,7 @@ class PaidPrice(NamedTuple):
 
 
 def read_price(text: str) -> PaidPrice:
-    """What `spelling` wrote. Raises `ValueError`."""
+    """What `record_text` wrote. Raises `ValueError`."""
     if "=" not in text:
         return PaidPrice(dict(zip(("input", "cached_input", "output"), map(float, text.split()), strict=True)))
     rows, _, source = text.partition(SOURCE)

@@ -75,7 +75,7 @@ def format_calls_csv(calls: Iterable[Mapping[str, Any]], *, has_heading: bool) -
         rows = {f"price_{name}": value for name, value in (members["price"] or {}).items()}
         further = [f"{name}={plain_usd(usd)}" for name, usd in rows.items() if name not in _MONEY]
         members |= rows | {"price_more": " ".join(further).replace("price_", "")}
-        members |= {"units": units.spell(call["usage"]["more"]), "failed": call["failed"]}
+        members |= {"units": units.format_counts(call["usage"]["more"]), "failed": call["failed"]}
         members |= {"tags": call["tags"].replace(TAG_SEPARATOR, " ")}
         writer.writerow(members | {name: plain_usd(members.get(name)) for name in _MONEY})
     return text.getvalue()

@@ -22,7 +22,7 @@ class Column(NamedTuple):
 
     name: str
     """Of a row's member, and of the column in CSV; with `_` read as a space in a table."""
-    spell: Callable[[Any], str] = str
+    to_text: Callable[[Any], str] = str
     is_number: bool = False
 
 
@@ -89,7 +89,7 @@ CHANGES = (
 CHANGES_IN_TABLE = (*CHANGES[:5], Column("change"))
 
 _ONE = (*KEYS, Column("name"), Column("secrets", _secrets), Column("top_ups", _top_ups))
-_SPELT: Mapping[str, Column] = {column.name: column for column in _ONE}
+_COLUMNS: Mapping[str, Column] = {column.name: column for column in _ONE}
 
 
 def format_csv(columns: Sequence[Column], rows: Sequence[Row]) -> str:
@@ -122,7 +122,7 @@ def format_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
 
 def format_one(row: Row) -> str:
     """One thing, a line for each of its members that say something."""
-    told = {name: _cell(_SPELT[name], row, "") for name in row if name in _SPELT and name != "object"}
+    told = {name: _cell(_COLUMNS[name], row, "") for name in row if name in _COLUMNS and name != "object"}
     width = max(map(len, told))
     return "".join(
         [f"{name.replace('_', ' '):{width}}  {printable(text)}\n" for name, text in told.items() if text]
@@ -131,4 +131,4 @@ def format_one(row: Row) -> str:
 
 def _cell(column: Column, row: Row, nothing: str) -> str:
     value = row.get(column.name)
-    return nothing if value is None or value in ([], {}) else column.spell(value)
+    return nothing if value is None or value in ([], {}) else column.to_text(value)

@@ -40,11 +40,11 @@ def aligned(lines: Sequence[Sequence[str]], names: int, *, has_total: bool) -> s
     """A table of headings, rows and perhaps totals; the first columns are names, the others numbers."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = "  ".join(["-" * width for width in widths])
-    spelt = [_aligned(line, widths, names) for line in lines]
-    spelt.insert(1, rule)
+    formatted = [_aligned(line, widths, names) for line in lines]
+    formatted.insert(1, rule)
     if has_total:
-        spelt.insert(-1, rule)
-    return "\n".join(spelt)
+        formatted.insert(-1, rule)
+    return "\n".join(formatted)
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int], names: int) -> str:

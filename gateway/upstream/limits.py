@@ -26,7 +26,7 @@ from .learned_limits import Assumed, announced
 INTERACTIVE = "interactive"
 MINUTE_US = 60_000_000
 
-_SPELLING: Mapping[int, str] = {1: "second", 60: "minute", 3600: "hour"}
+_PERIOD_NAMES: Mapping[int, str] = {1: "second", 60: "minute", 3600: "hour"}
 
 
 class Place(NamedTuple):
@@ -190,5 +190,5 @@ def _without_reserved(window: Window, limit: Limit) -> Window:
 
 def _rate(scope: str, unit: str, text: str, model: str | None) -> Limit:
     amount, seconds = read_rate(text)
-    per = _SPELLING.get(seconds, str(seconds))
+    per = _PERIOD_NAMES.get(seconds, str(seconds))
     return Limit(scope, "tokens" if unit == "tokens" else "requests", per, model, amount, seconds * 1_000_000)

@@ -18,7 +18,7 @@ from typing import Literal
 from gateway.accounting.call_log import AccessLogExtras
 from gateway.quota.pricing import usd
 from gateway.records import OTHER, Record
-from gateway.units import spell
+from gateway.units import format_counts
 
 FIELDS: Mapping[str, str] = {
     "time": "When the line was written, in UTC: that is the end of the call.",
@@ -75,7 +75,7 @@ class AccessLog:
         self._is_writing = False
         self._timer: asyncio.TimerHandle | None = None
         self._second = 0
-        self._spelt = ""
+        self._time_text = ""
 
     def write_record(self, record: Record, beside: AccessLogExtras) -> None:
         """The line of a call that was carried."""
@@ -99,7 +99,7 @@ class AccessLog:
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens or None,
             reasoning_tokens=usage.reasoning_tokens or None,
-            units=spell(usage.more) if usage.more else None,
+            units=format_counts(usage.more) if usage.more else None,
             usage_source=usage.source,
             cost_usd=None if record.cost_nusd is None else usd(record.cost_nusd),
             attempts=record.attempts,
@@ -119,8 +119,8 @@ class AccessLog:
         now = int(time.time())
         if now != self._second:  # formatted once for all lines of a second
             self._second = now
-            self._spelt = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-        given = {"time": self._spelt, **fields}
+            self._time_text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        given = {"time": self._time_text, **fields}
         self._waiting.append(_as_json(given) if self.style == "json" else _as_text(given))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)

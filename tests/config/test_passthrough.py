@@ -8,7 +8,15 @@ import pytest
 import yaml
 
 from gateway.config import Config, ConfigError, build
-from gateway.config.operations import at_pointer, holds, read_number, read_operation, read_options, spell, texts_at
+from gateway.config.operations import (
+    at_pointer,
+    format_value,
+    holds,
+    read_number,
+    read_operation,
+    read_options,
+    texts_at,
+)
 from gateway.formats.passthrough import replace_links
 from tests.flows.task_rows import ROWS
 
@@ -130,7 +138,7 @@ def test_options_and_conditions() -> None:
     found = read_options(names, {"kind": "k"}, body)
     assert list(found.values()) == ["5", "true", "x", "", "", "1.5", "", "k"]
     assert at_pointer(body, "/c/d~1e/-") is None
-    assert spell({"a": [1]}) == '{"a":[1]}'
+    assert format_value({"a": [1]}) == '{"a":[1]}'
     assert holds({"/a": ["4", "5"], "/x": ["", "y"]}, found)
     assert holds({"kind": ["k*"]}, found)
     assert not holds({"/x": ["?*"]}, found)

@@ -32,7 +32,7 @@ from gateway.config.price_table import (
 )
 from gateway.config.rates import variant_of
 from gateway.config.source import Source
-from gateway.quota.pricing import cost_nusd, read_price, spelling
+from gateway.quota.pricing import cost_nusd, read_price, record_text
 from gateway.records import Usage
 from gateway.units import UNITS, counts, total
 
@@ -160,8 +160,8 @@ def test_the_workers_build_what_the_parent_read() -> None:
     assert one == other
     assert not changes(one, other)
     price = one.models["gpt-5.6"].price
-    assert read_price(spelling(price, Usage(300_000), NOW.timestamp()) or "").above == 272_000
-    assert read_price(spelling(price, Usage(3), NOW.timestamp()) or "").source == f"table {TABLE.name}"
+    assert read_price(record_text(price, Usage(300_000), NOW.timestamp()) or "").above == 272_000
+    assert read_price(record_text(price, Usage(3), NOW.timestamp()) or "").source == f"table {TABLE.name}"
 
 
 def test_a_new_table_is_a_change_that_a_reload_reports() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Price
-from gateway.quota.pricing import MAX_NUSD, cost_nusd, format_usd, read_price, spelling, usd
+from gateway.quota.pricing import MAX_NUSD, cost_nusd, format_usd, read_price, record_text, usd
 from gateway.records import Usage
 
 INSTRUCT = {"input": 1.50, "output": 2.00, "cached_input": 0.75}
@@ -111,7 +111,7 @@ def test_a_price_is_the_same_after_its_way_to_a_worker() -> None:
     ],
 )
 def test_a_price_as_a_record_keeps_it(prices: dict[str, Any], spelt: str) -> None:
-    assert price(**prices).spelling == spelt
+    assert price(**prices).record_text == spelt
 
 
 @given(prices, prices, counts, counts)
@@ -120,7 +120,7 @@ def test_what_a_record_keeps_of_its_price_explains_its_cost(
 ) -> None:
     made = price(input=first, output=output)
     usage = Usage(prompt, completion, cached_tokens=prompt // 3)
-    kept = read_price(spelling(made, usage) or "")
+    kept = read_price(record_text(made, usage) or "")
     assert cost_nusd(price(**kept.rows), usage) == cost_nusd(made, usage)
     assert kept[1:] == (None, None, "configured")
 

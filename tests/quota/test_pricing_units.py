@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Price
-from gateway.quota.pricing import PaidPrice, cost_nusd, most_nusd, read_price, spelling, total_usage
+from gateway.quota.pricing import PaidPrice, cost_nusd, most_nusd, read_price, record_text, total_usage
 from gateway.records import Usage
 from gateway.units import UNITS, counts
 
@@ -200,8 +200,8 @@ def test_what_is_drawn_is_the_most_that_tokens_can_cost(prompt: int, completion:
     ],
 )  # fmt: skip
 def test_what_a_record_keeps(prices: dict[str, Any], used: Usage, kept: PaidPrice) -> None:
-    assert read_price(spelling(price(**prices), used, NOON) or "") == kept
-    assert spelling(None, used, NOON) is None
+    assert read_price(record_text(price(**prices), used, NOON) or "") == kept
+    assert record_text(None, used, NOON) is None
 
 
 def test_every_unit_has_a_price() -> None:

@@ -37,7 +37,7 @@ _Shape = tuple[int, int, bool]
 """Of a window: limit, period in microseconds, whether it is enforced."""
 
 
-class SpeltBatch(NamedTuple):
+class EncodedBatch(NamedTuple):
     """A batch's items in the form of the script."""
 
     items: str
@@ -48,14 +48,14 @@ class SpeltBatch(NamedTuple):
     """For each draw, the places of its windows in the answer."""
 
 
-NOTHING = SpeltBatch("[],[],[],0,[],[],[],[],[]]", [], [])
+NOTHING = EncodedBatch("[],[],[],0,[],[],[],[],[]]", [], [])
 """Where there are no items."""
 
 
-def spell_items(items: Sequence[Item]) -> SpeltBatch:
+def encode_items(items: Sequence[Item]) -> EncodedBatch:
     """The items as the script takes them."""
     windows, groups, fields = _Windows(items), _Groups(), dict[str, int]()
-    spelt = [""] * len(items)
+    encoded = [""] * len(items)
     texts = [""] * len(items)
     measured, attributed = ["0"] * len(items), ["[]"] * len(items)
     drawn: list[list[int]] = []
@@ -65,12 +65,12 @@ def spell_items(items: Sequence[Item]) -> SpeltBatch:
             places = windows.places(claims)
             drawn.append(places)
             amounts = "".join([f",{place},{claim[1]}" for place, claim in zip(places, claims, strict=True)])
-            spelt[i] = f'["{"f" if item.is_forced else "o"}",{quote(record.id)}{amounts}]'
+            encoded[i] = f'["{"f" if item.is_forced else "o"}",{quote(record.id)}{amounts}]'
             texts[i] = item.text
         elif isinstance(item, RateDraw):
             drawn.append(places := windows.places(item.claims))
             amounts = "".join([f",{place},{claim[1]}" for place, claim in zip(places, item.claims, strict=True)])
-            spelt[i] = f'["r",""{amounts}]'
+            encoded[i] = f'["r",""{amounts}]'
         elif isinstance(item, Settle):
             record, claims = item.record, item.claims
             charges = "".join([
@@ -79,7 +79,7 @@ def spell_items(items: Sequence[Item]) -> SpeltBatch:
                     windows.places(claims), claims, limits.charges(record, claims), strict=True
                 )
             ])  # fmt: skip
-            spelt[i] = (
+            encoded[i] = (
                 f'["c",{quote(record.id)},{item.number},{int(record.time * 1e6)},{groups.place(record)},'
                 f"{_SUMS % sums_of(record)}{charges}]"
             )
@@ -92,15 +92,15 @@ def spell_items(items: Sequence[Item]) -> SpeltBatch:
             amounts = "".join(
                 [f",{place},{claim[1]}" for place, claim in zip(windows.places(claims), claims, strict=True)]
             )
-            spelt[i] = f'["d",{quote(record.id)},{item.number},{quote(heir_of(record.id))}{amounts}]'
+            encoded[i] = f'["d",{quote(record.id)},{item.number},{quote(heir_of(record.id))}{amounts}]'
             texts[i] = item.whole_text
         else:
-            spelt[i] = f'["v",{quote(item.lease)},{item.number}]'
+            encoded[i] = f'["v",{quote(item.lease)},{item.number}]'
     told = (
-        f"{windows.spell()},{int(bool(drawn))},[{','.join(groups.spelt)}],[{','.join(spelt)}],"
+        f"{windows.encode()},{int(bool(drawn))},[{','.join(groups.encoded)}],[{','.join(encoded)}],"
         f"[{','.join(map(quote, fields))}],[{','.join(measured)}],[{','.join(attributed)}]]"
     )
-    return SpeltBatch(told, texts, drawn)
+    return EncodedBatch(told, texts, drawn)
 
 
 def _measured(record: Record, fields: dict[str, int]) -> str:
@@ -148,7 +148,7 @@ class _Windows:
         known = self._by_object
         return [known[id(window)] for window, _ in claims]
 
-    def spell(self) -> str:
+    def encode(self) -> str:
         """The hashes, their shapes, and the windows that are an earlier one with another shape."""
         shapes: dict[_Shape, int] = {}
         first: dict[str, int] = {}
@@ -162,8 +162,8 @@ class _Windows:
                 if (earlier := first.setdefault(name, place)) != place:
                     same += [str(place), str(earlier)]
             hashes.append(f'["{starts}",[{",".join(ids)}],[{",".join(of)}]]')
-        spelt = ",".join([f"[{limit},{period_us},{int(is_enforced)}]" for limit, period_us, is_enforced in shapes])
-        return f"[{','.join(hashes)}],[{spelt}],[{','.join(same)}]"
+        encoded = ",".join([f"[{limit},{period_us},{int(is_enforced)}]" for limit, period_us, is_enforced in shapes])
+        return f"[{','.join(hashes)}],[{encoded}],[{','.join(same)}]"
 
 
 def _claims_of(item: Item) -> Sequence[Claim]:
@@ -175,15 +175,15 @@ class _Groups:
     """The days, hours and groups in whose sums the calls of a batch count, as `_Windows`."""
 
     def __init__(self) -> None:
-        self.spelt: list[str] = []
+        self.encoded: list[str] = []
         self._known: dict[tuple[str, ...], int] = {}
 
     def place(self, record: Record) -> int:
         hour, *names = group = group_of(record)
         place = self._known.get(group)
         if place is None:
-            self.spelt.append(f'["{hour[:10]}",{quote(SEPARATOR.join(names))},"{hour}"]')
-            place = self._known[group] = len(self.spelt)
+            self.encoded.append(f'["{hour[:10]}",{quote(SEPARATOR.join(names))},"{hour}"]')
+            place = self._known[group] = len(self.encoded)
         return place
 
 

@@ -107,7 +107,7 @@ async def audit(link: RedisConnection, base: str, limit: int, before: str | None
     return rows
 
 
-def spell(change: StoreChange, base: str, schema: str, offset_us: int) -> tuple[list[str], list[str]]:
+def encode_change(change: StoreChange, base: str, schema: str, offset_us: int) -> tuple[list[str], list[str]]:
     """The keys and arguments of change.lua."""
     kind = change.kind
     resets = [window for window in change.resets if window.starts or window.period_us]
@@ -117,7 +117,7 @@ def spell(change: StoreChange, base: str, schema: str, offset_us: int) -> tuple[
         *[base + (f"windows:{window.starts}" if window.starts else "windows") for window in resets],
     ]  # fmt: skip
     arguments = [
-        kind, change.name, _spell_text(change.before), _spell_text(change.after), change.audit, str(AUDIT_KEPT),
+        kind, change.name, _encode_text(change.before), _encode_text(change.after), change.audit, str(AUDIT_KEPT),
         str(offset_us), str(len(change.secrets_added)), str(len(change.secrets_removed)), change.journal,
         str(change.number), *change.secrets_added, *change.secrets_removed,
     ]  # fmt: skip
@@ -133,7 +133,7 @@ def was_applied(result: int) -> bool:
     return result > 0
 
 
-def _spell_text(text: str | None) -> str:
+def _encode_text(text: str | None) -> str:
     return "" if text is None else f"={text}"
 
 

@@ -78,7 +78,7 @@ from gateway.store.rules.batch import MAX_GAP_US
 
 from . import bonds, refusals, reports, used
 from . import keys as redis_keys
-from .batch import NOTHING, header, read_answer, spell_items
+from .batch import NOTHING, encode_items, header, read_answer
 from .connection import Ask, Command, RedisConnection, Script, ServerMisconfigured
 from .daily_sums import DailySumReader
 from .report_cache import ReportCache
@@ -169,10 +169,10 @@ class RedisStore:
         self._applied_at = time.monotonic()
         reopened_at_once = 0 if batch.is_adopted else REOPENED_AT_ONCE
         first = header(batch.seq, batch.acked, self._offset_us(), reopened_at_once=reopened_at_once)
-        spelt = spell_items(batch.items)
-        arguments = [first + spelt.items, *spelt.texts]
+        encoded = encode_items(batch.items)
+        arguments = [first + encoded.items, *encoded.texts]
         answer = await self._run_apply(batch.worker, arguments)
-        return read_answer(batch, spelt.places, answer)
+        return read_answer(batch, encoded.places, answer)
 
     def apply_now(self, batch: Batch) -> None:
         """Never possible: the server is elsewhere."""
@@ -335,7 +335,7 @@ class RedisStore:
         return await redis_keys.page(self._reading, self._base, kind, after, limit)
 
     async def change(self, change: StoreChange) -> bool:
-        keys, arguments = redis_keys.spell(change, self._base, self._schema, self._offset_us())
+        keys, arguments = redis_keys.encode_change(change, self._base, self._schema, self._offset_us())
         return redis_keys.was_applied(await self._reading.run(self._change, keys, arguments))
 
     async def is_used(self, key: str) -> bool:

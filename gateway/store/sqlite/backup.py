@@ -14,7 +14,7 @@ from pathlib import Path
 from gateway.config import StoreSettings
 from gateway.store import StoreMisconfigured
 
-from .database import path_of, spell
+from .database import describe_error, path_of
 
 PART = ".part"
 
@@ -37,7 +37,7 @@ def back_up(settings: StoreSettings, to: Path) -> int:
     except FileExistsError:
         raise NotBackedUp(f"{part} is there: another backup is under way, or was broken off; remove it then") from None
     except OSError as error:
-        raise NotBackedUp(f"{to}: {spell(error)}") from None
+        raise NotBackedUp(f"{to}: {describe_error(error)}") from None
     try:
         _copy(source, part)
         _keep(part, to)
@@ -45,7 +45,7 @@ def back_up(settings: StoreSettings, to: Path) -> int:
     except FileExistsError:
         raise NotBackedUp(f"{to} is there already; name another file, or move it away") from None
     except (sqlite3.Error, OSError, StoreMisconfigured) as error:
-        why = spell(error) if isinstance(error, sqlite3.Error | OSError) else str(error)
+        why = describe_error(error) if isinstance(error, sqlite3.Error | OSError) else str(error)
         raise NotBackedUp(f"cannot copy {source} to {to}: {why}") from None
     finally:
         with contextlib.suppress(OSError):

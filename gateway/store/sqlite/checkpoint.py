@@ -13,7 +13,7 @@ import time
 
 from gateway.config import StoreSettings
 
-from .database import Transaction, connect, path_of, spell
+from .database import Transaction, connect, describe_error, path_of
 
 log = logging.getLogger("gateway")
 
@@ -43,7 +43,7 @@ class Checkpointer:
                 with Transaction(self._db):
                     self._db.execute("UPDATE meta SET value = value WHERE name = 'now_us'")
         except sqlite3.Error as error:
-            log.warning("the embedded store's log cannot be copied into its file, and grows: %s", spell(error))
+            log.warning("the embedded store's log cannot be copied into its file, and grows: %s", describe_error(error))
 
     def _copy_rest(self) -> bool:
         time.sleep(PAUSE_S)

@@ -58,7 +58,7 @@ _WORDS = {
 }
 
 
-def spell(error: sqlite3.Error | OSError) -> str:
+def describe_error(error: sqlite3.Error | OSError) -> str:
     """What has happened to the file, in plain words, and in SQLite's own."""
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
@@ -150,7 +150,7 @@ def create(settings: StoreSettings) -> sqlite3.Connection:
             db.close()
             raise
     except (sqlite3.Error, OSError) as error:
-        raise StoreMisconfigured(f"{path}: {spell(error)}") from None
+        raise StoreMisconfigured(f"{path}: {describe_error(error)}") from None
     return db
 
 

@@ -311,7 +311,7 @@ class SqliteLedger:
             turn.drawn_us.update(self.db.execute(among("SELECT id, drawn_us FROM leases", len(leases)), leases))
         voided += [lease for lease in reserved if lease in turn.drawn_us]
         if voided:
-            for lease, settlement in self._spelt(
+            for lease, settlement in self._decoded(
                 self.db.execute(among("SELECT id, entry FROM leases", len(voided)), voided)
             ):
                 turn.taken[lease] = settlement.claims if settlement else ()
@@ -335,7 +335,7 @@ class SqliteLedger:
         if missing := windows.keys() - states.keys():
             states.update(dict.fromkeys(missing, WindowState(0, 0, now_us)))
 
-    def _spelt(self, rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Settlement | None]]:
+    def _decoded(self, rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Settlement | None]]:
         """Leases and their entries, decoded. An unreadable one must not block the others."""
         for lease, entry in rows:
             try:
@@ -482,7 +482,7 @@ class SqliteLedger:
 
     def _take_on(self, turn: LedgerTransaction, leases: Sequence[tuple[str, int, str]]) -> dict[str, Settlement | None]:
         """Put open leases into a turn: those that can be read with what they touch, the others to be dropped."""
-        settlements = dict(self._spelt((name, entry) for name, _, entry in leases))
+        settlements = dict(self._decoded((name, entry) for name, _, entry in leases))
         windows: dict[str, Window] = {}
         for name, drawn_us, _ in leases:
             if (settlement := settlements[name]) is None:

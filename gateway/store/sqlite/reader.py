@@ -215,7 +215,7 @@ def record_row(record: Record) -> tuple[Any, ...]:
     """A record as a row of the columns `RECORD`."""
     record = storable(record)
     usage = record.usage
-    more = units.spell(usage.more) if usage.more else ""
+    more = units.format_counts(usage.more) if usage.more else ""
     return (*record[:_USAGE_AT], *usage[:_MORE], *record[_USAGE_AT + 1 :], more)
 
 

@@ -40,7 +40,7 @@ from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, Store
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 
 from .checkpoint import EVERY_ITEMS, Checkpointer
-from .database import NO_PATIENCE, is_busy, path_of, spell
+from .database import NO_PATIENCE, describe_error, is_busy, path_of
 from .keys import KeyReader
 from .ledger import SqliteLedger
 from .reader import Reader
@@ -108,7 +108,7 @@ class SqliteStore:
             self._checkpoints = Checkpointer(settings)
         except sqlite3.Error as error:
             self._ledger.close()
-            raise StoreMisconfigured(f"{self._path}: {spell(error)}") from None
+            raise StoreMisconfigured(f"{self._path}: {describe_error(error)}") from None
         self._writes = threading.Lock()
         """Held while the writing connection is used."""
         self._pace = WritePace()
@@ -203,7 +203,7 @@ class SqliteStore:
             self._note_unwritten(error)
 
     def _note_unwritten(self, error: sqlite3.Error) -> None:
-        log.warning("%s: %s; what it lacks is sent again from the journal", self._path, spell(error))
+        log.warning("%s: %s; what it lacks is sent again from the journal", self._path, describe_error(error))
 
     async def _all_written(self) -> None:
         """For reports, which come from other connections: the file has what was applied, or cannot be written."""
@@ -392,4 +392,4 @@ class SqliteStore:
             return work()
 
     def _unavailable(self, error: sqlite3.Error | OSError) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._path}: {spell(error)}")
+        return StoreUnavailable(f"{self._path}: {describe_error(error)}")

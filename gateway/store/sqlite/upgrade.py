@@ -16,7 +16,7 @@ from gateway.config import StoreSettings
 from gateway.quota.ledger_entry import SUMS
 from gateway.store import HOURS_KEPT_DAYS, StoreMisconfigured
 
-from .database import Transaction, connect, path_of, schema_of, spell
+from .database import Transaction, connect, describe_error, path_of, schema_of
 from .schema import ADD_HOURS, ADD_SUMS, FIRST_SCHEMA, LATER, RECORD, SCHEMA_VERSION, TABLES
 
 log = logging.getLogger("gateway")
@@ -94,5 +94,7 @@ def upgrade(settings: StoreSettings) -> None:
                 for step in _STEPS:
                     db.execute(step)
     except (sqlite3.Error, OSError) as error:
-        raise StoreMisconfigured(f"{path}: the file of gateway 0.1.0 cannot be upgraded: {spell(error)}") from None
+        raise StoreMisconfigured(
+            f"{path}: the file of gateway 0.1.0 cannot be upgraded: {describe_error(error)}"
+        ) from None
     log.warning("%s: upgraded from the form of gateway 0.1.0, which knew no prices", path)

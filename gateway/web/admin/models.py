@@ -51,7 +51,7 @@ def _price(model: Model, now: float) -> dict[str, Any]:
     """The rates in US dollars that hold now, and where they are from. A pattern may have prices by name instead, so
     many as `priced_names` says."""
     price = model.price
-    rates = None if price is None else price.plan.at(now)[""][0].spelling.split()
+    rates = None if price is None else price.plan.at(now)[""][0].rates_text.split()
     return {
         "price": None if rates is None else {row: float(usd) for row, usd in (each.split("=", 1) for each in rates)},
         "price_source": None if price is None else price.source or "configured",

@@ -17,7 +17,7 @@ export function scaleTop(most) {
 }
 
 /**
- * `parts`: [{name, class, of(row) -> number, pick}], stacked; `pick` is called when one is chosen. `spell`: for
+ * `parts`: [{name, class, of(row) -> number, pick}], stacked; `pick` is called when one is chosen. `format`: for
  * the axis. `say(row)`: the whole day in words. `isOneNumber`: the parts are not said one by one.
  */
 export class DayChart {
@@ -90,17 +90,17 @@ export class DayChart {
       .map((part) => [part.name, part.of(row) ?? 0])
       .filter(([, amount]) => amount > 0)
       .sort((one, other) => other[1] - one[1])
-      .map(([name, amount]) => ` · ${name} ${this.of.spell(amount)}`)
+      .map(([name, amount]) => ` · ${name} ${this.of.format(amount)}`)
       .join("");
   }
 
   draw() {
     const width = this.node.clientWidth;
     if (!this.rows || !width) return;
-    const { parts, spell } = this.of;
+    const { parts, format } = this.of;
     const sum = (row) => parts.reduce((all, part) => all + (part.of(row) ?? 0), 0);
     const top = scaleTop(Math.max(...this.rows.map(sum)));
-    const names = [0, 1, 2, 3, 4].map((line) => spell((top * line) / 4));
+    const names = [0, 1, 2, 3, 4].map((line) => format((top * line) / 4));
     const left = (this.left = Math.max(ROOM.left, 10 + LETTER * Math.max(...names.map((name) => name.length))));
     const inner = { width: width - left - ROOM.right, height: HEIGHT - ROOM.top - ROOM.bottom };
     const y = (amount) => ROOM.top + inner.height * (1 - amount / top);

@@ -51,20 +51,20 @@ export function span(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-const spell = (date) => date.toISOString().replace("T", " ");
+const isoText = (date) => date.toISOString().replace("T", " ");
 const asDate = (time) => new Date(typeof time === "number" ? time * 1000 : time);
 
 /** A Unix time in seconds, or a text that says a time. */
-export const moment = (time) => (time === null || time === undefined ? NOTHING : spell(asDate(time)).slice(0, 19));
-export const clock = (time) => spell(asDate(time)).slice(11, 19);
+export const moment = (time) => (time === null || time === undefined ? NOTHING : isoText(asDate(time)).slice(0, 19));
+export const clock = (time) => isoText(asDate(time)).slice(11, 19);
 /** The time of today, or a day and a time: 14:32:05, 11-23 14:32:05. */
 export const recent = (time) => (moment(time).startsWith(day()) ? clock(time) : moment(time).slice(5));
-export const minute = (time) => (time === null || time === undefined ? NOTHING : spell(asDate(time)).slice(0, 16));
+export const minute = (time) => (time === null || time === undefined ? NOTHING : isoText(asDate(time)).slice(0, 16));
 
 /** When something will happen within a day, week or month: "at 17:40", "today", "on Thursday", "on the 27th". */
 export function momentInWords(date, per, today = day()) {
-  if (per === "day") return `at ${spell(date).slice(11, 16)}`;
-  if (spell(date).startsWith(today)) return "today";
+  if (per === "day") return `at ${isoText(date).slice(11, 16)}`;
+  if (isoText(date).startsWith(today)) return "today";
   if (per === "week") return `on ${WEEKDAYS[date.getUTCDay()]}`;
   const number = date.getUTCDate();
   const ending = number > 10 && number < 20 ? "th" : (["th", "st", "nd", "rd"][number % 10] ?? "th");

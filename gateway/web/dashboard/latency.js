@@ -16,11 +16,11 @@ const MEASURED_CALLS = 2000; // of a key, a team or a person, as gateway/reports
 
 // What the chart can show: percentiles of a time, one number, or a count that is stacked by model or upstream.
 const SHOWN = {
-  first: { title: "First token", of: "first_token", spell: span, words: "Time to first token: p50, p95 and p99" },
-  duration: { title: "Took", of: "duration", spell: span, words: "Duration: p50, p95 and p99" },
-  speed: { title: "Tokens/s p50", of: (row) => row.tokens_per_s_p50, spell: compact, words: "Tokens per second, median" },
-  attempts: { title: "Failed attempts", of: (row) => row.failed_attempts, spell: compact, isCount: true, words: "Failed attempts, retried ones among them" },
-  errors: { title: "Failed calls", of: (row) => row.errors, spell: compact, isCount: true, words: "Failed calls" },
+  first: { title: "First token", of: "first_token", format: span, words: "Time to first token: p50, p95 and p99" },
+  duration: { title: "Took", of: "duration", format: span, words: "Duration: p50, p95 and p99" },
+  speed: { title: "Tokens/s p50", of: (row) => row.tokens_per_s_p50, format: compact, words: "Tokens per second, median" },
+  attempts: { title: "Failed attempts", of: (row) => row.failed_attempts, format: compact, isCount: true, words: "Failed attempts, retried ones among them" },
+  errors: { title: "Failed calls", of: (row) => row.errors, format: compact, isCount: true, words: "Failed calls" },
 };
 
 /** Percentiles as parts on top of each other: each begins where the one before ends. */
@@ -119,14 +119,14 @@ export class LatencyPanel {
     const { range, steps, by, filters } = last;
     if (shown.isCount) last.split ??= await this.ask([range.unit, by], range, filters).catch(() => null); // then their sum is shown
     if (last !== this.last || shown !== SHOWN[this.shown]) return; // something else was chosen meanwhile
-    const { spell, words } = shown;
+    const { format, words } = shown;
     const known = new Map(steps.map((row) => [row[range.unit], row]));
     this.chart.show(
       range.steps.map((name) => known.get(name) ?? { [range.unit]: name }),
       {
         parts: partsOf(shown, last),
         isOneNumber: !shown.isCount,
-        spell,
+        format,
         say: (row) => (row.requests ? inWords(row) : "none measured"),
         total: `${words}, by ${range.unit}`,
         summary: `${words}, by ${range.unit}, ${rangeWords(range)}. The table below says the same.`,

@@ -143,7 +143,7 @@ export class SubjectReport {
     this.byStep.show(range.unit, rows.filter((row) => row.requests));
     this.chart.show(rows, {
       parts: split ? stacked(groups, split, this.split, measure) : plain(measure),
-      spell: measure.spell,
+      format: measure.format,
       say: dayInNumbers,
       total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
       summary: `${measure.title} by ${range.unit}, ${rangeWords(range)}: ${dayInNumbers(all)}. The table below says the same.`,

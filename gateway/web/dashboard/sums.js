@@ -103,10 +103,10 @@ const dollars = (number) => (number >= 1000 ? `$${compact(number)}` : `$${Number
 
 /** What the chart and the bars of tables can show: `of` a row, formatted for an axis; a cost may be unknown (null). */
 export const MEASURES = {
-  cost: { title: "Cost", of: (row) => row.cost_usd, spell: dollars },
-  tokens: { title: "Tokens", of: (row) => row.total_tokens, spell: compact },
-  requests: { title: "Requests", of: (row) => row.requests, spell: compact },
-  errors: { title: "Failed", of: (row) => row.errors, spell: compact },
+  cost: { title: "Cost", of: (row) => row.cost_usd, format: dollars },
+  tokens: { title: "Tokens", of: (row) => row.total_tokens, format: compact },
+  requests: { title: "Requests", of: (row) => row.requests, format: compact },
+  errors: { title: "Failed", of: (row) => row.errors, format: compact },
 };
 
 /** A row in words. */

@@ -9,7 +9,7 @@ import { Table, filterField } from "./table.js";
 
 const AT_ONCE = 200;
 
-const spelt = (value) => (value === null || value === undefined ? "nothing" : JSON.stringify(value, null, 2));
+const formatted = (value) => (value === null || value === undefined ? "nothing" : JSON.stringify(value, null, 2));
 
 const open = (change) =>
   openDialog(
@@ -27,7 +27,7 @@ const open = (change) =>
               "figure",
               null,
               h("figcaption", null, when === "before" ? "Before" : "After"),
-              h("pre", { tabindex: "0" }, spelt(change[when])),
+              h("pre", { tabindex: "0" }, formatted(change[when])),
             ),
           ),
         ),

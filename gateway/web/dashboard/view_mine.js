@@ -96,7 +96,7 @@ export function mine(main, context) {
         byStep.show(range.unit, shown.filter((row) => row.requests));
         chart.show(shown, {
           parts: stacked(byModel, split, "model", MEASURES[metric]),
-          spell: MEASURES[metric].spell,
+          format: MEASURES[metric].format,
           say: dayInNumbers,
           total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
           summary: `${MEASURES[metric].title} by ${range.unit} and model, ${rangeWords(range)}: ${dayInNumbers(all)}.`,

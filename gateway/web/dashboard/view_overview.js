@@ -63,7 +63,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
     fill(note, state.groups && !state.split ? `Too many of them by ${state.range.unit} (more than ${STACKED_AT_MOST}, or not kept so): the chart shows their sum.` : "");
     chart.show(rows, {
       parts,
-      spell: measure.spell,
+      format: measure.format,
       say: dayInNumbers,
       total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
       summary: `${measure.title} by ${range.unit}, ${rangeWords(range)}: ${dayInNumbers(all)}. The table below says the same.`,

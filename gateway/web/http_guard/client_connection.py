@@ -203,7 +203,7 @@ class ClientConnection(web.RequestHandler):
         self._server.noted(error.reason)
         self._is_broken = True
         if self.transport is not None:
-            self.transport.write(spell(error, new_id()))
+            self.transport.write(encode_error(error, new_id()))
             self.transport.write_eof()
         self._stop_head_timer()
         self._head_timer = self._loop.call_later(TURNED_AWAY_S, self._give_up_head)
@@ -230,7 +230,7 @@ def _headers(error: GatewayError, number: str) -> list[tuple[str, str]]:
     return [("Content-Type", "application/json"), ("x-request-id", number), *error.headers.items()]
 
 
-def spell(error: GatewayError, number: str) -> bytes:
+def encode_error(error: GatewayError, number: str) -> bytes:
     """A whole answer that ends its connection, where there is no request to answer."""
     body = error.body()
     return head(error.status, [*_headers(error, number), ("Content-Length", str(len(body))), CLOSE]) + body

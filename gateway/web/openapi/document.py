@@ -306,7 +306,7 @@ _MORE_HEADERS: Mapping[int, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-class _Spelling(GenerateJsonSchema):
+class _SchemaGenerator(GenerateJsonSchema):
     """Without titles, which repeat the names, and without defaults: what a client leaves out, the upstream decides."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -327,25 +327,25 @@ def _response(status: int, content: Mapping[str, Schema]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _spell(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
-    spelt: dict[str, Any] = {"summary": operation.summary, "security": SECURITY[operation.caller]}
+def _described(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
+    described: dict[str, Any] = {"summary": operation.summary, "security": SECURITY[operation.caller]}
     if (roles := PERMISSIONS.get(place)) is not None:
-        spelt["security"] = [*spelt["security"], *([{"key": []}] if "key" in roles else [])]
-        spelt["x-roles"] = roles
-        spelt["description"] = f"Roles: {', '.join(f'{role} ({reach})' for role, reach in roles.items())}."
+        described["security"] = [*described["security"], *([{"key": []}] if "key" in roles else [])]
+        described["x-roles"] = roles
+        described["description"] = f"Roles: {', '.join(f'{role} ({reach})' for role, reach in roles.items())}."
     if operation.parameters:
-        spelt["parameters"] = operation.parameters
+        described["parameters"] = operation.parameters
     if operation.body is not None:
-        spelt["requestBody"] = {
+        described["requestBody"] = {
             "required": operation.is_body_needed,
             "content": {operation.body_type: {"schema": named(operation.body.__name__)}},
         }
     errors = {status: {JSON: named(operation.error)} for status in sorted({400, 503, *operation.errors})}
-    spelt["responses"] = {
+    described["responses"] = {
         str(status): _response(status, content)
         for status, content in {operation.status: operation.answers, **errors}.items()
     }
-    return spelt
+    return described
 
 
 def _as_form(schema: dict[str, Any]) -> None:
@@ -368,14 +368,14 @@ def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
     _, told = models_json_schema(
         [(body, "validation") for body in bodies],
         ref_template="#/components/schemas/{model}",
-        schema_generator=_Spelling,
+        schema_generator=_SchemaGenerator,
     )
     for name in {each.body.__name__ for each in OPERATIONS.values() if each.body and each.body_type == FORM}:
         _as_form(told["$defs"][name])
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
         if (operation := OPERATIONS.get((method, path))) is not None:
-            paths.setdefault(path, {})[method.lower()] = _spell((method, path), operation)
+            paths.setdefault(path, {})[method.lower()] = _described((method, path), operation)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Completions gateway", "version": __version__},
