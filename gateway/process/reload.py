@@ -78,7 +78,7 @@ class Reloader:
         """How often which."""
         self._source = source
         self._hand_over = hand_over
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._last_look: Contents = {}
         self._told: ReloadResult | None = None
         """What was refused last, and why; None: nothing since something was applied."""
@@ -90,14 +90,14 @@ class Reloader:
 
     async def reload(self, why: str) -> ReloadResult:
         """Read the file and apply it. `why` is the cause for the log."""
-        async with self._turn:
+        async with self._lock:
             outcome = await self._reload()
             self._note(outcome, why)
             return outcome
 
     async def preview(self) -> ReloadPreview:
         """Read the file and compare it with what is in use; changes nothing, and the file counts as not seen."""
-        async with self._turn:
+        async with self._lock:
             by_itself = self.now.config.server.reload_on_change
             seen = None if self._source is None else self._source.seen
             try:
@@ -114,7 +114,7 @@ class Reloader:
 
     async def extend_again(self, *, is_start: bool = False) -> None:
         """What `extend` adds has changed: apply it. `is_start`: no worker has begun with anything else."""
-        async with self._turn:
+        async with self._lock:
             reading = await asyncio.to_thread(self._extend, self._plain)
             if reading.config == self.now.config:
                 return
@@ -127,7 +127,7 @@ class Reloader:
         """Reload whenever the content has changed, until cancelled."""
         while self._source is not None:
             await asyncio.sleep(LOOK_EVERY_S)
-            async with self._turn:
+            async with self._lock:
                 try:
                     await self._look(self._source)
                 except Exception:

@@ -91,7 +91,7 @@ class Background:
         self._wanted: Services | None = None
         self._probes: dict[str, _Probing] = {}
         self._alerts: _Alerts | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         """Only one watcher at a time: the claims that the last one releases have to be free for the next."""
         self._tasks = Tasks()
 
@@ -106,7 +106,7 @@ class Background:
         self._wanted = None
         for probing in self._probes.values():
             probing.task.cancel()
-        async with self._turn:
+        async with self._lock:
             await self._end_alerts()
         await self._tasks.cancel_all()
 
@@ -122,7 +122,7 @@ class Background:
                 self._probes[name] = _Probing(pool, self._tasks.spawn(probing, f"probe {name}"))
 
     async def _watch(self, parts: Services) -> None:
-        async with self._turn:
+        async with self._lock:
             if parts is not self._wanted:
                 return  # a newer configuration waits for its turn, or it is all over
             if self._alerts is not None and self._alerts.settings == parts.config.alerts:

@@ -100,14 +100,14 @@ class HotReload:
         self._access_log = access_log
         self._background = background
         self._tasks = tasks
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def change_to(self, values: Mapping[str, Any]) -> Config:
         """Build another configuration of these plain values, and serve by it from then on.
 
         One comes after the other. Raises `ConfigError` or OSError where it cannot be used, and nothing is changed then.
         """
-        async with self._turn:
+        async with self._lock:
             config = await asyncio.to_thread(build, values)
             self._adopt(await asyncio.to_thread(prepare, config, self._live.parts.pools))
             return config

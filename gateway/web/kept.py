@@ -163,10 +163,10 @@ class KeptAtUpstream:
         self, request: web.Request, context: RequestContext, bonds: Sequence[Bond]
     ) -> list[dict[str, Any]]:
         """The objects of these bonds as they are now, without those that have ended at the upstream."""
-        turns = asyncio.Semaphore(READ_AT_ONCE)
+        reads = asyncio.Semaphore(READ_AT_ONCE)
 
         async def read(bond: Bond) -> dict[str, Any] | None:
-            async with turns:
+            async with reads:
                 try:
                     return object_of((await self.fetch(request, context, bond)).body)
                 except UpstreamRefused as refused:

@@ -31,7 +31,7 @@ class LargeBodies:
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._tasks = Tasks()
 
     async def read(self, endpoint: Endpoint, pieces: Pieces) -> Params:
@@ -56,7 +56,7 @@ class LargeBodies:
 
     async def _ask(self, endpoint: Endpoint, pieces: Pieces) -> dict[str, Any] | None:
         try:
-            async with asyncio.timeout(READ_WITHIN_S), self._turn:
+            async with asyncio.timeout(READ_WITHIN_S), self._lock:
                 for _ in range(2):  # it may have ended since the last one
                     try:
                         return await self._exchange(endpoint, pieces)

@@ -72,7 +72,7 @@ class PersonTokens:
         self._issuer: _Issuer | None = None
         self._checked: OrderedDict[bytes, _Checked] = OrderedDict()
         self._allowance = TokenBucket(CHANGES_PER_S, CHANGES_AT_ONCE)
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<PersonTokens {len(self._checked)} checked>"
@@ -133,7 +133,7 @@ class PersonTokens:
 
     async def _record(self, issuer: str, said: _Checked, parts: Services) -> None:
         """Make the record of a person, or move it to the team that her token names."""
-        async with self._turn:
+        async with self._lock:
             name = person_id(said.person)
             if self._allowance.is_spent(time.monotonic()):
                 raise Unavailable("Too many people are new here. Please try again.", code="too_many_unknown_keys")

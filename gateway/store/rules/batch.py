@@ -46,7 +46,7 @@ class LedgerTransaction:
         self.states: dict[str, WindowState] = {}
         """Of every window that is touched, leaked up to now."""
         self.drawn_us: dict[str, int] = {}
-        """When each open lease was drawn that may be touched, those of the turn among them."""
+        """When each open lease was drawn that may be touched, those of the transaction among them."""
         self.lost: dict[str, LostCalls] = {}
         """The leases that may be touched and were closed as lost."""
         self.taken: dict[str, Sequence[Claim]] = {}

@@ -81,7 +81,7 @@ OLD_REFUSALS_AT_ONCE = 1000
 
 
 class SqliteLedger:
-    """Reads what a turn needs, and writes what it has decided. All methods raise `sqlite3.Error`."""
+    """Reads what a transaction needs, and writes what it has decided. All methods raise `sqlite3.Error`."""
 
     def __init__(self, settings: StoreSettings, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us
@@ -114,17 +114,17 @@ class SqliteLedger:
                 raise StoreLostWrites(known)
             if batch.seq <= known.seq:
                 raise StoreUnavailable(f"batch {batch.seq} is a late copy: {known.seq} has been applied")
-            turn = LedgerTransaction(now_us, known.mark)
+            transaction = LedgerTransaction(now_us, known.mark)
             lost_of = self._lost_of(batch) if has_lost else []
-            self._read(turn, batch.items, lost_of, has_lost)
+            self._read(transaction, batch.items, lost_of, has_lost)
             if lost_of:
-                turn.reopen(lost_of)
-            verdicts: Sequence[Granted | Refused | None] = turn.take(batch.items)
-            self._write(turn, batch.worker)
-            self._write_progress(batch.worker, batch.seq, turn, newest_us)
+                transaction.reopen(lost_of)
+            verdicts: Sequence[Granted | Refused | None] = transaction.take(batch.items)
+            self._write(transaction, batch.worker)
+            self._write_progress(batch.worker, batch.seq, transaction, newest_us)
             lost, none_silent_until_us = self._reap(now_us)
             if is_alone:
-                behind = self._begin_behind(batch, turn, none_silent_until_us)
+                behind = self._begin_behind(batch, transaction, none_silent_until_us)
         self._none_silent_until_us = none_silent_until_us
         self._behind = behind
         self.uncopied += 1 + len(batch.items)
@@ -289,7 +289,9 @@ class SqliteLedger:
         found = self.db.execute("SELECT id FROM lost WHERE worker = ? LIMIT ?", (batch.worker, REOPENED_AT_ONCE))
         return [lease for (lease,) in found]
 
-    def _read(self, turn: LedgerTransaction, items: Sequence[Item], lost_of: Sequence[str], has_lost: bool) -> None:
+    def _read(
+        self, transaction: LedgerTransaction, items: Sequence[Item], lost_of: Sequence[str], has_lost: bool
+    ) -> None:
         windows: dict[str, Window] = {}
         leases: list[str] = [*lost_of]
         voided: list[str] = []
@@ -308,25 +310,25 @@ class SqliteLedger:
             for window, _ in item.claims:
                 windows[window.id] = window
         if leases:
-            turn.drawn_us.update(self.db.execute(among("SELECT id, drawn_us FROM leases", len(leases)), leases))
-        voided += [lease for lease in reserved if lease in turn.drawn_us]
+            transaction.drawn_us.update(self.db.execute(among("SELECT id, drawn_us FROM leases", len(leases)), leases))
+        voided += [lease for lease in reserved if lease in transaction.drawn_us]
         if voided:
             for lease, settlement in self._decoded(
                 self.db.execute(among("SELECT id, entry FROM leases", len(voided)), voided)
             ):
-                turn.taken[lease] = settlement.claims if settlement else ()
-                windows = _windows(turn.taken[lease]) | windows
+                transaction.taken[lease] = settlement.claims if settlement else ()
+                windows = _windows(transaction.taken[lease]) | windows
         if leases and has_lost:
             rows = self.db.execute(among("SELECT id, drawn_us, entry, record FROM lost", len(leases)), leases)
             for lease, drawn_us, entry, record_seq in rows.fetchall():
-                turn.lost[lease] = lost = LostCalls(drawn_us, decode(entry), record_seq)
+                transaction.lost[lease] = lost = LostCalls(drawn_us, decode(entry), record_seq)
                 windows = _windows(lost.settlement.claims) | windows
-        self._read_windows(turn, windows)
+        self._read_windows(transaction, windows)
 
-    def _read_windows(self, turn: LedgerTransaction, windows: dict[str, Window]) -> None:
+    def _read_windows(self, transaction: LedgerTransaction, windows: dict[str, Window]) -> None:
         if not windows:
             return
-        states, now_us = turn.states, turn.now_us
+        states, now_us = transaction.states, transaction.now_us
         for name, used, reserved, at_us in self.db.execute(
             among("SELECT id, used, reserved, at_us FROM windows", len(windows)), [*windows]
         ):
@@ -346,64 +348,66 @@ class SqliteLedger:
 
     # ------------------------------------------------------------------------------------------------------ writing
 
-    def _write(self, turn: LedgerTransaction, worker: str) -> None:
+    def _write(self, transaction: LedgerTransaction, worker: str) -> None:
         db = self.db
-        if turn.changed:
-            rows = [(name, window.starts, *turn.states[name]) for name, window in turn.changed.items()]
+        if transaction.changed:
+            rows = [(name, window.starts, *transaction.states[name]) for name, window in transaction.changed.items()]
             insert(db, "windows", WINDOW, rows, SET_WINDOW)
-        if turn.opened:
+        if transaction.opened:
             insert(
                 db,
                 "leases",
                 LEASE,
-                [(name, worker, turn.drawn_us[name], item.text) for name, item in turn.opened.items()],
+                [(name, worker, transaction.drawn_us[name], item.text) for name, item in transaction.opened.items()],
             )
-        for name, item in turn.extended.items():
+        for name, item in transaction.extended.items():
             db.execute("UPDATE leases SET entry = ? WHERE id = ?", (item.text, name))
-        for name, deferred in turn.deferred.items():
+        for name, deferred in transaction.deferred.items():
             db.execute("UPDATE leases SET worker = ? WHERE id = ?", (heir_of(name), name))
             insert(db, "deferred", DEFERRED, [(name, deferred.whole_text)], SET_DEFERRED)
-        if turn.ended:
-            db.execute(among("DELETE FROM leases", len(turn.ended)), turn.ended)
-        for lease, lost in turn.replaced.items():
+        if transaction.ended:
+            db.execute(among("DELETE FROM leases", len(transaction.ended)), transaction.ended)
+        for lease, lost in transaction.replaced.items():
             db.execute("DELETE FROM lost WHERE id = ?", (lease,))
             db.execute("DELETE FROM records WHERE seq = ? AND id = ?", (lost.record, lease))
-        if turn.records:
-            insert(db, "records", RECORD, [record_row(record) for record in turn.records])
-            self._trimmer.count(len(turn.records))
-        if turn.sums:
-            insert(db, "hours", HOUR_GROUP + SUMS, [(*group, *row) for group, row in turn.sums.items()], ADD_HOURS)
-            days = [(group[0][:10], *group[1:], *row) for group, row in turn.sums.items()]
+        if transaction.records:
+            insert(db, "records", RECORD, [record_row(record) for record in transaction.records])
+            self._trimmer.count(len(transaction.records))
+        if transaction.sums:
+            insert(
+                db, "hours", HOUR_GROUP + SUMS, [(*group, *row) for group, row in transaction.sums.items()], ADD_HOURS
+            )
+            days = [(group[0][:10], *group[1:], *row) for group, row in transaction.sums.items()]
             insert(db, "sums", SUM_GROUP + SUMS, days, ADD_SUMS)
-        if turn.attributed:
-            self._attributed.add(db, turn.attributed)
-        if turn.measures:
-            hours = [(*place, number) for place, number in turn.measures.items()]
-            days = [(place[0][:10], *place[1:], number) for place, number in turn.measures.items()]
+        if transaction.attributed:
+            self._attributed.add(db, transaction.attributed)
+        if transaction.measures:
+            hours = [(*place, number) for place, number in transaction.measures.items()]
+            days = [(place[0][:10], *place[1:], number) for place, number in transaction.measures.items()]
             insert(db, "measures", MEASURE, [*hours, *days], ADD_MEASURE)
         self._trimmer.trim(db, self._wall_us)
 
-    def _write_progress(self, worker: str, seq: int, turn: LedgerTransaction, newest_us: int | None) -> None:
+    def _write_progress(self, worker: str, seq: int, transaction: LedgerTransaction, newest_us: int | None) -> None:
         """How far a worker has come, which is its heartbeat, too."""
-        now_us = turn.now_us
+        now_us = transaction.now_us
         if unheard := unheard_us(now_us, newest_us or now_us):
             self.db.execute("UPDATE workers SET alive_us = alive_us + ?", (unheard,))
-        insert(self.db, "workers", WORKER, [(worker, seq, turn.mark, now_us)], SET_WORKER)
+        insert(self.db, "workers", WORKER, [(worker, seq, transaction.mark, now_us)], SET_WORKER)
 
     # ------------------------------------------------------------------------------------------------- in memory only
 
-    def _begin_behind(self, batch: Batch, turn: LedgerTransaction, until_us: int) -> WriteBehind | None:
-        """Where the batches that follow may be applied up to that time, in a transaction that has written this turn;
+    def _begin_behind(self, batch: Batch, transaction: LedgerTransaction, until_us: int) -> WriteBehind | None:
+        """Where the batches that follow may be applied up to that time, in a transaction that has written this one;
         None: in the file, because other workers write to it, or it has too many leases."""
         (others,) = self.db.execute(
             "SELECT count(*) FROM workers WHERE worker != ? AND alive_us >= ?",
-            (batch.worker, turn.now_us - SILENT_US),
+            (batch.worker, transaction.now_us - SILENT_US),
         ).fetchone()
         leases = self.db.execute("SELECT id, drawn_us FROM leases LIMIT ?", (LEASES_KEPT + 1,)).fetchall()
         if others or len(leases) > LEASES_KEPT:
             return None
-        following = turn.following()
-        following.states = {name: turn.states[name] for name in turn.changed}
+        following = transaction.following()
+        following.states = {name: transaction.states[name] for name in transaction.changed}
         following.drawn_us = dict(leases)
         until_us = min(until_us, self._trimmer.due_us)
         return WriteBehind(batch.worker, batch.seq, following, self._data_version(), until_us)
@@ -415,14 +419,14 @@ class SqliteLedger:
     def _write_all(self, behind: WriteBehind, *, is_current: bool) -> None:
         now_us = self._now()
         known, has_lost, newest_us = self._progress(behind.worker)
-        turn = behind.turn
+        transaction = behind.transaction
         if not is_current:
-            turn, items = LedgerTransaction(now_us, known.mark), behind.again()
-            self._read(turn, items, [], has_lost)
-            turn.take(items)
-        turn.now_us = now_us
-        self._write(turn, behind.worker)
-        self._write_progress(behind.worker, behind.seq, turn, newest_us)
+            transaction, items = LedgerTransaction(now_us, known.mark), behind.again()
+            self._read(transaction, items, [], has_lost)
+            transaction.take(items)
+        transaction.now_us = now_us
+        self._write(transaction, behind.worker)
+        self._write_progress(behind.worker, behind.seq, transaction, newest_us)
 
     def _keep_nothing(self, requested_at: float) -> None:
         """Write what is in memory only, and apply what follows to the file, which is about to change."""
@@ -454,15 +458,15 @@ class SqliteLedger:
         return len(rows), 0 if len(rows) == REAPED_AT_ONCE else oldest_us + SILENT_US
 
     def _lose(self, rows: Sequence[tuple[str, str, int, str]], now_us: int) -> None:
-        turn, lost = LedgerTransaction(now_us), []
+        transaction, lost = LedgerTransaction(now_us), []
         # Their records are numbered by hand, for they will be looked for.
         (number,) = self.db.execute("SELECT coalesce(max(seq), 0) FROM records").fetchone()
-        settlements = self._take_on(turn, [(row[0], row[2], row[3]) for row in rows])
+        settlements = self._take_on(transaction, [(row[0], row[2], row[3]) for row in rows])
         for row in rows:
             if (settlement := settlements[row[0]]) is not None:
-                turn.lose(row[0], settlement)
-                lost.append((*row, number + len(turn.records)))
-        self._write(turn, "")
+                transaction.lose(row[0], settlement)
+                lost.append((*row, number + len(transaction.records)))
+        self._write(transaction, "")
         insert(self.db, "lost", LOST, lost)
 
     def _void_some(self, worker: str) -> bool:
@@ -473,24 +477,26 @@ class SqliteLedger:
             ).fetchall()
             if not rows:
                 return False
-            turn = LedgerTransaction(self._now())
-            for lease, settlement in self._take_on(turn, rows).items():
+            transaction = LedgerTransaction(self._now())
+            for lease, settlement in self._take_on(transaction, rows).items():
                 if settlement is not None:
-                    turn.void(lease, settlement.claims)
-            self._write(turn, worker)
+                    transaction.void(lease, settlement.claims)
+            self._write(transaction, worker)
         return True
 
-    def _take_on(self, turn: LedgerTransaction, leases: Sequence[tuple[str, int, str]]) -> dict[str, Settlement | None]:
-        """Put open leases into a turn: those that can be read with what they touch, the others to be dropped."""
+    def _take_on(
+        self, transaction: LedgerTransaction, leases: Sequence[tuple[str, int, str]]
+    ) -> dict[str, Settlement | None]:
+        """Put open leases into a transaction: those that can be read with what they touch, the others to be dropped."""
         settlements = dict(self._decoded((name, entry) for name, _, entry in leases))
         windows: dict[str, Window] = {}
         for name, drawn_us, _ in leases:
             if (settlement := settlements[name]) is None:
-                turn.ended.append(name)
+                transaction.ended.append(name)
             else:
-                turn.drawn_us[name] = drawn_us
+                transaction.drawn_us[name] = drawn_us
                 windows |= _windows(settlement.claims)
-        self._read_windows(turn, windows)
+        self._read_windows(transaction, windows)
         return settlements
 
 

@@ -26,11 +26,11 @@ ReadsWindows = Callable[[LedgerTransaction, dict[str, Window]], None]
 class WriteBehind:
     """The state of the ledger in front of the file. Private to the only worker."""
 
-    def __init__(self, worker: str, seq: int, turn: LedgerTransaction, version: int, until_us: int) -> None:
+    def __init__(self, worker: str, seq: int, transaction: LedgerTransaction, version: int, until_us: int) -> None:
         self.worker = worker
         self.seq = seq
         """The last batch that was applied here."""
-        self.turn = turn
+        self.transaction = transaction
         """Of all open leases it knows when they were drawn. `changed` and the like are what is to be written."""
         self.version = version
         """Of the file (`PRAGMA data_version`): another value means that another connection has written to it."""
@@ -48,28 +48,28 @@ class WriteBehind:
 
     def take(self, batch: Batch, now_us: int, read_windows: ReadsWindows) -> Applied | None:
         """Apply a batch here. None: it has to be applied to the file, and nothing was changed."""
-        items, turn = batch.items, self.turn
+        items, transaction = batch.items, self.transaction
         if not items or batch.worker != self.worker or not batch.acked <= self.seq < batch.seq:
             return None
         windows = self._windows_of(items)
         if windows is None:
             return None
-        turn.now_us, states = now_us, turn.states
+        transaction.now_us, states = now_us, transaction.states
         unknown = windows.keys() - states.keys()
         if unknown:
-            read_windows(turn, {name: windows[name] for name in unknown})
+            read_windows(transaction, {name: windows[name] for name in unknown})
         leaks = []
         for name, window in windows.items():
             if window.period_us and (leaked := limits.leaked(window, before := states[name], now_us)) is not before:
                 states[name] = leaked
                 leaks.append((name, before, leaked))
-        verdicts = turn.take(items)
+        verdicts = transaction.take(items)
         # A look that changes nothing must not round a level: the file would have it as it was.
         for name, before, leaked in leaks:
             if states[name] is leaked:
                 states[name] = before
         for name in unknown:
-            if name not in turn.changed:
+            if name not in transaction.changed:
                 del states[name]
         self.items += [item for item, each in zip(items, verdicts, strict=True) if not isinstance(each, Refused)]
         self.seq = batch.seq
@@ -78,7 +78,7 @@ class WriteBehind:
     def _windows_of(self, items: Sequence[Item]) -> dict[str, Window] | None:
         """What these touch. None: one of them has to be applied to the file."""
         windows: dict[str, Window] = {}
-        drawn_us = self.turn.drawn_us
+        drawn_us = self.transaction.drawn_us
         for item in items:
             if isinstance(item, Settle):
                 if item.record.id not in drawn_us:
@@ -95,6 +95,6 @@ class WriteBehind:
 
     def note_written(self) -> bool:
         """All of it is in the file. Returns whether the state may be kept."""
-        self.turn = self.turn.following()
+        self.transaction = self.transaction.following()
         self.items, self._written = [], self.seq
-        return len(self.turn.states) <= WINDOWS_KEPT
+        return len(self.transaction.states) <= WINDOWS_KEPT

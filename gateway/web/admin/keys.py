@@ -31,7 +31,7 @@ class KeyEndpoints:
     def __init__(self, access: AdminAccess) -> None:
         self._access = access
         self._registry = access.registry
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
@@ -60,7 +60,7 @@ class KeyEndpoints:
     async def create_key(self, request: web.Request) -> web.StreamResponse:
         """201, with the secret beside what the key may do."""
         body, scope = await read(request, request_bodies.CreateKey), request[SCOPE]
-        async with self._turn:  # one after the other: each counts the keys that there are
+        async with self._lock:  # one after the other: each counts the keys that there are
             if scope.reach == "own":
                 body = await self._of_member(body, scope, parts_of(request).config)
             else:

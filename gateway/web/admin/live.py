@@ -34,7 +34,7 @@ class LiveEndpoints:
     def __init__(self, access: AdminAccess, ask: Ask) -> None:
         self._access = access
         self._ask = ask
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         """One sample is made at a time; the requests that wait for it return the same."""
         self._made = -FRESH_S
         self._body = b""
@@ -66,7 +66,7 @@ class LiveEndpoints:
     async def show_live(self, request: web.Request) -> web.StreamResponse:
         """The counters since the gateway started."""
         request[CONTEXT].is_quiet = True
-        async with self._turn:
+        async with self._lock:
             if time.monotonic() - self._made >= FRESH_S:
                 self._body = _body(time.time(), await self._ask("live"))
                 self._made = time.monotonic()
