@@ -83,14 +83,14 @@ class JournalDirectory:
         for path in paths:
             if _NAME.fullmatch(path.name):
                 try:
-                    home = cls._enter(path, origin)
+                    directory = cls._enter(path, origin)
                 except FileNotFoundError:
                     continue  # it was removed at this moment
                 except OSError as error:
-                    leave_alone(str(path), f"it cannot be read ({error.strerror})")
+                    warn_unused(str(path), f"it cannot be read ({error.strerror})")
                     continue
-                if home is not None:
-                    yield home
+                if directory is not None:
+                    yield directory
             elif _NAME.fullmatch(path.stem) and (path.suffix == ".gone" or (path.suffix == ".new" and _is_stale(path))):
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -110,7 +110,7 @@ class JournalDirectory:
             os.close(descriptor)
             raise
         if reason:
-            leave_alone(str(path), reason)
+            warn_unused(str(path), reason)
             os.close(descriptor)
             return None
         return cls(path, descriptor, boot)
@@ -169,8 +169,8 @@ def _is_stale(path: Path) -> bool:
 def _read_head(head: bytes, origin: str) -> tuple[str, str]:
     """Why a journal with such a head is not for us, nothing where it is; and since which start of which machine."""
     try:
-        told = json.loads(head)
-        schema, whose, boot = told["schema"], told["origin"], str(told.get("boot"))
+        fields = json.loads(head)
+        schema, whose, boot = fields["schema"], fields["origin"], str(fields.get("boot"))
     except (ValueError, KeyError, TypeError, AttributeError):
         return "the first line of its lock file was not written by a gateway", ""
     if schema != SCHEMA:
@@ -187,7 +187,7 @@ def _boot() -> str:
 
 
 @lru_cache(maxsize=1024)
-def leave_alone(path: str, reason: str) -> None:
+def warn_unused(path: str, reason: str) -> None:
     """Say why a journal is not touched: once, however often it is found."""
     log.warning("the journal %s is not used: %s", path, reason)
 

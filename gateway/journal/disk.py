@@ -45,7 +45,7 @@ class Segment:
     delivered_at: float | None = None
     """When the store was found to have everything in it, on the monotonic clock; None: it was not."""
 
-    signposts: list[tuple[int, int]] = field(default_factory=list)
+    offsets: list[tuple[int, int]] = field(default_factory=list)
     """(number, offset): what begins at this offset in bytes has a higher number. Not from each entry to the next, but
     from time to time."""
 

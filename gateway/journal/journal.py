@@ -22,7 +22,7 @@ from gateway.tasks import Tasks
 
 from . import disk
 from .codec import EntryKind, JournalEntry, decode, encode
-from .directory import JournalDirectory, leave_alone
+from .directory import JournalDirectory, warn_unused
 from .disk import SlowDisk, WriteResult
 from .segments import Cursor, Segments
 
@@ -40,19 +40,19 @@ T = TypeVar("T")
 class Journal:
     """One worker's journal. Used from one event loop, but for `create` and `adopt`, which may run in any thread."""
 
-    def __init__(self, home: JournalDirectory) -> None:
-        self.name = home.name
+    def __init__(self, directory: JournalDirectory) -> None:
+        self.name = directory.name
         """32 hexadecimal digits, random: the worker's incarnation."""
         self.last = 0
         """The highest number that was given."""
         self.damaged = 0
         """Places in the files, as they were adopted, where entries cannot be read."""
-        self.is_whole = home.is_of_this_boot
+        self.is_whole = directory.is_of_this_boot
         """Whether all entries of its worker are in it. Entries lost by a power cut, a full disk or damage may have
         reached the store."""
-        self._home = home
-        self._shelf = Segments(home.path)
-        self._open = self._shelf.open
+        self._directory = directory
+        self._segments = Segments(directory.path)
+        self._open = self._segments.open
         self._gathered: list[bytes] = []
         self._appended = self._last_end = self._on_disk = 0
         self._is_called = self._has_failed = self._is_short = self._has_sync_failed = self._is_closed = False
@@ -62,7 +62,7 @@ class Journal:
         """The loop that uses it, from the first entry on: asking for it is a system call before Python 3.12."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="journal")
         self._tasks = Tasks()
-        self._house: asyncio.Task[None] | None = None
+        self._upkeep: asyncio.Task[None] | None = None
         self._tidying = asyncio.Lock()
 
     # ----------------------------------------------------------------------------------------- beginning and end
@@ -70,13 +70,13 @@ class Journal:
     @classmethod
     def create(cls, folder: Path, origin: str) -> Journal:
         """A new journal in a folder that many share; `origin` names the ledger it belongs to. Raises `OSError`."""
-        home = JournalDirectory.make(folder, origin)
+        directory = JournalDirectory.make(folder, origin)
         try:
-            disk.make_reserve(home.path)
+            disk.make_reserve(directory.path)
         except OSError:
-            home.remove()
+            directory.remove()
             raise
-        return cls(home)
+        return cls(directory)
 
     @classmethod
     def adopt(cls, folder: Path, origin: str) -> Journal | None:
@@ -84,19 +84,19 @@ class Journal:
 
         Cheap where there is none. Else all that is there is read, which takes seconds for a million entries.
         """
-        for home in JournalDirectory.free(folder, origin):
+        for directory in JournalDirectory.free(folder, origin):
             try:
-                journal = cls(home)
+                journal = cls(directory)
                 journal._take_in()
             except OSError as error:
-                leave_alone(str(home.path), f"it cannot be read ({error.strerror})")
-                home.leave()
+                warn_unused(str(directory.path), f"it cannot be read ({error.strerror})")
+                directory.leave()
             else:
                 return journal
         return None
 
     def _take_in(self) -> None:
-        self.last, torn, self.damaged = self._shelf.take_in()
+        self.last, torn, self.damaged = self._segments.take_in()
         self._appended = self._on_disk = self.last
         if torn:
             log.warning("the journal %s ends in the middle of an entry, which is left out", self.name)
@@ -107,12 +107,12 @@ class Journal:
     async def close(self) -> None:
         """Write and sync what is possible, and close: the files stay for adoption by another worker."""
         await self._end()
-        self._home.leave()
+        self._directory.leave()
 
     async def remove(self) -> None:
         """Delete the files: everything is delivered. Raises `OSError`, and then it has still to be closed."""
         await self._end()
-        await asyncio.to_thread(self._home.remove)
+        await asyncio.to_thread(self._directory.remove)
 
     async def _end(self) -> None:
         if self._is_closed:
@@ -126,7 +126,7 @@ class Journal:
             await self._tasks.cancel_all()
             await self._sync()
         await asyncio.to_thread(self._threads.shutdown)
-        self._shelf.shut()
+        self._segments.shut()
 
     # --------------------------------------------------------------------------------------------------- writing
 
@@ -157,8 +157,8 @@ class Journal:
         else:
             self._open.pop(lease, None)
             self._last_end = number
-        if self._house is None:
-            self._keep_house()
+        if self._upkeep is None:
+            self._begin_upkeep()
         if not (is_written_now or self._is_called):
             self._write_at_end_of_turn()
         return number
@@ -205,21 +205,21 @@ class Journal:
 
     def _write_here(self) -> OSError | None:
         """Write everything on the event loop. Returns why that is impossible."""
-        took_s = None if self._has_failed else self._shelf.append(self._gathered, self._last_end)
+        took_s = None if self._has_failed else self._segments.append(self._gathered, self._last_end)
         if took_s is not None:
             self._gathered.clear()
             self._on_disk = self._appended
             if took_s > disk.SLOW_S:
                 self._note_pace(took_s)
             return None
-        plan = self._shelf.plan(self._gathered, self._appended, self._last_end)
+        plan = self._segments.plan(self._gathered, self._appended, self._last_end)
         outcome = disk.perform(plan)
         self._note(plan, outcome)
         return outcome.error
 
     def _write_in_thread(self) -> asyncio.Future[WriteResult]:
         """Only one such round is under way at any time; what is gathered meanwhile goes with the next."""
-        plan = self._shelf.plan(self._gathered, self._appended, self._last_end)
+        plan = self._segments.plan(self._gathered, self._appended, self._last_end)
         loop = asyncio.get_running_loop()
         made: asyncio.Future[WriteResult] = loop.create_future()
 
@@ -243,7 +243,7 @@ class Journal:
         if outcome.error is None:
             del self._gathered[: plan.line_count]
             self._on_disk = max(self._on_disk, plan.number)
-            self._shelf.note(plan, outcome)
+            self._segments.note(plan, outcome)
             if self._has_failed:
                 log.warning("the journal %s can be written again", self.name)
         elif not self._has_failed:
@@ -272,29 +272,29 @@ class Journal:
         Read from the files one at a time; what is appended meanwhile is found, what is deleted meanwhile is left out.
         Raises `OSError`.
         """
-        bookmark = Cursor(after)
+        cursor = Cursor(after)
         while True:
-            before = bookmark.after
-            yield from self._shelf.ends(bookmark)
+            before = cursor.after
+            yield from self._segments.ends(cursor)
             for entry in _entries(self._gathered[:]):
-                if entry.kind != "open" and entry.number > bookmark.after:
-                    bookmark.after = entry.number
+                if entry.kind != "open" and entry.number > cursor.after:
+                    cursor.after = entry.number
                     yield entry
             # While the last of these was looked at, more may have been appended; what is damaged never comes.
-            if bookmark.after in (before, self._last_end):
+            if cursor.after in (before, self._last_end):
                 return
 
-    # ------------------------------------------------------------------------------------------------ keeping house
+    # ----------------------------------------------------------------------------------------------------------- upkeep
 
     def delivered(self, number: int) -> None:
         """The store has everything up to this number, and nothing above: lower than before if it has lost data."""
-        self._shelf.delivered(number)
-        if self._house is None:
-            self._keep_house()
+        self._segments.delivered(number)
+        if self._upkeep is None:
+            self._begin_upkeep()
 
-    def _keep_house(self) -> None:
+    def _begin_upkeep(self) -> None:
         if not self._is_closed:
-            self._house = self._tasks.spawn(self._look_after(), "journal")
+            self._upkeep = self._tasks.spawn(self._look_after(), "journal")
 
     async def _look_after(self) -> None:
         while True:
@@ -306,15 +306,15 @@ class Journal:
         try:
             await self.written()
             if self._is_short:
-                await self._in_thread(lambda: disk.make_reserve(self._home.path))
+                await self._in_thread(lambda: disk.make_reserve(self._directory.path))
                 self._is_short = False
                 log.warning("the disk of the journal %s has room again", self.name)
         except OSError:
             pass  # which was said when it failed first
-        self._shelf.note_delivered()
-        if self._on_disk == self._appended and (plan := self._shelf.plan_to_shrink(KEPT_S)) is not None:
+        self._segments.note_delivered()
+        if self._on_disk == self._appended and (plan := self._segments.plan_to_shrink(KEPT_S)) is not None:
             self._note(plan, disk.perform(plan))
-        old = self._shelf.outlived(KEPT_S)
+        old = self._segments.outlived(KEPT_S)
         # Only behind a sync: what they have handed on to the segment after them has to be safe there.
         if await self._sync() and old:
             try:
@@ -322,22 +322,22 @@ class Journal:
             except OSError as error:
                 log.warning("old segments of the journal %s cannot be deleted: %s", self.name, error)
             else:
-                self._shelf.forget(old)
+                self._segments.forget(old)
 
     async def _sync(self) -> bool:
         """Have what was written survive a power cut. Returns whether it would now."""
-        segments = self._shelf.take_unsynced()
+        segments = self._segments.take_unsynced()
         if not segments:
             return True
         try:
-            await self._in_thread(lambda: disk.sync(segments, self._home.path))
+            await self._in_thread(lambda: disk.sync(segments, self._directory.path))
             has_failed = False
         except OSError as error:
             has_failed = True
             if not self._has_sync_failed:
                 log.error("the journal %s cannot be synced, and a power cut would take of it: %s", self.name, error)
         self._has_sync_failed = has_failed
-        self._shelf.note_sync(segments, is_done=not has_failed)
+        self._segments.note_sync(segments, is_done=not has_failed)
         return not has_failed
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ SEGMENT_BYTES = 16 * 2**20
 SMALL_BYTES = 256 * 1024
 """An idle journal shrinks to less than this."""
 
-SIGNPOST_EVERY_BYTES = 2**20
+OFFSET_EVERY_BYTES = 2**20
 
 
 class Cursor:
@@ -101,8 +101,8 @@ class Segments:
     def _note_growth(self, target: Segment, blob_bytes: int, last: int) -> None:
         """So much was written behind its entries."""
         size_bytes = target.size_bytes
-        if size_bytes // SIGNPOST_EVERY_BYTES > len(target.signposts):
-            target.signposts.append((target.last, size_bytes))
+        if size_bytes // OFFSET_EVERY_BYTES > len(target.offsets):
+            target.offsets.append((target.last, size_bytes))
         target.size_bytes = size_bytes + blob_bytes
         target.fresh_bytes += blob_bytes
         if last > target.last:
@@ -158,16 +158,16 @@ class Segments:
 
     # ------------------------------------------------------------------------------------------------------ reading
 
-    def ends(self, bookmark: Cursor) -> Iterator[JournalEntry]:
-        """The close and void entries behind a bookmark, in order, from the files. Raises `OSError`."""
-        while (segment := next((s for s in self._segments if s.index >= bookmark.index), None)) is not None:
-            if segment.index > bookmark.index or bookmark.place is None:
-                bookmark.index, bookmark.place = segment.index, _place_in(segment, bookmark.after)
-            if segment.last > bookmark.after:
-                yield from _ends_of(segment, bookmark, bookmark.place)
+    def ends(self, cursor: Cursor) -> Iterator[JournalEntry]:
+        """The close and void entries behind a cursor, in order, from the files. Raises `OSError`."""
+        while (segment := next((s for s in self._segments if s.index >= cursor.index), None)) is not None:
+            if segment.index > cursor.index or cursor.place is None:
+                cursor.index, cursor.place = segment.index, _place_in(segment, cursor.after)
+            if segment.last > cursor.after:
+                yield from _ends_of(segment, cursor, cursor.place)
             if segment is self._segments[-1]:
                 return
-            bookmark.index, bookmark.place = segment.index + 1, None
+            cursor.index, cursor.place = segment.index + 1, None
 
     def take_in(self) -> tuple[int, int, int]:
         """Read what a dead worker has left. Raises `OSError`.
@@ -204,11 +204,11 @@ def _was_delivered_before(segment: Segment, moment: float) -> bool:
     return segment.delivered_at is not None and segment.delivered_at <= moment
 
 
-def _ends_of(segment: Segment, bookmark: Cursor, place: Position) -> Iterator[JournalEntry]:
+def _ends_of(segment: Segment, cursor: Cursor, place: Position) -> Iterator[JournalEntry]:
     try:
         for entry in read(segment.path, place, _size_of(segment)):
-            if isinstance(entry, JournalEntry) and entry.kind != "open" and entry.number > bookmark.after:
-                bookmark.after = entry.number
+            if isinstance(entry, JournalEntry) and entry.kind != "open" and entry.number > cursor.after:
+                cursor.after = entry.number
                 yield entry
     except FileNotFoundError:
         pass  # it was delivered long ago
@@ -216,7 +216,7 @@ def _ends_of(segment: Segment, bookmark: Cursor, place: Position) -> Iterator[Jo
 
 def _place_in(segment: Segment, after: int) -> Position:
     """Where to begin to look for what has a higher number."""
-    return Position(max((offset for number, offset in segment.signposts if number <= after), default=0))
+    return Position(max((offset for number, offset in segment.offsets if number <= after), default=0))
 
 
 def _size_of(segment: Segment) -> Callable[[], int]:

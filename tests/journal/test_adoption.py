@@ -30,7 +30,7 @@ async def left(desk: Desk, origin: str = ORIGIN, leases: str = "a") -> Journal:
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet() -> None:
-    directory.leave_alone.cache_clear()
+    directory.warn_unused.cache_clear()
 
 
 async def test_the_living_keep_their_journals(desk: Desk) -> None:

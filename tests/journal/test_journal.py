@@ -107,7 +107,7 @@ async def test_entries_appended_while_others_are_read_are_found(desk: Desk) -> N
 
 async def test_reading_goes_on_over_the_end_of_a_segment(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 3000)
-    monkeypatch.setattr(segments, "SIGNPOST_EVERY_BYTES", 1000)
+    monkeypatch.setattr(segments, "OFFSET_EVERY_BYTES", 1000)
     journal, numbers = desk.create(), []
     for number in range(40):
         journal.append("open", f"call-{number}", TEXT)

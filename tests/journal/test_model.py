@@ -77,12 +77,12 @@ class Life:
         dead, unwritten = self.journal, self.journal._gathered[:]
         dead._is_closed = True
         await dead._tasks.cancel_all()
-        if unwritten and amount % 2 and (segment := dead._shelf._current) is not None:
+        if unwritten and amount % 2 and (segment := dead._segments._current) is not None:
             with segment.path.open("ab") as file:
                 file.write(unwritten[0][: amount % (len(unwritten[0]) - 1)])
         await asyncio.to_thread(dead._threads.shutdown)
-        dead._shelf.shut()
-        dead._home.leave()
+        dead._segments.shut()
+        dead._directory.leave()
         self.entries = self.entries[: len(self.entries) - len(unwritten)]
         adopted = Journal.adopt(self.folder, ORIGIN)
         assert adopted is not None
@@ -122,6 +122,6 @@ def test_any_life_of_a_journal_is_that_of_a_list(life_steps: list[Step]) -> None
         patch("gateway.journal.journal.LOOK_EVERY_S", 60),
         patch("gateway.journal.segments.SEGMENT_BYTES", 1500),
         patch("gateway.journal.segments.SMALL_BYTES", 600),
-        patch("gateway.journal.segments.SIGNPOST_EVERY_BYTES", 300),
+        patch("gateway.journal.segments.OFFSET_EVERY_BYTES", 300),
     ):
         asyncio.run(live(Path(folder), life_steps))
