@@ -18,6 +18,7 @@ import gateway
 from gateway.config import Config, build, resolve
 from gateway.config.diff import NEEDS_RESTART
 from gateway.config.sections import Timeouts
+from gateway.web.openapi.document import OPERATIONS
 
 from .chart import CASES, CHART, COPIES, RELEASE, Manifest, golden, identity, values_of
 from .examples import load
@@ -94,6 +95,9 @@ def test_good_values_are_accepted(case: str) -> None:
         {"config": {"upstream": {}}},
         {"config": "server: {}"},
         {"image": {"repository": "gateway", "digest": "sha256:0"}},
+        {"ingress": {"paths": ["v1"]}},
+        {"adminIngress": {"paths": ["/metrics"]}},
+        {"networkPolicy": {"dns": []}},
         {"image": {"pullPolicy": "always"}},
         {"journal": {"size": "5GB"}},
         {"service": {"port": 0}},
@@ -169,21 +173,73 @@ def test_ports_times_and_selectors_fit_the_configuration(case: str) -> None:
     assert template["spec"]["terminationGracePeriodSeconds"] == waited
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_public_route_leads_to_calls_alone(case: str) -> None:
-    paths, backends = [], []
-    for manifest in golden(case):
-        if manifest["kind"] == "Ingress":
-            for path in (path for rule in manifest["spec"]["rules"] for path in rule["http"]["paths"]):
-                paths.append(path["path"])
-                backends.append((path["backend"]["service"]["name"], path["backend"]["service"]["port"]["name"]))
-        if manifest["kind"] == "HTTPRoute":
-            (rule,) = manifest["spec"]["rules"]
-            paths += [match["path"]["value"] for match in rule["matches"]]
-            backends += [(each["name"], "http") for each in rule["backendRefs"] if each["port"] == 80]
-    assert len(paths) == len(backends) == {"ingress": 2, "monitored": 1}.get(case, 0)
-    assert set(paths) <= {"/v1"}
-    assert set(backends) <= {("gateway", "http")}
+CALLS = ["/v1", "/v1beta", "/v2/rerank", "/rerank", "/openai"]
+OPERATORS = ["/", "/admin", "/dashboard", "/docs", "/openapi.json"]
+"""Of the admin API, the dashboard and the reference. / is exact: /metrics and the health checks are not published."""
+
+Route = tuple[str, str, str]
+"""A type, a path, and the Service that it leads to."""
+
+
+def routes(case: str, kind: str, name: str) -> list[Route]:
+    """What an Ingress or an HTTPRoute publishes, for each of its hosts."""
+    spec = of(case, kind, name)["spec"]
+    if kind == "Ingress":
+        (every,) = {tuple(map(ingress_route, rule["http"]["paths"])) for rule in spec["rules"]}
+        return list(every)
+    found = []
+    for rule in spec["rules"]:
+        (backend,) = rule["backendRefs"]
+        assert backend["port"] == 80
+        found += [(match["path"]["type"], match["path"]["value"], backend["name"]) for match in rule["matches"]]
+    return found
+
+
+def ingress_route(path: Manifest) -> Route:
+    service = path["backend"]["service"]
+    assert service["port"] == {"name": "http"}
+    return path["pathType"], path["path"], service["name"]
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "prefix", "more"),
+    [("ingress", "Ingress", "Prefix", ["/kling"]), ("monitored", "HTTPRoute", "PathPrefix", [])],
+)
+def test_a_public_route_leads_to_calls_of_every_format_and_to_nothing_else(
+    case: str, kind: str, prefix: str, more: list[str]
+) -> None:
+    """`more` are the prefixes of the case's passthrough rows."""
+    assert routes(case, kind, "gateway") == [(prefix, path, "gateway") for path in (*CALLS, *more)]
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "prefix"), [("ingress", "Ingress", "Prefix"), ("monitored", "HTTPRoute", "PathPrefix")]
+)
+def test_the_dashboard_has_a_host_name_of_its_own_where_the_values_say_so(case: str, kind: str, prefix: str) -> None:
+    inside = [("Exact" if path == "/" else prefix, path, "gateway-admin") for path in OPERATORS]
+    assert routes(case, kind, "gateway-admin") == [*inside, (prefix, "/v1", "gateway")]
+
+
+def test_the_published_prefixes_are_those_of_the_gateways_operations() -> None:
+    assert VALUES["ingress"]["paths"] == VALUES["httpRoute"]["paths"] == CALLS
+    for (_, path), operation in OPERATIONS.items():
+        is_of_calls = operation.caller == "key" and not path.startswith("/admin/")
+        assert is_of_calls <= is_below(path, CALLS), path
+        is_of_operators = path.startswith(("/admin/", "/dashboard", "/docs")) or path in ("/", "/openapi.json")
+        assert is_of_operators == (path == "/" or is_below(path, OPERATORS[1:])), path
+        assert is_of_operators + is_below(path, CALLS) <= 1, path
+
+
+def is_below(path: str, prefixes: list[str]) -> bool:
+    """As Kubernetes compares them: by whole segments."""
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in prefixes)
+
+
+def test_an_image_is_named_by_its_digest_where_there_is_one() -> None:
+    (container,) = of("monitored", "StatefulSet", "gateway")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.example.com/completions-gateway@sha256:{'1' * 64}"
+    (container,) = of("ingress", "StatefulSet", "gateway")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.com/team/gateway:0.2.0-tokens"
 
 
 def test_proxies_wait_longer_than_the_gateway_for_its_upstreams() -> None:
@@ -212,7 +268,7 @@ def test_what_is_switched_off_is_not_there() -> None:
 def test_sections_of_the_values_replace_or_join_those_of_the_file() -> None:
     config, given = config_of("ingress"), config_of("default")
     assert list(config.models) == ["llama-3.1-8b"]
-    assert (list(config.upstreams), config.keys) == (["vllm"], ())
+    assert (sorted(config.upstreams), config.keys) == (["tasks", "vllm"], ())
     assert (config.server.workers, config.server.trusted_proxies) == (4, given.server.trusted_proxies)
     assert config.admin.token == given.admin.token
 

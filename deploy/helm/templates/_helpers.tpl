@@ -65,3 +65,93 @@ storageClassName: {{ . }}
 resources:
   requests: {storage: {{ .size }}}
 {{- end -}}
+
+{{/* Call with (list $ PATHS): these paths and the prefixes of config.passthrough, as a JSON array. */}}
+{{- define "gateway.paths" -}}
+{{- $paths := index . 1 -}}
+{{- range (include "gateway.config" (index . 0) | fromYaml).passthrough -}}
+{{- with .prefix -}}
+{{- $paths = append $paths . -}}
+{{- end -}}
+{{- end -}}
+{{- $paths | uniq | toJson -}}
+{{- end -}}
+
+{{/* Call with (list $ NAME VALUES RULES): an Ingress. RULES are (list PATH TYPE SERVICE). */}}
+{{- define "gateway.ingress" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 2 -}}
+{{- $rules := index . 3 -}}
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: {{ index . 1 }}
+  labels: {{- include "gateway.labels" (list $root "gateway") | nindent 4 }}
+  {{- with $values.annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- with $values.className }}
+  ingressClassName: {{ . }}
+  {{- end }}
+  {{- with $values.tlsSecretName }}
+  tls:
+    - secretName: {{ . }}
+      hosts: {{- toYaml $values.hosts | nindent 8 }}
+  {{- end }}
+  rules:
+    {{- range $values.hosts }}
+    - host: {{ . | quote }}
+      http:
+        paths:
+          {{- range $rules }}
+          - path: {{ index . 0 }}
+            pathType: {{ index . 1 }}
+            backend: {service: {name: {{ index . 2 }}, port: {name: http}}}
+          {{- end }}
+    {{- end }}
+{{- end -}}
+
+{{/* Call with (list $ VALUE NAME RULES): the HTTPRoute of this value. RULES are (list MATCHES SERVICE PORT), and MATCHES
+     (list TYPE PATH). */}}
+{{- define "gateway.httpRoute" -}}
+{{- $root := index . 0 -}}
+{{- $values := index $root.Values (index . 1) -}}
+{{- if not $values.parentRefs -}}
+{{- fail (printf "%s.parentRefs is empty: name the Gateway that publishes this route" (index . 1)) -}}
+{{- end -}}
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata:
+  name: {{ index . 2 }}
+  labels: {{- include "gateway.labels" (list $root "gateway") | nindent 4 }}
+  {{- with $values.annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  parentRefs: {{- toYaml $values.parentRefs | nindent 4 }}
+  {{- with $values.hostnames }}
+  hostnames: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  rules:
+    {{- range index . 3 }}
+    - matches:
+        {{- range index . 0 }}
+        - path: {type: {{ index . 0 }}, value: {{ index . 1 }}}
+        {{- end }}
+      timeouts: {request: {{ $values.timeout }}}
+      backendRefs:
+        - {name: {{ index . 1 }}, port: {{ index . 2 }}}
+    {{- end }}
+{{- end -}}
+
+{{/* The gateway's image; a digest comes before the tag. */}}
+{{- define "gateway.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}

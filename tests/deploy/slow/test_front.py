@@ -28,7 +28,7 @@ from tests.fakes.scripted import CHUNKED, Authority, Wire, chunk, event, ok_json
 from tests.flows.client import TIMEOUT_S, Answer, Raw
 from tests.flows.house import Process, eventually
 
-NAME = "gateway.example.com"
+NAME, ADMIN_NAME = "gateway.example.com", "gateway-admin.example.com"
 CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
 HERE, THERE = "127.0.0.1", "127.0.0.2" if os.uname().sysname == "Linux" else "127.0.0.1"
 """The proxy's address and the client's; only Linux has all of 127.0.0.0/8 without configuration."""
@@ -39,14 +39,15 @@ PATIENCE_S = 40.0
 class Secured(Raw):
     """A TLS connection from the client's own address."""
 
-    def __init__(self, port: int, ca_file: Path) -> None:
+    def __init__(self, port: int, ca_file: Path, name: str = NAME) -> None:
+        self.name = name
         plain = socket.create_connection((HERE, port), timeout=TIMEOUT_S, source_address=(THERE, 0))
         context = ssl.create_default_context(cafile=str(ca_file))
-        self.socket = context.wrap_socket(plain, server_hostname=NAME)
+        self.socket = context.wrap_socket(plain, server_hostname=name)
         self.held = b""
 
     def send(self, data: bytes) -> None:
-        super().send(data.replace(b"\r\nHost: gateway\r\n", f"\r\nHost: {NAME}\r\n".encode(), 1))
+        super().send(data.replace(b"\r\nHost: gateway\r\n", f"\r\nHost: {self.name}\r\n".encode(), 1))
 
     def go_on_sending(self) -> None:
         """Sends more of a body until an answer begins, as clients do. (Caddy answers after the next piece.)"""
@@ -71,8 +72,8 @@ class Place:
     ca_file: Path
     secret: str
 
-    def connect(self) -> Secured:
-        return Secured(self.port, self.ca_file)
+    def connect(self, name: str = NAME) -> Secured:
+        return Secured(self.port, self.ca_file, name)
 
     def post(self, members: dict[str, Any], *more: str, secret: str | None = None) -> Answer:
         """A chat call, retried if the gateway asks for it, as the SDKs do: the machine may be slow."""
@@ -87,9 +88,9 @@ class Place:
         assert answered is not None
         return answered
 
-    def get(self, path: str) -> int:
-        with self.connect() as raw:
-            raw.send(f"GET {path} HTTP/1.1\r\nHost: {NAME}\r\n\r\n".encode())
+    def get(self, path: str, name: str = NAME) -> int:
+        with self.connect(name) as raw:
+            raw.send(f"GET {path} HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
             return raw.read_head().status
 
     def lines(self) -> list[dict[str, Any]]:
@@ -98,14 +99,16 @@ class Place:
 
 
 @contextmanager
-def caddy(folder: Path, gateway_port: int, certificate: Path) -> Iterator[int]:
+def caddy(folder: Path, gateway_port: int, admin_port: int, certificate: Path) -> Iterator[int]:
+    def site(name: str, port: int) -> dict[str, str]:
+        return {f"\n{name} {{\n": f"\nhttps://{name}:{port} {{\n\tbind {HERE}\n\ttls {certificate} {certificate}\n"}
+
     def start(port: int) -> Running:
-        settled = settle(
-            (DEPLOY / "Caddyfile").read_text(),
-            {
-                "reverse_proxy 127.0.0.1:8080": f"reverse_proxy 127.0.0.1:{gateway_port}",
-                f"{NAME} {{\n": f"https://{NAME}:{port} {{\n\tbind {HERE}\n\ttls {certificate} {certificate}\n",
-            },
+        calls, inside = (f" {HERE}:{gateway_port} {{", f" {HERE}:{admin_port} {{")
+        settled = settle((DEPLOY / "Caddyfile").read_text(), {" 127.0.0.1:8080 {": calls, **site(NAME, port)})
+        settled += settle(
+            (DEPLOY / "Caddyfile-admin").read_text(),
+            {" 127.0.0.1:8080 {": calls, " 127.0.0.1:8081 {": inside, **site(ADMIN_NAME, port)},
         )
         (folder / "Caddyfile").write_text(f"{{\n\tadmin off\n\tauto_https disable_redirects\n}}\n{settled}")
         return Running(folder, ["caddy", "run", "--config", "Caddyfile"], env={"HOME": str(folder)})
@@ -115,12 +118,12 @@ def caddy(folder: Path, gateway_port: int, certificate: Path) -> Iterator[int]:
 
 
 @contextmanager
-def nginx_alone(folder: Path, gateway_port: int, certificate: Path) -> Iterator[int]:
-    with nginx(folder, [gateway_port], certificate) as front:
+def nginx_alone(folder: Path, gateway_port: int, admin_port: int, certificate: Path) -> Iterator[int]:
+    with nginx(folder, [gateway_port], certificate, admin_port) as front:
         yield front.port
 
 
-FRONTS: dict[str, Callable[[Path, int, Path], Any]] = {"nginx": nginx_alone, "caddy": caddy}
+FRONTS: dict[str, Callable[[Path, int, int, Path], Any]] = {"nginx": nginx_alone, "caddy": caddy}
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +165,9 @@ def place(
     folder = tmp_path_factory.mktemp(request.param)
     authority = Authority(folder)
     gateway, gateway_port, secret = behind
-    with FRONTS[request.param](folder, gateway_port, authority.server_file(NAME)) as port:
+    admin_port = int(gateway.wait_for(r"metrics at http://127\.0\.0\.1:(\d+)", PATIENCE_S)[1])
+    certificate = authority.server_file(NAME, ADMIN_NAME)
+    with FRONTS[request.param](folder, gateway_port, admin_port, certificate) as port:
         yield Place(gateway, gateway_port, port, authority.ca_file, secret)
 
 
@@ -240,6 +245,15 @@ def test_what_operators_see_stays_inside(place: Place) -> None:
     assert place.get("/v1/models") == 401
 
 
+def test_the_dashboard_is_reached_at_a_host_name_of_its_own(place: Place) -> None:
+    """With nginx-admin.conf and Caddyfile-admin."""
+    expected = {
+        "/": 302, "/dashboard": 200, "/dashboard/app.js": 200, "/docs": 200, "/admin/api/usage": 401, "/v1/models": 401,
+        "/metrics": 404, "/healthz": 404, "/readyz": 404,
+    }  # fmt: skip
+    assert {path: place.get(path, ADMIN_NAME) for path in expected} == expected
+
+
 def test_a_body_that_is_too_long_is_refused_in_openais_words(place: Place) -> None:
     longest = load("gateway.yaml")["server"]["max_request_bytes"]
     with place.connect() as raw:
@@ -276,9 +290,10 @@ if Path("/proc/net/tcp").exists():
         assert len(connections_to(place.gateway_port)) == len(kept)
 
 
-def test_caddy_has_nothing_to_say_about_its_file() -> None:
-    formatted = run("caddy", "fmt", DEPLOY / "Caddyfile")
-    assert formatted.stdout == (DEPLOY / "Caddyfile").read_text()
+@pytest.mark.parametrize("name", ["Caddyfile", "Caddyfile-admin"])
+def test_caddy_has_nothing_to_say_about_its_file(name: str) -> None:
+    formatted = run("caddy", "fmt", DEPLOY / name)
+    assert formatted.stdout == (DEPLOY / name).read_text()
 
 
 def test_time_outs_are_longer_than_an_upstreams_and_shorter_than_our_own() -> None:

@@ -59,6 +59,7 @@ def test_rules_and_dashboard_are_rendered_unchanged() -> None:
         ),
         ({"config": {"admin": {"listen": ""}}}, "config.admin.listen must be host:port"),
         ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs is empty"),
+        ({"adminHttpRoute": {"enabled": True}}, "adminHttpRoute.parentRefs is empty"),
         ({"replica": 3}, "replica"),
     ],
 )

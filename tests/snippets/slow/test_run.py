@@ -33,6 +33,7 @@ NOT_RUN = {
     "make": "make demo is run by tests/slow/test_package.py, make test is the suite",
     "gateway init": "asks; tests/commands/slow/test_init_command.py answers",
     "gateway serve": "is how the gateway of each page starts",
+    "docker": "needs a container engine; tests/deploy/slow/test_compose.py and test_image.py read the files",
     "kubectl": "needs a cluster; tests/deploy/slow/test_kubernetes.py reads the manifests",
     "journalctl": "needs systemd",
     "pipx": "downloads the dependencies; tests/slow/test_package.py runs the command of the installed wheel",
@@ -127,7 +128,7 @@ class Place:
             (r"/etc/gateway/secrets|deploy/compose/secrets", str(self.folder / "secrets")),
             (r"/var/lib/gateway", str(self.folder)),
             (r"/backups", str(self.folder / "backups")),
-            (r"https?://(HOST:8080|127\.0\.0\.1:8080|gateway\.example\.org)", self.house.url),
+            (r"https?://(HOST:8080|127\.0\.0\.1:8080|gateway(-admin)?\.example\.org)", self.house.url),
             (r"~/\.gateway-token", str(self.folder / "token")),
             (r"sk-gw-\.\.\.", secret("ada")),
         ):
