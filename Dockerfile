@@ -2,8 +2,8 @@
 # With OpenAI's vocabularies (exact counts of text) and OpenTelemetry: --build-arg EXTRAS=[tokens]
 #
 # The base is an exact version, not a digest: a digest is of one registry's copy and one architecture list, and is pinned
-# where the image is built: --build-arg PYTHON=3.14.3-slim-trixie@sha256:...
-ARG PYTHON=3.14.3-slim-trixie
+# where the image is built: --build-arg PYTHON=3.14.10-slim-trixie@sha256:...
+ARG PYTHON=3.14.10-slim-trixie
 FROM python:${PYTHON} AS build
 ARG EXTRAS=""
 WORKDIR /src
@@ -34,9 +34,8 @@ USER 10001:10001
 WORKDIR /var/lib/gateway
 VOLUME /var/lib/gateway
 EXPOSE 8080
-# Not through a proxy that the environment names for the upstreams.
-HEALTHCHECK --interval=10s --timeout=3s --start-period=15s \
-    CMD ["python", "-c", "import http.client; c = http.client.HTTPConnection('127.0.0.1', 8080, timeout=2); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
+# It asks whatever port the gateway listens on.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=15s CMD ["python", "-m", "gateway.process.healthcheck"]
 STOPSIGNAL SIGTERM
 # Mount the configuration at /etc/gateway/gateway.yaml and pass its variables with --env, or its secrets as files.
 CMD ["gateway", "serve", "--config", "/etc/gateway/gateway.yaml", "--host", "0.0.0.0"]

@@ -1,6 +1,6 @@
 """A reverse proxy for OpenAI-style completions that a whole team shares.
 
-Start with `pipeline.py`, the story of one call; the README has a tour of the house.
+Start with `pipeline/`, the steps of one call; docs/architecture.md describes the rest.
 """
 
 __version__ = "0.2.0"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
-from gateway.config import Config, Quota
+from gateway.config import NUSD, Config, Quota
 from gateway.quota.pricing import format_usd
 from gateway.quota.window_status import row
 from gateway.quota.windows import format_time
@@ -19,6 +19,8 @@ from gateway.records import Window, WindowStatus
 
 LEVELS = (80, 100)
 """In percent of the limit."""
+
+CENT = NUSD // 100
 
 PAUSES_S = (1, 2, 4, 8, 15, 30, 60, 120, 120, 120, 120)
 """Between the attempts at a webhook: twelve, over ten minutes."""
@@ -102,7 +104,10 @@ def message(alert: Alert, now: float, namespace: str, team: str | None) -> dict[
 def sentence(alert: Alert) -> str:
     """An alert in one sentence for a person, or in two."""
     status, window = alert.window_status, alert.window_status.window
-    used, limit = [format_usd(each) if window.unit == "usd" else f"{each:,}" for each in (status.used, window.limit)]
+    used, limit = f"{status.used:,}", f"{window.limit:,}"
+    if window.unit == "usd":
+        step = 1 if window.limit % CENT else CENT  # rounded down, so that a level is never shown before it is reached
+        used, limit = format_usd(status.used // step * step), format_usd(window.limit)
     unit = "" if window.unit == "usd" else f" {window.unit}"
     models = f" for models {window.model}" if window.model else ""
     why = ""

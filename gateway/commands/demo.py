@@ -27,6 +27,7 @@ DEMO_MODELS: dict[str, dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
+    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 in a container")
     parser.add_argument("--port", type=port_number, default=8080, help="default: 8080; 0 takes a free one")
     parser.add_argument("--empty", action="store_true", help="one key, no earlier calls, and no generated calls")
     parser.set_defaults(config="demo")
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from gateway.config.source import Reading
 
     with tempfile.TemporaryDirectory(prefix="gateway-demo-") as folder:
-        demo = Demo(args.port, folder, is_empty=args.empty)
+        demo = Demo(args.port, folder, host=args.host, is_empty=args.empty)
         config = build(demo.values)
         if not args.empty:
             from .demo_history import write_history
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 class Demo:
     """Simulated upstreams, a store that is thrown away, keys and an admin token, made for this run."""
 
-    def __init__(self, port: int, folder: str, *, is_empty: bool = False) -> None:
+    def __init__(self, port: int, folder: str, *, host: str = "127.0.0.1", is_empty: bool = False) -> None:
         from gateway.tasks import Tasks
 
         self._tasks = Tasks()
@@ -62,7 +63,7 @@ class Demo:
         self._upstream = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._shaky: socket.socket | None = None
         self.values: dict[str, Any] = {
-            "server": {"port": port, "access_log": "off", "drain_delay_s": 0, "drain_timeout_s": 5},
+            "server": {"host": host, "port": port, "access_log": "off", "drain_delay_s": 0, "drain_timeout_s": 5},
             "store": {"url": f"embedded:{folder}/data", "journal_dir": f"{folder}/journal"},
             "admin": {"token": self.admin_token},
             "upstreams": {"simulator": self._settings_of(self._upstream)},
@@ -122,6 +123,8 @@ class Demo:
 
     def welcome(self, address: str) -> str:
         """What to type next. Begins the calls of the other keys."""
+        for every, local in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
+            address = address.replace(every, local)
         if self.key_secrets:
             from .demo_calls import call_now_and_then
 

@@ -117,9 +117,10 @@ WRITTEN = {
     f"tokens for models gpt-4* in the day 2026-11-20. {ANEW}": (
         tokens(100, scope="team:red", model="gpt-4*"), 30, True,
     ),
-    f"100 % of a quota: the whole gateway used $50.000000001 of $50.00 in the month 2026-11. {ANEW}": (
-        money(50 * 10**9, scope="gateway", per="month", starts="2026-11"), 50_000_000_001, False,
+    f"100 % of a quota: the whole gateway used $50.21 of $50.00 in the month 2026-11. {ANEW}": (
+        money(50 * 10**9, scope="gateway", per="month", starts="2026-11"), 50_219_999_999, False,
     ),
+    f"80 % of a quota: key k used $0.00081 of $0.001 in the day 2026-11-20. {ANEW}": (money(10**6), 810_000, False),
     f"100 % of a quota: key k used 5 of 5 requests in the day 2026-11-20. {ANEW} It is not enforced.": (
         daily(5, is_enforced=False), 5, False,
     ),

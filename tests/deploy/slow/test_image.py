@@ -49,11 +49,12 @@ def test_its_user_is_a_number_and_not_root() -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
 
 
-def test_its_health_check_asks_the_port_that_it_serves() -> None:
+def test_its_health_check_is_the_packages_own() -> None:
+    """tests/process/test_healthcheck.py runs it."""
     (check,) = instructions("HEALTHCHECK")
-    *_, program = json.loads(check.partition("CMD ")[2])
-    ast.parse(program)
-    assert f"'127.0.0.1', {ServerSettings().port}" in program
+    *command, module = json.loads(check.partition("CMD ")[2])
+    assert command == ["python", "-m"]
+    assert find_spec(module) is not None
     assert instructions("EXPOSE") == [str(ServerSettings().port)]
 
 

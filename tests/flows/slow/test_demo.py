@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,9 +16,13 @@ from typing import Any
 
 import pytest
 
+from gateway.alerts import policy
+from gateway.alerts.watcher import LOG
+from gateway.api import auth
 from gateway.commands.demo import Demo
 from gateway.commands.demo_history import DAYS, PEOPLE, SPARE, history, write_history
 from gateway.config import Config, build
+from gateway.quota.windows import LimitTable
 from gateway.store import Store, open_store
 from tests.conftest import StartsProcesses
 from tests.flows.client import request
@@ -59,6 +65,23 @@ async def test_windows_and_sums_of_the_past_agree(config: Config) -> None:
         await store.close()
 
 
+async def test_no_alert_of_the_past_is_sent_when_the_demo_starts(config: Config) -> None:
+    await write_history(config)
+    now = time.time()
+    store: Store = await open_store(config.store)
+    try:
+        table = LimitTable(config.quotas, config.teams, {})
+        limits = [limit for key in config.keys for limit in table.of(auth.read(key)) if limit.is_calendar]
+        statuses = await store.window_statuses([limit.window(now) for limit in limits], now)
+        names = {f"{LOG}|{alert.name}" for alert in policy.reached(statuses, (), int(now * 1e6))}
+        held = await store.claim("another worker", dict.fromkeys(names, 60.0))
+        assert len(held) == len(names)
+        assert all(left_s > 0 for left_s in held.values())
+        assert names or time.gmtime().tm_mday < 27  # the quotas of a month are spent by its end
+    finally:
+        await store.close()
+
+
 def ask(found: re.Match[str], path: str) -> Any:
     headers = {"Authorization": f"Bearer {found[2]}"}
     answer = request(int(found[1]), "GET", f"/admin/api/{path}", b"", headers)
@@ -87,6 +110,25 @@ def test_the_demo_lives(process: StartsProcesses) -> None:
     demo.kill(signal.SIGTERM)
     assert demo.wait() == 0
     assert not [line for line in demo.stderr.splitlines() if "quota alert" not in line and "shaky" not in line]
+
+
+def test_the_demo_listens_where_it_is_asked_to(process: StartsProcesses) -> None:
+    host = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # elsewhere this needs a setting of the system
+    demo = process("demo", "--port", "0", "--empty", "--host", host)
+    port = int(demo.wait_for(rf"http://{host}:(\d+)/dashboard")[1])
+    with socket.create_connection((host, port), timeout=60) as raw:
+        raw.sendall(b"GET /readyz HTTP/1.1\r\nHost: demo\r\nConnection: close\r\n\r\n")
+        assert raw.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("listener", "printed"),
+    [("http://0.0.0.0:80", "http://127.0.0.1:80"), ("http://[::]:80", "http://[::1]:80"), ("http://[::1]:80",) * 2],
+)
+def test_a_demo_at_every_address_prints_one_that_a_browser_takes(listener: str, printed: str, tmp_path: Path) -> None:
+    """As in a container."""
+    with closing(Demo(0, str(tmp_path), is_empty=True)) as demo:
+        assert set(re.findall(r"http://[^/\s]+", demo.welcome(listener))) == {printed}
 
 
 def test_an_empty_demo_has_one_key_and_no_calls(process: StartsProcesses) -> None:
