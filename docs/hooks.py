@@ -1,32 +1,81 @@
-"""MkDocs hooks: links that leave docs/ become plain text in the site, and the changelog is read from the top level.
+"""MkDocs hooks: pages that are made when the site is built, and links that leave docs/.
 
-In the repository a page may link to code (`../gateway/...`). The site holds the pages alone, so such a link keeps
-its text and loses its target. tests/test_docs.py checks that every target exists.
+In the repository a page may link to any file. In the site, a link to the source of another page leads to that page, one
+to another file to a copy of it below `source/`, and one to a folder becomes plain text. tests/slow/test_site.py builds
+the site; tests/test_docs.py checks that every target exists.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-_LINK_UP = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)[^)]+\)")
+import reference
+from mkdocs.structure.files import File, Files
 
-_LINK_BELOW = re.compile(r"\]\((?!https?://|#)(docs/)?")
+ROOT = Path(__file__).parent.parent
+SOURCES = {
+    "deployment.md": "deploy/README.md",
+    "examples.md": "examples/README.md",
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security-policy.md": "SECURITY.md",
+    "conduct.md": "CODE_OF_CONDUCT.md",
+}
+"""Pages of the site whose text is elsewhere in the repository."""
+REFERENCE = "api.md"
+
+PAGES = {source: page for page, source in SOURCES.items()} | {"README.md": "index.md"}
+_LINK = re.compile(r"(?P<text>\[[^\]]*\])\((?!https?://|#)(?P<path>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 
 
-def _seen_from_docs(markdown: str) -> str:
-    """The links of a page of the top level, as a page of docs/ has them."""
-    return _LINK_BELOW.sub(lambda link: "](" if link[1] else "](../", markdown)
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    """Adds the pages that are made, and the files that pages link to."""
+    for page, source in SOURCES.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    files.append(File.generated(config, REFERENCE, content=reference.page()))
+    linked = {_target(page.src_uri, link["path"]) for page in files.documentation_pages() for link in _links(page)}
+    for target in sorted(linked):
+        if _is_copied(target):
+            files.append(File.generated(config, f"source/{target}", abs_src_path=str(ROOT / target)))
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The text of one page as the site shows it."""
-    if page.file.src_uri == "changelog.md":
-        markdown = _seen_from_docs(Path("CHANGELOG.md").read_text(encoding="utf-8"))
-    depth = page.file.src_uri.count("/")
+    here = page.file.src_uri
 
-    def keep_inside(link: re.Match[str]) -> str:
-        return link[1] if link[2].count("../") > depth else link[0]
+    def shown(link: re.Match[str]) -> str:
+        target = _target(here, link["path"])
+        if (ROOT / target).is_dir():
+            return link["text"][1:-1]
+        to = _page_of(target) or (f"source/{target}" if _is_copied(target) else None)
+        return link[0] if to is None else f"{link['text']}({_relative(to, here)}{link['anchor'] or ''})"
 
-    return _LINK_UP.sub(keep_inside, markdown)
+    return _LINK.sub(shown, markdown)
+
+
+def _links(page: File) -> list[re.Match[str]]:
+    return list(_LINK.finditer(page.content_string))
+
+
+def _target(page: str, path: str) -> str:
+    """The file in the repository that a page's link leads to."""
+    folder = PurePosixPath(SOURCES.get(page, f"docs/{page}")).parent
+    return os.path.normpath(folder / path) if path else SOURCES.get(page, f"docs/{page}")
+
+
+def _page_of(target: str) -> str | None:
+    """The page of the site with this source."""
+    inside = target.removeprefix("docs/") if target.startswith("docs/") else None
+    return PAGES.get(target, inside)
+
+
+def _is_copied(target: str) -> bool:
+    return not target.startswith("docs/") and target not in PAGES and (ROOT / target).is_file()
+
+
+def _relative(to: str, page: str) -> str:
+    return os.path.relpath(to, PurePosixPath(page).parent)

@@ -27,7 +27,9 @@ from tests.flows.house import eventually
 
 ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-BUILD_S = 120
+CLASSIFIED = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)]
+"""The minor versions of Python that it is for, as 3.11."""
+BUILD_S = 160
 START_S = 45
 
 
@@ -96,8 +98,7 @@ def test_the_metadata_says_who_what_and_on_which_terms(wheel: Path) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert metadata["License-File"] == "LICENSE"
     assert "The Completions Gateway authors" in (ROOT / "LICENSE").read_text()
-    classified = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)}
-    assert min(classified, key=lambda version: int(version.partition(".")[2])) == metadata["Requires-Python"][2:]
+    assert min(CLASSIFIED, key=lambda version: int(version.partition(".")[2])) == metadata["Requires-Python"][2:]
 
 
 def test_the_version_stands_in_one_place() -> None:
@@ -149,17 +150,17 @@ def test_it_checks_a_configuration(installed: Path, nowhere: Path) -> None:
     assert "is good" in run(installed, "check", "--config", "gateway.yaml", cwd=nowhere)
 
 
-@pytest.fixture
-def demo(installed: Path, nowhere: Path) -> Iterator[str]:
-    """What the demonstration says when it is ready."""
-    with (nowhere / "said").open("wb") as said:
+@contextlib.contextmanager
+def demo_of(program: Path, folder: Path, *more: str) -> Iterator[str]:
+    """Runs the demonstration; yields what it says when it is ready."""
+    with (folder / "said").open("wb") as said:
         process = subprocess.Popen(
-            [installed, "demo", "--port", "0"], cwd=nowhere, stdout=said, stderr=said, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": "", "TMPDIR": str(nowhere)},
+            [program, "demo", "--port", "0", *more], cwd=folder, stdout=said, stderr=said, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": "", "TMPDIR": str(folder)},
         )  # fmt: skip
 
     def welcome() -> str:
-        text = (nowhere / "said").read_text()
+        text = (folder / "said").read_text()
         assert process.poll() is None, text
         return text if "Ctrl-C ends the demo" in text else ""
 
@@ -173,10 +174,46 @@ def demo(installed: Path, nowhere: Path) -> Iterator[str]:
         process.wait()
 
 
-def test_its_demo_answers_a_call(demo: str) -> None:
+def check_call(demo: str) -> None:
+    """Makes a call with what the demonstration has printed."""
     port, key = re.findall(r"http://127\.0\.0\.1:(\d+)/v1", demo)[0], re.findall(r"sk-gw-demo-[\w-]+", demo)[0]
     body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello!"}]}
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     answer = request(int(port), "POST", "/v1/chat/completions", json.dumps(body).encode(), headers)
     assert answer.status == 200, answer
     assert answer.json["choices"][0]["message"]["content"]
+
+
+def test_its_demo_answers_a_call(installed: Path, nowhere: Path) -> None:
+    with demo_of(installed, nowhere) as demo:
+        check_call(demo)
+
+
+# ------------------------------------------------------------------------------------------- on other interpreters
+
+
+def interpreters() -> dict[str, Path]:
+    """One for each other minor version of the classifiers that is on this machine, from the path and from pyenv."""
+    versions = os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")
+    folders = [*map(Path, os.environ["PATH"].split(os.pathsep)), *sorted(Path(versions).glob("versions/*/bin"))]
+    found = {}
+    for minor in set(CLASSIFIED) - {f"{sys.version_info.major}.{sys.version_info.minor}"}:
+        for program in (folder / f"python{minor}" for folder in folders):
+            if "shims" not in program.parts and os.access(program, os.X_OK):
+                found[minor] = program
+                break
+    return dict(sorted(found.items()))
+
+
+@pytest.mark.parametrize(("minor", "python"), interpreters().items(), ids=interpreters())
+def test_it_installs_and_serves_on_each_other_interpreter_of_this_machine(
+    minor: str, python: Path, wheel: Path, nowhere: Path
+) -> None:
+    """With the dependencies that a user gets, from the registry. The tests' names say which interpreters are here."""
+    run(python, "-m", "venv", nowhere / "environment", cwd=nowhere)
+    programs = nowhere / "environment" / "bin"
+    run(programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=nowhere)
+    assert run(programs / "python", "--version", cwd=nowhere).startswith(f"Python {minor}.")
+    assert run(programs / "gateway", "--version", cwd=nowhere) == f"gateway {gateway.__version__}\n"
+    with demo_of(programs / "gateway", nowhere, "--empty") as demo:
+        check_call(demo)
