@@ -1,4 +1,4 @@
-"""The image's health check finds the port of the gateway, and tells good from bad."""
+"""The health check of the image finds the port of the gateway, and accepts no other answer than 200."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_a_gateway_at_any_port_is_healthy_and_a_closed_port_is_not(gateways: Sta
     house = gateways(settings(theatre.url))
     with socket.create_server(("127.0.0.1", 0)) as unused:
         closed = unused.getsockname()[1]
-    here, nowhere = ("127.0.0.1", house.port), ("127.0.0.1", closed)
-    assert is_any_good([nowhere, here], "/healthz")
-    assert not is_any_good([nowhere], "/healthz")
+    here, elsewhere = ("127.0.0.1", house.port), ("127.0.0.1", closed)
+    assert is_any_good([elsewhere, here], "/healthz")
+    assert not is_any_good([elsewhere], "/healthz")
     assert not is_any_good([here], "/v1/models")
     if Path("/proc/net/tcp").exists():
         assert house.port in listening(Path("/proc/net/tcp").read_text(), os.getuid())
