@@ -120,6 +120,10 @@ class RemoteRegistry:
         """As `Registry.top_up`."""
         return _rows(await self._change("POST", f"{_owner(scope)}/top_up", grant))
 
+    async def end_sessions(self, person: str, actor: str) -> Shown:
+        """As `Registry.end_sessions`."""
+        return await self._change("POST", f"people/{quote(person, safe='')}/end_sessions")
+
     async def audit(self, limit: int = 100, before: str | None = None) -> Page:
         """As `Registry.audit`."""
         return await self._page("audit", limit=limit, before=before)

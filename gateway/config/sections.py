@@ -1358,6 +1358,9 @@ NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,62}"
 """Of keys; and of teams that are made while the gateway runs."""
 
 
+MAX_PERSON = 256
+"""Characters of a person's name: the owner of keys."""
+
 MAX_LABELS = 16
 
 
@@ -1408,7 +1411,7 @@ class KeySettings(Section):
     """Share of the key where calls wait, beside other keys of its class."""
     max_wait_s: Seconds | None = None
     """How long its calls may wait for room at an upstream; default: as the model and queue.max_wait_s say."""
-    owner: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_one_line)] | None = None
+    owner: Annotated[str, Field(min_length=1, max_length=MAX_PERSON), AfterValidator(_one_line)] | None = None
     """The person whose key it is: the e-mail address or name that the sign-in gives."""
     note: Annotated[str, Field(max_length=1000), AfterValidator(_one_line)] | None = None
     """Text for people."""

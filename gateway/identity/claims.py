@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gateway.config import OidcSettings
-from gateway.config.sections import BAD_SIGNS
+from gateway.config.sections import BAD_SIGNS, MAX_PERSON
 
 from .permissions import Role
-
-MAX_NAME = 256
 
 
 class NotAllowed(Exception):
@@ -47,7 +45,7 @@ def name_of(claims: Mapping[str, Any], claim: str) -> str:
     """The name of a person. Raises `NotAllowed`; an e-mail address that the provider has not verified is no name,
     because anyone can claim it."""
     name = claims.get(claim)
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME or BAD_SIGNS.search(name):
+    if not isinstance(name, str) or not name or len(name) > MAX_PERSON or BAD_SIGNS.search(name):
         raise NotAllowed(f"Your identity provider does not say who you are (claim '{claim}').")
     if claim == "email" and claims.get("email_verified", True) not in (True, "true"):
         raise NotAllowed("Your e-mail address is not verified at your identity provider.")

@@ -60,6 +60,7 @@ POST   /admin/api/teams/{name}/reset       all       -     -       -       -
 POST   /admin/api/teams/{name}/top_up      all       -     -       -       -
 POST   /admin/api/quotas/reset             all       -     -       -       -
 POST   /admin/api/quotas/top_up            all       -     -       -       -
+POST   /admin/api/people/{person}/end_sessions all   -     -       -       -
 GET    /admin/api/audit                    all       -     -       -       -
 """
 

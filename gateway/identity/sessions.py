@@ -11,6 +11,7 @@ import base64
 import hashlib
 import hmac
 import json
+import secrets
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -53,6 +54,18 @@ class Session(NamedTuple):
     """The digest of the rules that gave the role: other rules end the session."""
     exp: float
     """Unix time."""
+
+    @staticmethod
+    def new_id(now: float) -> str:
+        """An id for a session that begins at the Unix time `now`, which the id contains: older gateways refuse a
+        session with another member."""
+        return f"{int(now * 1000)}.{secrets.token_urlsafe(24)}"
+
+    @property
+    def begun(self) -> float:
+        """Unix time; 0 for a session of an older gateway."""
+        milliseconds, point, _ = self.id.partition(".")
+        return int(milliseconds) / 1000 if point else 0.0
 
     @property
     def principal(self) -> Principal:

@@ -1,4 +1,4 @@
-"""Changes of keys, teams and quotas at run time: one implementation for the admin API and the command line.
+"""Changes of keys, teams, quotas and people at run time: one implementation for the admin API and the command line.
 
 Each change reads a document, makes the next one by the rules (`quota/issued.py`), and writes it if it is still the one
 that was read. It adds one entry to the audit log: author, object, before and after. Objects of the configuration file
@@ -10,13 +10,14 @@ from __future__ import annotations
 from .audit import AuditLog
 from .documents import Page, Shown, no_key, no_team
 from .manage_keys import CreatedKey, KeyManager
+from .manage_people import PeopleManager
 from .manage_quotas import QuotaManager
 from .manage_teams import TeamManager
 
 __all__ = ["CreatedKey", "Page", "Registry", "Shown", "no_key", "no_team"]
 
 
-class Registry(KeyManager, TeamManager, QuotaManager, AuditLog):
+class Registry(KeyManager, TeamManager, QuotaManager, PeopleManager, AuditLog):
     """Every method raises `StoreUnavailable` (a change may then have been made or not), and children of
     `GatewayError` with
     texts for the caller, in both places: `InvalidRequest` (`param` names the field as in the file:

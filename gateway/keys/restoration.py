@@ -4,7 +4,8 @@ A store that comes back older or empty may have been changed by others meanwhile
 document that the store has now:
 
 1. The document as it was before the change, or none: the change as it was made.
-2. A revocation is never undone: it holds with any other content of the document.
+2. A revocation is never undone: it holds with any other content of the document. Of two moments at which sessions of a
+   person were ended, the later one holds.
 3. A key that was deleted is deleted in any version; a later key of the same id stays.
 4. A key or team: the version that was updated last.
 5. A pause or its end, of a key of the file: as the change has it.
@@ -60,7 +61,8 @@ def _merged_overlay(change: StoreChange, present: str | None) -> str | None:
         Overlay() if text is None else Overlay.decode(text) for text in (change.before, change.after, present)
     )
     paused = after.paused if after.paused != before.paused else now.paused
-    result = now._replace(revoked_at=after.revoked_at or now.revoked_at, paused=paused)
+    revoked_at = max([each for each in (after.revoked_at, now.revoked_at) if each is not None], default=None)
+    result = now._replace(revoked_at=revoked_at, paused=paused)
     had = {top_up[:4]: top_up.amount for top_up in before.top_ups}
     for top_up in after.top_ups:
         if added := top_up.amount - had.get(top_up[:4], 0):

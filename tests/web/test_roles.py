@@ -160,7 +160,10 @@ def path_of(role: str, method: str, path: str) -> str:
     """Of a key and a team that the role reaches, of the file where it is only read."""
     if method == "GET" or "{id}" not in path:
         return path.format(
-            id="alice", request="req_of_alice_0", name="spare" if method != "GET" and role == "operator" else "ours"
+            id="alice",
+            request="req_of_alice_0",
+            person="carol@example.org",
+            name="spare" if method != "GET" and role == "operator" else "ours",
         )
     return path.format(id="unused" if path.endswith("delete") else "stored")
 

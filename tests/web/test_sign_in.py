@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import itertools
 import json
+import time
 from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,7 +19,9 @@ from aiohttp.test_utils import TestClient
 from joserfc import jwk
 
 from gateway.identity import key_set
+from gateway.identity.sessions import Session
 from gateway.store import StoreUnavailable
+from tests.browser.stores import filled
 from tests.fakes.identity_provider import KEY, OTHER_KEY, IdentityProvider, sign, unsigned
 from tests.flows.house import key
 
@@ -299,6 +304,52 @@ async def test_a_stolen_session_is_over_when_its_owner_signs_out(inside: Inside,
     assert (await browser.ask("POST", "/admin/sign-out", headers={"X-CSRF-Token": csrf}))[0] == 200
     assert await thief.session() == (401, "sign_in_required")
     assert (await thief.ask("POST", "/admin/sign-out", headers={"X-CSRF-Token": csrf}))[0] == 401
+
+
+@pytest.mark.parametrize("kind", ["embedded", "redis"])
+async def test_an_operator_ends_the_sessions_of_one_person(
+    inside: Inside, provider: IdentityProvider, tmp_path: Path, kind: str
+) -> None:
+    """At every gateway at once; another person stays signed in, and she may sign in again."""
+    operator = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    with filled(kind, tmp_path, {}) as url:
+        store = {"url": url, "journal_dir": str(tmp_path / "journal")}
+        gateways = [await inside(NOWHERE, oidc=provider.settings(), store=store) for _ in range(2)]
+        laptop, phone, other = Browser(gateways[0]), Browser(gateways[1]), Browser(gateways[0])
+        for browser in (laptop, phone):
+            assert (await browser.sign_in(provider))[0] == 302
+        provider.claims = {**provider.claims, "sub": "sub-2", "email": "bob@example.org"}
+        assert (await other.sign_in(provider))[0] == 302
+        provider.claims = {**provider.claims, "sub": "sub-1", "email": "alice@example.org"}
+        of_older_gateway = Browser(gateways[0])
+        name = "gateway-session"
+        rules = json.loads(base64.urlsafe_b64decode(laptop.cookies[name].partition(".")[0] + "=="))["rules"]
+        session = Session("an-id-without-a-time", "alice@example.org", "member", None, rules, time.time() + 60)
+        of_older_gateway.cookies[name] = session.encode(provider.settings()["session_key"].encode())
+        hers = [laptop, phone, of_older_gateway]
+        assert [(await each.session())["role"] for each in [*hers, other]] == ["member"] * 4
+
+        path = "/admin/api/people/alice%40example.org/end_sessions"
+        assert (await other.ask("POST", path))[0] == 403
+        status, _, told = await Browser(gateways[1]).ask("POST", path, headers=operator)
+        assert (status, told["name"]) == (200, "alice@example.org")
+        for browser, gateway in itertools.product(hers, gateways):
+            browser.client = gateway
+            assert await browser.session() == (401, "sign_in_required")
+        for gateway in gateways:
+            other.client = gateway
+            assert (await other.session())["name"] == "person bob@example.org"
+        assert (await laptop.sign_in(provider))[0] == 302
+        assert (await laptop.session())["name"] == "person alice@example.org"
+        _, _, log = await Browser(gateways[0]).ask("GET", "/admin/api/audit", headers=operator)
+        assert [(each["kind"], each["name"], each["action"], each["actor"]) for each in log["data"]] == [
+            ("person", "alice@example.org", "end_sessions", "admin.token from 127.0.0.1")
+        ]
+        for bad in ("x" * 300, "a%0Ab"):
+            status, _, _ = await other.ask("POST", f"/admin/api/people/{bad}/end_sessions", headers=operator)
+            assert status == 400
+        for gateway in gateways:
+            await gateway.close()
 
 
 async def test_a_change_by_session_needs_the_csrf_token(inside: Inside, provider: IdentityProvider) -> None:

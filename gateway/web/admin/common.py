@@ -138,6 +138,8 @@ class AdminAccess(NamedTuple):
             )
         if hdrs.AUTHORIZATION not in request.headers and config.oidc is not None:
             if (session := await self.sign_in.session_of(request)) is not None:
+                if await self._are_sessions_ended(session):
+                    raise SignInRequired("Your session was ended by an operator. Sign in again.")
                 request[SESSION] = session
                 return session.principal
             raise SignInRequired("Sign in, or present a token.")
@@ -155,6 +157,12 @@ class AdminAccess(NamedTuple):
         settings = await self.registry.key_facts(key.id)
         owner = None if settings is None else settings.owner
         return Principal(name, "key", key.team, owner, key.id, known is not None and known.until is not None)
+
+    async def _are_sessions_ended(self, session: Session) -> bool:
+        try:
+            return await self.registry.are_sessions_ended(session.person, session.begun)
+        except StoreUnavailable:
+            raise Unavailable(AWAY_WHILE_READING, code=StoreUnavailable.code) from None
 
     def get(self, path: str, handler: Handler) -> web.RouteDef:
         """The route of an operation that reads."""

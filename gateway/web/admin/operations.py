@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from gateway.config.sections import NAME_PATTERN
+from gateway.config.sections import MAX_PERSON, NAME_PATTERN
 from gateway.records import Ended
 from gateway.reports.latency import MEASURED_CALLS
 from gateway.store import HOURS_KEPT_DAYS, MEASURE_GROUPS, NARROWING_GROUPS
@@ -185,6 +185,9 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         )
         for path in _OWNERS
     },
+    ("POST", "/admin/api/people/{person}/end_sessions"): _change(
+        "End every session that a person has.", "SessionsEnded", in_path("person", maxLength=MAX_PERSON)
+    ),
     ("GET", "/admin/api/audit"): Operation(
         "Changes with their author, newest first.", "admin", {JSON: named("Changes")}, (401, 403, 429),
         parameters=(

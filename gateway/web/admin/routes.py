@@ -16,6 +16,7 @@ from .common import AdminAccess
 from .keys import KeyEndpoints
 from .live import LiveEndpoints
 from .models import ModelEndpoints
+from .people import PeopleEndpoints
 from .quotas import QuotaEndpoints
 from .refusals import RefusalEndpoints
 from .reports import ReportEndpoints
@@ -33,7 +34,7 @@ class AdminAPI:
         self._desks = (
             ReportEndpoints(access), LiveEndpoints(access, ask), KeyEndpoints(access), TeamEndpoints(access),
             QuotaEndpoints(access), AuditEndpoints(access), RefusalEndpoints(access, store), self._sign_in,
-            GatewayEndpoints(access, ask), ModelEndpoints(access),
+            GatewayEndpoints(access, ask), ModelEndpoints(access), PeopleEndpoints(access),
         )  # fmt: skip
 
     def routes(self) -> list[web.RouteDef]:

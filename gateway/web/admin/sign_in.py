@@ -115,7 +115,7 @@ class SignIn:
         except NotAllowed as error:
             raise Forbidden(str(error), code="sign_in_refused") from None
         session = Session(
-            secrets.token_urlsafe(24), person.name, person.role, person.team, settings.rules, now + settings.session_s
+            Session.new_id(now), person.name, person.role, person.team, settings.rules, now + settings.session_s
         )
         log.info("%s signed in as %s", session.principal.name, person.role)
         cookie = _cookie(settings, "session", session.encode(_key(settings)), settings.session_s)

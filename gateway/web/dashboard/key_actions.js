@@ -167,6 +167,20 @@ export const keyLine = (key) =>
     key.expires && ` · expires ${minute(key.expires)}`,
   );
 
+/** End the sessions of the owner of a key. */
+export function askEndSessions(person) {
+  confirmFirst(
+    "End her sessions",
+    [
+      "End every session of ",
+      h("b", null, person),
+      " at this dashboard? Who can still sign in as this person can begin another. Keys go on working.",
+    ],
+    "End sessions",
+    () => post(`people/${encodeURIComponent(person)}/end_sessions`),
+  );
+}
+
 export function askRevoke(key, then) {
   confirmFirst(
     "Revoke this key",

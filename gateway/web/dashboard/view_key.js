@@ -7,7 +7,7 @@ import { openOne } from "./dialog.js";
 import { fill, h, refill } from "./dom.js";
 import { facts, keptIn, teamLink, times } from "./facts.js";
 import { NOTHING, count, minute } from "./format.js";
-import { askRevoke, askRotate, setPaused, windowActions } from "./key_actions.js";
+import { askEndSessions, askRevoke, askRotate, setPaused, windowActions } from "./key_actions.js";
 import { editKey, labelsInWords } from "./key_form.js";
 import { poll } from "./poll.js";
 import { into } from "./states.js";
@@ -141,6 +141,9 @@ export function openKey(id, context, changed) {
             may("DELETE", "") &&
               h("button", { type: "button", class: "danger", onclick: () => askRevoke(key, redo) }, "Revoke"),
           ],
+          key.owner &&
+            can("POST /admin/api/people/{person}/end_sessions") &&
+            h("button", { type: "button", onclick: () => askEndSessions(key.owner) }, "End sessions of its owner"),
         );
       },
       look,

@@ -169,10 +169,11 @@ SCHEMAS: Mapping[str, Schema] = {
     "Teams": _exact(data=_list(named("Team")), next=_TEXT_OR_NULL),
     "KeyGone": _exact(_WARNINGS, object={"const": "key"}, id=_TEXT, deleted={"const": True}),
     "TeamGone": _exact(_WARNINGS, object={"const": "team"}, name=_TEXT, deleted={"const": True}),
+    "SessionsEnded": _exact(_WARNINGS, object={"const": "person"}, name=_TEXT, sessions_ended_at=_TIME),
     "Changes": _exact(
         data=_list(_exact(
-            id=_TEXT, kind={"enum": ["key", "team", "gateway"]}, name=_TEXT, time=_TIME, actor=_TEXT, action=_TEXT,
-            before={}, after={},
+            id=_TEXT, kind={"enum": ["key", "team", "gateway", "person"]}, name=_TEXT, time=_TIME, actor=_TEXT,
+            action=_TEXT, before={}, after={},
         )),
         next=_TEXT_OR_NULL,
     ),

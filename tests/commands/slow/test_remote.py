@@ -87,6 +87,8 @@ def test_keys_and_teams_are_managed(house: Gateway) -> None:
     assert shown["members"] == {"max_keys": 2, "models": ["gpt-4*"], "by_key": []}
     assert json.loads(ask(house, "teams", "update", "pair", "--member-keys", "none", "--json"))["members"] is None
     ask(house, "teams", "delete", "pair")
+    assert "is over" in ask(house, "people", "end-sessions", "c@x.org")
+    assert json.loads(ask(house, "people", "end-sessions", "c@x.org", "--json"))["name"] == "c@x.org"
     actors = {change["actor"] for change in json.loads(ask(house, "audit", "--json"))}
     assert actors == {"admin.token from 127.0.0.1"}
 
@@ -95,6 +97,7 @@ def test_the_role_of_the_token_decides(house: Gateway) -> None:
     assert [each["id"] for each in json.loads(ask(house, "keys", "list", "--json", token=LEAD))] == ["alice"]
     assert "There is no key 'bob'" in ask(house, "keys", "show", "bob", token=LEAD, code=1)
     assert "Your role does not allow this" in ask(house, "audit", token=LEAD, code=1)
+    assert "Your role does not allow this" in ask(house, "people", "end-sessions", "c@x.org", token=LEAD, code=1)
     assert "Incorrect token" in ask(house, "keys", "list", token="wrong-token-0123456789", code=1)
 
 

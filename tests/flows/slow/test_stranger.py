@@ -35,8 +35,9 @@ MARK = "zz-private"
 NUMBERS = ("7919", "15838", "23757", "31676", "31718")
 """Tokens of one to four calls of the rival team, and of all."""
 RIVALS = ("rival", "rival-file", "rival-one")
-GONE, MOVED, LEFT, REFUSED = "gone-file", "moved-in", "moved-out", "refused-only"
-"""Keys that the other team had, has got, and of which it has refusals alone. Their names are no secret."""
+GONE, MOVED, LEFT, REFUSED = "gone-file", "ours-moved", "left", "refused-only"
+"""A key that left the file, one that came from the other team, one that went to it, and one of it that has refusals
+alone. Their names are no secret."""
 LEAD_TOKEN = "lead-token-0123456789"
 METRICS_TOKEN = "metrics-token-0123456789"
 SESSION_KEY = b"0123456789abcdef0123456789abcdef"
@@ -467,7 +468,7 @@ def test_a_key_that_has_come_brings_nothing_along(world: World) -> None:
             foreign = house.send(method, path, key=None, headers=headers)
             unknown = house.send(method, f"/v1/responses/resp_{8:048x}{rest}", key=None, headers=headers)
             assert (foreign.status, foreign.error["code"]) == (unknown.status, unknown.error["code"]) == (404, None)
-        body = {"model": RESPONSES, "input": "Hi", "previous_response_id": world.left_response_id}
+        body = {"model": "own-responses", "input": "Hi", "previous_response_id": world.left_response_id}
         assert house.post("/v1/responses", body, key=None, headers=headers).status == 404
 
 
