@@ -17,7 +17,7 @@ from gateway.errors import GatewayError
 from gateway.keys.documents import labels_of
 from gateway.reports.invoice import NotUnderstood
 from gateway.reports.usage import (
-    by_label,
+    LabelReport,
     format_csv,
     format_json,
     format_table,
@@ -89,7 +89,9 @@ def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[st
         rows = await store.usage(stored_groups(groups), since, until) if store else []
         if store is None or label_in(groups) is None or isinstance(place, RemoteGateway):
             return rows
-        return list(by_label(groups, rows, await labels_of(store, place.keys, {row["key"] for row in rows})))
+        report = LabelReport(groups)
+        report.add(rows, await labels_of(store, place.keys, report.without_label(rows)))
+        return report.rows()
 
     if isinstance(place, RemoteGateway):
         rows = on_gateway(place, lambda gateway: gateway.usage(groups, since, until))

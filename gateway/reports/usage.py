@@ -62,16 +62,34 @@ def stored_groups(groups: Sequence[str]) -> list[str]:
     return list(dict.fromkeys("key" if name.startswith(LABEL) else name for name in groups))
 
 
-def by_label(
-    groups: Sequence[str], rows: Iterable[Row], labels: Mapping[str, Mapping[str, str]]
-) -> list[dict[str, Any]]:
-    """The rows by `stored_groups`, regrouped: those of keys without the label are together. For a thread."""
-    group = label_in(groups) or ""
-    name, found = group.removeprefix(LABEL), dict[tuple[str, ...], list[Row]]()
-    for row in in_chunks(rows, ROWS_AT_ONCE):
-        shown = {**row, group: labels.get(row["key"], {}).get(name, "")}
-        found.setdefault(tuple([shown[each] for each in groups]), []).append(row)
-    return [{**dict(zip(groups, names, strict=True)), **_total(some)} for names, some in sorted(found.items())]
+class LabelReport:
+    """A report by a label of keys, added up from portions of the report by `stored_groups`: it holds its own rows, and
+    the label of each key."""
+
+    def __init__(self, groups: Sequence[str]) -> None:
+        self._groups = groups
+        self._group = label_in(groups) or ""
+        self._values: dict[str, str] = {}
+        self._rows: dict[tuple[str, ...], Row] = {}
+
+    def without_label(self, rows: Iterable[Row]) -> set[str]:
+        """The keys of these rows whose labels `add` needs."""
+        return {row["key"] for row in rows} - self._values.keys()
+
+    def add(self, rows: Iterable[Row], labels: Mapping[str, Mapping[str, str]]) -> None:
+        """Add rows, with the labels of the keys `without_label`; rows of keys without this label are together. For a
+        thread."""
+        name = self._group.removeprefix(LABEL)
+        for row in in_chunks(rows, ROWS_AT_ONCE):
+            value = self._values.setdefault(row["key"], labels.get(row["key"], {}).get(name, ""))
+            names = tuple([value if each == self._group else row[each] for each in self._groups])
+            known = self._rows.get(names)
+            self._rows[names] = _total([row] if known is None else [known, row])
+
+    def rows(self, after: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """In order, those behind the groups `after`. For a thread."""
+        behind = sorted(names for names in self._rows if after is None or names > tuple(after))
+        return [{**dict(zip(self._groups, names, strict=True)), **self._rows[names]} for names in behind]
 
 
 def read_period(text: str, now: datetime) -> str:

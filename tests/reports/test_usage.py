@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.reports.usage import (
-    by_label,
+    LabelReport,
     format_csv,
     format_json,
     format_table,
@@ -222,7 +222,11 @@ def test_rows_of_keys_are_regrouped_by_a_label() -> None:
     labels = {"a": {"cost-center": "x"}, "b": {"cost-center": "x", "other": "y"}, "c": {}}
     groups = read_groups("label:cost-center,day")
     assert stored_groups(groups) == ["key", "day"]
-    found = by_label(groups, rows, labels)
+    report = LabelReport(groups)
+    for some in (rows[:3], rows[3:]):
+        report.add(some, {key: labels[key] for key in report.without_label(some)})
+    found = report.rows()
+    assert report.rows(["", "2026-11-21"]) == found[2:]
     assert [(row["label:cost-center"], row["day"], row["requests"], row["cost_usd"]) for row in found] == [
         ("", "2026-11-20", 2, 0.5), ("", "2026-11-21", 2, 0.5),
         ("x", "2026-11-20", 4, 1.0), ("x", "2026-11-21", 4, 1.0),

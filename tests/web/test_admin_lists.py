@@ -46,7 +46,10 @@ async def pages(client: TestClient[Any, Any], path: str, name: str, limit: int) 
 async def test_pages_together_are_the_whole(inside: Inside, kind: str, tmp_path: Path) -> None:
     quotas = [{"requests": 60, "per": "minute"}, {"tokens": 1000, "per": "day"}]
     settings: dict[str, Any] = {
-        "keys": [key(f"key-{place}", team="t", quotas=quotas) for place in range(7)],
+        "keys": [
+            key(f"key-{place}", team="t", quotas=quotas, labels={"center": f"c-{place % 2}"} if place else {})
+            for place in range(7)
+        ],
         "teams": {"t": {"quotas": quotas}},
         "quotas": quotas,
     }
@@ -71,7 +74,7 @@ async def test_pages_together_are_the_whole(inside: Inside, kind: str, tmp_path:
         assert [row["id"] for row in rows] == [row["id"] for row in whole]
         assert [row["prompt_tokens"] for row in rows] == [str(row["prompt_tokens"]) for row in whole]
 
-        for groups in ("key", "key,model", "model,day,key", ""):
+        for groups in ("key", "key,model", "model,day,key", "", "label:center", "model,label:center,day"):
             report = await get(client, f"usage?group_by={groups}")
             assert report["next"] is None
             assert await pages(client, f"usage?group_by={groups}&", "after", 2) == report["data"]

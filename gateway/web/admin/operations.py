@@ -80,7 +80,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         {JSON: named("Usage"), "text/csv": _ROWS}, _READING,
         parameters=(
             in_query("group_by", "Names with commas between: key, team, model, upstream, endpoint, day, month, "
-                     f"hour, user, tag:NAME, label:NAME (all rows). Sums of hours are kept for {HOURS_KEPT_DAYS} days.",
+                     f"hour, user, tag:NAME, label:NAME. Sums of hours are kept for {HOURS_KEPT_DAYS} days.",
                      type="string", default="key"),
             _SINCE,
             _UNTIL,

@@ -26,7 +26,7 @@ from gateway.reports.latency import (
     measures_of_calls,
     read_measure_groups,
 )
-from gateway.reports.usage import by_label, format_csv, label_in, read_groups, read_period, stored_groups
+from gateway.reports.usage import LabelReport, format_csv, label_in, read_groups, read_period, stored_groups
 from gateway.store import NARROWING_GROUPS, CallFilter, Ledger, ReportReader, ReportScope, Where, attribution_in
 
 from .common import (
@@ -82,24 +82,34 @@ class ReportEndpoints:
         reports, only = parts_of(request).reports, await self._access.reach(request)
         where = _narrowed_to(query, groups)
         if label_in(groups) is not None:
-            portions_of_keys = reports.usage_portions(stored_groups(groups), since, until, only, where)
-            of_keys = [row async for some in portions_of_keys for row in some]
-            labels = await self._access.registry.labels_of({row["key"] for row in of_keys}, request[SCOPE].covers)
-            labelled = await asyncio.to_thread(by_label, groups, of_keys, labels)
-            if shape == "csv":
-                return csv_response(await asyncio.to_thread(format_csv, groups, labelled))
-            return await page_of(labelled, None)
-        if limit is None and after is None:
+            of_keys = reports.usage_portions(stored_groups(groups), since, until, only, where)
+            rows = await self._by_label(groups, of_keys, request[SCOPE], after)
+            limit = limit or (len(rows) if after is None else page_limit_of(query))
+        elif limit is None and after is None:
             every_row = reports.usage_portions(groups, since, until, only, where)
             if shape == "csv":
                 return await streamed(request, CSV, _usage_csv(groups, every_row))
             return await whole_list(request, every_row)
-        limit = limit or page_limit_of(query)
-        rows = await reports.usage(groups, since, until, limit + 1, after, only, where)
+        else:
+            limit = limit or page_limit_of(query)
+            rows = await reports.usage(groups, since, until, limit + 1, after, only, where)
         if shape == "csv":
             return csv_response(await asyncio.to_thread(format_csv, groups, rows[:limit]))
         follows = json.dumps([rows[limit - 1][name] for name in groups]) if len(rows) > limit else None
         return await page_of(rows[:limit], follows)
+
+    async def _by_label(
+        self,
+        groups: Sequence[str],
+        of_keys: AsyncIterator[list[dict[str, Any]]],
+        scope: Scope,
+        after: Sequence[str] | None,
+    ) -> list[dict[str, Any]]:
+        report = LabelReport(groups)
+        async for rows in of_keys:
+            labels = await self._access.registry.labels_of(report.without_label(rows), scope.covers)
+            await asyncio.to_thread(report.add, rows, labels)
+        return await asyncio.to_thread(report.rows, after)
 
     async def show_latency(self, request: web.Request) -> web.StreamResponse:
         """Percentiles and failed attempts: `group_by=upstream,hour&since=2026-11-20T00&format=json|csv`; of one key or
