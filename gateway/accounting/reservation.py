@@ -29,7 +29,7 @@ from gateway.records import (
     WindowStatus,
 )
 from gateway.store import JournalFull, Ledger, RateDraw, Reserve, StoreUnavailable
-from gateway.upstream.limits import Place, further
+from gateway.upstream.limits import RETRY_AFTER, Place, further
 
 from .call_record import lost_record, lost_twice
 
@@ -49,6 +49,8 @@ class Admission(Protocol):
 
     async def admit(self, attempt: Callable[[], Awaitable[Sequence[Refused]]]) -> Sequence[Refused]: ...
 
+    def taken_back(self, windows: Collection[str]) -> None: ...
+
     def granted(self, statuses: Collection[WindowStatus]) -> None: ...
 
     def ended(self, tokens: int, windows: Collection[str]) -> None: ...
@@ -59,7 +61,8 @@ class Reservation:
 
     `likely` is the most probable route of the call: a lost call is counted there. `places` are the routes with limits
     of their own: the first one with room is `place`, and drawn on with the call's windows. With an `admission`
-    the call waits where none has room. With a `fit` it gets less output where its caller's quotas have no room.
+    the call waits where none has room. `pause` says whether a place has room by what its upstream asked for. With a
+    `fit` it gets less output where its caller's quotas have no room.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Reservation:
         places: Sequence[Place] = (),
         admission: Admission | None = None,
         fit: OutputFit | None = None,
+        pause: Callable[[Place], Refused | None] | None = None,
     ) -> None:
         self.call = call
         """The call, with the reserved output limit."""
@@ -89,6 +93,7 @@ class Reservation:
         self._places = places
         self._admission = admission
         self._fit = fit
+        self._pause = pause
         self._growing = asyncio.Lock() if places else None
         self._ledger = ledger
         self._likely = likely or call.model.routes[0]
@@ -97,6 +102,10 @@ class Reservation:
         self.settled: asyncio.Future[None] | None = None
         """Done when the settlement is stored or, if the store is slow, in the journal."""
         self._shrinks_left = 0 if fit is None else SHRINKS
+        self._is_again = False
+        """Whether the call has been reserved before, and its end is recorded in any case."""
+        self._is_held = False
+        """Whether the store has reserved what is `held`."""
 
     def __repr__(self) -> str:
         return f"<Reservation {self.call.id} {'open' if self.is_open else 'closed'}>"
@@ -110,6 +119,37 @@ class Reservation:
             refused = await self._reserve()
         if refused is not None:
             raise _refusal(refused, self.call)
+
+    async def make_again(
+        self, places: Sequence[Place], admission: Admission, pause: Callable[[Place], Refused | None]
+    ) -> Refused | None:
+        """Give back what is held and wait for room, because upstreams refused the call. Returns the refusal by an
+        upstream that ends first, if there was no room; raises one by the caller's own limits.
+
+        Meanwhile the call holds nothing, so that others can be served. The requests that upstreams have seen stay
+        counted there.
+        """
+        of_place = self.held.claims[len(self._own) :]
+        self._ledger.void(self.held)
+        self.held = _reserve_of(self.call, self._likely, self._own)
+        if self._admission is not None:
+            self._admission.taken_back([claim.window.id for claim in of_place])
+        if seen := tuple([claim for claim in of_place if claim.window.unit == "requests"]):
+            with suppress(StoreUnavailable):
+                await self._ledger.draw(RateDraw(seen))
+        self._places, self._admission, self._pause = places, admission, pause
+        self._is_again, self._is_held = True, False
+        self._growing = self._growing or asyncio.Lock()
+        try:
+            refused = await self._find_place()
+        finally:
+            if not self._is_held:
+                self.held = _reserve_of(self.call, self._likely, self._own)
+        if refused is None:
+            return None
+        if windows.is_of_upstream(refused.window_status.window):
+            return refused
+        raise _refusal(refused, self.call)
 
     async def extend(self, wanted: Sequence[Claim]) -> Refused | None:
         """Reserve further windows for another attempt. Returns the refusal, if any; then nothing is added.
@@ -134,11 +174,8 @@ class Reservation:
         grown = Reserve.of(record, self.held.claims + more, held=len(self.held.claims))
         drawing = self._ledger.extend(grown)
         try:
-            await asyncio.wait([drawing])
+            await _known(drawing)
         except asyncio.CancelledError:
-            while not drawing.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([drawing])
             self._note_extension(drawing, grown)
             raise
         return self._note_extension(drawing, grown)
@@ -155,17 +192,23 @@ class Reservation:
     async def _reserve(self) -> Refused | None:
         drawing = self._ledger.draw(self.held)
         try:
+            if self._is_again:
+                await _known(drawing)
             verdict = await drawing
         except StoreUnavailable as away:
             raise Unavailable(_WHY_NOT[away.code], code=away.code) from None
         except asyncio.CancelledError:
             # A pending reservation is voided by the ledger; one that was granted in this turn has to be voided here.
-            if not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted):
-                self._ledger.settle(self.held.taken_back(), self.held.claims)
+            # A call that was reserved before is closed by its log.
+            is_known = not drawing.cancelled() and drawing.exception() is None
+            if is_known and isinstance(drawing.result(), Granted):
+                self._is_held = self._is_again
+                if not self._is_again:
+                    self._ledger.settle(self.held.taken_back(), self.held.claims)
             raise
         if isinstance(verdict, Refused):
             return verdict
-        self.window_statuses = verdict.window_statuses
+        self.window_statuses, self._is_held = verdict.window_statuses, True
         return None
 
     def settle(self, record: Record) -> None:
@@ -203,7 +246,7 @@ class Reservation:
         began = time.perf_counter()
         admit = self._reserve_place() if self._admission is None else self._admission.admit(self._reserve_place)
         refusals = await admit
-        self.waited_s = time.perf_counter() - began
+        self.waited_s += time.perf_counter() - began
         return min(refusals, key=lambda refused: refused.retry_after_us or 0, default=None)
 
     async def _reserve_place(self) -> Sequence[Refused]:
@@ -211,6 +254,9 @@ class Reservation:
         which holds for every route."""
         refusals = []
         for place in self._places:
+            if self._pause is not None and (refused := self._pause(place)) is not None:
+                refusals.append(refused)
+                continue
             self.held = _reserve_of(self.call, place.route, self._own + place.claims)
             refused = await self._reserve()
             if refused is None:
@@ -246,6 +292,17 @@ def _reserve_of(call: Call, route: Route, claims: tuple[Claim, ...]) -> Reserve:
     return Reserve(record, claims, ledger_entry.encode(record, claims))
 
 
+async def _known(drawing: asyncio.Future[Granted | Refused]) -> None:
+    """Wait for the store's answer, also if this is cancelled, so that it is known what is reserved."""
+    try:
+        await asyncio.wait([drawing])
+    except asyncio.CancelledError:
+        while not drawing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([drawing])
+        raise
+
+
 async def count_request(
     ledger: Ledger, terms: Iterable[windows.Limit], started: float, write_headers: limit_headers.WritesHeaders
 ) -> None:
@@ -279,6 +336,9 @@ def limit_failure(refused: Refused) -> Failure:
     """The failure of an attempt that exceeds an upstream's limit."""
     status, asked = refused.window_status, refused.asked
     window = status.window
-    detail = f"Limit {window.limit} {window.unit}, Used {status.used}, Requested {asked}"
+    if window.per == RETRY_AFTER:
+        detail = "The upstream's Retry-After is not over"
+    else:
+        detail = f"Limit {window.limit} {window.unit}, Used {status.used}, Requested {asked}"
     name = window.scope.removeprefix(UPSTREAM)
     return Failure(name, Phase.CONNECT, Fault.LIMIT, detail, retry_after_s=(refused.retry_after_us or 0) / 1e6)

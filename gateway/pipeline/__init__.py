@@ -13,31 +13,24 @@ However `serve` ends, the call is closed exactly once.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.accounting.call_log import CallLog
 from gateway.accounting.reservation import Reservation
-from gateway.api import capabilities as able
-from gateway.api.capabilities import Adaptation
-from gateway.bridge import fan_out
 from gateway.config import Route
 from gateway.errors import GatewayError, InvalidRequest, UpstreamFailed, UpstreamRefused
 from gateway.formats import FORMATS
 from gateway.observe.tracing import NO_TRACE, Trace
-from gateway.queueing import Ticket, Waiting
-from gateway.queueing.classes import FACTORS
 from gateway.quota import windows
 from gateway.quota.output_fit import OutputFit, shrunk
-from gateway.records import Call, Claim, Document
+from gateway.records import Call, Claim
 from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientPort, ClientStream
-from gateway.upstream.limits import Place
 from gateway.upstream.refusal import is_context_too_long
-from gateway.upstream.retry_policy import client_timeout_s
 
-from .active_call import ActiveCall, bound_key
+from . import waiting
+from .active_call import ActiveCall
 from .plan import CallPlan
 from .services import CurrentServices, Services
 
@@ -50,9 +43,6 @@ _INSTEAD = {
     "input_file_id": "Upload the file again: the model of its requests has moved since.",
 }
 """What a client can do where what it names by this parameter is kept elsewhere."""
-
-ANSWER_WITHIN_S = 0.5
-"""How long before a client gives up a call that waits is refused, so that the refusal arrives."""
 
 
 async def serve(call: Call, services: Services, port: ClientPort, trace: Trace = NO_TRACE) -> Answer | Streamed:
@@ -78,15 +68,17 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
         claims = windows.dearest([claims, *[each.claims for each in fallbacks]])
     router = services.router
     has_limits = router.limits.is_any and router.limits.binds_any(_all_routes(routes, fallbacks))
+    may_wait = services.waiting.settings.max_wait_s or call.key.max_wait_s or call.model.max_wait_s
     candidates: Sequence[Route] = routes
-    if has_limits or len(routes) > 1:
+    if has_limits or may_wait or len(routes) > 1:
         candidates = router.candidates(
             routes, call.params.model, call.affinity, is_firm=bool(call.params.account_bound_by)
         )
-    places = _places(call, candidates, plan, services) if has_limits else ()
+    places = waiting.places(call, candidates, plan, services) if has_limits or may_wait else ()
     likely = candidates[0] if candidates else routes[0]
-    admission = _admission(call, places, services) if places else None
-    reservation = Reservation(services.accounting.ledger, call, claims, likely, places, admission, fit)
+    admission = waiting.ticket(call, places, services) if places else None
+    pause = waiting.pause(call, admission, services) if places else None
+    reservation = Reservation(services.accounting.ledger, call, claims, likely, places, admission, fit, pause)
     call_log = CallLog(services.accounting, call, reservation, trace)
     keepalive = FORMATS[call.endpoint].keepalive
     keepalive_s = services.config.server.keepalive_comment_s if call.params.stream and keepalive else 0
@@ -203,50 +195,3 @@ def _may_fall_back(error: UpstreamFailed | UpstreamRefused) -> bool:
     """Whether another model may serve a call after this error: it cannot be billed twice, unless its model permits
     that, and another model may do better."""
     return error.may_try_elsewhere if isinstance(error, UpstreamFailed) else is_context_too_long(error)
-
-
-# ---------------------------------------------------------------------------------------- room at upstreams with limits
-
-
-def _places(call: Call, candidates: Sequence[Route], plan: CallPlan, services: Services) -> Sequence[Place]:
-    """Where the call may go first, with what it draws on there."""
-
-    def prompts(route: Route) -> tuple[int, int]:
-        way = plan.ways.get(route.upstream)
-        if way is None:
-            way = able.adaptation(call.endpoint, call.params, services.config.upstreams[route.upstream].capabilities)
-        count = 1 if way is Adaptation.PLAIN else call.params.prompts
-        return count, min(count, fan_out.AT_ONCE)
-
-    places = services.router.places(call, candidates, prompts)
-    if call.bond is None:
-        return places
-    key = bound_key(call.bond, services)
-    return [place._replace(key=key) for place in places if place.key in (None, key)]
-
-
-def _admission(call: Call, places: Sequence[Place], services: Services) -> Ticket | None:
-    """How the call waits where no place has room: in the flow of its key or team, not past its client's patience. None:
-    it does not."""
-    wait_s = services.waiting.longest_wait_s(call.key.max_wait_s, call.model.max_wait_s)
-    if not wait_s:
-        return None
-    key, document, by = call.key, call.params.document, services.waiting.settings.by
-    owner = f"team:{key.team}" if by == "team" and key.team is not None else key.id
-    waiting = Waiting(
-        flow=f"{owner}|{call.priority}",
-        weight=key.weight * FACTORS[call.priority],
-        cost=call.params.prompt_tokens,
-        size=_size(document),
-        windows=[services.router.limits.named(call, place.claims) for place in places],
-        priority=call.priority,
-    )
-    patience_s = client_timeout_s(call.forwarded_headers) - (time.perf_counter() - call.arrived) - ANSWER_WITHIN_S
-    return services.waiting.ticket({place.route.upstream for place in places}, waiting, min(patience_s, wait_s))
-
-
-def _size(document: Document) -> int:
-    """Bytes of the body that are held in memory."""
-    if document.form is not None:
-        return 0
-    return len(document.text) if document.large is None else sum(map(len, document.large.pieces))

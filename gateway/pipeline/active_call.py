@@ -5,6 +5,8 @@
 3. Each attempt is reported to the health of its upstream, the metrics and the log.
 4. A call with several prompts, at an upstream that takes one only, goes on prompt by prompt (`bridge/fan_out.py`): each
    is an `ActiveCall` of its own.
+5. Where its upstreams have no room at last, or refused it with a Retry-After, it waits for room as a new call does
+   (`waiting.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from gateway import relay
@@ -23,14 +26,23 @@ from gateway.bridge import fan_out
 from gateway.config import Route
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed, UpstreamRefused
 from gateway.formats import FORMATS
-from gateway.records import Bond, Call, Failure, Fault, Phase, Usage
+from gateway.records import Call, Failure, Fault, Phase, Refused, Usage
 from gateway.relay import Answer, Streamed, hedge
 from gateway.relay.client_stream import ClientStream
-from gateway.upstream.account import position_of
+from gateway.upstream.credentials import TRIAL_S
 from gateway.upstream.health import AttemptHandle
 from gateway.upstream.limits import Place
-from gateway.upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, may_client_repeat, next_step
+from gateway.upstream.retry_policy import (
+    FailedAttempt,
+    GiveUp,
+    Try,
+    client_timeout_s,
+    may_client_repeat,
+    may_wait,
+    next_step,
+)
 
+from . import waiting
 from .plan import CallPlan
 from .request import prepare
 from .services import Services
@@ -49,8 +61,8 @@ class ActiveCall:
     """
 
     __slots__ = (
-        "_has_fallback", "_is_single", "_place", "_tried", "_waited_s", "call", "client", "log", "plan", "routes",
-        "services",
+        "_back_at", "_has_fallback", "_is_single", "_place", "_tried", "_waited_s", "call", "client", "log", "plan",
+        "routes", "services",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +89,8 @@ class ActiveCall:
         self._tried = [*tried]
         self._waited_s = 0.0
         """The sum of the pauses between attempts."""
+        self._back_at: dict[Route, float] = {}
+        """When a route that refused the call may be asked again, as `time.monotonic`."""
         self._has_fallback = has_fallback
         self._is_single = is_single
 
@@ -87,9 +101,11 @@ class ActiveCall:
         """
         call, router, model = self.call, self.services.router, self.call.params.model
         while True:
-            first = None if self._tried else self._place
+            first = self._place
             match self._next_step() if first is None else Try(first.route):
                 case GiveUp(last):
+                    if (last := await self._without_room(last)) is None and self._place is not None:
+                        continue
                     raise self._given_up(last)
                 case Try(route, after_s, is_fresh):
                     router.count(route, model, self._tried)
@@ -101,7 +117,7 @@ class ActiveCall:
                         return await self._carry_singly()
                     key = None if first is None else first.key
                     if first is None and call.bond is not None:
-                        key = bound_key(call.bond, self.services)
+                        key = waiting.bound_key(call.bond, self.services)
                     if first is None and router.limits.is_any and router.limits.binds(route.upstream):
                         if call.bond is None:
                             key = router.next_key(route, model, self._tried, call.affinity)
@@ -115,6 +131,32 @@ class ActiveCall:
                     if not isinstance(result, Failure):
                         return result
                     self._tried.append(FailedAttempt(route, result, handle.key))
+                    self._place = None
+
+    async def _without_room(self, last: Failure | None) -> Failure | None:
+        """After the last failure: if upstreams have no room, wait for some. Returns nothing when there is a place, else
+        the failure that the client gets. Attempts that had no room count no longer: the wait bounds them."""
+        call, services = self.call, self.services
+        if last is None or not may_wait(last) or self._has_fallback or self._is_single:
+            return last
+        is_firm = bool(call.params.account_bound_by)
+        candidates = services.router.candidates(self.routes, call.params.model, call.affinity, is_firm=is_firm)
+        places = waiting.places(call, candidates, self.plan, services)
+        reservation = self.log.reservation
+        ticket = waiting.ticket(call, places, services, reservation.waited_s) if places else None
+        if ticket is None:
+            return last
+        self.client.position = ticket.position
+        self._back_at[self._tried[-1].route] = time.monotonic() + max(TRIAL_S, last.retry_after_s or 0.0)
+        refused = await reservation.make_again(places, ticket, self._pause)
+        if refused is not None:
+            return replace(last, retry_after_s=limit_failure(refused).retry_after_s)
+        self._place = reservation.place
+        self._tried = [each for each in self._tried if not may_wait(each.failure)]
+        return None
+
+    def _pause(self, place: Place) -> Refused | None:
+        return self.services.router.pause(self.call, place, self._back_at.get(place.route, 0.0))
 
     def _next_step(self) -> Try | GiveUp:
         call, router, tried = self.call, self.services.router, self._tried
@@ -260,7 +302,7 @@ class ActiveCall:
         try:
             this = prepare(self, call, route, way, handle)
             call_log.attempt_began(route, this.left_out)
-            if self._place is not None and not self._tried and upstream in services.router.limits.adaptive:
+            if self._place is not None and upstream in services.router.limits.adaptive:
                 this = this._replace(answered=self._timing(self._place, handle))
             result = await relay.attempt(this, is_fresh=is_fresh)
         except UpstreamRefused as refused:
@@ -316,8 +358,3 @@ class ActiveCall:
             handle.answered()
 
         return answered
-
-
-def bound_key(bond: Bond, services: Services) -> int | None:
-    """The only API key that can serve a call that continues this; None: any."""
-    return position_of(services.config.upstreams[bond.upstream], bond.account)

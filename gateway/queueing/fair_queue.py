@@ -65,6 +65,8 @@ class Waiting:
     """For each place where it may go, what it draws on the windows there, by their ids."""
     priority: str = "normal"
     """Its class, for metrics."""
+    is_back: bool = False
+    """Whether it has waited before, so that it goes before the other calls of its flow."""
     number: int = 0
     """In the order in which the calls came; given by the queue."""
     begins: float = 0.0
@@ -138,7 +140,7 @@ class FairQueue:
         if call.flow not in self._flows and call.flow not in self._asking:
             self.lift(call.flow)
             self._new[call.flow] = self._posts
-        call.number = next(self._numbers)
+        call.number = 0 if call.is_back else next(self._numbers)
         self._put(call)
 
     def _put(self, call: Waiting) -> None:

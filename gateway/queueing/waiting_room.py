@@ -252,6 +252,13 @@ class Ticket:
         line = self._room.line(self._line)
         return None if line is None else line.position(self._call)
 
+    def taken_back(self, windows: Collection[str]) -> None:
+        """The call was not served, and gives back what it held of these windows."""
+        if (line := self._room.line(self._line)) is not None:
+            if self._is_charged:
+                line.queue.charge(self._call, -self._call.cost)
+            line.freed(windows)
+
     def ended(self, tokens: int, windows: Collection[str]) -> None:
         """The call has used so many tokens, and gives back what it held of these windows."""
         self._room.note_use(self._call.flow, tokens)

@@ -9,7 +9,9 @@
 4. While another key is healthy, a key in cooldown is not used.
 5. Without a healthy key, a key in cooldown is still tried until 3 refusals in a row (the sole key of an upstream: 10),
    because a single refusal may be an error of the upstream. Then the upstream is unavailable until a cooldown ends.
-6. The last key without a cooldown is tried again after 5 s, and after 20 s at most, so that a balance that was topped
+6. Until a stated Retry-After is over, a call that can wait is not sent with that key. Until the key is accepted then,
+   one of these calls is sent in `TRIAL_S`, because what waited together would be refused together.
+7. The last key without a cooldown is tried again after 5 s, and after 20 s at most, so that a balance that was topped
    up is noticed soon.
 
 The log names a key by its position (`#1`). This module keeps no secret.
@@ -38,6 +40,9 @@ MODELS_OF_A_REFUSED_KEY = 2
 
 RATE_LIMIT_COOLDOWN_S = 1.0
 """Cooldown after a 429 without a Retry-After. new-api never sends one."""
+
+TRIAL_S = 0.25
+"""Time between two calls with a key whose Retry-After is over, until one is accepted."""
 
 MAX_RATE_LIMIT_COOLDOWN_S = 600.0
 """Limit of the cooldown after a 429, also if its Retry-After is longer: the rate limit may be raised meanwhile."""
@@ -73,6 +78,10 @@ class Cooldown(NamedTuple):
     """None: all models."""
     may_concern_key: bool
     """False: a rate limit, or a 403, which is also the answer for one model that the key may not use."""
+    is_stated: bool = False
+    """Whether the upstream said when to come back."""
+    next_trial: float = 0.0
+    """When the next call that can wait is sent after that, as long as none is accepted."""
 
 
 class Credentials:
@@ -132,8 +141,12 @@ class Credentials:
         else:
             cooldown_s = COOLDOWN_S
         cooldown = self._set(
-            position, Cooldown(now, now + cooldown_s, refusals, failure.fault, scope[1], _may_concern_key(failure))
-        )
+            position,
+            Cooldown(
+                now, now + cooldown_s, refusals, failure.fault, scope[1], _may_concern_key(failure),
+                is_stated=failure.fault is Fault.RATE_LIMITED and bool(failure.retry_after_s),
+            ),
+        )  # fmt: skip
         if self._are_models_refused(position) and not failure.is_of_credential:
             known = self.cooldowns.get((position, None))
             if known is None or known.refusals == 0:
@@ -146,6 +159,23 @@ class Credentials:
         for scope in ((position, None), (position, model)):
             if (cooldown := self.cooldowns.get(scope)) is not None and began >= cooldown.since:
                 del self.cooldowns[scope]
+
+    def begun(self, position: int, model: str, now: float) -> None:
+        """Record that an attempt with this key begins: the next one that can wait does, while the key is on trial."""
+        for scope in ((position, None), (position, model)):
+            cooldown = self.cooldowns.get(scope)
+            if cooldown is not None and cooldown.is_stated and cooldown.until <= now:
+                self.cooldowns[scope] = cooldown._replace(next_trial=now + TRIAL_S)
+
+    def pause_s(self, model: str, now: float, position: int | None = None) -> float:
+        """Seconds for which a call that can wait is not sent with this key, or with any: 0 where one may be used."""
+        positions = range(self._count) if position is None else (position,)
+        return min([self._pause_s(each, model, now) for each in positions])
+
+    def _pause_s(self, position: int, model: str, now: float) -> float:
+        found = [self.cooldowns.get(scope) for scope in ((position, None), (position, model))]
+        stated = [max(cooldown.until, cooldown.next_trial) for cooldown in found if cooldown and cooldown.is_stated]
+        return max([until - now for until in stated if until > now], default=0.0)
 
     def _set(self, position: int, cooldown: Cooldown) -> Cooldown:
         scope = (position, cooldown.model)

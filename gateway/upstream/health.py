@@ -142,6 +142,10 @@ class Health:
             self._upstream, Phase.CONNECT, cooldown.fault, "every API key is in cooldown", None, cooldown.until - now
         )
 
+    def pause_s(self, model: str, key: int | None) -> float:
+        """Seconds for which the upstream asked not to be sent calls for this model with this key, or with any."""
+        return 0.0 if self.is_healthy else self.credentials.pause_s(model, self.clock(), key)
+
     def begin(
         self, model: str, used: Collection[int] = (), key: int | None = None, affinity: bytes | None = None
     ) -> AttemptHandle:
@@ -154,6 +158,8 @@ class Health:
                     self._move(name, CircuitEvent.BEGIN, now)
         if key is None:
             key = self.credentials.take(model, now, used, affinity) if self._has_keys else 0
+        if self.credentials.cooldowns:
+            self.credentials.begun(key, model, now)
         return AttemptHandle(self, model, key, now)
 
     def health_checked(self, event: CircuitEvent, began: float) -> None:
@@ -163,11 +169,13 @@ class Health:
 
     # ------------------------------------------------------------------------------------------------- for attempts
 
-    def answered(self, model: str, began: float) -> None:
+    def answered(self, attempt: AttemptHandle) -> None:
         """Record that a good answer has begun; a stream ends long after that."""
         if self.is_healthy:
             return
+        _, model, key, began = attempt
         now = self.clock()
+        self.credentials.accepted(key, model, began)
         for name, circuit in ((None, self._own), (model, self._circuit(model))):
             if (
                 circuit is not None
@@ -336,7 +344,7 @@ class AttemptHandle(NamedTuple):
 
     def answered(self) -> None:
         """The head of a good answer arrived."""
-        self.health.answered(self.model, self.began)
+        self.health.answered(self)
 
     def ended(self, failure: Failure | None) -> None:
         """The upstream answered (a refusal of the request is an answer too), or the attempt failed."""

@@ -18,13 +18,16 @@ from typing import NamedTuple
 from gateway.config import RateLimits, Route, Upstream
 from gateway.config.quantities import read_rate
 from gateway.quota.windows import Limit, output_limit, unreserved
-from gateway.records import UPSTREAM, Call, Claim, Window
+from gateway.records import UPSTREAM, Call, Claim, Refused, Window, WindowStatus
 
 from .adaptive_limit import AdaptiveLimit
 from .learned_limits import Assumed, announced
 
 INTERACTIVE = "interactive"
 MINUTE_US = 60_000_000
+
+RETRY_AFTER = "retry-after"
+"""The period of a window that stands for a pause that an upstream asked for; no store has it."""
 
 _PERIOD_NAMES: Mapping[int, str] = {1: "second", 60: "minute", 3600: "hour"}
 
@@ -98,10 +101,12 @@ class UpstreamLimitTable:
             windows = [_without_reserved(window, limit) for window, limit in zip(windows, limits, strict=True)]
         return tuple([Claim(window, min(amounts[window.unit], window.limit)) for window in windows])
 
-    def named(self, call: Call, claims: Iterable[Claim]) -> dict[str, int]:
-        """The amounts of these claims by the names of their windows, for the waiting room: where the call may not take
-        what is reserved, the window has a second name, by which it has room or not for such calls alone."""
-        amounts = {claim.window.id: claim.amount for claim in claims}
+    def named(self, call: Call, place: Place) -> dict[str, int]:
+        """What a call draws on at a place, by the names of the windows, for the waiting room: where the call may not
+        take what is reserved, the window has a second name, by which it has room or not for such calls alone. The pause
+        that the upstream may ask for is like a window."""
+        amounts = {claim.window.id: claim.amount for claim in place.claims}
+        amounts[_pause(place.route.upstream, place.route.model or call.params.model, place.key).id] = 1
         if not self._reserving or call.priority == INTERACTIVE:
             return amounts
         return amounts | {unreserved(name): amounts[name] for name in amounts.keys() & self._reserving}
@@ -168,6 +173,16 @@ def further(held: Sequence[Claim], wanted: Sequence[Claim]) -> tuple[Claim, ...]
     """The claims of another attempt that its call has not reserved yet; each attempt is another request."""
     names = {claim.window.id for claim in held}
     return tuple([claim for claim in wanted if claim.window.unit == "requests" or claim.window.id not in names])
+
+
+def paused(upstream: str, model: str, key: int | None, wait_s: float) -> Refused:
+    """The refusal of a call where the upstream asked by a Retry-After not to be sent such calls for so long."""
+    return Refused(WindowStatus(_pause(upstream, model, key), 1, 0, round(wait_s * 1e6)), 1, round(wait_s * 1e6))
+
+
+def _pause(upstream: str, model: str, key: int | None) -> Window:
+    scope = f"{UPSTREAM}{upstream}" if key is None else f"{UPSTREAM}{upstream}#{key + 1}"
+    return Window(f"{scope}|requests|{RETRY_AFTER}|{model}|", scope, "requests", RETRY_AFTER, model, 1)
 
 
 def _name(limit: Limit) -> tuple[str, str, str, str | None]:

@@ -117,6 +117,13 @@ def may_client_repeat(model: Model, failures: Sequence[Failure]) -> bool:
     return any(failure.fault not in _ACCOUNT_FAULTS for failure in failures)
 
 
+def may_wait(failure: Failure) -> bool:
+    """Whether a call that fails so may wait for room at its upstreams: they said when there is some."""
+    if failure.fault is Fault.LIMIT:
+        return True
+    return failure.fault is Fault.RATE_LIMITED and failure.phase is Phase.REFUSED and bool(failure.retry_after_s)
+
+
 _ACCOUNT_FAULTS = frozenset({Fault.AUTH, Fault.BALANCE})
 
 

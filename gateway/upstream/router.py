@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gateway.config import Config, Route, is_pattern
-from gateway.records import Call, Failure, Phase
+from gateway.records import Call, Failure, Phase, Refused
 
 from . import stickiness
 from .credentials import CREDENTIAL_FAULTS, Grade
 from .health import AttemptHandle, Health, Show
-from .limits import Place, UpstreamLimitTable
+from .limits import Place, UpstreamLimitTable, paused
 from .retry_policy import FailedAttempt
 
 
@@ -85,6 +85,14 @@ class Router:
                 Place(route, key, limits.claims(call, route, key, requests=requests, at_once=at_once)) for key in keys
             ]
         return found
+
+    def pause(self, call: Call, place: Place, back_at: float = 0.0) -> Refused | None:
+        """The refusal of a place whose upstream asked by a Retry-After not to be sent such calls yet, or this call
+        before `back_at`; None: it may be sent."""
+        route, key, _ = place
+        model = route.model or call.params.model
+        wait_s = max(self.health[route.upstream].pause_s(model, key), back_at - self._clock() if back_at else 0.0)
+        return paused(route.upstream, model, key, wait_s) if wait_s > 0 else None
 
     def next_key(
         self, route: Route, model: str, tried: Sequence[FailedAttempt], affinity: bytes | None = None

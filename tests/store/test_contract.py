@@ -537,6 +537,15 @@ async def test_what_was_voided_may_be_drawn_again(worker: Worker, store: Store, 
     assert await standing(store, tokens(100), clock) == (5, 0)
 
 
+async def test_what_was_voided_may_be_drawn_again_in_the_same_batch(worker: Worker, store: Store, clock: Clock) -> None:
+    wish = await worker.granted(tokens(100, 60), parallel(1))
+    await worker.send(worker.voiding(wish), worker.opening(wish))
+    assert await levels(store, clock, tokens(100), parallel(1)) == [(0, 60), (1, 0)]
+    await worker.settle(wish, 5)
+    assert await levels(store, clock, tokens(100), parallel(1)) == [(5, 0), (0, 0)]
+    assert await endings(store) == ["done"]
+
+
 # --------------------------------------------------------------------------------------------------- several workers
 
 

@@ -14,6 +14,7 @@ from gateway.upstream.credentials import (
     MAX_RATE_LIMIT_COOLDOWN_S,
     RATE_LIMIT_COOLDOWN_S,
     SOLE_KEY_UNAVAILABLE_AFTER,
+    TRIAL_S,
     UNAVAILABLE_AFTER,
     Credentials,
     Grade,
@@ -52,6 +53,36 @@ def test_refused_key_is_tried_again_after_its_rest(failure: Failure, rest_s: flo
     refuse(keys, failure, times=9)
     assert 0 not in [keys.take("m", NOW + rest_s - 0.1) for _ in range(4)]
     assert 0 in [keys.take("m", NOW + rest_s) for _ in range(2)]
+
+
+def test_a_stated_pause_is_over_when_its_time_is() -> None:
+    keys = Credentials(2)
+    refuse(keys, LIMITED)
+    assert (keys.pause_s("m", NOW), keys.pause_s("m", NOW, 0), keys.pause_s("other", NOW, 0)) == (0, 5, 0)
+    refuse(keys, replace(LIMITED, retry_after_s=3), place=1)
+    assert keys.pause_s("m", NOW) == 3
+    assert keys.pause_s("m", NOW + 3) == 0
+
+
+@pytest.mark.parametrize("failure", [UNKNOWN, SPENT, replace(LIMITED, retry_after_s=None)])
+def test_no_pause_is_made_up(failure: Failure) -> None:
+    keys = Credentials(1)
+    refuse(keys, failure)
+    assert keys.pause_s("m", NOW) == 0
+
+
+def test_after_a_pause_one_call_at_a_time_is_sent_until_one_is_accepted() -> None:
+    keys = Credentials(1)
+    refuse(keys, LIMITED)
+    keys.begun(0, "m", NOW + 4)  # a call that cannot wait
+    assert keys.pause_s("m", NOW + 5) == 0
+    keys.begun(0, "m", NOW + 5)
+    assert keys.pause_s("m", NOW + 5) == TRIAL_S
+    assert keys.grade("m", NOW + 5) is Grade.HEALTHY
+    keys.begun(0, "m", NOW + 5 + TRIAL_S)
+    assert keys.pause_s("m", NOW + 5 + TRIAL_S) == TRIAL_S
+    keys.accepted(0, "m", NOW + 5)
+    assert keys.pause_s("m", NOW + 5 + TRIAL_S) == 0
 
 
 OWN = replace(UNKNOWN, is_of_credential=True)

@@ -19,6 +19,7 @@ from gateway.upstream.retry_policy import (
     Try,
     client_timeout_s,
     may_client_repeat,
+    may_wait,
     next_step,
 )
 
@@ -300,3 +301,14 @@ def test_patience(headers: list[tuple[str, str]], patience: float) -> None:
 )
 def test_client_may_repeat(failures: list[Failure], repeats: bool, may_repeat: bool) -> None:
     assert may_client_repeat(model(repeat_when_waiting=repeats), failures) is may_repeat
+
+
+@pytest.mark.parametrize(
+    ("failure", "waits"),
+    [
+        (LIMITED_BRIEFLY, True), (FULL, True), (FULL_BRIEFLY, True),
+        (LIMITED, False), (LIMITED_NOT_AT_ALL, False), (AUTH, False), (BALANCE, False),
+    ],
+)  # fmt: skip
+def test_a_call_waits_where_it_is_known_when_there_is_room(failure: Failure, waits: bool) -> None:
+    assert may_wait(failure) is waits

@@ -353,6 +353,8 @@ class SqliteLedger:
         if transaction.changed:
             rows = [(name, window.starts, *transaction.states[name]) for name, window in transaction.changed.items()]
             insert(db, "windows", WINDOW, rows, SET_WINDOW)
+        if transaction.ended:  # first: a lease that was voided may be reserved again in the same batch
+            db.execute(among("DELETE FROM leases", len(transaction.ended)), transaction.ended)
         if transaction.opened:
             insert(
                 db,
@@ -365,8 +367,6 @@ class SqliteLedger:
         for name, deferred in transaction.deferred.items():
             db.execute("UPDATE leases SET worker = ? WHERE id = ?", (heir_of(name), name))
             insert(db, "deferred", DEFERRED, [(name, deferred.whole_text)], SET_DEFERRED)
-        if transaction.ended:
-            db.execute(among("DELETE FROM leases", len(transaction.ended)), transaction.ended)
         for lease, lost in transaction.replaced.items():
             db.execute("DELETE FROM lost WHERE id = ?", (lease,))
             db.execute("DELETE FROM records WHERE seq = ? AND id = ?", (lost.record, lease))

@@ -1,0 +1,88 @@
+"""Room for a call at its upstreams: where it may go, what it draws on there, and how it waits where there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from gateway.api import capabilities as able
+from gateway.api.capabilities import Adaptation
+from gateway.bridge import fan_out
+from gateway.config import Route
+from gateway.queueing import Ticket, Waiting
+from gateway.queueing.classes import FACTORS
+from gateway.records import Bond, Call, Document, Refused
+from gateway.upstream.account import position_of
+from gateway.upstream.limits import Place
+from gateway.upstream.retry_policy import client_timeout_s
+
+from .plan import CallPlan
+from .services import Services
+
+ANSWER_WITHIN_S = 0.5
+"""How long before a client gives up a call that waits is refused, so that the refusal arrives."""
+
+
+def places(call: Call, candidates: Sequence[Route], plan: CallPlan, services: Services) -> Sequence[Place]:
+    """Where the call may go first, with what it draws on there."""
+
+    def prompts(route: Route) -> tuple[int, int]:
+        way = plan.ways.get(route.upstream)
+        if way is None:
+            way = able.adaptation(call.endpoint, call.params, services.config.upstreams[route.upstream].capabilities)
+        count = 1 if way is Adaptation.PLAIN else call.params.prompts
+        return count, min(count, fan_out.AT_ONCE)
+
+    found = services.router.places(call, candidates, prompts)
+    if call.bond is None:
+        return found
+    key = bound_key(call.bond, services)
+    return [place._replace(key=key) for place in found if place.key in (None, key)]
+
+
+def ticket(call: Call, places: Sequence[Place], services: Services, waited_s: float = 0.0) -> Ticket | None:
+    """How the call waits where no place has room: in the flow of its key or team, not past its client's patience, and
+    with what it has waited already no longer than the longest wait. None: it does not."""
+    wait_s = services.waiting.longest_wait_s(call.key.max_wait_s, call.model.max_wait_s)
+    if not wait_s:
+        return None
+    key, document, by = call.key, call.params.document, services.waiting.settings.by
+    owner = f"team:{key.team}" if by == "team" and key.team is not None else key.id
+    waiting = Waiting(
+        flow=f"{owner}|{call.priority}",
+        weight=key.weight * FACTORS[call.priority],
+        cost=call.params.prompt_tokens,
+        size=_size(document),
+        windows=[services.router.limits.named(call, place) for place in places],
+        priority=call.priority,
+        is_back=waited_s > 0,
+    )
+    patience_s = client_timeout_s(call.forwarded_headers) - (time.perf_counter() - call.arrived) - ANSWER_WITHIN_S
+    return services.waiting.ticket(
+        {place.route.upstream for place in places}, waiting, min(patience_s, wait_s - waited_s)
+    )
+
+
+def pause(call: Call, ticket: Ticket | None, services: Services) -> Callable[[Place], Refused | None] | None:
+    """Whether a place has room by what its upstream asked for. A call that may not wait heeds it where limits are
+    learned; one that has a fallback goes on to that."""
+    if call.fallbacks:
+        return None
+    router = services.router
+
+    def of(place: Place) -> Refused | None:
+        return router.pause(call, place) if ticket or place.route.upstream in router.limits.learning else None
+
+    return of
+
+
+def bound_key(bond: Bond, services: Services) -> int | None:
+    """The only API key that can serve a call that continues this; None: any."""
+    return position_of(services.config.upstreams[bond.upstream], bond.account)
+
+
+def _size(document: Document) -> int:
+    """Bytes of the body that are held in memory."""
+    if document.form is not None:
+        return 0
+    return len(document.text) if document.large is None else sum(map(len, document.large.pieces))
