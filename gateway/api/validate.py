@@ -56,8 +56,25 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     try:
         body = rules.schema.model_validate(document.members)
     except ValidationError as error:
-        raise rules.explain(error) from None
+        raise _with_path(rules.explain(error), document.members) from None
     return rules.read(document, body, find_counter(body.model))
+
+
+def _with_path(fault: InvalidRequest, members: Mapping[str, Any]) -> InvalidRequest:
+    """The fault; where the body is one of another endpoint, with its path. Some clients (Cursor) send the bodies of
+    Responses to /v1/chat/completions."""
+    if fault.code == "missing_required_parameter" and fault.param in _PATHS:
+        for name, path in _PATHS.items():
+            if name in members:
+                fault.message += f" The body has '{name}', which belongs to POST {path}."
+                break
+    return fault
+
+
+_PATHS: Mapping[str, str] = {
+    "messages": "/v1/chat/completions", "input": "/v1/responses", "prompt": "/v1/completions",
+}  # fmt: skip
+"""Where bodies with such a member belong."""
 
 
 def restrict(params: Params, key: Limits, model: Limits) -> Params:

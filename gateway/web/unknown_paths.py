@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from gateway.formats import FORMATS
@@ -27,14 +28,19 @@ _ELSEWHERE: Mapping[str, str] = {
 """Endpoints of the APIs that the gateway does not have, and what to do instead."""
 
 _DOUBLED = "/v1/v1/"
+_SLASHES = re.compile("/{2,}")
+_MODELS = "/v1/models"
 
 
 def _served() -> list[str]:
-    return [path for spec in FORMATS.values() for path in (spec.path, *spec.more_paths) if path.startswith("/v1/")]
+    return [_MODELS] + [
+        path for spec in FORMATS.values() for path in (spec.path, *spec.more_paths) if path.startswith("/v1/")
+    ]
 
 
 def meant(path: str) -> str:
     """The path that a client with a wrong base URL meant, or the same path."""
+    path = _SLASHES.sub("/", path)
     if path.startswith(_DOUBLED):
         path = path.removeprefix("/v1")
     elif path.rstrip("/") in {served.removeprefix("/v1") for served in _served()}:
@@ -46,6 +52,9 @@ def advice(path: str) -> str | None:
     """What a client of this path should do, as the end of a sentence in brackets or behind a full stop; None: nothing
     is known of it."""
     wanted = meant(path)
+    if (single := _SLASHES.sub("/", path)) != path:
+        further = advice(single) or f"Did you mean {single}?"
+        return f"{further} Leave out the slash at the end of the base URL."
     if path.startswith(_DOUBLED):
         return (
             f"Did you mean {wanted}? This client adds /v1 itself: leave it out of its base URL (ANTHROPIC_BASE_URL "

@@ -145,6 +145,8 @@ ROWS: list[Row] = [
     refused("completions", "prompt", MISSING, "Missing required parameter: 'prompt'.", prompt=OMIT),
     refused("chat", "messages", MISSING, "Missing required parameter: 'messages'.", messages=OMIT),
     refused("embeddings", "input", MISSING, "Missing required parameter: 'input'.", input=OMIT),
+    refused("chat", "messages", MISSING, "Missing required parameter: 'messages'. The body has 'input', which belongs to POST /v1/responses.", messages=OMIT, input=[{"role": "user", "content": "Hi"}]),
+    refused("completions", "prompt", MISSING, "which belongs to POST /v1/chat/completions.", prompt=OMIT, messages=[{"role": "user", "content": "Hi"}]),
 
     # ---- completions and chat: ranges
     *(row for endpoint in ("completions", "chat") for row in (

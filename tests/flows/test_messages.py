@@ -523,6 +523,9 @@ def test_models_are_listed_in_the_shape_that_the_client_knows(house: Gateway) ->
         ("/v1/v1/messages", "Did you mean /v1/messages? This client adds /v1 itself"),
         ("/messages", "Did you mean /v1/messages? The base URL of this client has to end in /v1."),
         ("/v1/messages/", "Leave out the slash"),
+        ("//v1/messages", "Did you mean /v1/messages? Leave out the slash at the end of the base URL."),
+        ("/v1//messages", "Did you mean /v1/messages? Leave out the slash at the end of the base URL."),
+        ("//messages", "has to end in /v1. Leave out the slash at the end of the base URL."),
         ("/v1/complete", "use POST /v1/messages"),
     ],
 )
@@ -536,6 +539,9 @@ def test_unknown_paths_get_an_error_in_the_client_s_format(house: Gateway, upstr
     assert told(post(house, "/v1/uploads"))[:2] == (404, "not_found_error")
     assert post(house, "/v1/uploads", headers={}).error["type"] == "invalid_request_error"
     assert post(house, "/chat/completions", headers={}).error["message"].endswith("has to end in /v1.")
+    assert house.get("/models").error["message"] == (
+        "Invalid URL (GET /models). Did you mean /v1/models? The base URL of this client has to end in /v1."
+    )
 
 
 def test_head_of_the_root_is_harmless(house: Gateway) -> None:
