@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import CHUNKED, Wire, chunk
 from tests.flows import claude_code
-from tests.flows.claude_code import FILE, MODEL, WORDS, Agent
+from tests.flows.chat_agent import ChatAgent
+from tests.flows.claude_code import FILE, MODEL, WORDS, Agent, stream_of
 from tests.flows.house import Gateway, eventually, key, model, secret, settings
 
 
 def house_settings(url: str) -> dict[str, Any]:
     config = settings(url, server={"workers": 2}, upstreams={"main": {"capabilities": {"messages": True}}})
     config["models"] = {MODEL: model("messages")}
-    config["keys"] = [key("alice"), key("spent", quotas=[{"requests": 1, "per": "day"}])]
+    config["keys"] = [
+        key("alice"), key("spent", quotas=[{"requests": 1, "per": "day"}]),
+        key("paced", quotas=[{"requests": 1, "per": 8}]),
+    ]  # fmt: skip
     return config
 
 
@@ -84,3 +89,88 @@ def test_a_base_url_with_v1_ends_it_at_once(gateway: StartsGateways, upstream: S
     ran = claude_code.run(tmp_path, f"{house.url}/v1", secret("alice"), "Hello")
     assert (ran.code, ran.told["is_error"], ran.told["api_error_status"]) == (1, True, 404)
     assert house.line(status=404, method="POST")["path"] == "/v1/v1/messages"
+
+
+def test_a_rate_is_waited_for(gateway: StartsGateways, upstream: Stage, tmp_path: Path) -> None:
+    house, agent = gateway(house_settings(upstream.url)), Agent(tmp_path)
+    upstream.play(always=agent.behaviour)
+    check_task(tmp_path, claude_code.run(tmp_path, house.url, secret("paced"), "Write and double the note."), agent)
+    house.stop()  # then its access log is whole
+    statuses = [line["status"] for line in house.lines() if line.get("key") == "paced"]
+    assert statuses.count(200) == len(agent.ledger)
+    assert "429, 429" not in str(statuses)  # it waits as long as the gateway says
+    assert 429 in statuses
+
+
+def breaks_once(agent: Agent, blocks: list[dict[str, Any]], events: int, asked: list[Any]) -> Any:
+    """The agent, whose first stream with tools breaks off behind so many events of these blocks. `asked` gets whether
+    a stream was asked for."""
+
+    async def behaviour(wire: Wire) -> None:
+        body = wire.request.json
+        if body.get("tools"):
+            asked.append(body.get("stream"))
+        if asked != [True]:
+            await agent.behaviour(wire)
+            return
+        usage = {"input_tokens": 3, "output_tokens": 20, "cache_creation": {}}
+        message = {
+            "id": "msg_cut", "type": "message", "role": "assistant", "model": body["model"], "content": blocks,
+            "stop_reason": "end_turn", "stop_sequence": None, "usage": usage,
+        }  # fmt: skip
+        await wire.write(
+            CHUNKED + chunk(b"".join(each + b"\n\n" for each in stream_of(message).split(b"\n\n")[:events]))
+        )
+        wire.close()
+
+    return behaviour
+
+
+BEGUN = {"type": "text", "text": "I will begin."}
+
+
+def test_a_stream_that_breaks_is_asked_for_again_without_a_stream(
+    gateway: StartsGateways, upstream: Stage, tmp_path: Path
+) -> None:
+    """Until a block is finished."""
+    house, agent, asked = gateway(house_settings(upstream.url)), Agent(tmp_path), list[Any]()
+    upstream.play(always=breaks_once(agent, [BEGUN], 4, asked))
+    check_task(tmp_path, claude_code.run(tmp_path, house.url, secret("alice"), "Write and double the note."), agent)
+    assert asked == [True, None, True, True]
+    calls = [call for call in house.calls("alice") if call["endpoint"] == "messages"]
+    assert [(call["ended"], call["usage_source"]) for call in calls].count(("error", "estimated")) == 1
+
+
+def test_a_stream_that_breaks_behind_a_finished_block_ends_the_task(
+    gateway: StartsGateways, upstream: Stage, tmp_path: Path
+) -> None:
+    """As it does with Anthropic itself."""
+    house, agent, asked = gateway(house_settings(upstream.url)), Agent(tmp_path), list[Any]()
+    tool = {"type": "tool_use", "id": "toolu_1", "name": "Write", "input": {"file_path": FILE}}
+    upstream.play(always=breaks_once(agent, [BEGUN, tool], 7, asked))
+    ran = claude_code.run(tmp_path, house.url, secret("alice"), "Write and double the note.")
+    assert (ran.code, ran.told["is_error"], asked) == (1, True, [True])
+    assert ran.told["result"] == "API Error: The upstream for this model broke off its answer."
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_task_with_a_chat_model(gateway: StartsGateways, upstream: Stage, tmp_path: Path) -> None:
+    config = house_settings(upstream.url)
+    config["upstreams"]["main"]["capabilities"] = {"messages": "via_chat"}
+    house = gateway(config)
+    agent = ChatAgent([
+        ("Write", {"file_path": str(tmp_path / FILE), "content": WORDS}),
+        ("Bash", {"command": f"cat {FILE} {FILE} > twice.txt", "description": "Doubles the file"}),
+    ])  # fmt: skip
+    upstream.play(always=agent.behaviour)
+    ran = claude_code.run(tmp_path, house.url, secret("alice"), "Write and double the note.")
+    assert (ran.code, ran.told["result"], ran.told["is_error"]) == (0, "All done.", False), ran
+    assert (tmp_path / "twice.txt").read_text() == WORDS * 2
+
+    def messages() -> list[dict[str, Any]]:
+        return [call for call in house.calls("alice") if call["endpoint"] == "messages" and call["status"] == 200]
+
+    assert eventually(lambda: len(messages()) >= len(agent.ledger))
+    found = [(call["prompt_tokens"], call["cached_tokens"], call["completion_tokens"]) for call in messages()]
+    assert sorted(found) == agent.reported()
+    assert {call["usage_source"] for call in messages()} == {"reported"}

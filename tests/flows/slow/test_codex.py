@@ -17,12 +17,14 @@ import pytest
 from tests.conftest import Stage, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import CHUNKED, Wire, chunk
+from tests.flows.chat_agent import ChatAgent
 from tests.flows.house import Gateway, eventually, key, model, secret, settings
 
 CODEX = Path(__file__).parents[3] / ".venv" / "servers" / "codex" / "node_modules" / ".bin" / "codex"
 MODEL = "gpt-4.1"
 COMMANDS = {0: "printf one > notes.txt", 1: "printf ' two' >> notes.txt"}
 TOO_SLOW_S = 120
+ACCOUNTS = ["sk-first-account-of-the-upstream", "sk-second-account-of-the-upstream"]
 
 
 @pytest.fixture(autouse=True)
@@ -61,11 +63,12 @@ class Script:
         await wire.write(head + chunk(api.written(api.events(output, end))) + b"0\r\n\r\n")
 
 
-def start(gateways: StartsGateways, url: str, **quota: Any) -> Gateway:
+def start(gateways: StartsGateways, url: str, way: bool | str = True, **quota: Any) -> Gateway:
     return gateways(
         settings(
             url,
             server={"workers": 2},
+            upstreams={"main": {"api_key": None, "api_keys": ACCOUNTS, "capabilities": {"responses": way}}},
             models={MODEL: model("responses", price={"input": 2, "output": 8, "cached_input": 1, "cache_write": 3})},
             keys=[key("alice", quotas=[{"tokens": 10**8, "per": "month"}]), key("poor", **quota)],
         )
@@ -127,6 +130,7 @@ def test_codex_finishes_a_task_of_three_turns(
     assert events[-1]["type"] == "turn.completed"
     assert len(script.ledger) == 3
     assert script.states == [None, "state-1", "state-1"]  # Codex keeps the first one of its turn
+    assert len({each.headers["authorization"] for each in upstream.requests}) == 1  # which reads what it has encrypted
     check_books(house, script)
     told = events[-1]["usage"]
     assert told["input_tokens"] == sum(usage["input_tokens"] for usage in script.ledger)
@@ -147,6 +151,41 @@ def test_codex_goes_on_after_a_worker_was_killed(
     assert len(script.ledger) == 3
     eventually(lambda: len(house.workers()) == 2 and victim not in house.workers())
     check_books(house, script)
+
+
+def test_codex_finishes_a_task_with_a_chat_model(
+    gateways: StartsGateways, theatre: Stage, upstream: Stage, tmp_path: Path
+) -> None:
+    agent = ChatAgent([("exec_command", {"cmd": command, "login": False}) for command in COMMANDS.values()])
+    upstream.play(always=agent.behaviour)
+    house = start(gateways, theatre.url, "via_chat")
+    code, events, work = run_codex(house, tmp_path)
+    assert code == 0, events
+    assert (work / "notes.txt").read_text() == "one two"
+    assert len(agent.ledger) == 3
+    records = eventually(lambda: len(found := house.calls("alice")) == 3 and found)
+    assert (
+        sorted((each["prompt_tokens"], each["cached_tokens"], each["completion_tokens"]) for each in records)
+        == agent.reported()
+    )
+    assert {(each["endpoint"], each["usage_source"], each["ended"]) for each in records} == {
+        ("responses", "reported", "done")
+    }
+
+
+def test_a_rate_is_waited_for(gateways: StartsGateways, theatre: Stage, upstream: Stage, tmp_path: Path) -> None:
+    """Codex repeats a 429 after the time that `retry-after` names; each refusal is followed by an answer."""
+    script = Script()
+    upstream.play(always=script)
+    house = start(gateways, theatre.url, quotas=[{"requests": 1, "per": 8}])
+    code, events, work = run_codex(house, tmp_path, "poor")
+    assert code == 0, events
+    assert (work / "notes.txt").read_text() == "one two"
+    house.stop()  # then its access log is whole
+    statuses = [line["status"] for line in house.lines() if line.get("key") == "poor"]
+    assert statuses.count(200) == 3
+    assert "429, 429" not in str(statuses)
+    assert 429 in statuses
 
 
 def test_a_spent_quota_ends_codex_with_one_request(
