@@ -93,6 +93,34 @@ def replace(form: FormBody, values: Mapping[str, Any]) -> Upload:
     return Upload(size, open_form)
 
 
+class WithField:
+    """A stored form with a text field in front that the client's has not."""
+
+    def __init__(self, stored: StoredBytes, boundary: str, name: str, value: str) -> None:
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'.encode()
+        self._stored = stored
+        self._front = head + value.encode() + b"\r\n"
+        self.size = len(self._front) + stored.size
+        self.field = FormPart(name, len(head), len(self._front) - 2, value)
+        """The field that was added."""
+
+    def moved(self, parts: Sequence[FormPart]) -> list[FormPart]:
+        """All parts, at their places in this form."""
+        front = len(self._front)
+        return [self.field, *[each._replace(start=each.start + front, end=each.end + front) for each in parts]]
+
+    def read(self, start: int, size: int) -> bytes:
+        """As `StoredBytes`."""
+        front = len(self._front)
+        if start < front:
+            return self._front[start : start + size]
+        return self._stored.read(start - front, size)
+
+    def close(self) -> None:
+        """As `StoredBytes`."""
+        self._stored.close()
+
+
 def pieces(stored: StoredBytes, start: int, end: int) -> Iterator[bytes]:
     """The bytes between these positions, in pieces. Raises `OSError`."""
     while start < end:

@@ -175,7 +175,8 @@ class DataPlane:
         pieces: Pieces = ()
         if is_form:
             boundary = boundary_of(request)
-            asked = await self._forms.read(request, context, spec, boundary, parts.find_counter)
+            named = None if address is None else address.model
+            asked = await self._forms.read(request, context, spec, boundary, parts.find_counter, named)
         else:
             pieces = await self._bodies.read(request, context)
         body_wait_s = time.perf_counter() - waited_from

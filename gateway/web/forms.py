@@ -14,13 +14,13 @@ import threading
 
 from aiohttp import hdrs, web
 
-from gateway.api import multipart
+from gateway.api import form, multipart
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import UploadSettings
 from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Unavailable
 from gateway.formats.format import Format
-from gateway.records import Params
+from gateway.records import Params, StoredBytes
 
 from .bodies import tell_to_continue
 from .capacity import Capacity
@@ -123,10 +123,21 @@ class FormReader:
         self._capacity = capacity
 
     async def read(
-        self, request: web.BaseRequest, context: RequestContext, spec: Format, boundary: str, find_counter: FindsCounter
+        self,
+        request: web.BaseRequest,
+        context: RequestContext,
+        spec: Format,
+        boundary: str,
+        find_counter: FindsCounter,
+        model: str | None = None,
     ) -> Params:
-        """The checked parameters of a form. Raises as `store`."""
+        """The checked parameters of a form; `model` is that of the path, which the form need not name. Raises as
+        `store`."""
+        stored: StoredBytes
         stored, parts = await self.store(request, context, boundary)
+        if model is not None and all(part.name != "model" for part in parts):
+            stored = form.WithField(stored, boundary, "model", model)
+            parts = stored.moved(parts)
         assert spec.read_form is not None
         return spec.read_form(stored, parts, find_counter)
 

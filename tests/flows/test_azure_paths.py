@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from email import policy
+from email.parser import BytesParser
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -29,6 +32,7 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     config["models"]["voice"] = model("speech")
     for name, endpoint in (("edits", "image_edits"), ("heard", "transcriptions")):
         config["models"][name] = model(endpoint, routes=[{"upstream": "main", "model": "there"}])
+    config["models"]["any-*"] = model("transcriptions")
     return gateways(config)
 
 
@@ -77,20 +81,39 @@ def test_further_endpoints(house: Gateway, upstream: Stage, name: str, below: st
     assert upstream.requests[0].json == {"model": name, **body}
 
 
+@pytest.mark.parametrize("parts", [{"model": "another", "prompt": "Hi"}, {"prompt": "Hi"}, {}])
 @pytest.mark.parametrize(
     ("name", "below", "field"), [("edits", "images/edits", "image"), ("heard", "audio/transcriptions", "file")]
 )
-def test_a_form_gets_the_model_of_the_path(house: Gateway, upstream: Stage, name: str, below: str, field: str) -> None:
+def test_a_form_gets_the_model_of_the_path(
+    house: Gateway, upstream: Stage, name: str, below: str, field: str, parts: dict[str, str]
+) -> None:
     upstream.play(ok_json({"text": "Hi", "data": [{"b64_json": "AAAA"}], "usage": {"type": "duration", "seconds": 1}}))
-    parts = {"model": "another", "prompt": "Hi"}
+    parts = {"prompt": "Hi", **parts} if field == "image" else parts
     texts = [f'--b\r\nContent-Disposition: form-data; name="{each}"\r\n\r\n{parts[each]}\r\n' for each in parts]
     file = f'--b\r\nContent-Disposition: form-data; name="{field}"; filename="f"\r\n\r\nbytes\r\n--b--\r\n'
     headers = {"Content-Type": "multipart/form-data; boundary=b", "api-key": secret("alice")}
     got = house.post(path_of(name, below), "".join([*texts, file]).encode(), key=None, headers=headers)
     assert got.status == 200, got.body
     assert upstream.requests[0].path == f"/v1/{below}"
-    assert b"\r\n\r\nthere\r\n" in upstream.requests[0].body
+    sent = upstream.requests[0]
+    read = BytesParser(policy=policy.HTTP).parsebytes(
+        b"Content-Type: " + sent.headers["content-type"].encode() + b"\r\n\r\n" + sent.body
+    )
+    fields = {each.get_param("name", header="content-disposition"): each.get_content() for each in read.iter_parts()}
+    assert fields == {**parts, "model": "there", field: "bytes"}
+    assert len(sent.body) == int(sent.headers["content-length"])
     assert house.call(got.id)["model"] == name
+
+
+def test_a_name_in_the_path_adds_nothing_to_a_form(house: Gateway, upstream: Stage) -> None:
+    upstream.play()
+    name = quote('any-a\r\n--b\r\nContent-Disposition: form-data; name="prompt"\r\n\r\nx')
+    body = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nbytes\r\n--b--\r\n'
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    got = house.post(path_of(name, "audio/transcriptions"), body, headers=headers)
+    assert got.status == 404
+    assert upstream.requests == []
 
 
 def test_streams_and_paths_without_a_deployment(house: Gateway, upstream: Stage) -> None:
