@@ -27,6 +27,9 @@ async function ask({ path, body, leave_after, files, method, id }) {
     return { data: found };
   }
   if (method === "content") return { data: await (await resource.content(id)).text() };
+  if (path === "audio.speech") {
+    return { data: Buffer.from(await (await resource[method](body)).arrayBuffer()).toString("base64") };
+  }
   const { data, request_id } = await resource[method](id ?? body).withResponse();
   if (!body.stream) return { data, request_id };
   const chunks = [];

@@ -8,15 +8,20 @@ import openai
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.scripted import ok_json, stream
-from tests.flows.house import CHAT, EMBEDDINGS, Gateway, key, secret, settings
+from tests.fakes.forms import wav
+from tests.fakes.scripted import answer, ok_json, stream
+from tests.flows.house import CHAT, EMBEDDINGS, Gateway, key, model, secret, settings
 from tests.flows.test_azure_paths import CHATTED
 
 
 @pytest.fixture(scope="module")
 def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     spent = key("spent", quotas=[{"requests": 1, "per": "day"}])
-    return gateways(settings(theatre.url, keys=[key("alice"), spent]))
+    config = settings(theatre.url, keys=[key("alice"), spent])
+    kinds = {"whisper": ["transcriptions", "translations"], "voice": ["speech"], "pictures": ["images", "image_edits"]}
+    for name, endpoints in kinds.items():
+        config["models"][name] = model("chat", endpoints=endpoints)
+    return gateways(config)
 
 
 def client(house: Gateway, who: str, deployment: str | None = None) -> openai.AzureOpenAI:
@@ -46,6 +51,25 @@ def test_embeddings_and_models(house: Gateway, upstream: Stage) -> None:
     with client(house, "alice") as sdk:
         assert sdk.embeddings.create(model=EMBEDDINGS, input="Hi", encoding_format="float").data[0].embedding == [0.5]
         assert CHAT in [model.id for model in sdk.models.list()]
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+def test_sound_and_images(house: Gateway, upstream: Stage) -> None:
+    image = {"created": 1, "data": [{"b64_json": "AAAA"}]}
+    sound = answer(b"RIFF", headers=[("Content-Type", "audio/wav")])
+    upstream.play(ok_json({"text": "Hi"}), ok_json({"text": "Hi"}), sound, ok_json(image), ok_json(image))
+    with client(house, "alice") as sdk:
+        for method in (sdk.audio.transcriptions, sdk.audio.translations):
+            assert method.create(model="whisper", file=("a.wav", wav(1))).text == "Hi"
+        assert sdk.audio.speech.create(model="voice", input="Hi", voice="alloy").content == b"RIFF"
+        assert sdk.images.generate(model="pictures", prompt="a cat").data == [openai.types.Image(b64_json="AAAA")]
+        edited = sdk.images.edit(model="pictures", prompt="a hat", image=("a.png", b"PNG"))
+    assert edited.data == [openai.types.Image(b64_json="AAAA")]
+    assert [asked.path for asked in upstream.requests] == [
+        "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech", "/v1/images/generations",
+        "/v1/images/edits",
+    ]  # fmt: skip
+    assert [house.calls(limit=5)[at]["model"] for at in range(5)] == ["pictures", "pictures", "voice", *["whisper"] * 2]
 
 
 def test_errors(house: Gateway, upstream: Stage) -> None:

@@ -169,6 +169,9 @@ def test_openai_node(house: Gateway, other_simulator: str) -> None:
         Call("images", {"model": "dall-e-2", "prompt": "x"}, files={"image": [png, png]}, method="edit"),
         Call("images", {"model": "gpt-image-1", "prompt": "x"}, files={"image": [png], "mask": [png]}, method="edit"),
         Call("images", {"model": "dall-e-2", "n": 2}, files={"image": [png]}, method="createVariation"),
+        Call("images", {"model": "gpt-image-1", "prompt": "a cat"}, method="generate"),
+        Call("images", {"model": "gpt-image-1", "prompt": "a cat", "stream": True}, method="generate"),
+        Call("audio.speech", {"model": "tts-1", "input": "Hello, wörld", "voice": "alloy"}),
     ]
     said = [ask_node(url, secret("alice"), calls) for url in (f"{house.url}/v1", other_simulator)]
     for one, other in zip(*said, strict=True):
