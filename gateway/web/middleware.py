@@ -242,11 +242,10 @@ def _translate(request: web.Request, context: RequestContext, error: Exception) 
 def _translate_http(request: web.Request, error: web.HTTPException) -> GatewayError:
     path = request.rel_url.raw_path[:200]
     if isinstance(error, web.HTTPMethodNotAllowed):
-        is_custom = ":" in path.rpartition("/")[2]  # a custom method of Google's API (google.aip.dev/136)
-        hint = unknown_paths.advice(path) if is_custom else None
+        if request.method == hdrs.METH_POST and ":" in path.rpartition("/")[2]:  # a custom method (google.aip.dev/136)
+            return NotFound(f"Invalid URL (POST {path}). {unknown_paths.GOOGLE}")
         return MethodNotAllowed(
-            f"Not allowed to {request.method} on {path}. "
-            f"{hint or '(HINT: Perhaps you meant to use a different HTTP method?)'}",
+            f"Not allowed to {request.method} on {path}. (HINT: Perhaps you meant to use a different HTTP method?)",
             headers={"Allow": ", ".join(sorted(error.allowed_methods))},
         )
     if isinstance(error, web.HTTPRequestEntityTooLarge):

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 
 from gateway.formats import FORMATS
 
+_OF_GOOGLE = "of Google's API it has generateContent, streamGenerateContent and countTokens, and the list of models"
+GOOGLE = f"The gateway does not have this endpoint: {_OF_GOOGLE}."
+
 _ELSEWHERE: Mapping[str, str] = {
     "/v1/responses": "docs/formats.md lists what is served of a stored response",
     "/v1/conversations": "docs/formats.md lists what is served of a conversation",
@@ -14,7 +17,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "/v1/edits": "use POST /v1/chat/completions",
     "/v1/engines": "use POST /v1/completions with the model in the body",
     "/v1/complete": "use POST /v1/messages",
-    "/v1beta": "of Google's API it has generateContent, streamGenerateContent and countTokens, and the list of models",
+    "/v1beta": _OF_GOOGLE,
     "/v1/uploads": "send the whole file with POST /v1/files",
     "/v1/skills": "send messages that need none to POST /v1/messages",
 } | dict.fromkeys(

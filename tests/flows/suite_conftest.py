@@ -1,8 +1,8 @@
 """Stands in for the conftest.py of an official SDK's own tests, which a test runs through a gateway.
 
 Theirs needs packages for what is not run here. Address, key and SDK come from the environment. Their mock server knows
-every id and every model, and so their tests of Responses name neither: here a request without a model is for one, and
-the ids of a test are made before it.
+every id and every model, and so their tests of Responses and images name neither: here a request without a model is
+for one, and the ids of a test are made before it.
 """
 
 import importlib
@@ -16,15 +16,19 @@ import pytest
 
 SDK = importlib.import_module(os.environ["TEST_SDK"])
 NAMES = {"openai": "OpenAI", "anthropic": "Anthropic"}
-NEED_A_MODEL = ("/responses", "/responses/input_tokens")
 AT_LEAST = {"model": "m", "input": "Hello"}
+NEEDED = {
+    "/responses": AT_LEAST, "/responses/input_tokens": AT_LEAST, "/images/generations": {"model": "m"},
+    "/images/edits": {"model": "m"}, "/images/variations": {"model": "m"},
+}  # fmt: skip
+"""By the path of a call, what the gateway requires."""
 IDS = re.compile(r'"(resp|conv)((?:onse_id|_\w+))"')
 
 
 def completed(options):
     """The request with what the gateway requires, where the SDK's test leaves it out."""
-    if options.url in NEED_A_MODEL:
-        options.json_data = {**AT_LEAST, **(options.json_data or {})}
+    if options.url in NEEDED:
+        options.json_data = {**NEEDED[options.url], **(options.json_data or {})}
     return options
 
 
