@@ -51,9 +51,9 @@ def explain(error: ValidationError) -> InvalidRequest:
     """The first fault in the form that OpenAI uses. Fields are checked in the order of their schema."""
     detail = error.errors(include_url=False)[0]
     path, kind, value, context = format_location(detail["loc"]), detail["type"], detail["input"], detail.get("ctx", {})
-    tell = _TOLD.get(kind)
-    if tell is not None and (kind != "literal_error" or isinstance(value, str)):
-        return tell(path, value, context)
+    explanation = _EXPLANATIONS.get(kind)
+    if explanation is not None and (kind != "literal_error" or isinstance(value, str)):
+        return explanation(path, value, context)
     if kind in _EXPECTED:
         return wrong_type(path, _EXPECTED[kind], value)
     return wrong_value(path, "The API does not allow it.")
@@ -155,7 +155,7 @@ def _number(value: float) -> str:
 
 
 # pydantic's error type -> our sentence, from path, value and context. All minimum lengths in the schemas are 1.
-_TOLD: Mapping[str, Callable[[str, Any, Mapping[str, Any]], InvalidRequest]] = {
+_EXPLANATIONS: Mapping[str, Callable[[str, Any, Mapping[str, Any]], InvalidRequest]] = {
     "missing": lambda path, _, __: missing(path),
     "less_than_equal": lambda path, value, context: above(path, value, context["le"]),
     "greater_than_equal": lambda path, value, context: below(path, value, context["ge"]),

@@ -94,12 +94,12 @@ def choices_of(one: One, answer: dict[str, Any]) -> list[dict[str, Any]]:
 def _choice(one: One, choice: dict[str, Any], own: int) -> dict[str, Any]:
     if not one.is_chat:
         return {**choice, "index": one.index_of(own)}
-    told = one.choice().told(
+    made = one.choice().completions_choice(
         choice.get("message"), choice.get("logprobs"), choice.get("finish_reason"), one.index_of(own)
     )
-    if told is None or told["finish_reason"] is None:
+    if made is None or made["finish_reason"] is None:
         raise Unfit("a choice without a finish_reason")
-    return told
+    return made
 
 
 def write(frame: Frame, first: dict[str, Any], choices: list[dict[str, Any]], usage: Usage | None) -> bytes:

@@ -31,7 +31,7 @@ class ChatChoice:
         self._characters = 0
         self._logprobs = _Logprobs(prompt_characters)
 
-    def told(self, said: Any, logprobs: Any, finish_reason: Any, index: int) -> dict[str, Any] | None:
+    def completions_choice(self, said: Any, logprobs: Any, finish_reason: Any, index: int) -> dict[str, Any] | None:
         """A piece as completions say it; None where there is nothing in it. `said` is a message or a delta.
 
         Raises `Unfit`.

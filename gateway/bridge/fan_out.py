@@ -140,7 +140,7 @@ class _FanOut:
                 if isinstance(result, Answer):
                     self._take(result, number, call, share)
                 elif result.fault is not None:
-                    raise _told(result.last or b"", share.status)
+                    raise _refusal_of(result.last or b"", share.status)
             except UpstreamRefused as refused:
                 if self._is_chat(call, share):
                     raise reword(refused, self._call.params.document.members, number) from None
@@ -281,11 +281,11 @@ class _FanOut:
 
     async def _finish_stream(self) -> Streamed:
         usage = self._usage if self._call.params.include_usage else None
-        told = b"" if usage is None else usage_event(self._frame, self._first, usage)
+        usage_bytes = b"" if usage is None else usage_event(self._frame, self._first, usage)
         self._close(200, "done")
         await self._whole.acknowledged()
         self._client.open(_EVENTS)
-        return Streamed(told + sse.DONE)
+        return Streamed(usage_bytes + sse.DONE)
 
     async def _fail(self, error: GatewayError) -> Streamed:
         has_begun = self._client.writer is not None
@@ -327,7 +327,7 @@ class _PromptStream:
         await self._writer.wait_until_writable()
 
 
-def _told(event: bytes, status: int) -> UpstreamRefused:
+def _refusal_of(event: bytes, status: int) -> UpstreamRefused:
     """The error that a prompt's stream ended with."""
     data = sse.data_of(event.lstrip(b"\n"))
     error = json.loads(data)["error"] if data else {}

@@ -57,8 +57,8 @@ class Stream:
         if self.first is None:
             self.first = chunk
         given = chunk.get("choices")
-        told = [self._choice(choice) for choice in given] if isinstance(given, list) else []
-        choices = [choice for choice in told if choice is not None]
+        translated = [self._choice(choice) for choice in given] if isinstance(given, list) else []
+        choices = [choice for choice in translated if choice is not None]
         return write_chunk(self._frame.around(chunk, choices), shows_usage=self._shows_usage) if choices else b""
 
     def _choice(self, choice: Any) -> dict[str, Any] | None:
@@ -66,7 +66,9 @@ class Stream:
         index = self._one.index_of(own)
         if not self._one.is_chat:
             return {**choice, "index": index}
-        return self._choices[own].told(choice.get("delta"), choice.get("logprobs"), choice.get("finish_reason"), index)
+        return self._choices[own].completions_choice(
+            choice.get("delta"), choice.get("logprobs"), choice.get("finish_reason"), index
+        )
 
 
 def write_chunk(chunk: dict[str, Any], *, shows_usage: bool) -> bytes:

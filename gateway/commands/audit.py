@@ -10,7 +10,7 @@ from gateway.reports.registry import CHANGES, CHANGES_IN_TABLE, with_change
 
 from .common import newest_rows, read_count
 from .place import add_place
-from .registry import Place, add_shape, carry_out, read, told_list
+from .registry import Place, add_shape, carry_out, format_rows, read
 from .registry import run as run
 
 
@@ -35,4 +35,4 @@ def _audit(args: argparse.Namespace, place: Place) -> str:
     changes = carry_out(place, newest, makes_store=False)
     if args.shape == "table":
         changes = [with_change(change) for change in changes]
-    return told_list(args, CHANGES, changes, CHANGES_IN_TABLE)
+    return format_rows(args, CHANGES, changes, CHANGES_IN_TABLE)

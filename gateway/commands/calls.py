@@ -15,7 +15,7 @@ from gateway.store.report_rows import call_row
 
 from .common import UsageError, add_filters, ask, newest_rows, read_count
 from .place import RemoteGateway, add_place, on_gateway
-from .registry import Place, add_shape, given, read, read_moment, told_list
+from .registry import Place, add_shape, format_rows, given, read, read_moment
 from .registry import run as run
 
 
@@ -55,7 +55,7 @@ def _calls(args: argparse.Namespace, place: Place) -> str:
         rows = on_gateway(place, lambda gateway: gateway.newest("calls", limit, **filters))
     else:
         rows = ask(place.store, newest)
-    return told_list(args, LISTED, rows)
+    return format_rows(args, LISTED, rows)
 
 
 def _one(args: argparse.Namespace, place: Place) -> str:

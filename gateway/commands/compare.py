@@ -61,13 +61,13 @@ async def ask(store: Store | None, question: Question, models: Mapping[str, Mode
     if days is None:
         return Comparison([], [*question.export.notes, "The provider's file contains no day to compare."])
     # Records first: what ends meanwhile is then in the sums alone, and counts under its configured name.
-    told = await store.told_models(*days) if store else []
+    recorded = await store.usage_by_returned_model(*days) if store else []
     sums = await store.usage(("day", "model", "upstream"), *days) if store else []
     first = await store.usage(("day",), None, None, 1) if store else []
     if question.upstreams:
-        told, sums = ([row for row in rows if row["upstream"] in question.upstreams] for rows in (told, sums))
+        recorded, sums = ([row for row in rows if row["upstream"] in question.upstreams] for rows in (recorded, sums))
     theirs = {name: tally for name, tally in question.export.tallies.items() if days[0] <= name[0] <= days[1]}
-    pairs = compare(by_upstream_name(sums, told, _routes(models, {row["model"] for row in sums})), theirs)
+    pairs = compare(by_upstream_name(sums, recorded, _routes(models, {row["model"] for row in sums})), theirs)
     upstreams = sorted({row["upstream"] for row in sums if row["upstream"]})
     return Comparison(pairs, [
         *question.export.notes,
@@ -101,8 +101,8 @@ def format_comparison(shape: str, comparison: Comparison, export: Export) -> str
     """The comparison as `table`, `csv` or `json`."""
     pairs = comparison.pairs
     if shape == "table":
-        return (comparison_report.format_table(pairs, export.told) if pairs else "Nothing was used.") + "\n"
-    rows = comparison_report.rows_of(pairs, export.told)
+        return (comparison_report.format_table(pairs, export.reported) if pairs else "Nothing was used.") + "\n"
+    rows = comparison_report.rows_of(pairs, export.reported)
     if shape == "csv":
         return comparison_report.format_csv(rows)
     return format_json(rows)
@@ -121,15 +121,15 @@ def _routes(models: Mapping[str, Model], names: Iterable[str]) -> dict[tuple[str
 
 
 def _about_days(export: Export, days: tuple[str, str], first: str | None) -> list[str]:
-    told = []
+    notes = []
     if export.days is not None and export.days != days:
-        told.append(
+        notes.append(
             f"The provider's file covers {export.days[0]} to {export.days[1]}; compared: {days[0]} to {days[1]}."
         )
     if first is None:
-        told.append("The gateway has no usage recorded.")
+        notes.append("The gateway has no usage recorded.")
     elif first > days[0]:
-        told.append(f"The gateway has usage from {first} on; earlier days cannot be compared.")
+        notes.append(f"The gateway has usage from {first} on; earlier days cannot be compared.")
     if days[1] >= datetime.now(UTC).date().isoformat():
-        told.append(f"{days[1]} (UTC) is not over, and both sides may still grow.")
-    return told
+        notes.append(f"{days[1]} (UTC) is not over, and both sides may still grow.")
+    return notes

@@ -23,13 +23,13 @@ from .registry import (
     add_shape,
     carry_out,
     every_row,
+    format_row,
+    format_rows,
     limits_of,
     merged,
     one_name,
     quotas_of,
     read,
-    told_list,
-    told_one,
 )
 from .registry import run as run
 from .windows import add_window_actions
@@ -128,18 +128,18 @@ def _create(args: argparse.Namespace, place: Place) -> str:
     if args.label:
         body["labels"] = _labels(args.label, {})
     issued = carry_out(place, lambda registry: registry.create_key(body, actor("keys")))
-    return _told(args, issued, "is made; its secret")
+    return _format_secret(args, issued, "is made; its secret")
 
 
 def _list(args: argparse.Namespace, place: Place) -> str:
     async def every(registry: Registry) -> list[dict[str, Any]]:
         return await every_row(lambda after: registry.list_keys(after, PAGE, args.team))
 
-    return told_list(args, KEYS, carry_out(place, every, makes_store=False), KEYS_IN_TABLE)
+    return format_rows(args, KEYS, carry_out(place, every, makes_store=False), KEYS_IN_TABLE)
 
 
 def _show(args: argparse.Namespace, place: Place) -> str:
-    return told_one(args, carry_out(place, lambda registry: registry.show_key(args.name), makes_store=False))
+    return format_row(args, carry_out(place, lambda registry: registry.show_key(args.name), makes_store=False))
 
 
 def _update(args: argparse.Namespace, place: Place) -> str:
@@ -158,21 +158,21 @@ def _update(args: argparse.Namespace, place: Place) -> str:
                 changes["labels"] = _labels(args.label, known["labels"])
         return await registry.update_key(args.name, changes, actor("keys"))
 
-    return told_one(args, carry_out(place, change))
+    return format_row(args, carry_out(place, change))
 
 
 def _rotate(args: argparse.Namespace, place: Place) -> str:
     overlap_s = read("--overlap", read_duration_s, args.overlap)
     issued = carry_out(place, lambda registry: registry.rotate_key(args.name, overlap_s, actor("keys")))
-    return _told(args, issued, "has another secret, which")
+    return _format_secret(args, issued, "has another secret, which")
 
 
 def _revoke(args: argparse.Namespace, place: Place) -> str:
-    return told_one(args, carry_out(place, lambda registry: registry.revoke_key(args.name, actor("keys"))))
+    return format_row(args, carry_out(place, lambda registry: registry.revoke_key(args.name, actor("keys"))))
 
 
 def _pause(args: argparse.Namespace, place: Place) -> str:
-    return told_one(
+    return format_row(
         args,
         carry_out(
             place,
@@ -182,7 +182,7 @@ def _pause(args: argparse.Namespace, place: Place) -> str:
 
 
 def _resume(args: argparse.Namespace, place: Place) -> str:
-    return told_one(
+    return format_row(
         args, carry_out(place, lambda registry: registry.resume_key(args.name, lambda _: None, actor("keys")))
     )
 
@@ -194,7 +194,7 @@ def _delete(args: argparse.Namespace, place: Place) -> str:
     return f"The key {args.name} is gone.\n"
 
 
-def _told(args: argparse.Namespace, issued: CreatedKey, what: str) -> str:
+def _format_secret(args: argparse.Namespace, issued: CreatedKey, what: str) -> str:
     """A key and its secret, which is alone in the last line. Warnings go to standard error."""
     for warning in issued.warnings:
         warn(warning)

@@ -11,7 +11,7 @@ from gateway.store.call_filter import read_status
 
 from .common import add_filters, ask, newest_rows, read_count
 from .place import RemoteGateway, add_place, on_gateway
-from .registry import Place, add_shape, given, read, read_moment, told_list
+from .registry import Place, add_shape, format_rows, given, read, read_moment
 from .registry import run as run
 
 
@@ -45,4 +45,4 @@ def _refusals(args: argparse.Namespace, place: Place) -> str:
         rows = on_gateway(place, lambda gateway: gateway.newest("refusals", limit, **filters))
     else:
         rows = ask(place.store, newest)
-    return told_list(args, COLUMNS, [in_table(row) for row in rows] if args.shape == "table" else rows, IN_TABLE)
+    return format_rows(args, COLUMNS, [in_table(row) for row in rows] if args.shape == "table" else rows, IN_TABLE)

@@ -211,7 +211,7 @@ def one_name(args: argparse.Namespace, option: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- output
 
 
-def told_list(
+def format_rows(
     args: argparse.Namespace, columns: Sequence[Column], rows: Sequence[Any], in_table: Sequence[Column] = ()
 ) -> str:
     """Rows in the requested format; `in_table` are the columns of a table, default: all."""
@@ -222,6 +222,6 @@ def told_list(
     return format_table(in_table or columns, rows) if rows else "There are none.\n"
 
 
-def told_one(args: argparse.Namespace, row: Any) -> str:
+def format_row(args: argparse.Namespace, row: Any) -> str:
     """One thing in the shape that was asked for."""
     return format_json(row) if args.shape == "json" else format_one(row)

@@ -21,13 +21,13 @@ from .registry import (
     add_shape,
     carry_out,
     every_row,
+    format_row,
+    format_rows,
     merged,
     names_of,
     one_name,
     quotas_of,
     read,
-    told_list,
-    told_one,
 )
 from .registry import run as run
 from .windows import add_window_actions
@@ -98,18 +98,18 @@ def _members(args: argparse.Namespace, known: Mapping[str, Any] | None) -> dict[
 def _create(args: argparse.Namespace, place: Place) -> str:
     name, quotas = one_name(args, "--name"), quotas_of(args)
     body = {"name": name, "quotas": merged([], quotas), **_members(args, None)}
-    return told_one(args, carry_out(place, lambda registry: registry.create_team(body, actor("teams"))))
+    return format_row(args, carry_out(place, lambda registry: registry.create_team(body, actor("teams"))))
 
 
 def _list(args: argparse.Namespace, place: Place) -> str:
     async def every(registry: Registry) -> list[dict[str, Any]]:
         return await every_row(lambda after: registry.list_teams(after, PAGE))
 
-    return told_list(args, TEAMS, carry_out(place, every, makes_store=False))
+    return format_rows(args, TEAMS, carry_out(place, every, makes_store=False))
 
 
 def _show(args: argparse.Namespace, place: Place) -> str:
-    return told_one(args, carry_out(place, lambda registry: registry.show_team(args.name), makes_store=False))
+    return format_row(args, carry_out(place, lambda registry: registry.show_team(args.name), makes_store=False))
 
 
 def _update(args: argparse.Namespace, place: Place) -> str:
@@ -124,7 +124,7 @@ def _update(args: argparse.Namespace, place: Place) -> str:
             changes["quotas"] = merged(known["quotas"], quotas)
         return await registry.update_team(args.name, changes, actor("teams"))
 
-    return told_one(args, carry_out(place, change))
+    return format_row(args, carry_out(place, change))
 
 
 def _delete(args: argparse.Namespace, place: Place) -> str:

@@ -11,7 +11,7 @@ from gateway.quota.notation import Named
 from gateway.reports.registry import WINDOWS
 
 from .common import UsageError
-from .registry import Actions, Place, actor, add_quotas, add_shape, carry_out, quotas_of, read, told_list
+from .registry import Actions, Place, actor, add_quotas, add_shape, carry_out, format_rows, quotas_of, read
 
 
 def add_window_actions(actions: Actions, command: str, kind: str, example: str) -> None:
@@ -41,7 +41,7 @@ def _reset(command: str, kind: str, args: argparse.Namespace, place: Place) -> s
     which: dict[str, Any] = {"unit": args.unit, "per": _per(args.per), "model": args.model}
     which = {name: value for name, value in which.items() if value is not None}
     scope = f"{kind}:{args.name}"
-    return _told(args, carry_out(place, lambda registry: registry.reset_quotas(scope, which, actor(command))))
+    return _format_windows(args, carry_out(place, lambda registry: registry.reset_quotas(scope, which, actor(command))))
 
 
 def _per(text: str | None) -> str | int | None:
@@ -54,7 +54,7 @@ def _top_up(command: str, kind: str, args: argparse.Namespace, place: Place) -> 
         raise UsageError("expected one of --tokens, --requests, --usd, such as --tokens 100000/day")
     grant = _grant(grants[0])
     scope = f"{kind}:{args.name}"
-    return _told(args, carry_out(place, lambda registry: registry.top_up(scope, grant, actor(command))))
+    return _format_windows(args, carry_out(place, lambda registry: registry.top_up(scope, grant, actor(command))))
 
 
 def _grant(named: Named) -> dict[str, Any]:
@@ -63,5 +63,5 @@ def _grant(named: Named) -> dict[str, Any]:
     return named.settings
 
 
-def _told(args: argparse.Namespace, rows: list[dict[str, Any]]) -> str:
-    return told_list(args, WINDOWS, rows)
+def _format_windows(args: argparse.Namespace, rows: list[dict[str, Any]]) -> str:
+    return format_rows(args, WINDOWS, rows)

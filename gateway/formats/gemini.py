@@ -46,13 +46,13 @@ def status_of(status: int) -> str:
 
 def error_body(error: GatewayError, request_id: str) -> bytes:
     """Google's error object. The gateway's code is the reason of its `ErrorInfo`."""
-    told = {
+    fields = {
         "code": error.status,
         "message": error.message,
         "status": status_of(error.status),
         "details": list(_details(error, request_id)),
     }
-    return json.dumps({"error": told}, ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps({"error": fields}, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _details(error: GatewayError, request_id: str) -> Iterator[dict[str, Any]]:

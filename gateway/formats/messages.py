@@ -52,10 +52,10 @@ def error_body(error: GatewayError, request_id: str) -> bytes:
     message = error.message
     if error.status == 404 and (error.param == "model" or error.code == "model_not_found"):
         message = f"model: {message}"
-    told: dict[str, Any] = {"type": type_of(error.status), "message": message}
+    fields: dict[str, Any] = {"type": type_of(error.status), "message": message}
     if error.code is not None:
-        told["details"] = {"error_code": error.code}
-    body = {"type": "error", "error": told, "request_id": request_id}
+        fields["details"] = {"error_code": error.code}
+    body = {"type": "error", "error": fields, "request_id": request_id}
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -130,7 +130,7 @@ def _as_events(answer: bytes, shows_usage: bool) -> bytes:
         message = json.loads(answer)
     except ValueError:  # a number of thousands of digits
         message = {}
-    return b"".join([_event(told["type"], _json(told)) for told in _events_of(message)])
+    return b"".join([_event(fields["type"], _json(fields)) for fields in _events_of(message)])
 
 
 def _events_of(message: dict[str, Any]) -> Iterator[dict[str, Any]]:

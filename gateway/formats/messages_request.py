@@ -40,7 +40,7 @@ _SAFE_WORDS = frozenset({
 def explain(error: ValidationError) -> InvalidRequest:
     """The first fault in the words of this API, with the parameter and code that every format gives it."""
     detail = error.errors(include_url=False)[0]
-    told = validation_errors.explain(error)
+    explained = validation_errors.explain(error)
     path = ".".join(str(part) for part in detail["loc"] if isinstance(part, int) or not part.startswith("<"))
     if detail["type"] in _SAFE_WORDS:
         what = detail["msg"]
@@ -48,7 +48,7 @@ def explain(error: ValidationError) -> InvalidRequest:
         what = f"Input should be {detail.get('ctx', {}).get('expected')}"
     else:
         what = "Input is not valid"
-    return InvalidRequest(f"{path}: {what}" if path else what, param=told.param, code=told.code)
+    return InvalidRequest(f"{path}: {what}" if path else what, param=explained.param, code=explained.code)
 
 
 def read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:

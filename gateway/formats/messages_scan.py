@@ -80,14 +80,14 @@ class MessagesScan(EventScan):
 
     def _matter(self, event: bytes, data: bytes) -> bytes:
         try:
-            told = json.loads(data)
+            payload = json.loads(data)
         except (ValueError, RecursionError):
             return event
-        match told:
+        match payload:
             case {"type": "ping"}:
                 return event
             case {"type": "error"} | {"error": str() | dict()}:
-                error = told.get("error")
+                error = payload.get("error")
                 self.error = error if isinstance(error, dict) else {"message": str(error)}
                 return b""
             case {"type": "message_stop"}:

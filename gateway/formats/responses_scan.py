@@ -324,8 +324,8 @@ def interrupted_event(error: GatewayError, number: int | None) -> bytes:
 
     It repeats the number of the last event, because clients resume after the last number that they have read.
     """
-    told = {"message": error.message, "type": error.type, "param": None, "code": error.code}
-    event = {"type": "error", "sequence_number": number or 0, "error": told}
+    fields = {"message": error.message, "type": error.type, "param": None, "code": error.code}
+    event = {"type": "error", "sequence_number": number or 0, "error": fields}
     return b"event: error\n" + sse.write_event(json.dumps(event, separators=(",", ":")).encode())
 
 

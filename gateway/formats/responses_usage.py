@@ -64,12 +64,12 @@ def usage_of(used: Used) -> Usage | None:
 
 def _tools(used: Used) -> tuple[dict[str, int], bool]:
     """Units of the hosted tools, and whether some are not what the upstream bills."""
-    told = used.tool_usage if isinstance(used.tool_usage, dict) else {}
+    tools = used.tool_usage if isinstance(used.tool_usage, dict) else {}
     found = {"file_searches": used.items.get("file_search_call", 0)}
     found["containers"] = len(used.containers) or int(used.items.get("code_interpreter_call", 0) > 0)
     is_estimate = found["containers"] > 0
     for name, item, read in _REPORTED:
-        amounts = read(told.get(name))
+        amounts = read(tools.get(name))
         if amounts is None:
             shown = used.items.get(item, 0)
             is_estimate = is_estimate or shown > 0
@@ -78,15 +78,15 @@ def _tools(used: Used) -> tuple[dict[str, int], bool]:
     return {name: amount for name, amount in found.items() if amount}, is_estimate
 
 
-def _web_search(told: Any) -> dict[str, int] | None:
-    number = count(told.get("num_requests")) if isinstance(told, dict) else None
+def _web_search(tools: Any) -> dict[str, int] | None:
+    number = count(tools.get("num_requests")) if isinstance(tools, dict) else None
     return None if number is None else {"web_searches": number}
 
 
-def _image_generation(told: Any) -> dict[str, int] | None:
-    if not isinstance(told, dict):
+def _image_generation(tools: Any) -> dict[str, int] | None:
+    if not isinstance(tools, dict):
         return None
-    taken, made = count(told.get("input_tokens")), count(told.get("output_tokens"))
+    taken, made = count(tools.get("input_tokens")), count(tools.get("output_tokens"))
     if taken is None or made is None:
         return None
     return {"image_tool_in": taken, "image_tool_out": made}

@@ -16,10 +16,12 @@ class AuditLog(Documents):
     async def audit(self, limit: int = 100, before: str | None = None) -> Page:
         """The newest changes: `id`, `time`, `actor`, `action`, `kind`, `name`, `before`, `after`."""
         try:
-            told = await self._store.audit(limit + 1, before)
+            entries = await self._store.audit(limit + 1, before)
         except ValueError:
             raise InvalidRequest("Expected the id of an entry.", param="before") from None
-        rows = [{"id": entry.position, **_owner(entry.kind, entry.name), **json.loads(entry.audit)} for entry in told]
+        rows = [
+            {"id": entry.position, **_owner(entry.kind, entry.name), **json.loads(entry.audit)} for entry in entries
+        ]
         return Page.of(rows, limit, "id")
 
 

@@ -49,8 +49,8 @@ class QuotaManager(Documents):
         if not windows:
             raise NotFound(f"There is no such quota of {scope}.", code="quota_not_found")
         text, overlay = await self._overlay(scope)
-        told = await self._store.window_statuses(windows, now)
-        doing = AuditEvent(actor, "reset", [window_status.row(status, now) for status in told])
+        statuses = await self._store.window_statuses(windows, now)
+        doing = AuditEvent(actor, "reset", [window_status.row(status, now) for status in statuses])
         await self._write("overlay", scope, text, overlay.encode(), doing, resets=windows)
         return await self._stand(scope)
 
@@ -95,8 +95,8 @@ class QuotaManager(Documents):
 
     async def _stand(self, scope: str) -> list[Shown]:
         now = self._clock()
-        told = await self._store.window_statuses(await self._windows(scope, now), now)
-        return [window_status.row(status, now) for status in told]
+        statuses = await self._store.window_statuses(await self._windows(scope, now), now)
+        return [window_status.row(status, now) for status in statuses]
 
     async def _windows(self, scope: str, now: float) -> list[Window]:
         """The windows of `key:ID`, `team:NAME` or `gateway`, its own alone. Raises `NotFound`."""

@@ -78,8 +78,8 @@ def write(
 
     Raises the error if a new worker is creating its files meanwhile.
     """
-    told = KeyCollector([QuotaRow(*row) for row in quotas], teams)
-    return _write(folder, _Workers(folder, upstreams), SupervisorMetrics(reloads), told)
+    collector = KeyCollector([QuotaRow(*row) for row in quotas], teams)
+    return _write(folder, _Workers(folder, upstreams), SupervisorMetrics(reloads), collector)
 
 
 def _write(folder: str, *collectors: Collector) -> str:

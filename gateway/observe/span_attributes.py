@@ -94,9 +94,9 @@ def recorded(record: Record) -> Attributes:
     return _known(RECORDED, record)
 
 
-def refused(told: Mapping[str, Value | None]) -> Attributes:
+def refused(fields: Mapping[str, Value | None]) -> Attributes:
     """Of a call that was refused, from the fields of its access line."""
-    return {span: value for field, span in REFUSED.items() if (value := told.get(field)) is not None}
+    return {span: value for field, span in REFUSED.items() if (value := fields.get(field)) is not None}
 
 
 def tried(call: Call, route: Route, host: str, port: int, number: int) -> Attributes:

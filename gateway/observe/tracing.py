@@ -65,7 +65,7 @@ class Trace:
     def recorded(self, record: Record, error: str | None) -> None:
         """The call has ended, and this is its record; `error` is the code that the client got, if any."""
 
-    def refused(self, told: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
+    def refused(self, fields: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
         """The call was not carried, and these are the fields of its access line."""
 
 
@@ -118,8 +118,8 @@ class _ExportedTrace(Trace):
     def recorded(self, record: Record, error: str | None) -> None:
         self._end(span_attributes.recorded(record), error, record.status)
 
-    def refused(self, told: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
-        self._end(span_attributes.refused(told), error, status)
+    def refused(self, fields: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
+        self._end(span_attributes.refused(fields), error, status)
 
     def _end(self, attributes: span_attributes.Attributes, error: str | None, status: int) -> None:
         self._span.update_name(span_attributes.name({**self._begun, **attributes}))
@@ -168,9 +168,9 @@ class OpenTelemetryTracer(Tracer):
         span = self._tracer.start_span(
             span_attributes.name(attributes), context, self._trace.SpanKind.CLIENT, attributes
         )
-        told: dict[str, str] = {}
-        self._propagator.inject(told, self._trace.set_span_in_context(span, context))
-        return span, told
+        fields: dict[str, str] = {}
+        self._propagator.inject(fields, self._trace.set_span_in_context(span, context))
+        return span, fields
 
     def end(self, span: Span, error: str | None, *, is_failure: bool) -> None:
         """End a span; `error` says what went wrong, if anything."""

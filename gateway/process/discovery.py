@@ -103,8 +103,8 @@ class ModelDiscovery:
     async def _ask(self, config: Config, names: Iterable[str], within_s: float) -> bool:
         """Ask these upstreams at the same time. Returns whether a list has changed."""
         upstreams = {name: config.upstreams[name] for name in names}
-        told = await asyncio.gather(*[self._ask_one(name, each, within_s) for name, each in upstreams.items()])
-        if not any(told):
+        answers = await asyncio.gather(*[self._ask_one(name, each, within_s) for name, each in upstreams.items()])
+        if not any(answers):
             return False
         try:
             await asyncio.to_thread(_write, self._path, self._known)

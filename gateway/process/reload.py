@@ -80,7 +80,7 @@ class Reloader:
         self._hand_over = hand_over
         self._lock = asyncio.Lock()
         self._last_look: Contents = {}
-        self._told: ReloadResult | None = None
+        self._last_result: ReloadResult | None = None
         """What was refused last, and why; None: nothing since something was applied."""
         self._looks = 0
         """Since it was refused."""
@@ -139,9 +139,9 @@ class Reloader:
         if found != source.seen:
             if is_settled and self.now.config.server.reload_on_change:
                 self._note(await self._reload(), "its content has changed")
-        elif self._told is not None:
+        elif self._last_result is not None:
             self._looks += 1
-            if self._looks % TRY_AGAIN_EVERY == 0 and (outcome := await self._reload()) != self._told:
+            if self._looks % TRY_AGAIN_EVERY == 0 and (outcome := await self._reload()) != self._last_result:
                 self._note(outcome, "it is tried again")
 
     async def _read(self) -> tuple[Reading, Reading, list[SettingChange]]:
@@ -173,13 +173,13 @@ class Reloader:
     def _note(self, outcome: ReloadResult, why: str) -> None:
         """Count and log the result."""
         if outcome.code is not None:
-            self._told, self._looks = outcome, 0
+            self._last_result, self._looks = outcome, 0
             self.results["refused"] += 1
             log.error("the configuration is not reloaded (%s), and nothing is changed:", why)
             for fault in outcome.faults:
                 log.error("  %s", fault)
             return
-        self._told = None
+        self._last_result = None
         self.results["applied"] += 1
         if not outcome.changed:
             log.warning("the configuration is read again (%s): nothing has changed", why)

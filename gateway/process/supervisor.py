@@ -260,7 +260,7 @@ class Supervisor:
             elif question["ask"] == "preview":
                 answer = (await self._reloader.preview())._asdict()
             elif question["ask"] == "everyone":
-                answer = [told for _, told in await self._ask(question["what"], ANSWER_WITHIN_S)]
+                answer = [answers for _, answers in await self._ask(question["what"], ANSWER_WITHIN_S)]
         finally:
             line.answer(question, answer)
 
@@ -279,12 +279,12 @@ class Supervisor:
 
     async def _hand_over(self, values: Mapping[str, Any]) -> None:
         """Give this configuration to all workers; those that start later are given it by `_start`."""
-        told = await self._ask("adopt", HAND_OVER_WITHIN_S, config=values)
-        heard = [member for member, _ in told]
+        answers = await self._ask("adopt", HAND_OVER_WITHIN_S, config=values)
+        heard = [member for member, _ in answers]
         for member in self._members.values():
             if member not in heard and member.ready_at is not None:
                 log.error("worker %d has not said yet that it goes by the new configuration", member.slot)
-        for member, failure in told:
+        for member, failure in answers:
             if failure:
                 log.error("worker %d cannot use the new configuration (%s); it is replaced", member.slot, failure)
                 member.line.send(drain=0.0)

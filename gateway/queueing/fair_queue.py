@@ -122,7 +122,7 @@ class FairQueue:
     """Waiting work of each flow."""
     _served: dict[str, float] = field(default_factory=dict)
     """What this worker served of each flow, ever."""
-    _told: dict[str, None] = field(default_factory=dict)
+    _last_began: dict[str, None] = field(default_factory=dict)
     """Flows in the order in which their service last changed."""
     _peers: dict[str, Ahead] = field(default_factory=dict)
     _posts: int = 0
@@ -293,8 +293,8 @@ class FairQueue:
         amount = tokens / call.weight
         self.counters[call.flow] = max(0.0, self.counters.get(call.flow, self.virtual_time) + amount)
         self._served[call.flow] = self._served.get(call.flow, 0.0) + amount
-        self._told.pop(call.flow, None)
-        self._told[call.flow] = None
+        self._last_began.pop(call.flow, None)
+        self._last_began[call.flow] = None
 
     def _advance(self) -> None:
         """Raise the virtual time to the lowest start tag of a waiting flow's last call, as far as that is known: other
@@ -317,7 +317,7 @@ class FairQueue:
         for flow in sorted(self._flows, key=self.counters.__getitem__)[:MAX_POSTED]:
             if any(not is_blocked(call) for call in islice(self._flows[flow], LOOK_BEHIND)):
                 waiting[flow] = self._backlog(flow)
-        recent = islice(reversed(self._told), MAX_POSTED)
+        recent = islice(reversed(self._last_began), MAX_POSTED)
         served = {flow: round(self._served[flow], 3) for flow in {*recent, *waiting} if flow in self._served}
         self._posts += 1
         values = [self.born, self._posts, round(self.virtual_time, 3), served, waiting]

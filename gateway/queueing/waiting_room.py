@@ -86,7 +86,7 @@ class _Known(NamedTuple):
         wait_s = POLL_S if self._is_parallel else self._wait_us(amount) / 1e6
         return self.at + max(MIN_WAIT_S, wait_s)
 
-    def told(self, amount: int, cost: int, ahead: int, now: float) -> Refused:
+    def waiting_for(self, amount: int, cost: int, ahead: int, now: float) -> Refused:
         """The refusal of a call for so many units that uses so many tokens; so many like it go before."""
         wait_us = self.refused.retry_after_us or 0
         if not self._is_parallel:
@@ -487,8 +487,8 @@ class Line:
         found = []
         for place in call.windows:
             names = (self._blocked.keys() & place.keys()) or (known.keys() & place.keys())
-            told = [known[name].told(place[name], call.cost, ahead, now) for name in names]
-            found += sorted(told, key=_wait_s)[-1:]
+            waiting_for = [known[name].waiting_for(place[name], call.cost, ahead, now) for name in names]
+            found += sorted(waiting_for, key=_wait_s)[-1:]
         return found or [each.refused for each in known.values()]
 
     def _is_blocked(self, call: Waiting) -> bool:

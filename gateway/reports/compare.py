@@ -88,7 +88,8 @@ def by_upstream_name(
     """The gateway's usage by day and the upstream's name of the model.
 
     `sums` are usage rows by day, model and upstream. `recorded` is the part of them whose records are kept, also by
-    `told` (the upstream's name of the model). `routes` has the model name of a route, by model and upstream. Calls that
+    `returned_model` (the upstream's name of the model). `routes` has the model name of a route, by model and upstream.
+    Calls that
     did not reach an upstream are left out, because no provider has them.
     """
     left = {(row["day"], row["model"], row["upstream"]): RecordedUsage.of(row) for row in sums if row["upstream"]}
@@ -98,7 +99,7 @@ def by_upstream_name(
         if group in left:
             part = RecordedUsage.of(row)
             left[group] = left[group].minus(part)
-            name = row["day"], row["told"]
+            name = row["day"], row["returned_model"]
             found[name] = found[name].plus(part)
     for (day, model, upstream), rest in left.items():
         if rest.requests:

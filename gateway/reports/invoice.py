@@ -58,8 +58,8 @@ CONSUMPTION = ("", "2")
 
 DELIMITERS = ",\t;"
 
-FAULTS_TOLD = 20
-COLUMNS_TOLD = 1000
+FAULTS_SHOWN = 20
+COLUMNS_SHOWN = 1000
 """Characters of the first line's names: a file of another kind may be one long line."""
 
 
@@ -86,7 +86,7 @@ class Export(NamedTuple):
     """By day (UTC) and the provider's name of the model."""
     days: tuple[str, str] | None
     """The first and the last day of the file, also without usage; None: it has no line."""
-    told: Tally
+    reported: Tally
     """0 for each number that the file has, None for each that it does not have."""
     notes: tuple[str, ...]
     """How the file was read, for its reader."""
@@ -166,7 +166,7 @@ class _Reading:
         expected = [f"a {meaning} ({', '.join(COLUMNS[meaning])})" for meaning in ("time", "model")]
         some = ", ".join([name for number in numbers for name in COLUMNS[number]])
         raise NotUnderstood([
-            f"found the columns {printable(', '.join(filter(None, names))[:COLUMNS_TOLD]) or 'of an empty file'}",
+            f"found the columns {printable(', '.join(filter(None, names))[:COLUMNS_SHOWN]) or 'of an empty file'}",
             f"expected {' and '.join(expected)}, and at least one of {some}",
         ])  # fmt: skip
 
@@ -178,7 +178,7 @@ class _Reading:
             self._take(row)
         except _Bad as bad:
             self._bad += 1
-            if self._bad <= FAULTS_TOLD:
+            if self._bad <= FAULTS_SHOWN:
                 self._faults.append(f"{place}: {bad}")
 
     def _take(self, row: Sequence[str]) -> None:
@@ -241,7 +241,7 @@ class _Reading:
     def end(self) -> Export:
         """The content of the whole file. Raises `NotUnderstood`."""
         if self._faults:
-            more = self._bad - FAULTS_TOLD
+            more = self._bad - FAULTS_SHOWN
             raise NotUnderstood([*self._faults, *([f"and {more} more such lines"] if more > 0 else [])])
         notes = []
         if "quota" in self._places and "cost_usd" not in self._places:

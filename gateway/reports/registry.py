@@ -107,8 +107,8 @@ def with_change(row: Row) -> dict[str, Any]:
     if not isinstance(before, dict) or not isinstance(after, dict):
         return {**row, "change": None if after is None else json.dumps(after)}
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    told = [f"{name}: {json.dumps(before.get(name))} -> {json.dumps(after.get(name))}" for name in names]
-    return {**row, "change": "; ".join(told)}
+    texts = [f"{name}: {json.dumps(before.get(name))} -> {json.dumps(after.get(name))}" for name in names]
+    return {**row, "change": "; ".join(texts)}
 
 
 def format_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
@@ -122,10 +122,10 @@ def format_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
 
 def format_one(row: Row) -> str:
     """One thing, a line for each of its members that say something."""
-    told = {name: _cell(_COLUMNS[name], row, "") for name in row if name in _COLUMNS and name != "object"}
-    width = max(map(len, told))
+    texts = {name: _cell(_COLUMNS[name], row, "") for name in row if name in _COLUMNS and name != "object"}
+    width = max(map(len, texts))
     return "".join(
-        [f"{name.replace('_', ' '):{width}}  {printable(text)}\n" for name, text in told.items() if text]
+        [f"{name.replace('_', ' '):{width}}  {printable(text)}\n" for name, text in texts.items() if text]
     )  # fmt: skip
 
 

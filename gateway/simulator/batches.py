@@ -97,8 +97,8 @@ class BatchStore:
         good: list[str] = []
         bad: list[str] = []
         for line in content.splitlines():
-            told = self._answer(batch, json.loads(line))
-            (good if told["error"] is None else bad).append(json.dumps(told))
+            outcome = self._answer(batch, json.loads(line))
+            (good if outcome["error"] is None else bad).append(json.dumps(outcome))
         batch.completed, batch.failed, batch.status = len(good), len(bad), "completed"
         if good:
             batch.output_file_id = self._files.add("output.jsonl", "batch_output", _lines(good)).id

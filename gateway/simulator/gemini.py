@@ -118,8 +118,10 @@ def content_events(asked: ContentRequest, generated: Generated, tokens_per_event
             some = tokens[at : at + tokens_per_event]
             shown += len(some)
             candidate = _candidate(choice.index, [{"text": "".join(some)}], None)
-            told, thoughts = thoughts, 0
-            yield _chunk(asked, generated, candidate, shown)._replace(step=at, tokens=len(some) + told, reasoning=told)
+            reasoned, thoughts = thoughts, 0
+            yield _chunk(asked, generated, candidate, shown)._replace(
+                step=at, tokens=len(some) + reasoned, reasoning=reasoned
+            )
         rest = output.tool_call.tokens if output.tool_call is not None else 0
         parts = _parts(output) if rest else [{"text": ""}]
         shown += rest

@@ -509,7 +509,7 @@ class _Simulator:
             GeneratedUsage(prompt.total, message.output.cost),
             message.output.cost,
             message.body,
-            lambda: (SimulatedEvent(*told) for told in message.events(tokens_per_event)),
+            lambda: (SimulatedEvent(*values) for values in message.events(tokens_per_event)),
             END,
         )
 

@@ -62,8 +62,8 @@ def _kling(task: str, state: State) -> Any:
 
 def _suno(task: str, state: State) -> Any:
     clips = [{"id": f"clip-{number}-{task}", "audio_url": "https://cdn.example/a.mp3"} for number in (0, 1)]
-    told = {"task_id": task, "status": _MIDJOURNEY(state), "data": clips if state == "done" else []}
-    return {"code": "success", "message": "", "data": told}
+    data = {"task_id": task, "status": _MIDJOURNEY(state), "data": clips if state == "done" else []}
+    return {"code": "success", "message": "", "data": data}
 
 
 def _veo(task: str, state: State) -> Any:

@@ -33,9 +33,9 @@ __all__ = [
     "NARROWING_GROUPS",
     "REAPED_AT_ONCE",
     "REOPENED_AT_ONCE",
+    "RETURNED_MODEL_GROUPS",
     "SIGN_OF_LIFE_S",
     "SILENT_S",
-    "TOLD_GROUPS",
     "USAGE_AT_ONCE",
     "USAGE_COLUMNS",
     "USAGE_GROUPS",
@@ -389,8 +389,8 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
     async def remove_deferred(self, lease: str) -> None:
         """A deferred lease has been settled. Raises `StoreUnavailable`."""
 
-    async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
-        """Sums of the calls with stored records: rows as those of `usage`, by `TOLD_GROUPS`. Raises
+    async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
+        """Sums of the calls with stored records: rows as those of `usage`, by `RETURNED_MODEL_GROUPS`. Raises
         `StoreUnavailable`.
         """
 
@@ -524,8 +524,8 @@ USAGE_COLUMNS = (
 """The columns of a usage report besides its groups. `estimated_percent`: of `total_tokens`. `unpriced`: requests
 without a known cost, which `cost_usd` does not include."""
 
-TOLD_GROUPS = ("day", "model", "upstream", "told")
-"""`told` is the model's name in the upstream's answer, else the requested name."""
+RETURNED_MODEL_GROUPS = ("day", "model", "upstream", "returned_model")
+"""`returned_model` is the model's name in the upstream's answer, else the requested name."""
 
 
 def check_groups(groups: Iterable[str]) -> list[str]:

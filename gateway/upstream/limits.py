@@ -148,12 +148,12 @@ class UpstreamLimitTable:
 
     def heard(self, upstream: str, model: str, key: int | None, header: Callable[[str], str | None]) -> None:
         """Record the headers of an answer to a request for this model; they describe limits of its API key."""
-        told = announced(header)
-        for limit in self._binding(upstream, model, key) if told else ():
+        announced_limits = announced(header)
+        for limit in self._binding(upstream, model, key) if announced_limits else ():
             is_of_key = "#" in limit.scope or upstream in self._sole_key
-            if limit.unit in told and limit.period_us == MINUTE_US and is_of_key:
+            if limit.unit in announced_limits and limit.period_us == MINUTE_US and is_of_key:
                 before = self._assumed.get(_name(limit), Assumed())
-                ceiling = told[limit.unit] if told[limit.unit] < limit.limit else None
+                ceiling = announced_limits[limit.unit] if announced_limits[limit.unit] < limit.limit else None
                 if (after := before._replace(ceiling=ceiling)).is_plain(self._clock()):
                     self._assumed.pop(_name(limit), None)
                 else:

@@ -68,21 +68,21 @@ class BatchInput(NamedTuple):
 
 def input_of(note: str) -> BatchInput | None:
     """What the note of a file's bond says; None: the file is no input of a batch."""
-    told = json.loads(note)
-    if (sums := told.get("batch")) is None:
+    noted = json.loads(note)
+    if (sums := noted.get("batch")) is None:
         return None
-    return BatchInput(BatchSums(*sums), LineCeilings(*told.get("ceilings", ())))
+    return BatchInput(BatchSums(*sums), LineCeilings(*noted.get("ceilings", ())))
 
 
 async def of_batch_file(asked: Params, key: Key, services: Services) -> Params:
     """The parameters of a batch, with the sums over its input file. Raises `NotFound` or `InvalidRequest`."""
     bond = await services.bonds.require(key.in_team, asked.refers_to or "", "input_file_id", services.config.upstreams)
-    told = input_of(bond.note)
-    if told is None:
+    noted = input_of(bond.note)
+    if noted is None:
         raise InvalidRequest(
             "Invalid 'input_file_id': the file was not uploaded with the purpose 'batch'.", param="input_file_id"
         )
-    sums = told.sums
+    sums = noted.sums
     spec = LINE_FORMATS[sums.url]
     if spec.name != asked.lines_endpoint:
         raise InvalidRequest(
@@ -91,7 +91,7 @@ async def of_batch_file(asked: Params, key: Key, services: Services) -> Params:
         )  # fmt: skip
     return asked._replace(
         model=sums.model, prompt_tokens=sums.prompt_tokens, output_limit=sums.output_tokens, lines=sums.lines,
-        line_ceilings=told.ceilings,
+        line_ceilings=noted.ceilings,
     )  # fmt: skip
 
 

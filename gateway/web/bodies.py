@@ -107,10 +107,10 @@ class BodyReader:
         except EncodingFault:  # its text is for the log
             raise InvalidRequest(_DAMAGED) from None
 
-    def _make_room(self, size: int, context: RequestContext, server: ServerSettings, told: str = "") -> None:
+    def _make_room(self, size: int, context: RequestContext, server: ServerSettings, details: str = "") -> None:
         """For so many bytes more. Raises `BodyTooLarge` or `Unavailable`."""
         if context.held_bytes + size > server.max_request_bytes:
-            raise BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded{told}")
+            raise BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded{details}")
         if not self._capacity.hold(size):
             raise Unavailable("The gateway holds too much data right now. Please try again.", code="buffers_full")
         context.held_bytes += size

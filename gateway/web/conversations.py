@@ -78,8 +78,8 @@ class Conversations:
         body = await self._body(request, context)
         bond = _new_bond(key, context, token_rule.tokens_of(token_rule.count(body).quarters))
         answer = await self._kept.fetch(request, context, bond, method="POST", body=body)
-        told = object_of(answer.body)
-        made = None if told is None else told.get("id")
+        fields = object_of(answer.body)
+        made = None if fields is None else fields.get("id")
         if not isinstance(made, str) or not is_bond_id(made):
             raise UpstreamFailed.after(Failure(bond.upstream, Phase.WAITING, Fault.NOT_JSON))
         await context.parts.bonds.keep(bond._replace(id=made))

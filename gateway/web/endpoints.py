@@ -337,7 +337,7 @@ async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
     windows = [term.window(now) for term in parts.key_cache.terms.of(key)]
     try:
         async with StallTolerantTimeout(WINDOWS_WITHIN_S):
-            told = await parts.accounting.ledger.window_statuses(windows, now)
+            statuses = await parts.accounting.ledger.window_statuses(windows, now)
     except (StoreUnavailable, TimeoutError):
         raise Unavailable("The gateway cannot reach its ledger right now.", code="store_unavailable") from None
     return {
@@ -348,7 +348,7 @@ async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
         "expires": key.expires.isoformat() if key.expires else None,
         "limits": key.limits.model_dump(exclude_none=True, exclude_defaults=True),
         "on_exceeded": "shadow" if key.is_shadow else "deny",
-        "quotas": [window_status.row(status, now) for status in told],
+        "quotas": [window_status.row(status, now) for status in statuses],
     }
 
 

@@ -108,17 +108,17 @@ class StoredFiles:
             return await self._keep(request, context, key, _Sent(upstream, boundary, body, asked))
         written = StoredForm(context.parts.config.uploads, self._capacity)
         try:
-            told = await BatchChecker(key, context.parts, upstream, written).check(asked.file)
+            checked = await BatchChecker(key, context.parts, upstream, written).check(asked.file)
             body = file_form.forwarded(stored, asked, boundary, written)
-            return await self._keep(request, context, key, _Sent(upstream, boundary, body, asked, told))
+            return await self._keep(request, context, key, _Sent(upstream, boundary, body, asked, checked))
         finally:
             written.close()
 
     async def _keep(self, request: web.Request, context: RequestContext, key: Key, sent: _Sent) -> web.StreamResponse:
         """Send a checked form, and bind what the upstream makes of it."""
         answer, upstream = await _send(request, context, sent), sent.upstream
-        told = object_of(answer.body)
-        made = None if told is None else told.get("id")
+        fields = object_of(answer.body)
+        made = None if fields is None else fields.get("id")
         if not isinstance(made, str) or not is_bond_id(made):
             raise UpstreamFailed.after(Failure(upstream, Phase.WAITING, Fault.NOT_JSON))
         await context.parts.bonds.keep(_bond(made, key, context, sent))
@@ -207,8 +207,8 @@ def _bond(made: str, key: Key, context: RequestContext, sent: _Sent) -> Bond:
 
 def purpose_of(bond: Bond) -> str:
     """The purpose of a file."""
-    told: dict[str, Any] = json.loads(bond.note)
-    return str(told["purpose"])
+    fields: dict[str, Any] = json.loads(bond.note)
+    return str(fields["purpose"])
 
 
 def page_of(bonds: Sequence[Bond], after: str | None, limit: str | None, most: int) -> tuple[Sequence[Bond], bool]:

@@ -97,7 +97,7 @@ class KeptAtUpstream:
     async def remove(self, request: web.Request, context: RequestContext, bond: Bond) -> web.StreamResponse:
         """As `delete`, of a bond that was found."""
         answer = await self.fetch(request, context, bond, method="DELETE")
-        if (told := object_of(answer.body)) is not None and told.get("deleted") is not False:
+        if (fields := object_of(answer.body)) is not None and fields.get("deleted") is not False:
             await context.parts.bonds.forget(bond)
         return self.whole(answer)
 
@@ -213,7 +213,7 @@ def raise_for(upstream: str, answer: Fetched | Failure, hide: Sequence[tuple[str
 def object_of(body: bytes) -> dict[str, Any] | None:
     """The object of a JSON body; None: it is none."""
     try:
-        told = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    return told if isinstance(told, dict) else None
+    return fields if isinstance(fields, dict) else None

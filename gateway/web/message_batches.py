@@ -72,8 +72,8 @@ class StoredMessageBatches:
         page, has_more = page_of(bonds, request.query.get("after_id"), request.query.get("limit", "20"), MAX_LIMIT)
         found = [_own(each, context) for each in await self._kept.read_all(request, context, page)]
         first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
-        told = {"data": found, "has_more": has_more, "first_id": first, "last_id": last}
-        return json_response(json.dumps(told).encode())
+        members = {"data": found, "has_more": has_more, "first_id": first, "last_id": last}
+        return json_response(json.dumps(members).encode())
 
     async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
         context = request[CONTEXT]
@@ -87,8 +87,8 @@ class StoredMessageBatches:
 
 def _own(batch: dict[str, Any] | None, context: RequestContext) -> dict[str, Any]:
     """The batch with the gateway's own address of its results: the upstream's needs the upstream's key."""
-    told = batch or {}
-    if isinstance(told.get("results_url"), str):
+    members = batch or {}
+    if isinstance(members.get("results_url"), str):
         base = context.parts.config.server.public_url or ""
-        told["results_url"] = f"{base.rstrip('/')}{FORMATS['message_batches'].path}/{told.get('id')}/results"
-    return told
+        members["results_url"] = f"{base.rstrip('/')}{FORMATS['message_batches'].path}/{members.get('id')}/results"
+    return members

@@ -176,7 +176,7 @@ class ErrorMiddleware:
             )
         what = error.name if error is not None else CLIENT_GONE if status == 499 else None
         path = _shown_path(request)
-        told: dict[str, str | float | None] = {
+        fields: dict[str, str | float | None] = {
             "id": context.id,
             "trace_id": context.trace.id,
             "key": context.key or None,
@@ -192,10 +192,10 @@ class ErrorMiddleware:
             "duration_ms": round((time.perf_counter() - context.arrived) * 1000, 1),
             "remote": context.remote,
         }
-        self._access_log.write(**told)
+        self._access_log.write(**fields)
         if error is not None and (context.endpoint is not None or path.startswith(CLIENT_PATHS)):
             self._add_refusal(_entry_of(path, context, error))
-        context.trace.refused(told, what, status)
+        context.trace.refused(fields, what, status)
 
 
 def _entry_of(path: str, context: RequestContext, error: GatewayError) -> RefusalEntry:

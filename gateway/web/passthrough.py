@@ -174,18 +174,18 @@ class PassthroughCalls:
         assert call.passed is not None
         row = call.passed.row
         try:
-            told = passthrough.read_answer(answer.body)
+            content = passthrough.read_answer(answer.body)
         except ValueError:
             return answer
-        made = None if row.task is None else passthrough.id_at(told, row.task)
-        ids, is_changed = self._replace_links(context, row, told)
+        made = None if row.task is None else passthrough.id_at(content, row.task)
+        ids, is_changed = self._replace_links(context, row, content)
         if made is not None and set(ids) - {made}:
             config = context.parts.config
             bond = await context.parts.bonds.require(
                 call.key.in_team, task_id(row.upstream, made), TASK, config.upstreams
             )
             await self._keep(context, bond, ids)
-        return answer._replace(body=_written(told)) if is_changed else answer
+        return answer._replace(body=_written(content)) if is_changed else answer
 
     async def _see(self, context: RequestContext, call: Call, answer: Answer) -> Answer:
         """Processes the answer to a read: the end of the task, and further ids that belong to its key. Returns the
@@ -193,23 +193,23 @@ class PassthroughCalls:
         assert call.passed is not None
         row, bonds = call.passed.row, context.parts.bonds
         try:
-            told = passthrough.read_answer(answer.body)
+            content = passthrough.read_answer(answer.body)
         except ValueError:
             return answer
         bond = await bonds.require(call.key.in_team, call.params.refers_to or "", TASK, context.parts.config.upstreams)
-        ended = passthrough.outcome(row, told)
-        further = [passthrough.id_at(told, pointer) for pointer in row.also]
-        ids, is_changed = self._replace_links(context, row, told)
+        ended = passthrough.outcome(row, content)
+        further = [passthrough.id_at(content, pointer) for pointer in row.also]
+        ids, is_changed = self._replace_links(context, row, content)
         await self._keep(context, bond, [*[each for each in further if each is not None], *ids])
         if ended is not None and bond.note:
             await self._tasks.task_ended(bond.note, ended)
-        return answer._replace(body=_written(told)) if is_changed else answer
+        return answer._replace(body=_written(content)) if is_changed else answer
 
     @staticmethod
-    def _replace_links(context: RequestContext, row: Passthrough, told: Any) -> tuple[list[str], bool]:
+    def _replace_links(context: RequestContext, row: Passthrough, content: Any) -> tuple[list[str], bool]:
         config = context.parts.config
         base_path = urlsplit(config.upstreams[row.upstream].base_url).path.rstrip("/")
-        return passthrough.replace_links(row, base_path, config.server.public_url or "", told)
+        return passthrough.replace_links(row, base_path, config.server.public_url or "", content)
 
     @staticmethod
     async def _keep(context: RequestContext, bond: Bond, ids: Iterable[str]) -> None:

@@ -96,7 +96,7 @@ def test_the_providers_of_the_table(file: str, capsys: pytest.CaptureFixture[str
 class _OneModel:
     """A store in which one model was used."""
 
-    async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
+    async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
         return []
 
     async def usage(self, groups: Any, *_: Any) -> list[dict[str, Any]]:

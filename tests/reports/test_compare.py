@@ -55,27 +55,27 @@ def test_snapshots(model: str, base: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sums", "told", "routes", "found"),
+    ("sums", "recorded", "routes", "found"),
     [
         pytest.param([], [], {}, {}, id="nothing"),
         pytest.param([row("gpt-4o", 2)], [], {}, {"gpt-4o": ours(2)}, id="no record is left"),
         pytest.param(
             [row("gpt-4o", 3)],
-            [row("gpt-4o", 3, told="gpt-4o-2024-08-06")],
+            [row("gpt-4o", 3, returned_model="gpt-4o-2024-08-06")],
             {},
             {"gpt-4o-2024-08-06": ours(3)},
             id="the answer says which snapshot it was",
         ),
         pytest.param(
             [row("gpt-4o", 3)],
-            [row("gpt-4o", 2, told="gpt-4o-2024-08-06")],
+            [row("gpt-4o", 2, returned_model="gpt-4o-2024-08-06")],
             {},
             {"gpt-4o-2024-08-06": ours(2), "gpt-4o": ours(1)},
             id="of some the record is gone",
         ),
         pytest.param(
             [row("other", 5)],
-            [row("other", 2, told="a"), row("other", 3, told="b")],
+            [row("other", 2, returned_model="a"), row("other", 3, returned_model="b")],
             {},
             {"a": ours(2), "b": ours(3)},
             id="what a wildcard served has names of its own",
@@ -89,7 +89,7 @@ def test_snapshots(model: str, base: str) -> None:
         ),
         pytest.param(
             [row("a", 1), row("b", 2)],
-            [row("a", 1, told="m"), row("b", 2, told="m")],
+            [row("a", 1, returned_model="m"), row("b", 2, returned_model="m")],
             {},
             {"m": ours(3)},
             id="two names of ours for one of theirs",
@@ -97,7 +97,7 @@ def test_snapshots(model: str, base: str) -> None:
         pytest.param([row("m", 4, upstream="")], [], {}, {}, id="it never came to an upstream"),
         pytest.param(
             [row("m", 2)],
-            [row("m", 2, told="m"), row("gone", 1, told="gone")],
+            [row("m", 2, returned_model="m"), row("gone", 1, returned_model="gone")],
             {},
             {"m": ours(2)},
             id="a record whose day has just ended",
@@ -113,11 +113,11 @@ def test_snapshots(model: str, base: str) -> None:
 )  # fmt: skip
 def test_our_calls_by_their_names(
     sums: list[dict[str, Any]],
-    told: list[dict[str, Any]],
+    recorded: list[dict[str, Any]],
     routes: dict[tuple[str, str], str],
     found: dict[str, RecordedUsage],
 ) -> None:
-    assert by_upstream_name(sums, told, routes) == {(DAY, name): entry for name, entry in found.items()}
+    assert by_upstream_name(sums, recorded, routes) == {(DAY, name): entry for name, entry in found.items()}
 
 
 # ----------------------------------------------------------------------------------------------------- what meets what

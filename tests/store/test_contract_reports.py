@@ -11,7 +11,7 @@ from gateway.quota.measures import FAILED
 from gateway.records import KeyInTeam, Settlement, Usage, WindowStatus
 from gateway.store import (
     ATTRIBUTED_OF_KEY,
-    TOLD_GROUPS,
+    RETURNED_MODEL_GROUPS,
     USAGE_COLUMNS,
     USAGE_GROUPS,
     CallFilter,
@@ -358,9 +358,9 @@ async def test_what_upstreams_called_their_models(
             routed_model="asked-for", returned_model=returned, upstream=upstream, usage=usage, ended=ended,
             cost_nusd=cost,
         )  # fmt: skip
-    found = await store.told_models(since, until)
-    assert [(*(row[name] for name in TOLD_GROUPS), row["requests"]) for row in found] == rows
-    assert [set(row) for row in found] == [{*TOLD_GROUPS, *USAGE_COLUMNS}] * len(rows)
+    found = await store.usage_by_returned_model(since, until)
+    assert [(*(row[name] for name in RETURNED_MODEL_GROUPS), row["requests"]) for row in found] == rows
+    assert [set(row) for row in found] == [{*RETURNED_MODEL_GROUPS, *USAGE_COLUMNS}] * len(rows)
     if len(found) == 5:  # and together they are what the sums are
         (whole,) = await store.usage([])
         for name in set(USAGE_COLUMNS) - {"cost_usd", "estimated_percent"}:
@@ -371,20 +371,20 @@ async def test_what_upstreams_called_their_models(
 
 async def test_a_model_with_half_a_surrogate_pair_in_its_name_can_be_printed(worker: Worker, store: Store) -> None:
     await worker.settle(await worker.granted(), time=NOON / SECOND, returned_model="m\ud83d")
-    (row,) = await store.told_models("2026-01-01", "2026-12-31")
-    assert row["told"] == "m?"
+    (row,) = await store.usage_by_returned_model("2026-01-01", "2026-12-31")
+    assert row["returned_model"] == "m?"
 
 
 async def test_very_many_records_are_reported_in_full(worker: Worker, store: Store) -> None:
     wishes = [draw() for _ in range(450)]
     await worker.draw_all(wishes)
     await worker.settle_all(settlement(wish, 1) for wish in wishes)
-    (row,) = await store.told_models("2026-11-20", "2026-11-20")
-    assert (row["told"], row["requests"], row["total_tokens"]) == ("gpt-y", 450, 450)
+    (row,) = await store.usage_by_returned_model("2026-11-20", "2026-11-20")
+    assert (row["returned_model"], row["requests"], row["total_tokens"]) == ("gpt-y", 450, 450)
 
 
 async def test_no_calls_no_rows(store: Store) -> None:
-    assert await store.told_models("2026-01-01", "2026-12-31") == []
+    assert await store.usage_by_returned_model("2026-01-01", "2026-12-31") == []
     assert await store.usage([]) == []
     assert await store.usage(["key"]) == []
     assert await store.calls(10) == []

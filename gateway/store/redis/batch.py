@@ -96,11 +96,11 @@ def encode_items(items: Sequence[Item]) -> EncodedBatch:
             texts[i] = item.whole_text
         else:
             encoded[i] = f'["v",{quote(item.lease)},{item.number}]'
-    told = (
+    text = (
         f"{windows.encode()},{int(bool(drawn))},[{','.join(groups.encoded)}],[{','.join(encoded)}],"
         f"[{','.join(map(quote, fields))}],[{','.join(measured)}],[{','.join(attributed)}]]"
     )
-    return EncodedBatch(told, texts, drawn)
+    return EncodedBatch(text, texts, drawn)
 
 
 def _measured(record: Record, fields: dict[str, int]) -> str:

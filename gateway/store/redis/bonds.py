@@ -40,8 +40,8 @@ async def bonds_of(link: RedisConnection, base: str, key: str, kind: str, now: f
 def _read(text: str | None, now: float) -> Bond | None:
     if text is None:
         return None
-    until, _, told = text.partition(" ")
-    return decode_bond(told) if int(until) >= now else None
+    until, _, encoded = text.partition(" ")
+    return decode_bond(encoded) if int(until) >= now else None
 
 
 async def remove_bond(link: RedisConnection, base: str, bond: Bond) -> None:

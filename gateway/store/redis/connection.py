@@ -134,7 +134,7 @@ class RedisConnection:
         except TimeoutError:
             raise StoreUnavailable(f"{self._url} has not answered within {self._limit_s:g} s") from None
         except ResponseError as error:
-            raise self._told(error) from None
+            raise self._explained(error) from None
         except (RedisError, OSError) as error:
             raise self._unreachable(error) from None
 
@@ -226,7 +226,7 @@ class RedisConnection:
 
     # --------------------------------------------------------------------------------------------------- in plain words
 
-    def _told(self, error: ResponseError) -> Exception:
+    def _explained(self, error: ResponseError) -> Exception:
         """What a person reads of an error of the server; our own mistakes as they are."""
         code = _code(error)
         if code == "NOPERM":

@@ -121,9 +121,9 @@ class DailySumReader:
                     if self._are_calls_under_way():
                         await asyncio.sleep(REST_S)
         except BaseException as error:
-            told = error if isinstance(error, Exception) else StoreUnavailable("the store is closed")
+            reason = error if isinstance(error, Exception) else StoreUnavailable("the store is closed")
             for waiting in [each for reports in taken.values() for each in reports]:
-                waiting.fail(told)
+                waiting.fail(reason)
             if not isinstance(error, Exception):
                 raise
         for day, reports in taken.items():
@@ -138,8 +138,8 @@ class DailySumReader:
         while cursors:
             asked = list(cursors)[: 1 if is_large else DAYS_AT_ONCE]
             keys, at_once = [f"{self._base}sums:{day}" for day in asked], str(GROUPS_AT_ONCE // len(asked))
-            told = await self._link.run(SCAN, keys, [at_once, *(cursors[day] for day in asked)])
-            for day, cursor, text in zip(asked, told[::2], told[1::2], strict=True):
+            answer = await self._link.run(SCAN, keys, [at_once, *(cursors[day] for day in asked)])
+            for day, cursor, text in zip(asked, answer[::2], answer[1::2], strict=True):
                 yield day, _read_groups(text, known[day])
                 if cursor == "0":
                     del cursors[day], known[day]

@@ -53,24 +53,24 @@ class ClusterDiscovery:
 
     def __init__(self, hosts: Sequence[Address]) -> None:
         self._hosts = deque(hosts)
-        self._told: Address | None = None
+        self._learned: Address | None = None
 
     @property
     def tries(self) -> int:
-        return 1 if len(self._hosts) == 1 and self._told is None else len(self._hosts) + 1
+        return 1 if len(self._hosts) == 1 and self._learned is None else len(self._hosts) + 1
 
     async def find(self) -> Address:
-        return self._told or self._hosts[0]
+        return self._learned or self._hosts[0]
 
     def failed(self) -> None:
-        if self._told is None:
+        if self._learned is None:
             self._hosts.rotate(-1)
-        self._told = None
+        self._learned = None
 
     def moved(self, address: Address) -> None:
         host, port = address
         # A node without a configured name leaves it out: it means the queried host.
-        self._told = (host or (self._told or self._hosts[0])[0], port)
+        self._learned = (host or (self._learned or self._hosts[0])[0], port)
 
 
 class SentinelDiscovery:

@@ -79,8 +79,8 @@ async def news(link: RedisConnection, base: str, since: str | None) -> ChangeFee
     changed = rows if start == EMPTY else rows[1:]
     if not is_known or len(changed) > NEWS_AT_ONCE:
         return ChangeFeed(last, is_complete=False)
-    told = [_told(*row) for row in changed]
-    return ChangeFeed(rows[-1][0] if rows else EMPTY, tuple(dict.fromkeys((each.kind, each.name) for each in told)))
+    changes = [_audit_entry(*row) for row in changed]
+    return ChangeFeed(rows[-1][0] if rows else EMPTY, tuple(dict.fromkeys((each.kind, each.name) for each in changes)))
 
 
 async def last_change(link: RedisConnection, base: str, journal: str) -> int:
@@ -100,7 +100,7 @@ async def audit(link: RedisConnection, base: str, limit: int, before: str | None
     while len(rows) < limit:
         count = min(READ_AT_ONCE, limit - len(rows))
         (found,) = await link.ask(("XREVRANGE", f"{base}audit", newest, "-", "COUNT", count))
-        rows += [_told(*row) for row in found]
+        rows += [_audit_entry(*row) for row in found]
         if len(found) < count:
             break
         newest = f"({rows[-1].position}"
@@ -137,5 +137,5 @@ def _encode_text(text: str | None) -> str:
     return "" if text is None else f"={text}"
 
 
-def _told(position: str, fields: Sequence[Any]) -> StoredAudit:
+def _audit_entry(position: str, fields: Sequence[Any]) -> StoredAudit:
     return StoredAudit(position, *fields[1::2])

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.chunked import portions
 from gateway.quota import ledger_entry
-from gateway.store import TOLD_GROUPS, CallFilter, Measures, ReportScope, Where, attribution_in
+from gateway.store import RETURNED_MODEL_GROUPS, CallFilter, Measures, ReportScope, Where, attribution_in
 from gateway.store.report_rows import (
     TAGS,
     ReportRange,
@@ -93,7 +93,7 @@ async def calls(
     Of several records of one call the newest counts: apply_writing.lua says how there can be another.
     """
     rows: list[Mapping[str, Any]] = []
-    told: set[str] = set()
+    seen: set[str] = set()
     if before is not None and not re.fullmatch(r"[0-9]{1,18}-[0-9]{1,18}", before):
         raise ValueError("not a position of a record")
     if before is not None and not int(before.replace("-", "")):
@@ -112,8 +112,8 @@ async def calls(
                 position, _, entry = text.partition(" ")
                 record = ledger_entry.decode_record(entry)
                 is_meant = only is None or only.has(record.key, record.team)
-                if record.id not in told and (key is None or record.key == key) and is_meant and wanted.matches(record):
-                    told.add(record.id)
+                if record.id not in seen and (key is None or record.key == key) and is_meant and wanted.matches(record):
+                    seen.add(record.id)
                     rows.append(call_row(record, position))
         if found < count or int(last.partition("-")[0]) < oldest:
             break
@@ -121,8 +121,8 @@ async def calls(
     return rows[:limit]
 
 
-async def told_models(link: RedisConnection, base: str, since: str, until: str) -> list[dict[str, Any]]:
-    """Rows by `TOLD_GROUPS`, in their order. Raises `StoreUnavailable`."""
+async def usage_by_returned_model(link: RedisConnection, base: str, since: str, until: str) -> list[dict[str, Any]]:
+    """Rows by `RETURNED_MODEL_GROUPS`, in their order. Raises `StoreUnavailable`."""
     sums: dict[tuple[str, ...], list[int]] = {}
     known: set[str] = set()
     newest = "+"
@@ -138,5 +138,5 @@ async def told_models(link: RedisConnection, base: str, since: str, until: str) 
                 group, numbers = (day, model, upstream, reported_name(record)), ledger_entry.sums_of(record)
                 sums[group] = [a + b for a, b in zip(sums.get(group, [0] * len(numbers)), numbers, strict=True)]
         if found < CALLS_AT_ONCE:
-            return [usage_row(TOLD_GROUPS, group, numbers) for group, numbers in sorted(sums.items())]
+            return [usage_row(RETURNED_MODEL_GROUPS, group, numbers) for group, numbers in sorted(sums.items())]
         newest = f"({last}"

@@ -293,8 +293,8 @@ class RedisStore:
     ) -> list[Mapping[str, Any]]:
         return await reports.calls(self._reading, self._base, limit, key, before, only, wanted)
 
-    async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
-        return await reports.told_models(self._reading, self._base, since, until)
+    async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
+        return await reports.usage_by_returned_model(self._reading, self._base, since, until)
 
     # -------------------------------------------------------------------------------------------------------- refusals
 

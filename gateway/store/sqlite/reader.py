@@ -16,7 +16,16 @@ from gateway.config import StoreSettings
 from gateway.quota import ledger_entry
 from gateway.quota.ledger_entry import SUMS
 from gateway.records import Record, Usage, WindowState
-from gateway.store import TOLD_GROUPS, USAGE_GROUPS, CallFilter, Measures, Progress, ReportScope, Where, attribution_in
+from gateway.store import (
+    RETURNED_MODEL_GROUPS,
+    USAGE_GROUPS,
+    CallFilter,
+    Measures,
+    Progress,
+    ReportScope,
+    Where,
+    attribution_in,
+)
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
 from gateway.store.report_rows import ROWS_AT_ONCE, call_row, range_of, storable, usage_row
 
@@ -33,14 +42,14 @@ _GROUP_OF_PERIODS = {
 }  # fmt: skip
 """The groups of a report in SQL, of the tables `sums`, `hours` and `measures`."""
 
-_TOLD = """
+_BY_RETURNED_MODEL = """
 SELECT date(CAST(time AS INTEGER), 'unixepoch') AS day, label_model, upstream,
     coalesce(nullif(returned_model, ''), routed_model),
     count(*), sum(ended = 'error'), sum(prompt_tokens), sum(completion_tokens), sum(cached_tokens),
     sum(reasoning_tokens), sum((usage_source = 'estimated') * (prompt_tokens + completion_tokens)),
     sum(coalesce(cost_nusd, 0)), sum(cost_nusd IS NULL)
 FROM records WHERE day >= ? AND day <= ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
-"""The groups `TOLD_GROUPS` and the sums of `quota/ledger_entry.sums_of`, in the order of `SUMS`."""
+"""The groups `RETURNED_MODEL_GROUPS` and the sums of `quota/ledger_entry.sums_of`, in the order of `SUMS`."""
 
 _OF_TEAMS = "team IN (SELECT value FROM json_each(?)) "
 _OF_KEYS = """(key, coalesce(team, '')) IN
@@ -186,8 +195,8 @@ class Reader:
         entries = self._db.execute(_UNDER_WAY, {"mark": quote(key)}).fetchall()
         return any(ledger_entry.decode_record(entry.split("\t")[1]).key == key for (entry,) in entries)
 
-    def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
-        return _usage_rows(TOLD_GROUPS, self._db.execute(_TOLD, (since, until)))
+    def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
+        return _usage_rows(RETURNED_MODEL_GROUPS, self._db.execute(_BY_RETURNED_MODEL, (since, until)))
 
     def close(self) -> None:
         self._db.close()

@@ -291,8 +291,8 @@ class SqliteStore:
     ) -> list[Mapping[str, Any]]:
         return await self._run(self._reading, lambda: self._reader.calls(limit, key, before, only, wanted))
 
-    async def told_models(self, since: str, until: str) -> list[dict[str, Any]]:
-        return await self._run(self._reading, lambda: self._reader.told_models(since, until))
+    async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
+        return await self._run(self._reading, lambda: self._reader.usage_by_returned_model(since, until))
 
     # -------------------------------------------------------------------------------------------------------- refusals
 

@@ -229,8 +229,8 @@ async def _read_raw(request: web.Request) -> bytes:
     return bytes(raw)
 
 
-def _too_large(told: str = "") -> BodyTooLarge:
-    return BodyTooLarge(f"Maximum content size limit ({request_bodies.MAX_BYTES}) exceeded{told}")
+def _too_large(details: str = "") -> BodyTooLarge:
+    return BodyTooLarge(f"Maximum content size limit ({request_bodies.MAX_BYTES}) exceeded{details}")
 
 
 def bad(name: str, what: str) -> InvalidRequest:

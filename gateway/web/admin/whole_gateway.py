@@ -62,11 +62,11 @@ class GatewayEndpoints:
 
     async def preview_reload(self, _: web.Request) -> web.StreamResponse:
         """The difference of the configuration file from what is in use, and its faults; nothing is applied."""
-        told = await self._ask("preview")
-        if told is None:
+        answer = await self._ask("preview")
+        if answer is None:
             raise shutting_down()
-        changes = [dict(zip(("setting", "what", "needs_restart"), each, strict=True)) for each in told["changes"]]
-        return shown({"object": "reload_preview", **told, "changes": changes})
+        changes = [dict(zip(("setting", "what", "needs_restart"), each, strict=True)) for each in answer["changes"]]
+        return shown({"object": "reload_preview", **answer, "changes": changes})
 
     async def reload(self, request: web.Request) -> web.StreamResponse:
         """Read the configuration again, and go by it in all workers."""
@@ -81,8 +81,8 @@ class GatewayEndpoints:
 
 def _settings(upstream: Upstream) -> dict[str, Any]:
     """What the configuration says about an upstream, without defaults and without anything that may be secret."""
-    told = upstream.model_dump(mode="json", include=SHOWN_SETTINGS, exclude_defaults=True)
-    return told if upstream.way is None else told | {"proxy": str(upstream.way)}
+    answer = upstream.model_dump(mode="json", include=SHOWN_SETTINGS, exclude_defaults=True)
+    return answer if upstream.way is None else answer | {"proxy": str(upstream.way)}
 
 
 async def _limits(parts: Services) -> dict[str, list[dict[str, Any]]]:
@@ -91,9 +91,9 @@ async def _limits(parts: Services) -> dict[str, list[dict[str, Any]]]:
     table = parts.router.limits
     every = list(table.every())
     try:
-        told = await parts.accounting.ledger.window_statuses([table.window(limit, now) for _, limit in every], now)
+        answer = await parts.accounting.ledger.window_statuses([table.window(limit, now) for _, limit in every], now)
     except StoreUnavailable:
         return found
-    for (name, limit), status in zip(every, told, strict=True):
+    for (name, limit), status in zip(every, answer, strict=True):
         found.setdefault(name, []).append(window_status.row(status, now) | {"configured": limit.limit})
     return found

@@ -28,13 +28,13 @@ export class RefusedSinceStart {
     this.table = new Table(COLUMNS, { caption: "Refused, by key", name: (row) => `${row.key} ${row.model} ${row.status}`, sort: 3 });
     this.columns = h("div", { class: "columns" }, this.reasons, this.table.node);
     this.node = h("div");
-    this.told = "";
+    this.shown = "";
   }
 
   show({ rejections, refused }) {
-    const told = JSON.stringify([rejections, refused]);
-    if (told === this.told) return; // or what has the focus would lose it
-    this.told = told;
+    const shown = JSON.stringify([rejections, refused]);
+    if (shown === this.shown) return; // or what has the focus would lose it
+    this.shown = shown;
     const reasons = Object.entries(rejections)
       .filter(([, number]) => number > 0)
       .sort((one, other) => other[1] - one[1]);

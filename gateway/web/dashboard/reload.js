@@ -18,15 +18,15 @@ const WHY = {
   restart_required: "These settings need a restart of the gateway, so nothing would be changed:",
 };
 
-function found(told) {
+function found(answer) {
   const changes = new Table(COLUMNS, { caption: "Changes of the configuration", name: (row) => row.setting, sort: null });
-  changes.show(told.changes);
+  changes.show(answer.changes);
   return [
-    told.code && h("div", { class: "why bad", data: { refused: told.code } }, h("p", null, WHY[told.code]), h("ul", null, told.faults.map((fault) => h("li", { class: "mono" }, fault)))),
-    told.changes.length > 0
-      ? [h("p", null, `The files differ from what is in use (number ${told.generation}) in ${many(told.changes.length, "setting")}:`), h("div", { class: "panel flush" }, changes.node)]
-      : !told.code && h("p", { class: "why good" }, `The files say what is in use (number ${told.generation}): nothing would change.`),
-    told.applies_by_itself && h("p", { class: "note" }, "A changed file is applied by itself after a moment (server.reload_on_change)."),
+    answer.code && h("div", { class: "why bad", data: { refused: answer.code } }, h("p", null, WHY[answer.code]), h("ul", null, answer.faults.map((fault) => h("li", { class: "mono" }, fault)))),
+    answer.changes.length > 0
+      ? [h("p", null, `The files differ from what is in use (number ${answer.generation}) in ${many(answer.changes.length, "setting")}:`), h("div", { class: "panel flush" }, changes.node)]
+      : !answer.code && h("p", { class: "why good" }, `The files say what is in use (number ${answer.generation}): nothing would change.`),
+    answer.applies_by_itself && h("p", { class: "note" }, "A changed file is applied by itself after a moment (server.reload_on_change)."),
   ];
 }
 
@@ -44,9 +44,9 @@ export function askReload(then) {
           place,
           ended.signal,
           async () => {
-            const told = await get("reload", null, ended.signal);
-            fill(place, found(told));
-            apply.disabled = told.code !== null || !told.changes.length;
+            const answer = await get("reload", null, ended.signal);
+            fill(place, found(answer));
+            apply.disabled = answer.code !== null || !answer.changes.length;
           },
           look,
         );

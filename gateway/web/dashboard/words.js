@@ -46,7 +46,7 @@ export function explain(call) {
   else if (call.ended === "client_gone") said.push(STATUS[499]);
   else if (call.ended === "error" && call.status < 400)
     said.push(
-      "The answer had begun, and the upstream broke off or sent an error: the client was told so in the stream.",
+      "The answer had begun, and the upstream broke off or sent an error: the stream ended with an error for the client.",
     );
   else if (call.ended === "error" && !call.upstream)
     said.push(

@@ -365,13 +365,13 @@ def _without_null(field: dict[str, Any]) -> dict[str, Any]:
 def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """The document of an application that has these methods of these paths."""
     bodies = [operation.body for operation in OPERATIONS.values() if operation.body is not None]
-    _, told = models_json_schema(
+    _, definitions = models_json_schema(
         [(body, "validation") for body in bodies],
         ref_template="#/components/schemas/{model}",
         schema_generator=_SchemaGenerator,
     )
     for name in {each.body.__name__ for each in OPERATIONS.values() if each.body and each.body_type == FORM}:
-        _as_form(told["$defs"][name])
+        _as_form(definitions["$defs"][name])
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
         if (operation := OPERATIONS.get((method, path))) is not None:
@@ -382,7 +382,7 @@ def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
-            "schemas": {**told["$defs"], **SCHEMAS},
+            "schemas": {**definitions["$defs"], **SCHEMAS},
             "headers": _HEADERS,
             "securitySchemes": {
                 name: {"type": "http", "scheme": "bearer", "description": what} for name, what in SCHEMES.items()
