@@ -127,7 +127,7 @@ class LedgerClient:
     """The `Ledger` promise over a store and a journal. Used from one event loop.
 
     `adopt` finds journals of dead workers, whose calls `metrics` counts, as far as it does not have them.
-    `touched` gets the changed windows. `is_alone`: no other worker or gateway uses the store's windows.
+    `changed_windows` gets the changed windows. `is_alone`: no other worker or gateway uses the store's windows.
     `acknowledged_within_s` is for tests that check the store's state.
     """
 
@@ -138,7 +138,7 @@ class LedgerClient:
         settings: Settings,
         adopt: Callable[[], Journal | None] = lambda: None,
         *,
-        touched: ChangedWindows,
+        changed_windows: ChangedWindows,
         is_alone: bool = False,
         metrics: RecoveredCalls = NO_METRICS,
         acknowledged_within_s: float = ACKNOWLEDGED_WITHIN_S,
@@ -151,7 +151,7 @@ class LedgerClient:
         self._store = store
         self._journal = journal
         self._settings = settings
-        self._touched = touched
+        self._changed_windows = changed_windows
         self._acknowledged_within_s = acknowledged_within_s
         self._clock_us = clock_us
         self._is_alone = is_alone
@@ -195,7 +195,7 @@ class LedgerClient:
         self._journalled.set_result(None)
         self._is_closing = self._is_closed = False
         self._tasks = Tasks()
-        self._acknowledgements = CommitWaiters(self._write_journal, self._tasks)
+        self._commit_waiters = CommitWaiters(self._write_journal, self._tasks)
         self._batches = self._tasks.spawn(self._run(), "store-batches")
         self._adoption = Recovery(store, adopt, metrics)
         self._adopting = self._tasks.spawn(self._adoption.run(), "adoption")
@@ -248,7 +248,7 @@ class LedgerClient:
         answer: asyncio.Future[Granted | Refused] = self._loop.create_future()
         drawing = _PendingReserve(wanted, answer)
         if self._is_closing or self._away is not None or self._journal.is_full:
-            self._hold_anyway(drawing)
+            self._hold_unanswered(drawing)
         else:
             self._draws.append(drawing)
             self._send()
@@ -262,14 +262,14 @@ class LedgerClient:
             if self._linger is None:
                 self._linger = self._loop.call_later(LINGER_S, self._send_ends)
             return self._journalled
-        done = self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
+        done = self._commit_waiters.of(number, is_store_behind=self._ends.is_behind)
         self._send_ends()
         return done
 
     def defer(self, record: Record, claims: tuple[Claim, ...], note: str) -> asyncio.Future[None]:
         self._forget(record, claims)
         number = self._ends.defer(record, claims, note)
-        done = self._acknowledgements.of(number, is_store_behind=self._ends.is_behind)
+        done = self._commit_waiters.of(number, is_store_behind=self._ends.is_behind)
         self._send_ends()
         return done
 
@@ -302,7 +302,7 @@ class LedgerClient:
     async def deliver(self) -> None:
         """Wait until the store has what has ended so far, so that a report has it; not while the store is away."""
         if self._is_alone and self._away is None and self._ends.mark < self._ends.last:
-            done = self._acknowledgements.of(self._ends.last, is_store_behind=self._ends.is_behind)
+            done = self._commit_waiters.of(self._ends.last, is_store_behind=self._ends.is_behind)
             self._send_ends()
             await asyncio.wait([done])  # which does not cancel it
 
@@ -370,9 +370,9 @@ class LedgerClient:
 
     def _send_now(self) -> bool:
         """Send a small batch, where the store can apply it at once. Returns whether it did, or has failed."""
-        is_troubled = self._away is not None or self._failed or self._forced or self._ends.is_behind
+        has_problem = self._away is not None or self._failed or self._forced or self._ends.is_behind
         is_small = 0 < len(self._draws) + len(self._ends) <= min(AT_ONCE, self._size)
-        if is_troubled or not is_small or not self._journal.write_now():
+        if has_problem or not is_small or not self._journal.write_now():
             return False
         sent = self._gather()
         try:
@@ -392,9 +392,9 @@ class LedgerClient:
             drawn = self._note(sent, applied)
             self._open_granted(drawn)
             if self._journal.write_now():
-                self._tell(drawn, is_written=True)
+                self._resolve(drawn, is_written=True)
             else:
-                self._tasks.spawn(self._tell_when_written(drawn), "answer-when-written")
+                self._tasks.spawn(self._answer_when_written(drawn), "answer-when-written")
         except Exception as bug:
             self._give_up_answers(sent, bug)
         return True
@@ -443,7 +443,7 @@ class LedgerClient:
             if drawing.answer.done():
                 continue
             if drawing.opening.held:
-                self._hold_anyway(drawing)
+                self._hold_unanswered(drawing)
                 continue
             self._void(drawing.opening)
             _fail(drawing.answer, StoreUnavailable("its answer could not be delivered"))
@@ -469,7 +469,7 @@ class LedgerClient:
 
     async def _carry(self, sent: _SentBatch) -> None:
         self._seq += 1
-        timer = self._loop.call_later(self._acknowledged_within_s, self._acknowledgements.store_is_slow)
+        timer = self._loop.call_later(self._acknowledged_within_s, self._commit_waiters.store_is_slow)
         try:
             await self._write_journal()
             applied = await self._store.apply(Batch(self._journal.name, self._seq, self._acked, sent.items))
@@ -519,9 +519,9 @@ class LedgerClient:
             self._forced.pop(opening.record.id, None)
         if sent.ends:
             self._ends.delivered(sent.ends)
-        self._acknowledgements.store_is_well(self._ends.mark)
+        self._commit_waiters.store_is_well(self._ends.mark)
         verdicts = applied.verdicts[len(applied.verdicts) - len(sent.draws) :]
-        self._touched.note(sent.ends, verdicts)
+        self._changed_windows.note(sent.ends, verdicts)
         if self._offline is not None and verdicts:
             now_us = self._clock_us()
             for verdict in verdicts:
@@ -532,7 +532,7 @@ class LedgerClient:
     async def _answer(self, drawn: _Drawn) -> None:
         """Answer reservations when the journal has their entries: a verdict each, or the error."""
         self._open_granted(drawn)
-        await self._tell_when_written(drawn)
+        await self._answer_when_written(drawn)
 
     def _open_granted(self, drawn: _Drawn) -> None:
         for (opening, _), verdict in drawn:
@@ -540,16 +540,16 @@ class LedgerClient:
                 self._open[opening.record.id] = opening
                 self._journal.append("open", opening.record.id, opening.text, is_written_now=True)
 
-    async def _tell_when_written(self, drawn: _Drawn) -> None:
+    async def _answer_when_written(self, drawn: _Drawn) -> None:
         try:
             is_written = await self._write_journal()
         except asyncio.CancelledError:
             for drawing, _ in drawn:
                 _fail(drawing.answer, StoreUnavailable("the ledger is closed"))
             raise
-        self._tell(drawn, is_written=is_written)
+        self._resolve(drawn, is_written=is_written)
 
-    def _tell(self, drawn: _Drawn, *, is_written: bool) -> None:
+    def _resolve(self, drawn: _Drawn, *, is_written: bool) -> None:
         for (opening, answer), verdict in drawn:
             if isinstance(verdict, StoreUnavailable):
                 _fail(answer, verdict)
@@ -580,7 +580,7 @@ class LedgerClient:
             self._forced.pop(opening.record.id, None)
         for end in sent.ends:
             self._ends.give_up(end)
-            self._acknowledgements.store_has(end.number)
+            self._commit_waiters.store_has(end.number)
             if isinstance(end, Settle):
                 self._ends.void(end.record.id)  # or it would hold what it has drawn for ever
         for drawing in sent.draws:
@@ -641,7 +641,7 @@ class LedgerClient:
             log.warning("the store is away (%s); %d settlements wait for it", away, self.pending)
             self._tries = 0
             self._away = str(away)
-        self._acknowledgements.store_is_slow()
+        self._commit_waiters.store_is_slow()
 
     async def _pause(self) -> None:
         """Before the next test whether the store is back."""
@@ -674,7 +674,7 @@ class LedgerClient:
             if (lease := opening.record.id) not in self._open:
                 self._ends.void(lease)  # it is sent again, and after it a void that was not applied yet
 
-    def _hold_anyway(self, drawing: _PendingReserve) -> None:
+    def _hold_unanswered(self, drawing: _PendingReserve) -> None:
         """An extension that the store may have or not: the lease holds all of it from now on, whatever its answer."""
         opening = drawing.opening
         assert isinstance(opening, Reserve), "an extension is of a lease"
@@ -691,7 +691,7 @@ class LedgerClient:
         """Answer the calls of lost batches, which the store may have, and those that were never sent."""
         for drawing in (*lost, *waiting):
             if drawing.opening.held:
-                self._hold_anyway(drawing)
+                self._hold_unanswered(drawing)
         lost = [drawing for drawing in lost if not drawing.opening.held]
         waiting = [drawing for drawing in waiting if not drawing.opening.held]
         unknown = [(drawing, self._decide_alone(drawing)) for drawing in lost]

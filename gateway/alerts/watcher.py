@@ -85,7 +85,7 @@ class Watcher:
     def __init__(
         self,
         ledger: Ledger,
-        touched: ChangedWindows,
+        changed_windows: ChangedWindows,
         windows: Callable[[float], Iterator[Sequence[Window]]],
         present: Callable[[Sequence[Window], float], Awaitable[Sequence[Window]]],
         team_of: Callable[[str], str | None],
@@ -97,7 +97,7 @@ class Watcher:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._ledger = ledger
-        self._touched = touched
+        self._changed_windows = changed_windows
         self._sweep = Sweep(windows)
         self._present = present
         self._team_of = team_of
@@ -133,21 +133,21 @@ class Watcher:
         """Check once, and send due alerts. Raises `StoreUnavailable`; unchecked windows are checked again."""
         now = self._clock()
         await self._expire(now)
-        while self._touched.gather(IN_A_TURN):  # noqa: ASYNC110 - it waits for nothing
+        while self._changed_windows.gather(IN_A_TURN):  # noqa: ASYNC110 - it waits for nothing
             await asyncio.sleep(0)
-        touched, refused = self._touched.take(LOOKED_AT_ONCE)
+        changed, refused = self._changed_windows.take(LOOKED_AT_ONCE)
         windows: dict[str, Window] = {}
         try:
             for swept in self._sweep.portion(now):
                 windows.update({window.id: window for window in swept})
                 await asyncio.sleep(0)
-            windows.update({window.id: window for window in touched})
+            windows.update({window.id: window for window in changed})
             for some in portions([*windows.values()], IN_A_TURN):
                 statuses = await self._ledger.window_statuses(some, now)
                 await self._deliver(policy.reached(statuses, refused, int(now * 1e6)), refused, now)
             await self._keep(now)
         except BaseException:
-            self._touched.put_back([*touched, *windows.values()], refused)
+            self._changed_windows.put_back([*changed, *windows.values()], refused)
             raise
 
     async def close(self, timeout_s: float) -> None:
@@ -171,7 +171,7 @@ class Watcher:
             for name in some:
                 alert = self._claimed.pop(name).alert
                 window = alert.window_status.window
-                self._touched.put_back([window], [window.id] if alert.is_refused else ())
+                self._changed_windows.put_back([window], [window.id] if alert.is_refused else ())
             await asyncio.sleep(0)
 
     # -------------------------------------------------------------------------------------------------------- delivery

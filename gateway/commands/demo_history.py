@@ -116,7 +116,7 @@ def _call(chance: random.Random, config: Config, key: str, at: float, *, is_bad_
         first_byte_s=first_s, duration_s=first_s + completion / 60, attempts=1, user=chance.choice(person.users),
         tags=f"project={person.project}" if person.project else "",
     )  # fmt: skip
-    return _priced(_with_trouble(record, chance.random(), 0.3 if is_bad_day else 0.0), model)
+    return _priced(_with_failures(record, chance.random(), 0.3 if is_bad_day else 0.0), model)
 
 
 def _upstream(chance: random.Random, model: Model) -> str:
@@ -124,7 +124,7 @@ def _upstream(chance: random.Random, model: Model) -> str:
     return chance.choices([route.upstream for route in routes], weights=[route.weight for route in routes])[0]
 
 
-def _with_trouble(record: Record, luck: float, extra: float) -> Record:
+def _with_failures(record: Record, luck: float, extra: float) -> Record:
     """Some calls fail, more are repeated at another upstream, and some clients leave."""
     if luck < 0.006 + extra * 0.3:
         failed = f"{SPARE}:status simulator:timeout"

@@ -47,7 +47,7 @@ def _upstreams(args: argparse.Namespace, place: Place) -> str:
     lines = [_HEALTH, *[_health(row) for row in rows]] if isinstance(place, RemoteGateway) else []
     limits = [line for row in rows for line in _limits(row)]
     tables = [aligned(lines, 4, has_total=False)] if lines else []
-    tables += ["\n".join(trouble)] if (trouble := [text for row in rows for text in _troubles(row)]) else []
+    tables += ["\n".join(problems)] if (problems := [text for row in rows for text in _problems(row)]) else []
     tables += [aligned([_LIMITS, *limits], 3, has_total=False)] if limits else ["No limits are configured."]
     return "\n\n".join(tables) + "\n"
 
@@ -83,7 +83,7 @@ def _health(row: Mapping[str, Any]) -> Sequence[str]:
     )  # fmt: skip
 
 
-def _troubles(row: Mapping[str, Any]) -> Iterator[str]:
+def _problems(row: Mapping[str, Any]) -> Iterator[str]:
     """A line for each model and each API key that is avoided."""
     name = printable(row["name"])
     for model in row.get("models", ()):

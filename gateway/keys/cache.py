@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 log = logging.getLogger("gateway")
 
-NEWS_EVERY_S = 1.0
-NEWS_WHILE_AWAY_S = 0.3
-NEWS_WITHIN_S = 1.0
+CHANGES_EVERY_S = 1.0
+CHANGES_WHILE_AWAY_S = 0.3
+CHANGES_WITHIN_S = 1.0
 FIRST_WITHIN_S = 10.0
 """How long a look may take: the first one reads every team and overlay."""
 
@@ -75,7 +75,7 @@ class KeyCache:
         clock: Callable[[], float] = time.monotonic,
         restore: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`restore` makes changes again that the store has lost (`Decisions.restore`): before each look for news."""
+        """`restore` makes changes again that the store has lost (`Decisions.restore`): before each look for changes."""
         self._store = store
         self._restore = restore
         self._clock = clock
@@ -165,28 +165,28 @@ class KeyCache:
             raise _away() from None
 
     async def begin(self) -> None:
-        """Ask the store a first time, be it there or not, and follow the news from then on."""
+        """Ask the store a first time, be it there or not, and follow the changes from then on."""
         await self.hear()
         self._tasks.spawn(self._follow(), "follow-keys")
 
     async def _follow(self) -> None:
         while True:
             is_away = not await self.hear()
-            await asyncio.sleep(NEWS_WHILE_AWAY_S if is_away else NEWS_EVERY_S)
+            await asyncio.sleep(CHANGES_WHILE_AWAY_S if is_away else CHANGES_EVERY_S)
 
     async def hear(self) -> bool:
-        """Ask for news once, and act on it; whether there was an answer."""
+        """Ask for changes once, and act on it; whether there was an answer."""
         asked_at = self._clock()
         try:
             if self._restore is not None:
                 async with asyncio.timeout(RESTORE_WITHIN_S):
                     await self._restore()
-            async with asyncio.timeout(NEWS_WITHIN_S if self._position else FIRST_WITHIN_S):
-                await self._take_in(await self._store.news(self._position))
+            async with asyncio.timeout(CHANGES_WITHIN_S if self._position else FIRST_WITHIN_S):
+                await self._take_in(await self._store.changes_since(self._position))
         except (StoreUnavailable, TimeoutError):
             return False
         except Exception:
-            log.exception("the news of keys could not be read")
+            log.exception("the changes of keys could not be read")
             return False
         store = self._config.store
         self.fresh_until = asked_at + (store.outage_max_s if store.on_outage == "allow" else FRESH_S)
@@ -196,20 +196,20 @@ class KeyCache:
         """Ask nothing more."""
         await self._tasks.cancel_all()
 
-    # ------------------------------------------------------------------------------------------------------------ news
+    # ---------------------------------------------------------------------------------------------------------- changes
 
-    async def _take_in(self, news: ChangeFeed) -> None:
-        if self._position is None or not news.is_complete:
+    async def _take_in(self, feed: ChangeFeed) -> None:
+        if self._position is None or not feed.is_complete:
             self._changes += 1
             self._teams, self._overlays = {}, {}
             _put(self._teams, await self._every("team"), _read_team)
             _put(self._overlays, await self._every("overlay"), _read_overlay)
             self._forget(lambda _: True)
             self._apply()
-        elif news.changed:
+        elif feed.changed:
             self._changes += 1
             changed: dict[DocumentKind, list[str]] = {"key": [], "team": [], "overlay": []}
-            for kind, name in dict.fromkeys(news.changed):
+            for kind, name in dict.fromkeys(feed.changed):
                 changed[kind].append(name)
             _put(self._teams, await self._again("team", changed["team"]), _read_team)
             _put(self._overlays, await self._again("overlay", changed["overlay"]), _read_overlay)
@@ -217,7 +217,7 @@ class KeyCache:
                 self._forget(frozenset(names).__contains__)
             if changed["team"] or changed["overlay"]:
                 self._apply()
-        self._position = news.position
+        self._position = feed.position
 
     async def _again(self, kind: DocumentKind, names: list[str]) -> Iterable[tuple[str, str | None]]:
         return zip(names, await self._store.read(kind, names) if names else (), strict=True)

@@ -45,7 +45,7 @@ class KeyIndex:
         return sorted(name for name in found if name > after)
 
     async def _follow(self) -> None:
-        feed = await self._store.news(self._position)
+        feed = await self._store.changes_since(self._position)
         if self._position is None or not feed.is_complete:
             self._ids, self._position = {}, None
             after = ""

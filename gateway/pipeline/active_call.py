@@ -333,7 +333,7 @@ class ActiveCall:
             )  # fmt: skip
         elif isinstance(result, Streamed) and result.fault is not None:
             fault = result.fault.value
-            handle.ended(result.trouble)
+            handle.ended(result.problem)
             span.ended(200, fault)
             telemetry.attempted(upstream, fault)
             call_log.attempt_failed(result.fault, result.detail, has_begun=True)

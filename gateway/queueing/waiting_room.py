@@ -290,7 +290,7 @@ class Line:
         self._asked_at: dict[str, float] = {}
         """When a call asked for each window."""
         self._timer: asyncio.TimerHandle | None = None
-        self._news = asyncio.Event()
+        self._change = asyncio.Event()
 
     def __repr__(self) -> str:
         return (
@@ -325,7 +325,7 @@ class Line:
         if not self._make_place(call):
             return _Over("full", self._refusals(call))
         self.queue.add(call)
-        self._news.set()
+        self._change.set()
         while True:
             turn: asyncio.Future[_Over | None] = self._loop.create_future()
             self._turns[call] = turn
@@ -434,7 +434,7 @@ class Line:
         idle_since: float | None = None
         place = f"{POSTS_AS}:{'+'.join(self.upstreams)}"
         while True:
-            self._news.clear()
+            self._change.clear()
             now = self._loop.time()
             if self.queue.count or self._asking:
                 idle_since = None
@@ -453,7 +453,7 @@ class Line:
             await asyncio.sleep(EXCHANGE_S / 4)
             try:
                 async with asyncio.timeout(EXCHANGE_S * 3 / 4):
-                    await self._news.wait()
+                    await self._change.wait()
             except TimeoutError:
                 pass
 

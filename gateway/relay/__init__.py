@@ -28,7 +28,7 @@ __all__ = ["Answer", "Attempt", "Streamed", "attempt"]
 
 
 async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed | Failure:
-    """Try one route once. Expected trouble is returned as a `Failure`; then nothing of it has reached the client.
+    """Try one route once. An expected problem is returned as a `Failure`; then nothing of it has reached the client.
 
     Raises `UpstreamRefused` when the client has to change its request. Cancelled (the client is gone, or the gateway
     ends): the call is charged for what it has cost so far, or a background task reads on for that.
@@ -75,7 +75,7 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
     assert scan is not None
     if exchange.is_ended and failure is None:
         exchange.pass_rest()
-        failure = exchange.trouble
+        failure = exchange.problem
     await exchange.until_bound()
     if not exchange.has_passed and scan.error is None and not scan.is_complete:
         # Not one byte has left: this may still become a true status, or another route.
@@ -85,7 +85,7 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
         return failure
     let_end(exchange)
     if not exchange.has_passed and scan.error is not None:
-        judged = _stream_trouble(exchange, scan, failure)
+        judged = _stream_problem(exchange, scan, failure)
         if isinstance(judged, Failure):
             log.add_cost(exchange.charge_stream())
             return replace(judged, has_begun=True)  # another route may still do better
@@ -102,16 +102,16 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
         await log.acknowledged()
         exchange.open()
         return Streamed(scan.last)
-    trouble = _stream_trouble(exchange, scan, failure)
+    problem = _stream_problem(exchange, scan, failure)
     error: GatewayError
     if (pending_id := exchange.pending_id) is not None:
         error = StreamInterrupted(pending_id)
         defer(this, pending_id)
-    elif isinstance(trouble, UpstreamRefused):
-        error = this.format.reword(trouble) if this.format.reword else trouble
+    elif isinstance(problem, UpstreamRefused):
+        error = this.format.reword(problem) if this.format.reword else problem
     else:
-        error = UpstreamFailed.after(trouble, passed=this.format.passed_statuses)
-    log.note_upstream_error(trouble.detail)
+        error = UpstreamFailed.after(problem, passed=this.format.passed_statuses)
+    log.note_upstream_error(problem.detail)
     log.close(
         status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model, error=error.name
     )
@@ -120,12 +120,12 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
     end_of_event = b"\n\n" if scan.is_inside_event else b""
     event = this.format.error_event(error, scan, this.call.id)
     last = None if event is None else end_of_event + event
-    if isinstance(trouble, Failure):
-        return Streamed(last, trouble.fault, replace(trouble, has_begun=True), trouble.detail)
-    return Streamed(last, Fault.IN_BAND, detail=trouble.detail)
+    if isinstance(problem, Failure):
+        return Streamed(last, problem.fault, replace(problem, has_begun=True), problem.detail)
+    return Streamed(last, Fault.IN_BAND, detail=problem.detail)
 
 
-def _stream_trouble(exchange: Exchange, scan: Scan, failure: Failure | None) -> Failure | UpstreamRefused:
+def _stream_problem(exchange: Exchange, scan: Scan, failure: Failure | None) -> Failure | UpstreamRefused:
     """Why a stream ends with an error event instead of `[DONE]`."""
     this = exchange.attempt
     if scan.error is not None:
@@ -143,11 +143,11 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     log = this.log
     body = exchange.take_body()
     read = read_plain(exchange, body, failure)
-    if read.trouble is not None:
+    if read.problem is not None:
         log.add_cost(read.charged)
-        if isinstance(read.trouble, UpstreamRefused):
-            raise this.format.reword(read.trouble) if this.format.reword else read.trouble
-        return read.trouble
+        if isinstance(read.problem, UpstreamRefused):
+            raise this.format.reword(read.problem) if this.format.reword else read.problem
+        return read.problem
     as_events = this.format.as_events
     needs_events = this.client.writer is not None or (this.call.params.stream and this.format.streams_only_events)
     if needs_events and as_events is None:

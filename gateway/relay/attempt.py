@@ -32,7 +32,7 @@ class Streamed(NamedTuple):
 
     last: bytes | None
     fault: Fault | None = None
-    trouble: Failure | None = None
+    problem: Failure | None = None
     """What went wrong, where it was the upstream's fault and not the request's."""
     detail: str = ""
     """What the log says of it."""

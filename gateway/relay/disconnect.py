@@ -117,7 +117,7 @@ async def _drain(exchange: Exchange, limit_s: float | None) -> None:
 def _close(exchange: Exchange, status: int = 499, ended: Ended = "client_gone", error: str | None = None) -> None:
     this, scan = exchange.attempt, exchange.scan
     if scan is not None:
-        if exchange.is_ended and exchange.trouble is None:
+        if exchange.is_ended and exchange.problem is None:
             exchange.pass_rest()
         if (pending_id := exchange.pending_id) is not None:
             defer(this, pending_id)
@@ -141,5 +141,5 @@ def _used(exchange: Exchange) -> tuple[charge.Charge, str | None, str | None]:
         sent = exchange.attempt.sent
         charged = charge.of_broken(sent, charge.Ending.STOPPED, exchange.take_body(), elapsed_s=exchange.elapsed_s)
         return charged, None, None
-    read = read_plain(exchange, exchange.take_body(), exchange.trouble)
+    read = read_plain(exchange, exchange.take_body(), exchange.problem)
     return read.charged, read.model, read.pending_id

@@ -40,7 +40,7 @@ class Exchange:
         """Whether anything of this answer has gone to the client."""
         self.is_over = False
         """Nothing more may be passed on: the answer has ended, failed, or said `[DONE]` or an error."""
-        self.trouble: Failure | None = None
+        self.problem: Failure | None = None
         """Why it is over, where it failed."""
         self.is_ended = False
         self.connection: Connection | None = None
@@ -60,10 +60,10 @@ class Exchange:
         """When something other than a comment came last, on the loop's clock."""
 
     def wait_until_over(self) -> asyncio.Future[Failure | None]:
-        """`trouble`, as soon as `is_over`. May be cancelled; then another task may call this again."""
+        """`problem`, as soon as `is_over`. May be cancelled; then another task may call this again."""
         self._waiter = self._loop.create_future()
         if self.is_over:
-            self._waiter.set_result(self.trouble)
+            self._waiter.set_result(self.problem)
         return self._waiter
 
     @property
@@ -85,7 +85,7 @@ class Exchange:
     def charge_stream(self, failure: Failure | None = None) -> charge.Charge:
         """What the stream has cost so far; `failure`: why it ended, if not by itself."""
         assert self.scan is not None
-        failure = failure or self.trouble
+        failure = failure or self.problem
         if self.scan.error is not None:
             judged = provider_errors.judge_in_band("", self.scan.error, hide=())
             timed_out = isinstance(judged, Failure) and judged.status in charge.TIMED_OUT_STATUSES
@@ -162,7 +162,7 @@ class Exchange:
         try:
             rest = self.scan.finish()
         except Unfit as unfit:
-            self.trouble = self.failure(Fault.UNFIT, str(unfit))
+            self.problem = self.failure(Fault.UNFIT, str(unfit))
             return
         if rest:
             self._pass_on(rest)
@@ -218,7 +218,7 @@ class Exchange:
         """The client has left: discard further bytes without back-pressure."""
         self._client = ClientStream(no_client, tuple, keepalive_s=0)
         if self._is_held_back:
-            self._let_go()
+            self._resume()
 
     @property
     def is_unopened(self) -> bool:
@@ -317,7 +317,7 @@ class Exchange:
         if not self._is_held_back and self.connection is not None:
             self._is_held_back = True
             self.connection.pause_reading()
-            self.attempt.tasks.spawn(self._let_go_when_writable(writer), "back-pressure")
+            self.attempt.tasks.spawn(self._resume_when_writable(writer), "back-pressure")
 
     def _look_for_life(self, scan: Scan, passed: bytes) -> None:
         """Comments keep a connection open; they are no sign that an answer is being generated.
@@ -333,14 +333,14 @@ class Exchange:
         if self._clock() - self._alive_at > idle_s and (passed or scan.is_between_events):
             self._give_up(Fault.TIMEOUT, f"nothing but comments for {idle_s:g} s")
 
-    async def _let_go_when_writable(self, writer: StreamWriter) -> None:
+    async def _resume_when_writable(self, writer: StreamWriter) -> None:
         try:
             await writer.wait_until_writable()
         except ConnectionError:
             return  # the client is gone; the task with this exchange is being cancelled
-        self._let_go()
+        self._resume()
 
-    def _let_go(self) -> None:
+    def _resume(self) -> None:
         self._is_held_back = False
         self._alive_at = self._clock()
         if self.connection is not None:
@@ -354,7 +354,7 @@ class Exchange:
         if self.is_over:
             return
         self.is_over = True
-        self.trouble = failure
+        self.problem = failure
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(failure)
 

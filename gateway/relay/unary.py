@@ -20,11 +20,11 @@ _HTML = re.compile(rb"\s*<(?:!doctype|html)\b", re.IGNORECASE)
 
 
 class PlainAnswer(NamedTuple):
-    """What a plain answer cost, and of which model; `trouble`: why it is no answer for the client."""
+    """What a plain answer cost, and of which model; `problem`: why it is no answer for the client."""
 
     charged: charge.Charge
     model: str | None = None
-    trouble: Failure | UpstreamRefused | None = None
+    problem: Failure | UpstreamRefused | None = None
     kept_id: str | None = None
     pending_id: str | None = None
     """`kept_id` of an answer that is still being made, without this connection."""

@@ -20,7 +20,7 @@ called as windows' scopes are: `key:ID`, `team:NAME`, `gateway`."""
 AUDIT_KEPT = 100_000
 """Newest entries of the audit log that are kept, at least."""
 
-NEWS_AT_ONCE = 500
+CHANGES_AT_ONCE = 500
 """A worker that has missed more changes gets an incomplete list."""
 
 
@@ -116,7 +116,7 @@ class KeyStore(Protocol):
     async def last_change(self, journal: str) -> int:
         """The number of the last change of this decision journal that the store has; 0: it has none."""
 
-    async def news(self, since: str | None) -> ChangeFeed:
+    async def changes_since(self, since: str | None) -> ChangeFeed:
         """The changes since `since`; None: nothing is cached yet, and only the position is needed.
 
         Cheap without changes: every worker reads it once a second. An unknown position means that the store has lost

@@ -103,13 +103,13 @@ async def build(
     folder.
     """
     ready = prepare(config, {})  # first: it takes its time, and nothing waits yet
-    touched = ChangedWindows()
-    store, ledger = await _open_ledger(config, touched, telemetry)
+    changed_windows = ChangedWindows()
+    store, ledger = await _open_ledger(config, changed_windows, telemetry)
     access_log = AccessLog(config.server.access_log)
     tasks = Tasks()  # of calls: a drain waits for them
     endless = Tasks()
     large_bodies = LargeBodies()
-    background = Background(touched)
+    background = Background(changed_windows)
     with naming(Path(config.store.journal_dir)):
         decisions = Decisions.of_gateway(store, config.store, telemetry.change_restored)
     key_cache = KeyCache(store, config, restore=decisions.restore if decisions else None)
@@ -186,7 +186,9 @@ async def build(
         await tracer.close()
 
 
-async def _open_ledger(config: Config, touched: ChangedWindows, telemetry: Telemetry) -> tuple[Store, LedgerClient]:
+async def _open_ledger(
+    config: Config, changed_windows: ChangedWindows, telemetry: Telemetry
+) -> tuple[Store, LedgerClient]:
     """The store, and the ledger on it, which closes it."""
     settings = config.store
     folder, origin = Path(settings.journal_dir), settings.origin
@@ -199,7 +201,9 @@ async def _open_ledger(config: Config, touched: ChangedWindows, telemetry: Telem
         await store.close()
         raise
     adopt = partial(Journal.adopt, folder, origin)
-    ledger = LedgerClient(store, journal, settings, adopt, touched=touched, is_alone=is_alone, metrics=telemetry)
+    ledger = LedgerClient(
+        store, journal, settings, adopt, changed_windows=changed_windows, is_alone=is_alone, metrics=telemetry
+    )
     telemetry.follow(ledger.last_end)
     await ledger.wait_until_heir(INHERIT_WITHIN_S)
     return store, ledger

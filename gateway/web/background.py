@@ -35,13 +35,13 @@ class _Probing(NamedTuple):
 class _Alerts:
     """The alert watcher and its ways of delivery."""
 
-    def __init__(self, parts: Services, touched: ChangedWindows) -> None:
+    def __init__(self, parts: Services, changed_windows: ChangedWindows) -> None:
         config, key_cache = parts.config, parts.key_cache
         self.settings = config.alerts
         self._webhook = Webhook(config.alerts) if config.alerts.webhook is not None else None
         self._watcher = Watcher(
             parts.accounting.ledger,
-            touched,
+            changed_windows,
             partial(_windows, key_cache),
             partial(_present, key_cache),
             key_cache.team_of,
@@ -84,10 +84,10 @@ async def _present(key_cache: KeyCache, windows: Sequence[Window], now: float) -
 
 
 class Background:
-    """Of one worker. To be closed. `touched` hears of the windows that calls change."""
+    """Of one worker. To be closed. `changed_windows` hears of the windows that calls change."""
 
-    def __init__(self, touched: ChangedWindows) -> None:
-        self._touched = touched
+    def __init__(self, changed_windows: ChangedWindows) -> None:
+        self._changed_windows = changed_windows
         self._wanted: Services | None = None
         self._probes: dict[str, _Probing] = {}
         self._alerts: _Alerts | None = None
@@ -128,7 +128,7 @@ class Background:
             if self._alerts is not None and self._alerts.settings == parts.config.alerts:
                 return
             await self._end_alerts()
-            self._alerts = _Alerts(parts, self._touched)
+            self._alerts = _Alerts(parts, self._changed_windows)
 
     async def _end_alerts(self) -> None:
         ending, self._alerts = self._alerts, None

@@ -46,7 +46,7 @@ class BodyReader:
                 pieces: Sequence[bytes | bytearray] = [body]
             else:
                 if hdrs.EXPECT in request.headers:
-                    tell_to_continue(request)
+                    send_continue(request)
                 async with asyncio.timeout(server.client_body_timeout_s):
                     pieces = await self._gather(content, context, server, is_announced=announced is not None)
         except TimeoutError:
@@ -94,7 +94,7 @@ class BodyReader:
         context: RequestContext,
         server: ServerSettings,
     ) -> None:
-        self._capacity.let_go(len(piece))
+        self._capacity.release(len(piece))
         context.held_bytes -= len(piece)
         try:
             for part in decoder.decode(piece):
@@ -137,7 +137,7 @@ def _decoder_of(request: web.BaseRequest) -> Decoder | None:
         ) from None
 
 
-def tell_to_continue(request: web.BaseRequest) -> None:
+def send_continue(request: web.BaseRequest) -> None:
     """Send `100 Continue` to a client that waits for it."""
     is_waiting = request.headers[hdrs.EXPECT].lower() == "100-continue" and request.version >= (1, 1)
     if is_waiting and request.transport is not None:

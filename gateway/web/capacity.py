@@ -35,17 +35,17 @@ class Capacity:
             raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
 
     def hold(self, size: int) -> bool:
-        """Whether there is room for so many bytes more; then `let_go` gives it back."""
+        """Whether there is room for so many bytes more; then `release` gives it back."""
         if self._bytes + size > self._max_bytes:
             return False
         self._bytes += size
         return True
 
-    def hold_anyway(self, size: int) -> None:
+    def hold_unchecked(self, size: int) -> None:
         """For an answer: it is paid for, and so not sent away. Requests are, until there is room again."""
         self._bytes += size
 
-    def let_go(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self._bytes -= size
 
     def store(self, size: int) -> bool:

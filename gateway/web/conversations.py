@@ -119,7 +119,7 @@ class Conversations:
             check_type(request)
             pieces = await self._bodies.read(request, context)
         finally:
-            self._capacity.let_go(context.held_bytes)
+            self._capacity.release(context.held_bytes)
             context.held_bytes = 0
         if sum(map(len, pieces)) > MAX_BODY_BYTES:
             raise BodyTooLarge(

@@ -146,7 +146,7 @@ class DataPlane:
         finally:
             calls.discard(task)
             telemetry.count_under_way(-1)
-            self._capacity.let_go(context.held_bytes)
+            self._capacity.release(context.held_bytes)
             if context.form is not None:
                 context.form.close()
 
@@ -155,7 +155,7 @@ class DataPlane:
         if isinstance(answer, Answer):
             size = len(answer.body)
             context.held_bytes -= size  # held until a slow client has read nearly all of it
-            return Whole(answer.status, answer.headers, answer.body, on_sent=partial(self._capacity.let_go, size))
+            return Whole(answer.status, answer.headers, answer.body, on_sent=partial(self._capacity.release, size))
         if context.stream is None:
             raise RuntimeError("a stream was finished that was never opened")
         context.stream.finish(answer.last)
@@ -419,7 +419,7 @@ class _Client(NamedTuple):
         return context.stream
 
     def hold(self, size: int) -> None:
-        self.capacity.hold_anyway(size)
+        self.capacity.hold_unchecked(size)
         self.context.held_bytes += size
 
     def reserved(self) -> None:

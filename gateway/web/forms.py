@@ -22,7 +22,7 @@ from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Unavailabl
 from gateway.formats.format import Format
 from gateway.records import Params, StoredBytes
 
-from .bodies import tell_to_continue
+from .bodies import send_continue
 from .capacity import Capacity
 from .middleware import RequestContext
 
@@ -79,7 +79,7 @@ class StoredForm:
                 os.close(self._file)
                 self._file = None
         self._capacity.remove(self._written)
-        self._capacity.let_go(self._held)
+        self._capacity.release(self._held)
         self._memory, self._written, self._held = bytearray(), 0, 0
 
     def _hold(self, size: int) -> None:
@@ -92,7 +92,7 @@ class StoredForm:
         if not self._capacity.store(len(data)):
             raise Unavailable("The gateway stores too many uploads right now. Please try again.", code="uploads_full")
         self._written += len(data)
-        self._capacity.let_go(self._held)
+        self._capacity.release(self._held)
         self._held = 0
         try:
             await asyncio.to_thread(self._write, data)
@@ -151,7 +151,7 @@ class FormReader:
         if announced is not None and announced > settings.max_bytes:
             raise _too_large(settings, f" ({announced} bytes announced)")
         if hdrs.EXPECT in request.headers and not request.content.is_eof():
-            tell_to_continue(request)
+            send_continue(request)
         stored = context.form = StoredForm(settings, self._capacity)
         parser = multipart.FormParser(boundary, settings.max_file_bytes)
         try:

@@ -261,11 +261,11 @@ class _Relay:
     async def _say(self, end: _End) -> None:
         await self._session.log.acknowledged()
         if end.error is not None:
-            await self._tell(end.error)
+            await self._send_error(end.error)
         await self._session.socket.close(code=end.upstream_code)
         await self._client.close(code=end.code)
 
-    async def _tell(self, error: GatewayError, about: str | None = None) -> None:
+    async def _send_error(self, error: GatewayError, about: str | None = None) -> None:
         try:
             await self._client.send_str(realtime.error_event(error, f"event_{new_id()}", about))
         except ConnectionError:
@@ -282,7 +282,9 @@ class _Relay:
                     if (end := await self._pass_up(message.data)) is not None:
                         return end
                 elif message.type is WSMsgType.BINARY:
-                    await self._tell(InvalidRequest("Send events as text: binary messages are not part of this API."))
+                    await self._send_error(
+                        InvalidRequest("Send events as text: binary messages are not part of this API.")
+                    )
         except ConnectionError:
             return _upstream_gone("the connection is lost")
         return _CLIENT_GONE._replace(upstream_code=_passed_code(self._client.close_code, 1000))
@@ -295,7 +297,7 @@ class _Relay:
             asked = realtime.asked_output(event, "response" if event["type"] == realtime.CREATE else "session")
             is_changed = bool(realtime.settings_of(event)) and self._session.check(event)
         except GatewayError as error:
-            await self._tell(error, about)
+            await self._send_error(error, about)
             return None
         async with self._gate:
             try:

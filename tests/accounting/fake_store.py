@@ -188,6 +188,6 @@ def open_desk(
     adopt = (lambda: Journal.adopt(place, ORIGIN)) if adopts else (lambda: None)
     journal = Journal.create(place, ORIGIN)
     return LedgerClient(
-        store, journal, made, adopt, touched=ChangedWindows(), is_alone=is_alone, metrics=metrics,
+        store, journal, made, adopt, changed_windows=ChangedWindows(), is_alone=is_alone, metrics=metrics,
         acknowledged_within_s=0.05,
     )  # fmt: skip

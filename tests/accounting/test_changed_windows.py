@@ -88,7 +88,7 @@ async def test_a_bookkeeper_notes_when_the_store_has_it(tmp_path: Path) -> None:
     store, touched = DeskStore(), ChangedWindows()
     made = settings(tmp_path)
     journal = Journal.create(Path(made.journal_dir), ORIGIN)
-    books = LedgerClient(store, journal, made, touched=touched)
+    books = LedgerClient(store, journal, made, changed_windows=touched)
     wish = draw(daily(5), parallel())
     await books.draw(wish)
     assert touched.take(9) == ([], set())  # reserved is not used
@@ -104,7 +104,7 @@ async def test_a_bookkeeper_notes_when_the_store_has_it(tmp_path: Path) -> None:
 async def test_a_bookkeeper_notes_refusals_for_good(tmp_path: Path) -> None:
     made, touched = settings(tmp_path), ChangedWindows()
     journal = Journal.create(Path(made.journal_dir), ORIGIN)
-    books = LedgerClient(SqliteStore(made), journal, made, touched=touched)
+    books = LedgerClient(SqliteStore(made), journal, made, changed_windows=touched)
     wish = draw(daily(1))
     await books.draw(wish)
     in_the_way: Any = await books.draw(draw(daily(1)))

@@ -40,7 +40,7 @@ async def _count(
     try:
         settings = Settings(url=f"embedded:{folder / 'data'}", journal_dir=str(folder), namespace="counts")
         store, journal = await open_store(settings, is_alone=is_alone), Journal.create(folder, "counts")
-        books = LedgerClient(store, journal, settings, touched=ChangedWindows(), is_alone=is_alone)
+        books = LedgerClient(store, journal, settings, changed_windows=ChangedWindows(), is_alone=is_alone)
         keys = Keys(10, windows)
         await _carry(books, keys, at_once * 2, at_once)  # warm
         counter.begin()

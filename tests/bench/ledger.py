@@ -138,7 +138,7 @@ async def _carry(ledger: Any, keys: Keys, seconds: float) -> tuple[int, float]:
 async def _measure(server: RedisServer, folder: Path, case: Case, seconds: float) -> Cost:
     settings = Settings(url=server.url, journal_dir=str(folder), namespace=f"bench-{case.keys}-{case.windows}")
     books = LedgerClient(
-        await open_store(settings), Journal.create(folder, "bench"), settings, touched=ChangedWindows()
+        await open_store(settings), Journal.create(folder, "bench"), settings, changed_windows=ChangedWindows()
     )
     callers = Keys(*case)
     settle_memory()

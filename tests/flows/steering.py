@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from gateway.keys.cache import NEWS_EVERY_S
+from gateway.keys.cache import CHANGES_EVERY_S
 
 from .client import Answer, request
 from .house import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually
@@ -96,7 +96,7 @@ def _until_all(houses: Gateway | Iterable[Gateway], secret: str, look: Callable[
     # On a busy machine one worker may have taken all of these connections: another look, when every worker has read
     # the store's list of changes once more.
     eventually(is_so, timeout_s=HEARD_S)
-    time.sleep(NEWS_EVERY_S + 0.5)
+    time.sleep(CHANGES_EVERY_S + 0.5)
     eventually(is_so, timeout_s=HEARD_S)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.records import Claim
 from gateway.store import SILENT_S, ChangeFeed, DocumentKind, SecretTaken, Store, StoreChange
-from gateway.store.key_store import NEWS_AT_ONCE
+from gateway.store.key_store import CHANGES_AT_ONCE
 from gateway.store.redis import keys as redis_keys
 from gateway.store.sqlite import keys as sqlite_keys
 
@@ -240,14 +240,14 @@ async def test_many_secrets_are_found_at_once(store: Store) -> None:
 
 async def told(store: Store, since: str) -> tuple[Sequence[tuple[DocumentKind, str]], str]:
     """What is new, of which nothing was missed; and where to go on."""
-    news = await store.news(since)
+    news = await store.changes_since(since)
     assert news.is_complete
     return list(news.changed), news.position
 
 
 async def test_changes_since_a_position_are_listed(store: Store, open_store: OpensStores) -> None:
     other = await open_store()
-    empty = await store.news(None)
+    empty = await store.changes_since(None)
     assert empty == ChangeFeed(empty.position)
     assert await told(other, empty.position) == ([], empty.position)
     await put(store, "a", "1")
@@ -257,7 +257,7 @@ async def test_changes_since_a_position_are_listed(store: Store, open_store: Ope
     changed, position = await told(store, empty.position)
     assert changed == [("key", "a"), ("team", "red")]
     assert await told(other, position) == ([], position)
-    assert await other.news(None) == ChangeFeed(position)
+    assert await other.changes_since(None) == ChangeFeed(position)
     await put(other, "a", None, before="2")
     await put(other, "key:a", "1", kind="overlay")
     changed, last = await told(store, position)
@@ -270,25 +270,27 @@ async def test_changes_since_a_position_are_listed(store: Store, open_store: Ope
 
 @pytest.mark.parametrize("position", ["9999999999", "1-1", "9999999999999-0", "", "nonsense", "-1", "٣", "9" * 30])
 async def test_an_unknown_position_is_of_a_store_that_has_lost_data(store: Store, position: str) -> None:
-    assert await store.news(position) == ChangeFeed((await store.news(None)).position, is_complete=False)
+    assert await store.changes_since(position) == ChangeFeed(
+        (await store.changes_since(None)).position, is_complete=False
+    )
     await put(store, "a", "1")
-    news = await store.news(position)
-    assert news == ChangeFeed((await store.news(None)).position, is_complete=False)
+    news = await store.changes_since(position)
+    assert news == ChangeFeed((await store.changes_since(None)).position, is_complete=False)
     assert await told(store, news.position) == ([], news.position)
 
 
 async def test_too_many_changes_are_marked_incomplete(store: Store) -> None:
-    empty = (await store.news(None)).position
+    empty = (await store.changes_since(None)).position
     await put(store, "a", "0")
-    first = (await store.news(None)).position
-    for number in range(NEWS_AT_ONCE):
+    first = (await store.changes_since(None)).position
+    for number in range(CHANGES_AT_ONCE):
         await put(store, "a", f"{number + 1}", before=f"{number}")
-    last = (await store.news(None)).position
+    last = (await store.changes_since(None)).position
     assert await told(store, first) == ([("key", "a")], last)
-    assert await store.news(empty) == ChangeFeed(last, is_complete=False)
+    assert await store.changes_since(empty) == ChangeFeed(last, is_complete=False)
     await put(store, "b", "1")
-    latest = (await store.news(None)).position
-    assert await store.news(first) == ChangeFeed(latest, is_complete=False)
+    latest = (await store.changes_since(None)).position
+    assert await store.changes_since(first) == ChangeFeed(latest, is_complete=False)
     assert await told(store, last) == ([("key", "b")], latest)
     entries = await store.audit(1000)
     assert [entry.audit for entry in entries[1:]] == [f"a: {n - 1 if n else None} -> {n}" for n in range(500, -1, -1)]
@@ -300,14 +302,14 @@ async def test_the_audit_log_is_trimmed_and_readers_that_missed_changes_notice(
     for module in (sqlite_keys, redis_keys):
         monkeypatch.setattr(module, "AUDIT_KEPT", 20)
     await put(store, "a", "0")
-    first = (await store.news(None)).position
+    first = (await store.changes_since(None)).position
     for number in range(400):
         await put(store, "a", f"{number + 1}", before=f"{number}")
     entries = await store.audit(1000)
     assert 20 <= len(entries) <= 250
     assert [entry.audit for entry in entries[:20]] == [f"a: {n - 1} -> {n}" for n in range(400, 380, -1)]
     last = entries[0].position
-    assert await store.news(first) == ChangeFeed(last, is_complete=False)
+    assert await store.changes_since(first) == ChangeFeed(last, is_complete=False)
     assert await told(store, entries[19].position) == ([("key", "a")], last)
 
 
@@ -321,7 +323,7 @@ async def test_the_audit_log_is_read_from_its_newest_entry(store: Store, open_st
         ("team", "29", "29: 1 -> 2"), ("team", "29", "29: None -> 1"), ("key", "28", "28: None -> 1"),
     ]  # fmt: skip
     assert len({entry.position for entry in entries}) == len(entries) == 31
-    assert entries[0].position == (await store.news(None)).position
+    assert entries[0].position == (await store.changes_since(None)).position
     pages, before = [], None
     while page := await store.audit(7, before):
         pages += page
@@ -338,7 +340,7 @@ async def test_what_is_no_position_is_no_place_in_the_audit_log(store: Store, po
 
 
 async def test_nothing_is_older_than_an_empty_log(store: Store) -> None:
-    empty = (await store.news(None)).position
+    empty = (await store.changes_since(None)).position
     await put(store, "a", "1")
     assert await store.audit(10, empty) == []
 

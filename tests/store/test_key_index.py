@@ -8,7 +8,7 @@ from typing import Any
 from gateway.keys.key_index import KeyGroup, KeyIndex
 from gateway.keys.registry import Registry
 from gateway.store import ChangeFeed, DocumentKind, Store
-from gateway.store.key_store import NEWS_AT_ONCE
+from gateway.store.key_store import CHANGES_AT_ONCE
 from tests.keys.conftest import settings
 
 BY = "a test"
@@ -37,9 +37,9 @@ class CountedReads:
         self.requests += 1
         return await self._store.read(kind, names)
 
-    async def news(self, since: str | None) -> ChangeFeed:
+    async def changes_since(self, since: str | None) -> ChangeFeed:
         self.requests += 1
-        return await self._store.news(since)
+        return await self._store.changes_since(since)
 
 
 def registry_of(store: Any) -> Registry:
@@ -104,8 +104,8 @@ async def test_the_others_are_read_once(store: Store) -> None:
 async def test_more_changes_than_are_returned(store: Store) -> None:
     index, registry = KeyIndex(store), registry_of(store)
     assert await index.candidates([("owner", "ann")]) == []
-    for number in range(NEWS_AT_ONCE + 5):
+    for number in range(CHANGES_AT_ONCE + 5):
         await registry.create_key({"id": f"k{number:04}", "owner": "ann"}, BY)
-    assert len(await index.candidates([("owner", "ann")])) == NEWS_AT_ONCE + 5
+    assert len(await index.candidates([("owner", "ann")])) == CHANGES_AT_ONCE + 5
     assert await index.candidates([("owner", "ann"), ("id", "z")], "k0503") == ["k0504", "z"]
     assert await index.candidates([]) == []

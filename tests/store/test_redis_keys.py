@@ -123,7 +123,7 @@ async def test_a_key_look_up_does_not_wait_for_a_blocked_server(store: RedisStor
     store._finding._limit_s = 0.3
     server.stop()
     try:
-        for attempt in (store.find_keys([digest("a")]), store.read("key", ["a"]), store.news(None)):
+        for attempt in (store.find_keys([digest("a")]), store.read("key", ["a"]), store.changes_since(None)):
             with pytest.raises(StoreUnavailable, match=r"has not answered within 0\.[38] s"):
                 await attempt
     finally:
@@ -137,7 +137,7 @@ async def test_keys_are_found_while_a_report_and_a_batch_take_their_time(store: 
     async with store._reading._lock, store._writing._lock, asyncio.timeout(PATIENCE_S):
         assert await store.find_keys([digest("a")]) == ["1"]
         assert await store.read("key", ["a"]) == ["1"]
-        assert (await store.news("0-0")).changed == (("key", "a"),)
+        assert (await store.changes_since("0-0")).changed == (("key", "a"),)
 
 
 async def test_batches_are_applied_while_keys_are_changed(store: RedisStore) -> None:
@@ -153,21 +153,21 @@ async def test_a_server_that_has_forgotten_makes_the_news_incomplete(
 ) -> None:
     log, backup = f"{{{namespace}}}:1:audit", f"{{{namespace}}}:aside"
     await put(store, "a", "1")
-    kept = (await store.news(None)).position
+    kept = (await store.changes_since(None)).position
     server.cli("COPY", log, backup)
     await put(store, "a", "2", before="1")
-    seen = (await store.news(None)).position
+    seen = (await store.changes_since(None)).position
     # As after a failover that did not have the last change.
     server.cli("COPY", backup, log, "REPLACE")
-    assert await store.news(seen) == ChangeFeed(kept, is_complete=False)
-    assert await store.news(kept) == ChangeFeed(kept)
+    assert await store.changes_since(seen) == ChangeFeed(kept, is_complete=False)
+    assert await store.changes_since(kept) == ChangeFeed(kept)
     # A failover takes longer than the millisecond that names an entry; this one may not have.
     wait_until(lambda: now_ms(server) > int(seen.partition("-")[0]), "the clock went on")
     await put(store, "b", "1")
-    assert (await store.news(kept)).changed == (("key", "b"),)
-    assert not (await store.news(seen)).is_complete
+    assert (await store.changes_since(kept)).changed == (("key", "b"),)
+    assert not (await store.changes_since(seen)).is_complete
     server.cli("DEL", *(f"{{{namespace}}}:{name}" for name in keys_of(server, namespace)))
-    assert await store.news(kept) == ChangeFeed("0-0", is_complete=False)
+    assert await store.changes_since(kept) == ChangeFeed("0-0", is_complete=False)
     assert await store.find_keys([digest("a")]) == [None]
 
 
@@ -208,7 +208,7 @@ async def test_a_server_whose_memory_is_full_changes_nothing_and_is_read(
             with pytest.raises(StoreUnavailable, match="its memory is full"):
                 await put(store, "a", after, before="1", secrets_removed=(digest("a"),))
         assert await store.find_keys([digest("a")]) == ["1"]
-        assert (await store.news("0-0")).changed == (("key", "a"),)
+        assert (await store.changes_since("0-0")).changed == (("key", "a"),)
     finally:
         server.cli("CONFIG", "SET", "maxmemory", "0")
     assert keys_of(server, namespace) == before
@@ -235,14 +235,14 @@ async def test_the_documented_rights_are_enough_for_keys(server: RedisServer, op
     worker = Worker(store)
     claims = [tokens(100, 40), slow(60, 40)]
     await worker.settle(await worker.granted(*claims), 30)
-    since = (await store.news(None)).position
+    since = (await store.changes_since(None)).position
     await put(store, "a", "1", secrets_added=(digest("a"),))
     windows = tuple(claim.window for claim in claims)
     await put(store, "a", "2", before="1", secrets_added=(digest("b"),), secrets_removed=(digest("a"),), resets=windows)
     assert await store.find_keys([digest("a"), digest("b")]) == [None, "2"]
     assert await store.read("key", ["a"]) == ["2"]
     assert await store.page("key") == [("a", "2")]
-    assert (await store.news(since)).changed == (("key", "a"),)
+    assert (await store.changes_since(since)).changed == (("key", "a"),)
     assert len(await store.audit(10)) == 2
     await put(store, "a", None, before="2", secrets_removed=(digest("b"),))
     assert await store.page("key", "A") == []

@@ -66,14 +66,14 @@ async def count_up(store: SqliteStore, times: int) -> None:
 
 
 async def test_of_what_processes_change_at_once_nothing_is_lost(store: SqliteStore, folder: Path) -> None:
-    since = (await store.news(None)).position
+    since = (await store.changes_since(None)).position
     children = [another_process(folder, 40) for _ in range(2)]
     await count_up(store, 40)
     for child in children:
         assert await asyncio.to_thread(child.wait, PATIENCE_S) == 0
     assert await store.read("team", ["counter"]) == ["120"]
     assert [entry.audit for entry in await store.audit(2)] == ["counter: 119 -> 120", "counter: 118 -> 119"]
-    assert await store.news(since) == ChangeFeed("120", (("team", "counter"),))
+    assert await store.changes_since(since) == ChangeFeed("120", (("team", "counter"),))
 
 
 async def test_a_file_of_an_older_gateway_learns_to_keep_keys(folder: Path, clock: Clock) -> None:
@@ -87,7 +87,7 @@ async def test_a_file_of_an_older_gateway_learns_to_keep_keys(folder: Path, cloc
     assert await stores[0].page("key") == []
     assert await put(stores[0], "a", "1", secrets_added=(digest("a"),), resets=(tokens().window,))
     assert await stores[1].find_keys([digest("a")]) == ["1"]
-    assert (await stores[2].news("0")).changed == (("key", "a"),)
+    assert (await stores[2].changes_since("0")).changed == (("key", "a"),)
     await older.granted(tokens(100, 100))
     assert await levels(stores[1], clock, tokens()) == [(0, 100)]
     for store in (*stores, older.store):
@@ -102,11 +102,11 @@ async def test_a_file_that_was_put_back_makes_the_news_incomplete(folder: Path, 
     shutil.copy(path, f"{path}.kept")
     store = SqliteStore(settings_of(folder), clock)
     await put(store, "a", "2", before="1")
-    seen = (await store.news("1")).position
+    seen = (await store.changes_since("1")).position
     await store.close()
     shutil.copy(f"{path}.kept", path)
     store = SqliteStore(settings_of(folder), clock)
-    assert await store.news(seen) == ChangeFeed("1", is_complete=False)
+    assert await store.changes_since(seen) == ChangeFeed("1", is_complete=False)
     assert await store.read("key", ["a"]) == ["1"]
     await store.close()
 
@@ -118,7 +118,7 @@ async def test_keys_are_found_while_a_report_and_a_batch_take_their_time(store: 
     async with asyncio.timeout(PATIENCE_S):
         assert await store.find_keys([digest("a")]) == ["1"]
         assert await store.read("key", ["a"]) == ["1"]
-        assert (await store.news("0")).changed == (("key", "a"),)
+        assert (await store.changes_since("0")).changed == (("key", "a"),)
     assert not any(each.done() for each in busy)
     end.set()
 
@@ -129,7 +129,7 @@ async def test_a_locked_file_is_read_and_not_changed(store: SqliteStore, folder:
         with pytest.raises(StoreUnavailable, match="another program keeps it locked"):
             await put(store, "a", "2", before="1")
         assert await store.find_keys([digest("a")]) == ["1"]
-        assert await store.news("1") == ChangeFeed("1")
+        assert await store.changes_since("1") == ChangeFeed("1")
     assert await put(store, "a", "2", before="1")
 
 
@@ -154,7 +154,7 @@ async def test_a_change_that_finds_the_disk_full_is_taken_back(store: SqliteStor
 async def test_a_closed_store_is_away(folder: Path, clock: Clock) -> None:
     store = SqliteStore(settings_of(folder), clock)
     await store.close()
-    for attempt in (store.find_keys([digest("a")]), store.news(None), put(store, "a", "1")):
+    for attempt in (store.find_keys([digest("a")]), store.changes_since(None), put(store, "a", "1")):
         with pytest.raises(StoreUnavailable, match="closed"):
             await attempt
 
@@ -179,9 +179,9 @@ async def test_100_000_keys_cost_no_more_than_ten(store: SqliteStore, folder: Pa
         assert await store.read("key", ["key-7", "nobody"]) == ["text", None]
         assert len(await store.page("key", "key-5", 10)) == 10
         assert len(await store.audit(10, "50000")) == len(await store.audit(10)) == 10
-        news = await store.news(None)
-        assert await store.news(news.position) == news
-        assert not (await store.news("1000")).is_complete
+        news = await store.changes_since(None)
+        assert await store.changes_since(news.position) == news
+        assert not (await store.changes_since("1000")).is_complete
         windows = tokens().window, tokens(starts="").window._replace(period_us=1)
         await put(
             store, "key-7", "2", before="text", secrets_added=("new",), secrets_removed=(f"{7:064}",), resets=windows

@@ -17,7 +17,7 @@ def test_what_is_held_stays_counted_when_the_limits_change() -> None:
     )
     assert capacity.max_calls == 2
     assert not capacity.hold(1)
-    capacity.let_go(200)
+    capacity.release(200)
     assert capacity.hold(100)
     capacity.resize(ServerSettings(max_buffered_bytes=2000, max_request_bytes=100, workers=2), UploadSettings())
     assert capacity.hold(700)

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.chunked import portions
 from gateway.store.key_store import (
     AUDIT_KEPT,
-    NEWS_AT_ONCE,
+    CHANGES_AT_ONCE,
     READ_AT_ONCE,
     ChangeFeed,
     DocumentKind,
@@ -62,13 +62,13 @@ async def page(link: RedisConnection, base: str, kind: DocumentKind, after: str,
     return rows
 
 
-async def news(link: RedisConnection, base: str, since: str | None) -> ChangeFeed:
-    """As `KeyStore.news`."""
+async def changes_since(link: RedisConnection, base: str, since: str | None) -> ChangeFeed:
+    """As `KeyStore.changes_since`."""
     start = since if since is not None and _POSITION.fullmatch(since) else None
     # The last entry is read after the others: a worker that has to read all again must not miss one between.
     commands = [("XREVRANGE", f"{base}audit", "+", "-", "COUNT", 1)]
     if start is not None:
-        commands.insert(0, ("XRANGE", f"{base}audit", start, "+", "COUNT", NEWS_AT_ONCE + 2))
+        commands.insert(0, ("XRANGE", f"{base}audit", start, "+", "COUNT", CHANGES_AT_ONCE + 2))
     *replies, newest = await link.ask(*commands)
     last = newest[0][0] if newest else EMPTY
     if start is None:
@@ -77,7 +77,7 @@ async def news(link: RedisConnection, base: str, since: str | None) -> ChangeFee
     # From a log that was empty nothing has been dropped, as long as it has not more than one list of changes.
     is_known = start == EMPTY or (rows and rows[0][0] == start)
     changed = rows if start == EMPTY else rows[1:]
-    if not is_known or len(changed) > NEWS_AT_ONCE:
+    if not is_known or len(changed) > CHANGES_AT_ONCE:
         return ChangeFeed(last, is_complete=False)
     changes = [_audit_entry(*row) for row in changed]
     return ChangeFeed(rows[-1][0] if rows else EMPTY, tuple(dict.fromkeys((each.kind, each.name) for each in changes)))

@@ -359,8 +359,8 @@ class RedisStore:
     async def last_change(self, journal: str) -> int:
         return await redis_keys.last_change(self._finding, self._base, journal)
 
-    async def news(self, since: str | None) -> ChangeFeed:
-        return await redis_keys.news(self._finding, self._base, since)
+    async def changes_since(self, since: str | None) -> ChangeFeed:
+        return await redis_keys.changes_since(self._finding, self._base, since)
 
     async def audit(self, limit: int, before: str | None = None) -> list[StoredAudit]:
         return await redis_keys.audit(self._reading, self._base, limit, before)

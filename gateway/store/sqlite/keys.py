@@ -15,7 +15,7 @@ from gateway.records import Bond, Window
 from gateway.store import Deferred
 from gateway.store.key_store import (
     AUDIT_KEPT,
-    NEWS_AT_ONCE,
+    CHANGES_AT_ONCE,
     READ_AT_ONCE,
     ChangeFeed,
     DocumentKind,
@@ -64,18 +64,18 @@ class KeyReader:
             "SELECT name, text FROM documents WHERE kind = ? AND name > ? ORDER BY name LIMIT ?", (kind, after, limit)
         ).fetchall()
 
-    def news(self, since: str | None) -> ChangeFeed:
+    def changes_since(self, since: str | None) -> ChangeFeed:
         """As promised. `0` is the position of an empty log."""
         if since is None or not _POSITION.fullmatch(since):
             (last,) = self._db.execute(_LAST).fetchone()
             return ChangeFeed(str(last), is_complete=since is None)
         start = int(since)
         rows = self._db.execute(
-            "SELECT seq, kind, name FROM audit WHERE seq >= ? ORDER BY seq LIMIT ?", (start, NEWS_AT_ONCE + 2)
+            "SELECT seq, kind, name FROM audit WHERE seq >= ? ORDER BY seq LIMIT ?", (start, CHANGES_AT_ONCE + 2)
         ).fetchall()
         is_known = rows[0][0] == (start or 1) if rows else not start
         changed = rows[1:] if start else rows
-        if not is_known or len(changed) > NEWS_AT_ONCE:
+        if not is_known or len(changed) > CHANGES_AT_ONCE:
             (last,) = self._db.execute(_LAST).fetchone()
             return ChangeFeed(str(last), is_complete=False)
         return ChangeFeed(
@@ -133,7 +133,7 @@ def apply_change(db: sqlite3.Connection, change: StoreChange, now_us: int) -> bo
     for window in change.resets:
         _reset(db, window, now_us)
     if change.audit:
-        _tell(db, change)
+        _add_to_audit_log(db, change)
     return True
 
 
@@ -144,7 +144,7 @@ def _reset(db: sqlite3.Connection, window: Window, now_us: int) -> None:
         db.execute("UPDATE windows SET used = 0, at_us = ? WHERE id = ?", (now_us, window.id))
 
 
-def _tell(db: sqlite3.Connection, change: StoreChange) -> None:
+def _add_to_audit_log(db: sqlite3.Connection, change: StoreChange) -> None:
     insert(db, "audit", AUDIT, [(change.kind, change.name, change.audit)])
     (seq,) = db.execute(_LAST).fetchone()
     if seq % TRIM_EVERY == 0:

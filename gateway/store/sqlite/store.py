@@ -349,8 +349,8 @@ class SqliteStore:
         """Every change: each is on the disk before it is acknowledged, so that this store loses none."""
         return sys.maxsize
 
-    async def news(self, since: str | None) -> ChangeFeed:
-        return await self._run(self._finding, lambda: self._key_reader.news(since))
+    async def changes_since(self, since: str | None) -> ChangeFeed:
+        return await self._run(self._finding, lambda: self._key_reader.changes_since(since))
 
     async def audit(self, limit: int, before: str | None = None) -> list[StoredAudit]:
         return await self._run(self._finding, lambda: self._key_reader.audit(limit, before))

@@ -33,7 +33,7 @@ from gateway.quota.notation import read_since
 from gateway.reports.usage import format_json
 from gateway.store import ReportScope, StoreUnavailable
 from gateway.store.call_filter import read_status, read_tag
-from gateway.web.bodies import tell_to_continue
+from gateway.web.bodies import send_continue
 from gateway.web.endpoints import check_type, continue_later
 from gateway.web.http_guard.token_auth import TokenAuth
 from gateway.web.middleware import CONTEXT, Handler
@@ -215,7 +215,7 @@ async def _read_raw(request: web.Request) -> bytes:
     if (request.content_length or 0) > request_bodies.MAX_BYTES:
         raise _too_large(f" ({request.content_length} bytes announced)")
     if hdrs.EXPECT in request.headers and not content.is_eof():
-        tell_to_continue(request)
+        send_continue(request)
     within_s = parts_of(request).config.server.client_body_timeout_s
     raw = bytearray()
     try:

@@ -135,14 +135,14 @@ class ClientConnection(web.RequestHandler):
         for place, (message, payload) in enumerate(messages):
             if not isinstance(message, RawRequestMessage):
                 self._is_broken = True
-                self._tell_reader(place)
+                self._fail_reader(place)
                 self._linger_behind(place)
                 return
-            trouble = find_fault(message)
-            if trouble is None and is_long and size_of(message) > MAX_HEAD_BYTES:
-                trouble = f"its head is longer than {MAX_HEAD_BYTES} bytes"
-            if trouble is not None:
-                self._break(trouble, place)
+            fault = find_fault(message)
+            if fault is None and is_long and size_of(message) > MAX_HEAD_BYTES:
+                fault = f"its head is longer than {MAX_HEAD_BYTES} bytes"
+            if fault is not None:
+                self._break(fault, place)
                 return
             if message.chunked:
                 messages[place] = (message._replace(should_close=True), payload)
@@ -172,14 +172,14 @@ class ClientConnection(web.RequestHandler):
         messages = self._messages
         messages[place] = (messages[place][0], StreamReader(self, 2**16, loop=self._loop))
 
-    def _tell_reader(self, place: int, *, is_late: bool = False) -> None:
+    def _fail_reader(self, place: int, *, is_late: bool = False) -> None:
         """If a body is unreadable, its reader gets the error without waiting for the rest."""
         request = self._current_request
         if request is not None and request.method == ERROR.method:
             return  # the fault is reported to the reader, or there was none
         if request is None and not place and not is_late:
             # A request is out of the queue for one turn of the loop before it is the current one.
-            self._loop.call_soon(partial(self._tell_reader, 0, is_late=True))
+            self._loop.call_soon(partial(self._fail_reader, 0, is_late=True))
             return
         payload = self._messages[place - 1][1] if place else request.content if request is not None else None
         if payload is not None and not payload.is_eof() and payload.exception() is None:

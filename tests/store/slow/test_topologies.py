@@ -131,7 +131,7 @@ async def test_a_user_of_few_rights_over_tls_draws_and_settles(empty_tls_server:
         assert await insist(store.find_keys, [SECRET, "f" * 64]) == [None, "2"]
         assert await insist(store.page, "key") == [("a", "2")]
         assert [told.audit for told in await insist(store.audit, 10)] == ["rotated", "made"]
-        assert (await insist(store.news, "0-0")).changed == (("key", "a"),)
+        assert (await insist(store.changes_since, "0-0")).changed == (("key", "a"),)
         assert await stands(store, claim) == (0, 1)
 
 
@@ -246,9 +246,9 @@ async def test_a_cluster_keeps_all_sums_through_the_loss_of_a_master(tmp_path: P
             await worker.settle(wish)
             assert await stands(neighbour, claim) == (1, 2)
             await insist(changed, store, StoreChange("key", "a", None, "1", "made", (SECRET,)))
-            since = (await insist(neighbour.news, None)).position
+            since = (await insist(neighbour.changes_since, None)).position
             await insist(changed, neighbour, StoreChange("key", "a", "1", "2", "updated"))
-            assert (await insist(store.news, since)).changed == (("key", "a"),)
+            assert (await insist(store.changes_since, since)).changed == (("key", "a"),)
             assert await insist(store.find_keys, [SECRET]) == ["2"]
             owner = group.node_of("{gateway}")
             wait_until_replicated(owner, 1)
@@ -260,7 +260,7 @@ async def test_a_cluster_keeps_all_sums_through_the_loss_of_a_master(tmp_path: P
             assert await stands(store, claim) == await stands(neighbour, claim) == (1, 2)
             await insist(changed, store, StoreChange("key", "a", "2", "3", "updated", resets=(claim.window,)))
             assert await insist(neighbour.find_keys, [SECRET]) == ["3"]
-            assert (await insist(neighbour.news, since)).changed == (("key", "a"),)
+            assert (await insist(neighbour.changes_since, since)).changed == (("key", "a"),)
             assert await stands(neighbour, claim) == (0, 2)
             await worker.granted(claim)
             await worker.refused(claim)
