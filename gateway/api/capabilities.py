@@ -126,8 +126,10 @@ def fitting(
         capabilities = upstreams[route.upstream].capabilities
         if not serves(endpoint, capabilities):
             continue
-        refusal: GatewayError | None = None
-        if endpoint == "completions":
+        refusal: GatewayError | None = _dropped(params.document.members, capabilities)
+        if refusal is not None:
+            """The upstream would serve another call than this one."""
+        elif endpoint == "completions":
             refusal = _refusal(params.document.members, capabilities)
         elif is_translated(endpoint, capabilities):
             refusal = cannot_translate(endpoint, params, capabilities)
@@ -143,6 +145,8 @@ def fitting(
 def may_rewrite(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> bool:
     """Whether a route of this model may need more of a call's values than to pass them on."""
     able = [upstreams[route.upstream].capabilities for route in model.routes]
+    if any(each.drops for each in able):
+        return True
     if endpoint == "message_batches":
         return any(route.model is not None for route in model.routes)
     if endpoint == "completions":
@@ -201,7 +205,7 @@ def wrong_endpoint(endpoint: Endpoint, others: Iterable[Endpoint]) -> NotFound:
     return NotFound(_CHAT_ONLY if is_chat_only else _WRONG_ENDPOINT.get(endpoint, _NOT_SERVED), param="model")
 
 
-# ---------------------------------------------------------------------------------------------- needs of a completion
+# ------------------------------------------------------------------------------------------------- needs of a call
 
 
 def _value(param: str, what: str) -> InvalidRequest:
@@ -214,6 +218,22 @@ def _parameter(param: str) -> InvalidRequest:
     return InvalidRequest(
         f"Unsupported parameter: '{param}' is not supported with this model.", param=param, code="unsupported_parameter"
     )
+
+
+def _dropped(members: Mapping[str, Any], capabilities: Capabilities) -> InvalidRequest | None:
+    """The first parameter of a call that this upstream drops; null asks for nothing."""
+    for path in capabilities.drops:
+        if _has(members, path.split(".")):
+            return _parameter(path)
+    return None
+
+
+def _has(value: Any, path: Sequence[str]) -> bool:
+    if isinstance(value, list):
+        return any(_has(each, path) for each in value)
+    if not path:
+        return value is not None
+    return isinstance(value, Mapping) and _has(value.get(path[0]), path[1:])
 
 
 def _is_of_tokens(prompt: Any) -> bool:

@@ -692,6 +692,8 @@ class Capabilities(Section):
     """Whether one completions call may have several prompts; false: it gets one call for each."""
     token_prompts: bool = True
     """Whether the prompt of completions may be tokens."""
+    drops: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$")], ...] = ()
+    """Parameters that it drops without an error, as clients name them; a dot leads into objects and lists."""
 
     @model_validator(mode="after")
     def _target_to_go_by(self) -> Self:
@@ -707,7 +709,7 @@ class Capabilities(Section):
         """Whether it accepts everything that OpenAI's completions, chat and embeddings accept."""
         able = (self.completions, self.chat, self.embeddings, self.logprobs, self.best_of, self.echo, self.suffix,
                 self.prompt_arrays, self.token_prompts)  # fmt: skip
-        return all(each is True for each in able)
+        return all(each is True for each in able) and not self.drops
 
 
 # Names that would change how the message is framed, and that the gateway writes itself.

@@ -14,6 +14,7 @@ from .client import Answer
 from .house import Gateway, key, secret, settings
 
 RESELLER = {"logprobs": False, "best_of": False, "echo": False, "suffix": False, "token_prompts": False}
+DROPPED = ["service_tier", "tools.function.strict", "response_format.json_schema.strict"]
 CANNOT: list[tuple[dict[str, Any], str, str]] = [
     ({"logprobs": 5}, "logprobs", "unsupported_parameter"),
     ({"best_of": 3}, "best_of", "unsupported_value"),
@@ -38,11 +39,14 @@ def house(gateways: StartsGateways, theatre: Stage, other: Scripted) -> Gateway:
         "chat": {"completions": False},
         "text": {"chat": False},
         "bridge": {"completions": "via_chat"},
+        "dropper": {"drops": DROPPED, "messages": True},
     }
     ups = {name: {"base_url": theatre.url, "capabilities": each} for name, each in able.items()}
     ups["whole"] = {"base_url": other.url}
     both = [{"upstream": "reseller", "priority": 1}, {"upstream": "whole", "priority": 2}]
     models = {name: {"routes": [{"upstream": name}], "max_output_tokens": 9} for name in able}
+    models["dropper"]["endpoints"] = ["completions", "chat", "responses", "messages"]
+    models["either"] = {"routes": [{"upstream": "dropper", "priority": 1}, {"upstream": "whole", "priority": 2}]}
     models["both"] = {"routes": both, "max_output_tokens": 9}
     models["old"] = {"endpoints": ["completions"], "routes": [{"upstream": "reseller"}]}
     keys = [key("alice", quotas=[{"requests": 1000, "per": "day"}]), key("bob", models=["bridge"])]
@@ -89,6 +93,56 @@ def test_sent_to_a_route_that_can(
     assert upstream.hits == 0
     upstream.play(ok_json())
     assert ask(house, "both").headers["x-gateway-upstream"] == "reseller"
+
+
+HI = [{"role": "user", "content": "Hi"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+STRICT_TOOL = {"type": "function", "function": {**TOOL["function"], "strict": True}}  # type: ignore[dict-item]
+SCHEMA = {"name": "s", "schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("chat/completions", {"messages": HI, "service_tier": "flex"}, "service_tier"),
+        ("completions", {"prompt": "Hi", "service_tier": "flex"}, "service_tier"),
+        ("responses", {"input": "Hi", "service_tier": "flex"}, "service_tier"),
+        ("messages", {"messages": HI, "max_tokens": 5, "service_tier": "standard_only"}, "service_tier"),
+        ("chat/completions", {"messages": HI, "tools": [TOOL, STRICT_TOOL]}, "tools.function.strict"),
+        (
+            "chat/completions",
+            {"messages": HI, "response_format": {"type": "json_schema", "json_schema": {**SCHEMA, "strict": True}}},
+            "response_format.json_schema.strict",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x" * 400_000}], "tools": [STRICT_TOOL]},
+            "tools.function.strict",
+        ),
+    ],
+)
+def test_what_an_upstream_drops_is_refused_by_name_or_takes_another_route(
+    house: Gateway, upstream: Stage, other: Scripted, path: str, body: dict[str, Any], param: str
+) -> None:
+    before = requests_used(house)
+    refused = house.post(f"/v1/{path}", {"model": "dropper", **body})
+    assert refused.status == 400
+    if path == "messages":
+        assert param in refused.json["error"]["message"]
+    else:
+        assert refused.told == (400, "invalid_request_error", param, "unsupported_parameter")
+    assert (requests_used(house), upstream.hits) == (before, 0)
+    if path == "chat/completions":
+        hits = other.hits
+        assert house.post(f"/v1/{path}", {"model": "either", **body}).status == 200
+        assert (other.hits, upstream.hits) == (hits + 1, 0)
+
+
+def test_what_asks_for_nothing_that_is_dropped_is_served(house: Gateway, upstream: Stage) -> None:
+    for more in ({}, {"service_tier": None}, {"tools": [TOOL]}, {"metadata": {"service_tier": "x"}}):
+        upstream.play(ok_json())
+        assert house.post("/v1/chat/completions", {"model": "dropper", "messages": HI, **more}).status == 200
+        assert upstream.hits == 1
 
 
 def test_an_endpoint_that_no_upstream_has(house: Gateway, upstream: Stage) -> None:
