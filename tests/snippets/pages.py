@@ -1,4 +1,4 @@
-"""The examples in the README and on the pages of docs."""
+"""The examples in the README, on the pages of docs, and in the papers beside deploy/ and examples/."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
+
+PAPERS = ("README.md", "CONTRIBUTING.md", "deploy/README.md", "examples/README.md")
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]+)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -37,7 +39,7 @@ class Snippet(NamedTuple):
 def snippets(*languages: str) -> list[Snippet]:
     """Every block in one of these languages, in the order of the pages."""
     found = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for path in [*(ROOT / name for name in PAPERS), *sorted((ROOT / "docs").rglob("*.md"))]:
         whole = path.read_text()
         for block in _FENCE.finditer(whole):
             if block["language"] in languages:

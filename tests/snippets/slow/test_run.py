@@ -34,6 +34,11 @@ NOT_RUN = {
     "gateway init": "asks; tests/commands/slow/test_init_command.py answers",
     "gateway serve": "is how the gateway of each page starts",
     "docker": "needs a container engine; tests/deploy/slow/test_compose.py and test_image.py read the files",
+    "OPENAI_API_KEY=sk-... deploy/compose/start": "the same",
+    "helm": "installs into a cluster; tests/deploy/slow/test_helm.py renders and lints the chart",
+    "python3 -m venv /opt/gateway": "installs for the whole machine; tests/slow/test_package.py installs the wheel",
+    "useradd": "adds a user to the machine",
+    "install": "needs that user; tests/deploy/slow/test_node.py checks the unit and its configuration",
     "kubectl": "needs a cluster; tests/deploy/slow/test_kubernetes.py reads the manifests",
     "journalctl": "needs systemd",
     "pipx": "downloads the dependencies; tests/slow/test_package.py runs the command of the installed wheel",
@@ -125,6 +130,8 @@ class Place:
         """A command or program with the addresses and paths of this place."""
         for pattern, place in (
             (r"/etc/gateway/gateway\.yaml|(?<![\w/.])(my-)?gateway\.yaml|\bFILE\b", str(self.house.file)),
+            (r"(?<!/)deploy/make-secrets", str(ROOT / "deploy" / "make-secrets")),
+            (r"(?<!/)examples/", f"{ROOT / 'examples'}/"),
             (r"/etc/gateway/secrets|deploy/compose/secrets", str(self.folder / "secrets")),
             (r"/var/lib/gateway", str(self.folder)),
             (r"/backups", str(self.folder / "backups")),
@@ -166,6 +173,8 @@ class Place:
             "METRICS_TOKEN": "viewer-token-of-this-place",
             "NEW_KEY": "sk-of-the-upstream",
             "GATEWAY_TOKEN": ADMIN_TOKEN,
+            "GATEWAY_ADMIN_TOKEN": ADMIN_TOKEN,
+            "TEAM_KEY": secret("team"),
         }
 
 
