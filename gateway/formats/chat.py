@@ -12,7 +12,7 @@ from gateway.config import Capabilities, Route
 from gateway.records import Call, Document, Params
 
 from . import openai, reported_usage
-from .format import Format, ScanInput
+from .format import Format
 from .stream_scan import StreamScan, as_event
 
 
@@ -34,10 +34,6 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
     return changes
 
 
-def _scan(asked: ScanInput) -> StreamScan:
-    return StreamScan.of(asked, is_chat=True)
-
-
 CHAT = Format(
     name="chat",
     path="/v1/chat/completions",
@@ -46,7 +42,7 @@ CHAT = Format(
     read=partial(validate.read, validate.Rules(Chat, _read)),
     facts=openai.facts,
     usage=reported_usage.reported,
-    scan=_scan,
+    scan=partial(StreamScan.of, is_chat=True),
     as_events=lambda answer, shows_usage: as_event(answer, shows_usage=shows_usage),
     changes=_changes,
     limit_fields=openai.LIMIT_FIELDS,

@@ -13,7 +13,7 @@ from gateway.errors import InvalidRequest
 from gateway.records import Call, Document, Params
 
 from . import openai, reported_usage
-from .format import Format, ScanInput
+from .format import Format
 from .stream_scan import StreamScan, as_event
 
 MAX_CHOICES = 2048
@@ -57,10 +57,6 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
     return changes
 
 
-def _scan(asked: ScanInput) -> StreamScan:
-    return StreamScan.of(asked, is_chat=False)
-
-
 COMPLETIONS = Format(
     name="completions",
     path="/v1/completions",
@@ -69,7 +65,7 @@ COMPLETIONS = Format(
     read=partial(validate.read, validate.Rules(Completion, _read)),
     facts=openai.facts,
     usage=reported_usage.reported,
-    scan=_scan,
+    scan=partial(StreamScan.of, is_chat=False),
     as_events=lambda answer, shows_usage: as_event(answer, shows_usage=shows_usage),
     changes=_changes,
     limit_fields=openai.LIMIT_FIELDS,

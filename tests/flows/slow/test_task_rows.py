@@ -1,13 +1,27 @@
-"""Each ready row of config/tasks.yaml through a whole gateway: submission, reads, end, failure and refusal."""
+"""Each ready row of config/tasks.yaml through a whole gateway: submission, price, reads, end, failure and refusal."""
 
 from __future__ import annotations
 
-import pytest
+from collections import Counter
+from typing import Any
 
+import pytest
+import yaml
+
+from gateway.config import build
+from gateway.config.operations import at_pointer, holds, read_options
 from tests.conftest import StartsGateways
 from tests.flows import task_rows as scene
 from tests.flows.house import UPSTREAM_KEY, Gateway, check
-from tests.flows.task_rows import POLLED, SUBMISSIONS
+from tests.flows.task_rows import POLLED, PRICE, ROWS, SUBMISSIONS
+
+READY = build(
+    {
+        "upstreams": {"tasks": {"base_url": "http://127.0.0.1:1"}},
+        "passthrough": yaml.safe_load(ROWS.read_text())["passthrough"],
+    }
+).passthrough
+"""The ready rows with their own prices."""
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +51,105 @@ def test_a_task_is_submitted_read_and_paid(house: Gateway, simulated_port: int, 
     assert record["cost_usd"] > 0
     assert scene.spent(house) == (pytest.approx(before + record["cost_usd"]), 0)
     assert scene.ledger(simulated_port)["totals"]["tasks"] == told_before + 1
+
+
+FRAME = {"image": {"bytesBase64Encoded": "AAAA", "mimeType": "image/png"}}
+KLING = "/kling/v1/videos/"
+LUMA = "/luma/dream-machine/v1/generations"
+REPLICATE = "/replicate/v1/models/black-forest-labs/{}/predictions"
+
+ACTIONS: list[tuple[str, dict[str, Any], str, dict[str, int], float]] = [
+    # Midjourney and Suno have no prices of their own: that behind each row counts.
+    *[
+        (f"{mode}/mj/submit/{action}", {"prompt": "cat"}, f"{row}/{action}", {"tasks": 1}, PRICE)
+        for mode, row in (("", "midjourney"), ("/mj-relax", "midjourney-modes"))
+        for action in ("imagine", "blend", "describe", "shorten", "modal", "action", "change", "simple-change")
+    ],
+    ("/mj/insight-face/swap", {"sourceBase64": "AAAA", "targetBase64": "AAAA"}, "midjourney/swap", {"tasks": 1}, PRICE),
+    ("/mj/submit/video", {"prompt": "cat", "motion": "low"}, "midjourney/video", {"tasks": 1}, PRICE),
+    ("/suno/submit/music", {"prompt": "la", "mv": "chirp-v4"}, "suno/music", {"tasks": 1}, PRICE),
+    ("/suno/submit/lyrics", {"prompt": "la"}, "suno/lyrics", {"tasks": 1}, PRICE),
+    (f"{KLING}text2video", {"prompt": "cat"}, "kling/kling-v1", {"tasks": 1}, 0.14),
+    (f"{KLING}text2video", {"mode": "std", "duration": 10}, "kling/kling-v1", {"tasks": 1}, 0.28),
+    (f"{KLING}image2video", {"mode": "pro", "image": "AAAA"}, "kling/kling-v1", {"tasks": 1}, 0.49),
+    (f"{KLING}image2video", {"mode": "pro", "duration": "10"}, "kling/kling-v1", {"tasks": 1}, 0.98),
+    (f"{KLING}text2video", {"model_name": "kling-v2-master"}, "kling/kling-v2-master", {"tasks": 1}, PRICE),
+    ("/kling/v1/images/generations", {"prompt": "cat"}, "kling/kling-v1", {"images": 1}, 0.028),
+    ("/kling/v1/images/generations", {"model_name": "kling-v1-5", "n": 4}, "kling/kling-v1-5", {"images": 4}, 0.112),
+    ("/kling/v1/images/kolors-virtual-try-on", {"model_name": "kolors-virtual-try-on-v1-5"},
+     "kling/kolors-virtual-try-on-v1-5", {"tasks": 1}, 0.07),
+    ("/runwayml/v1/image_to_video", {"model": "gen4_turbo", "duration": 10}, "runway/gen4_turbo", {"seconds": 10}, 0.5),
+    ("/runwayml/v1/image_to_video", {"model": "gen3a_turbo"}, "runway/gen3a_turbo", {"seconds": 10}, 0.5),
+    ("/runwayml/v1/text_to_image", {"model": "gen4_image"}, "runway/gen4_image", {"tasks": 1}, PRICE),
+    (LUMA, {"model": "ray-2"}, "luma/ray-2", {"tasks": 1}, PRICE),
+    (f"{LUMA}/image", {"model": "photon-1"}, "luma/photon-1", {"tasks": 1}, PRICE),
+    (f"{LUMA}/video", {"model": "ray-flash-2"}, "luma/ray-flash-2", {"tasks": 1}, PRICE),
+    ("/pika/generate/2.2/t2v", {"promptText": "cat"}, "pika/2.2", {"tasks": 1}, PRICE),
+    ("/veo/v1beta/models/veo-3.0-generate-001:predictLongRunning", {"instances": [{"prompt": "cat"}]},
+     "veo/veo-3.0-generate-001", {"seconds": 8}, 3.2),
+    ("/veo/v1beta/models/veo-3.0-fast-generate-001:predictLongRunning",
+     {"instances": [{"prompt": "cat", **FRAME, "lastFrame": FRAME["image"]}], "parameters": {"durationSeconds": 4}},
+     "veo/veo-3.0-fast-generate-001", {"seconds": 4}, 0.6),
+    ("/minimax/v1/video_generation", {"model": "MiniMax-Hailuo-02", "first_frame_image": "data:"},
+     "hailuo/MiniMax-Hailuo-02", {"tasks": 1}, 0.28),
+    ("/minimax/v1/video_generation", {"model": "MiniMax-Hailuo-02", "duration": 10}, "hailuo/MiniMax-Hailuo-02",
+     {"tasks": 1}, 0.56),
+    ("/minimax/v1/video_generation", {"model": "MiniMax-Hailuo-02", "resolution": "1080P"}, "hailuo/MiniMax-Hailuo-02",
+     {"tasks": 1}, 0.49),
+    ("/bfl/v1/flux-kontext-pro", {"prompt": "cat"}, "flux/flux-kontext-pro", {"tasks": 1}, 0.04),
+    ("/bfl/v1/flux-kontext-max", {"prompt": "cat"}, "flux/flux-kontext-max", {"tasks": 1}, 0.08),
+    ("/bfl/v1/flux-pro-1.1-ultra", {"prompt": "cat"}, "flux/flux-pro-1.1-ultra", {"tasks": 1}, 0.06),
+    (REPLICATE.format("flux-1.1-pro"), {"input": {}}, "replicate/flux-1.1-pro", {"tasks": 1}, 0.04),
+    (REPLICATE.format("flux-kontext-max"), {"input": {}}, "replicate/flux-kontext-max", {"tasks": 1}, 0.08),
+    (REPLICATE.format("flux-pro"), {"input": {}}, "replicate/flux-pro", {"tasks": 1}, 0.055),
+    *[
+        (f"/ideogram/v1/ideogram-v3/{action}", {"num_images": 2} | speed, f"ideogram/{action}", {"images": 2}, usd)
+        for action in ("generate", "edit", "remix", "reframe")
+        for speed, usd in (({}, 0.12), ({"rendering_speed": "TURBO"}, 0.06), ({"rendering_speed": "QUALITY"}, 0.18))
+    ],
+    ("/ideogram/upscale", {}, "ideogram/upscale", {"images": 1}, 0.06),
+    ("/ideogram/describe", {}, "ideogram/describe", {"tasks": 1}, PRICE),
+    ("/recraft/v1/images/generations", {"prompt": "cat"}, "recraft/generations", {"images": 1}, 0.04),
+    ("/recraft/v1/images/generations", {"style": "icon", "n": 3}, "recraft/generations", {"images": 3}, 0.24),
+    *[
+        (f"/recraft/v1/images/{action}", {}, f"recraft/{action}", {"tasks": 1}, usd)
+        for action, usd in (("removeBackground", 0.01), ("vectorize", 0.01), ("clarityUpscale", 0.004),
+                            ("crispUpscale", 0.004), ("generativeUpscale", 0.25), ("creativeUpscale", 0.25))
+    ],
+    ("/v1/videos", {"prompt": "cat"}, "videos/sora-2", {"seconds": 4}, 0.4),
+    ("/v1/videos", {"model": "sora-2-pro", "seconds": "8"}, "videos/sora-2-pro", {"seconds": 8}, 2.4),
+    ("/v1/videos", {"model": "sora-2-pro", "seconds": "12", "size": "1792x1024"}, "videos/sora-2-pro",
+     {"seconds": 12}, 6),
+]  # fmt: skip
+
+
+def test_every_action_has_its_price(house: Gateway) -> None:
+    """Sent as JSON, also where the API itself takes a form: options are read alike."""
+    made = [(house.post(path, {**members, "simulate": {}}), *rest) for path, members, *rest in ACTIONS]
+    assert {answer.status for answer, *_ in made} <= {200, 201}
+    for answer, model, units, usd in made:
+        record = scene.settled(house, answer.id)
+        check(record, endpoint=model.partition("/")[0], model=model, units=units, ended="done")
+        assert record["cost_usd"] == pytest.approx(usd), record
+
+
+def test_every_price_of_the_ready_rows_is_tried() -> None:
+    """Each row of prices is the first that applies to one of the calls above."""
+    tried: Counter[tuple[str, int]] = Counter()
+    for path, members, *_ in ACTIONS:
+        for name, row in READY.items():
+            found = [operation.match("POST", path.removeprefix(row.prefix), "") for operation in row.submissions]
+            parts = next((parts for parts in found if parts is not None), None)
+            if parts is None or not path.startswith(row.prefix):
+                continue
+            pointed = row.model is not None and row.model.startswith("/")
+            model = at_pointer(members, row.model or "") if pointed else parts.get(row.model or "")
+            for number, price in enumerate(row.prices):
+                texts = read_options(price.when, parts, members) | {"model": model or row.default_model or name}
+                if holds(price.when, texts):
+                    tried[name, number] += 1
+                    break
+    assert set(tried) == {(name, number) for name, row in READY.items() for number in range(len(row.prices))}
 
 
 @pytest.mark.parametrize("row", POLLED)
