@@ -1,4 +1,4 @@
-"""Plain technical English: comments, docstrings and pages avoid words of a private language.
+"""Plain technical English: comments, docstrings, pages and identifiers avoid words of a private language.
 
 The list has the worst ones: personified processes, and words with another meaning in the field.
 """
@@ -79,6 +79,75 @@ def test_names_of_tests_are_plain_technical_english() -> None:
     assert len(names) > 3000
     found = [name for name in names if WORDS.search(name.rpartition(": ")[2].replace("_", " "))]
     assert not found, "\n".join([*found, f"write instead: {INSTEAD}"])
+
+
+# ---------------------------------------------------------------------------------------------------------- identifiers
+
+NAMES_INSTEAD = {
+    "visit": "context (`RequestContext`)",
+    "told": "what it is: answer, fields, rows, text",
+    "tell": "send, answer, note, explain",
+    "wish": "body, request, query",
+    "wishes": "bodies, requests, queries",
+    "wished": "requested",
+    "book": "key_cache",
+    "books": "accounting, ledger",
+    "standing": "window_status",
+    "standings": "window_statuses",
+    "spell": "format, encode, describe",
+    "spelt": "text, encoded, formatted",
+    "spells": "formats, encodes",
+    "office": "access, admin_app",
+    "shelf": "segments",
+    "home": "directory, upstream",
+    "house": "upkeep",
+    "bookmark": "cursor",
+    "signposts": "offsets",
+    "trouble": "problem, fault, failure",
+    "news": "changes",
+    "touched": "changed_windows",
+    "acknowledgements": "commit_waiters",
+    "who": "principal, key",
+    "whoever": "caller",
+    "nobody": "absent client, unattributed",
+    "outlet": "client_stream",
+    "bites": "portions",
+    "dies": "ends",
+    "died": "ended",
+}
+"""Words in identifiers of the gateway, each with the glossary's word or a plain one."""
+
+NAMES_ALLOWED: dict[str, str] = {}
+"""Identifiers that have such a word all the same, each with its reason: a library's or a public name."""
+
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def private_names(source: str) -> list[str]:
+    """The identifiers with such a word, those in the braces of f-strings included."""
+    names = set()
+    for node in ast.walk(parsed(source)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                names.add(name)
+            case ast.alias(asname=str(name)) | ast.keyword(arg=str(name)):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+    return sorted(name for name in names if {word.lower() for word in WORD.findall(name)} & NAMES_INSTEAD.keys())
+
+
+def test_identifiers_are_words_of_the_glossary_or_plain() -> None:
+    found = {module: private_names(source) for module, source in MODULES.items()}
+    wrong = [f"{module}: {name}" for module, names in found.items() for name in names if name not in NAMES_ALLOWED]
+    assert not wrong, "\n".join([*wrong, f"write instead: {NAMES_INSTEAD}"])
+    assert NAMES_ALLOWED.keys() <= {name for names in found.values() for name in names}
+
+
+def test_the_rule_of_identifiers_itself() -> None:
+    source = "def _tell_one(wish): self.books = f'{standing}'\nclass SpeltBatch: ...\nfrom a import b as news\n"
+    assert private_names(source) == ["SpeltBatch", "_tell_one", "books", "news", "standing", "wish"]
+    assert private_names("def outstanding(household, notebook, wishlist): return 'told'") == []
 
 
 # ---------------------------------------------------------------------------------------------------------- other files

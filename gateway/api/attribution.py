@@ -39,7 +39,7 @@ class Attribution(NamedTuple):
     tags: str = ""
 
 
-NOBODY = Attribution()
+UNATTRIBUTED = Attribution()
 
 
 def attribution_of(headers: Iterable[tuple[str, str]], members: Mapping[str, Any], kept: RecordSettings) -> Attribution:
@@ -49,7 +49,7 @@ def attribution_of(headers: Iterable[tuple[str, str]], members: Mapping[str, Any
     metadata = members.get("metadata")
     user = members.get("safety_identifier") or members.get("user")
     if not (named or metadata or user):
-        return NOBODY
+        return UNATTRIBUTED
     tags = _checked(named) if named else {}
     if isinstance(metadata, dict):
         user = user or metadata.get("user_id")

@@ -70,12 +70,12 @@ def format_location(location: tuple[str | int, ...]) -> str:
     return path
 
 
-def above(path: str, value: float, bound: float, who: str = "Expected") -> InvalidRequest:
+def above(path: str, value: float, bound: float, subject: str = "Expected") -> InvalidRequest:
     """A number that is too large; a bound that is a float belongs to a decimal."""
     kind = "decimal" if isinstance(bound, float) else "integer"
     return InvalidRequest(
         f"Invalid '{path}': {kind} above maximum value. "
-        f"{who} a value <= {_number(bound)}, but got {_number(value)} instead.",
+        f"{subject} a value <= {_number(bound)}, but got {_number(value)} instead.",
         param=path,
         code=f"{kind}_above_max_value",
     )
@@ -92,10 +92,10 @@ def below(path: str, value: float, bound: float) -> InvalidRequest:
     )
 
 
-def array_too_long(path: str, length: int, bound: int, who: str = "Expected") -> InvalidRequest:
+def array_too_long(path: str, length: int, bound: int, subject: str = "Expected") -> InvalidRequest:
     """More items than allowed."""
     return InvalidRequest(
-        f"Invalid '{path}': array too long. {who} an array with maximum length {bound}, "
+        f"Invalid '{path}': array too long. {subject} an array with maximum length {bound}, "
         f"but got an array with length {length} instead.",
         param=path,
         code="array_above_max_length",

@@ -72,8 +72,8 @@ def read_redis_url(text: str) -> RedisURL:
     netloc, _, path = place.partition("/")
     if "@" in path + query:
         raise ValueError(f"{expected}; {_ENCODED}")
-    who, is_named, hosts = netloc.rpartition("@")
-    user, password = _credentials(who) if is_named else (None, None)
+    login, is_named, hosts = netloc.rpartition("@")
+    user, password = _credentials(login) if is_named else (None, None)
     service, db = _path(scheme, path, expected)
     ports = SENTINEL_PORT if scheme == "redis+sentinel" else REDIS_PORT
     found = tuple(_host(one, ports, expected) for one in hosts.split(","))
@@ -87,11 +87,11 @@ def read_redis_url(text: str) -> RedisURL:
     )  # fmt: skip
 
 
-def _credentials(who: str) -> tuple[str | None, SecretStr]:
-    user, is_both, password = who.partition(":")
+def _credentials(login: str) -> tuple[str | None, SecretStr]:
+    user, is_both, password = login.partition(":")
     if not is_both or not password:
         raise ValueError("expected user:password@ or :password@ before the host")
-    if re.search(r"[@:,]", password) or re.search(r"%(?![0-9A-Fa-f]{2})", who):
+    if re.search(r"[@:,]", password) or re.search(r"%(?![0-9A-Fa-f]{2})", login):
         raise ValueError(_ENCODED)
     try:
         return unquote(user, errors="strict") or None, SecretStr(unquote(password, errors="strict"))

@@ -109,7 +109,7 @@ class Scope(NamedTuple):
     """The keys, teams and numbers that a request may reach."""
 
     reach: Reach
-    who: Principal
+    principal: Principal
 
     @property
     def is_all(self) -> bool:
@@ -118,42 +118,42 @@ class Scope(NamedTuple):
 
     def covers(self, key: KeyFacts) -> bool:
         """Whether a key is within reach."""
-        who = self.who
+        principal = self.principal
         if self.reach == "self":
-            return key.id == who.key
+            return key.id == principal.key
         if self.reach == "team":
-            return who.team is not None and key.team == who.team
+            return principal.team is not None and key.team == principal.team
         if self.reach == "own":
             # The owner of a key is text that the lead of any team can write: together with the team it is a fact.
-            is_same_owner = who.owner is not None and key.owner == who.owner
-            is_same_team = who.key is None or key.team == who.team
-            return (who.key is not None and key.id == who.key) or (is_same_owner and is_same_team)
+            is_same_owner = principal.owner is not None and key.owner == principal.owner
+            is_same_team = principal.key is None or key.team == principal.team
+            return (principal.key is not None and key.id == principal.key) or (is_same_owner and is_same_team)
         return True
 
     @property
     def groups(self) -> Collection[tuple[Literal["owner", "team", "id"], str]] | None:
         """Groups that contain all keys within reach (`keys/key_index.py`); None: all keys."""
-        who = self.who
+        principal = self.principal
         if self.reach == "all":
             return None
         if self.reach == "team":
-            return [] if who.team is None else [("team", who.team)]
+            return [] if principal.team is None else [("team", principal.team)]
         found: list[tuple[Literal["owner", "team", "id"], str]] = []
-        if who.owner is not None and self.reach == "own":
-            found.append(("owner", who.owner))
-        if who.key is not None:
-            found.append(("id", who.key))
+        if principal.owner is not None and self.reach == "own":
+            found.append(("owner", principal.owner))
+        if principal.key is not None:
+            found.append(("id", principal.key))
         return found
 
     def covers_team(self, name: str) -> bool:
         """Whether a team is within reach."""
-        return self.is_all or (self.reach == "team" and name == self.who.team)
+        return self.is_all or (self.reach == "team" and name == self.principal.team)
 
 
-def scope_of(who: Principal, operation: tuple[str, str]) -> Scope | None:
+def scope_of(principal: Principal, operation: tuple[str, str]) -> Scope | None:
     """The scope of this operation; None: the role may not use it."""
-    reach = PERMISSIONS[operation].get(who.role)
-    return None if reach is None else Scope(reach, who)
+    reach = PERMISSIONS[operation].get(principal.role)
+    return None if reach is None else Scope(reach, principal)
 
 
 def is_left_to_keys(operation: tuple[str, str], by_key: Collection[str]) -> bool:
@@ -182,9 +182,9 @@ def raised(before: KeySettings, after: KeySettings, queue: QueueSettings, longes
     return None
 
 
-def not_allowed(who: Principal) -> str:
+def not_allowed(principal: Principal) -> str:
     """The message of a refusal."""
-    if who.role == "viewer":
+    if principal.role == "viewer":
         return (
             "This token may read usage, calls, quotas, upstreams, keys and teams, and nothing else. Use the admin "
             "token (admin.token) for what you wanted."
@@ -193,5 +193,5 @@ def not_allowed(who: Principal) -> str:
         "lead": "leads read and change the keys of their team, and read its reports",
         "member": "members make keys within what their team allows, and read, rotate, pause and revoke their own",
         "key": "an API key reads its own usage, windows and settings, and does to itself what its team allows",
-    }.get(who.role, who.role)
+    }.get(principal.role, principal.role)
     return f"Your role does not allow this: {what}. Ask an operator of the gateway."

@@ -41,7 +41,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 }
 """By the name of a sample the labels that it keeps."""
 
-WHO = ("key", "model")
+KEY_AND_MODEL = ("key", "model")
 """Label kept for requests that reached no upstream: refusals are shown by key."""
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -82,7 +82,7 @@ class _File:
 
 
 def _kept(name: str, labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    kept = SHOWN[name] if name != REQUESTS or labels["upstream"] else SHOWN[name] + WHO
+    kept = SHOWN[name] if name != REQUESTS or labels["upstream"] else SHOWN[name] + KEY_AND_MODEL
     return tuple([(label, labels[label]) for label in kept])
 
 

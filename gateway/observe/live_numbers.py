@@ -47,8 +47,8 @@ class _Numbers:
         status = labels["status"]
         self.by_status[status] = self.by_status.get(status, 0) + number
         if not labels["upstream"] and int(status) >= 400 and number:
-            who = (labels["key"], labels["model"], status)
-            self.refused[who] = self.refused.get(who, 0) + number
+            place = (labels["key"], labels["model"], status)
+            self.refused[place] = self.refused.get(place, 0) + number
 
     def token(self, sample: Sample) -> None:
         self.tokens[sample.labels["type"]] += int(sample.value)

@@ -86,10 +86,10 @@ async def _await_end(exchange: Exchange) -> None:
 def _read_on(exchange: Exchange, limit_s: float | None) -> None:
     exchange.attempt.log.hand_over()
     draining = exchange.attempt.tasks.spawn(_drain(exchange, limit_s), "drain")
-    draining.add_done_callback(lambda _: _close_anyway(exchange))
+    draining.add_done_callback(lambda _: _close_unread(exchange))
 
 
-def _close_anyway(exchange: Exchange) -> None:
+def _close_unread(exchange: Exchange) -> None:
     """The drain task was cancelled before its first step, or an error of the gateway ended it."""
     log = exchange.attempt.log
     if log.is_open:

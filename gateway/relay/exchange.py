@@ -368,7 +368,7 @@ def response_headers(head: Head, spec: Format) -> tuple[tuple[str, str], ...]:
     return tuple([(name, value) for name, value in head.headers if name in _DOWN or name in spec.response_headers])
 
 
-class _Nobody:
+class _AbsentClient:
     """Reads for a client that has left."""
 
     is_congested = False
@@ -385,4 +385,4 @@ class _Nobody:
 
 def no_client(headers: Headers) -> StreamWriter:
     """The client side of an answer that no client reads."""
-    return _Nobody()
+    return _AbsentClient()

@@ -145,7 +145,7 @@ def _check(body: bytes) -> None:
 def _new_bond(key: Key, context: RequestContext, tokens: int) -> Bond:
     """The bond of a new conversation, without its id. Raises `NotFound` where no upstream can keep it."""
     config = context.parts.config
-    name = _home_of(key, config)
+    name = _upstream_of(key, config)
     if name is None:
         raise NotFound("No upstream of your models keeps conversations: send the whole conversation in 'input'.")
     upstream = config.upstreams[name]
@@ -153,7 +153,7 @@ def _new_bond(key: Key, context: RequestContext, tokens: int) -> Bond:
     return Bond("", key.id, key.team, name, account, "", tokens, time.time(), kind="conversation")
 
 
-def _home_of(key: Key, config: Config) -> str | None:
+def _upstream_of(key: Key, config: Config) -> str | None:
     """The upstream that is the first choice of most of the key's models among those with Responses of their own."""
     served: Counter[str] = Counter()
     for name, model in config.models.items():

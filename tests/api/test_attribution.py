@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api.attribution import MAX_TAGS, NOBODY, attribution_of
+from gateway.api.attribution import MAX_TAGS, UNATTRIBUTED, attribution_of
 from gateway.config import RecordSettings
 from gateway.errors import InvalidRequest
 from gateway.records import TAG_SEPARATOR
@@ -43,7 +43,7 @@ def test_tags_are_headers_and_fit_metadata() -> None:
 
 
 def test_nothing_is_said() -> None:
-    assert attribution_of([("Accept", "*/*")], {"model": "m"}, ALL) is NOBODY
+    assert attribution_of([("Accept", "*/*")], {"model": "m"}, ALL) is UNATTRIBUTED
 
 
 def test_metadata_has_room_for_few() -> None:

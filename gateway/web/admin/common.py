@@ -75,10 +75,12 @@ class AdminAccess(NamedTuple):
         parameters = [each["name"] for each in operation.parameters if each["in"] == "query"]
 
         async def enter(request: web.Request) -> web.StreamResponse:
-            who = await self._principal(request)
-            scope = scope_of(who, (method, path))
-            if scope is None or (who.role == "key" and not is_left_to_keys((method, path), by_key(request, who))):
-                raise Forbidden(not_allowed(who), code=None if who.role == "viewer" else "role_not_allowed")
+            principal = await self._principal(request)
+            scope = scope_of(principal, (method, path))
+            if scope is None or (
+                principal.role == "key" and not is_left_to_keys((method, path), by_key(request, principal))
+            ):
+                raise Forbidden(not_allowed(principal), code=None if principal.role == "viewer" else "role_not_allowed")
             request[SCOPE] = scope
             request[WARNINGS] = []
             for name in request.query:
@@ -123,7 +125,7 @@ class AdminAccess(NamedTuple):
         if scope.reach == "all":
             return None
         if scope.reach == "team":
-            return ReportScope(teams=frozenset(filter(None, [scope.who.team])))
+            return ReportScope(teams=frozenset(filter(None, [scope.principal.team])))
         keys = self.registry.every_key(is_meant=scope.covers, groups=scope.groups)
         return ReportScope(keys=frozenset([key.in_team async for some in keys for key in some]))
 
@@ -173,10 +175,10 @@ class AdminAccess(NamedTuple):
         return web.route(method, path, self._checked(method, path, handler), expect_handler=continue_later)
 
 
-def by_key(request: web.Request, who: Principal) -> Collection[str]:
+def by_key(request: web.Request, principal: Principal) -> Collection[str]:
     """What the team of the presented key leaves to its keys; nothing to a secret that was replaced."""
-    team = parts_of(request).key_cache.teams.get(who.team or "")
-    return () if who.is_replaced or team is None or team.members is None else team.members.by_key
+    team = parts_of(request).key_cache.teams.get(principal.team or "")
+    return () if principal.is_replaced or team is None or team.members is None else team.members.by_key
 
 
 OPERATOR, VIEWER = "admin.token", "admin.viewer_token"
@@ -199,7 +201,7 @@ def parts_of(request: web.Request) -> Services:
 
 def actor(request: web.Request) -> str:
     """The author for the audit log: the person or the token, and the address."""
-    return f"{request[SCOPE].who.name} from {request[CONTEXT].remote or 'an unknown address'}"
+    return f"{request[SCOPE].principal.name} from {request[CONTEXT].remote or 'an unknown address'}"
 
 
 async def read(request: web.Request, kind: type[request_bodies.RequestBody]) -> dict[str, Any]:

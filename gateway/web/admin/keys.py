@@ -71,12 +71,14 @@ class KeyEndpoints:
         return changed(request, _with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
 
     async def _of_member(self, body: dict[str, Any], scope: Scope, config: Config) -> dict[str, Any]:
-        assert scope.who.owner is not None  # a key may not make keys
+        assert scope.principal.owner is not None  # a key may not make keys
         own = (await self._registry.list_keys("", MAX_ROWS, None, scope.covers, scope.groups)).rows
         defaults = config.defaults.keys.model_dump(mode="json", exclude_unset=True)
         if "expires_after_s" in defaults:
             defaults["expires"] = None
-        return with_member_settings(body, scope.who.owner, own, await self._registry.teams(), defaults, time.time())
+        return with_member_settings(
+            body, scope.principal.owner, own, await self._registry.teams(), defaults, time.time()
+        )
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
         """One key."""
@@ -94,7 +96,7 @@ class KeyEndpoints:
         """A new secret: `{"overlap_s": 3600}`; without an overlap the one before is dead at once."""
         overlap_s = (await read(request, request_bodies.RotateKey)).get("overlap_s", 0)
         overlap_s = read_duration_s(overlap_s) if isinstance(overlap_s, str) else overlap_s
-        if request[SCOPE].who.role == "key":
+        if request[SCOPE].principal.role == "key":
             await self._check_rotation_by_key(request.match_info["id"], overlap_s)
         registry = self._access.changing(request)
         rotated = await registry.rotate_key(request.match_info["id"], overlap_s, actor(request))
@@ -114,7 +116,7 @@ class KeyEndpoints:
 
     async def pause_key(self, request: web.Request) -> web.StreamResponse:
         """Refuse it until it is resumed."""
-        role = request[SCOPE].who.role
+        role = request[SCOPE].principal.role
 
         def takes_over(paused_by: str) -> bool:
             return paused_by != role and may_resume(role, paused_by)
@@ -124,7 +126,7 @@ class KeyEndpoints:
 
     async def resume_key(self, request: web.Request) -> web.StreamResponse:
         """Let it call again."""
-        role = request[SCOPE].who.role
+        role = request[SCOPE].principal.role
 
         def check(paused_by: str) -> None:
             if not may_resume(role, paused_by):
@@ -153,10 +155,12 @@ def check_settings(body: dict[str, Any], scope: Scope, *, is_new: bool = False) 
     if scope.is_all:
         return
     if is_new:
-        body.setdefault("team", scope.who.team)
-    if body.get("team", scope.who.team) != scope.who.team:
+        body.setdefault("team", scope.principal.team)
+    if body.get("team", scope.principal.team) != scope.principal.team:
         raise Forbidden(
-            f"Your keys belong to the team '{scope.who.team}'. Leave out 'team'.", param="team", code="role_not_allowed"
+            f"Your keys belong to the team '{scope.principal.team}'. Leave out 'team'.",
+            param="team",
+            code="role_not_allowed",
         )
     if body.get("on_exceeded") == "shadow":
         raise Forbidden(

@@ -48,17 +48,17 @@ class LiveEndpoints:
 
     async def show_session(self, request: web.Request) -> web.StreamResponse:
         """Who asks: the role (`admin` is the public name of an operator), and the operations that it may use."""
-        who = request[SCOPE].who
-        role = "admin" if who.role == "operator" else who.role
-        allowed = [place for place, roles in PERMISSIONS.items() if who.role in roles]
-        if who.role == "key":
-            left = by_key(request, who)
+        principal = request[SCOPE].principal
+        role = "admin" if principal.role == "operator" else principal.role
+        allowed = [place for place, roles in PERMISSIONS.items() if principal.role in roles]
+        if principal.role == "key":
+            left = by_key(request, principal)
             allowed = [place for place in allowed if is_left_to_keys(place, left)]
         operations = [f"{method} {path}" for method, path in allowed]
         config, session = request[CONTEXT].parts.config, request.get(SESSION)
         oidc = config.oidc
         return shown({
-            "role": role, "name": who.name, "team": who.team, "operations": operations,
+            "role": role, "name": principal.name, "team": principal.team, "operations": operations,
             "csrf": None if session is None or oidc is None else csrf_token(session, oidc), "version": __version__,
             "public_url": config.server.public_url,
         })  # fmt: skip
