@@ -1,4 +1,4 @@
-"""Private names of libraries: which file uses them, and whether the installed releases still have them.
+"""Private names of libraries: which modules and classes use them, and whether the installed releases have them.
 
 A release may move a private name without notice. These tests then fail with the name, instead of calls at run time.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,23 @@ from prometheus_client.values import MultiProcessValue
 GATEWAY = Path(__file__).parent.parent / "gateway"
 PRICES = GATEWAY / "config" / "price_table.py"
 AIOHTTP = GATEWAY / "web" / "http_guard" / "client_connection.py"
-PROMETHEUS = tuple(GATEWAY / "observe" / name for name in ("metrics.py", "live_counters.py", "worker_files.py"))
+PROMETHEUS = GATEWAY / "observe" / "worker_files.py"
+
+INHERITED: dict[str, tuple[type, set[str]]] = {
+    "ClientConnection": (
+        web.RequestHandler,
+        {
+            "_current_request", "_keepalive_timeout", "_loop", "_messages", "_next_keepalive_close_time",
+            "_request_count", "_waiter",
+        },
+    ),
+    "GuardedServer": (web.Server, {"_connections", "_kwargs", "_loop"}),
+    "Runner": (web.AppRunner, {"_kwargs", "_make_server"}),
+    "Whole": (web.StreamResponse, {"_keep_alive", "_status"}),
+    "EventStream": (web.StreamResponse, {"_keep_alive"}),
+    "_PoolConnector": (aiohttp.BaseConnector, {"_create_connection"}),
+}  # fmt: skip
+"""Our subclasses of aiohttp's classes: the private names of aiohttp that each uses or replaces."""
 
 
 def private_imports(tree: ast.AST) -> Iterator[str]:
@@ -35,27 +52,45 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def inherited(tree: ast.Module, base: str) -> set[str]:
-    """Private attributes of `self` that classes with this base use and do not define themselves."""
-    used: set[str] = set()
-    for made in [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]:
-        if base not in map(ast.unparse, made.bases):
-            continue
-        own = {node.name for node in made.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-        for node in ast.walk(made):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                own.add(node.value)  # of __slots__
-        attributes = [node for node in ast.walk(made) if isinstance(node, ast.Attribute) and is_private(node.attr)]
-        used |= {node.attr for node in attributes if ast.unparse(node.value) == "self"} - own
-    return used
+def private_members(kind: type) -> set[str]:
+    """The private attributes that instances of a class have: methods, slots, and what its methods assign to `self`."""
+    found: set[str] = set()
+    for each in [each for each in kind.__mro__ if each.__module__.startswith("aiohttp")]:
+        found |= {*vars(each), *getattr(each, "__slots__", ())}
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each)))):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and ast.unparse(node.value) == "self"
+            ):
+                found.add(node.attr)
+    return {name for name in found if is_private(name)}
 
 
-def test_only_one_file_for_each_library_uses_private_names() -> None:
+def used_members(made: ast.ClassDef) -> set[str]:
+    """The private attributes of `self` that a class uses, and its private methods."""
+    attributes = [node for node in ast.walk(made) if isinstance(node, ast.Attribute) and is_private(node.attr)]
+    methods = {node.name for node in made.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    of_self = {node.attr for node in attributes if ast.unparse(node.value) in ("self", "super()")}
+    return of_self | {name for name in methods if is_private(name)}
+
+
+def our_subclasses() -> Iterator[ast.ClassDef]:
+    """The classes of the gateway with a base of aiohttp."""
+    for path in sorted(GATEWAY.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and any(
+                base.startswith(("web.", "aiohttp.")) for base in map(ast.unparse, node.bases)
+            ):
+                yield node
+
+
+def test_private_imports_are_in_one_file_for_each_library() -> None:
     for path in GATEWAY.rglob("*.py"):
         text = path.read_text()
         if path not in (AIOHTTP, PRICES):
             assert [*private_imports(ast.parse(text))] == [], path
-        if path not in PROMETHEUS:
+        if path != PROMETHEUS:
             assert "noqa: SLF001" not in text, path
 
 
@@ -66,17 +101,25 @@ def test_every_private_import_exists() -> None:
             assert hasattr(import_module(module), attribute), name
 
 
-def test_aiohttp_has_what_a_connection_uses() -> None:
-    tree = ast.parse(AIOHTTP.read_text())
-    has = {name for each in web.RequestHandler.__mro__ for name in (*getattr(each, "__slots__", ()), *vars(each))}
-    used = inherited(tree, "web.RequestHandler")
-    assert used, "the connection uses no private name any more: delete this test"
-    assert used - has == set()
+def test_the_table_of_subclasses_is_whole() -> None:
+    """A subclass uses no private name of aiohttp that the table lacks, by accident either."""
+    found = {made.name: made for made in our_subclasses()}
+    for name, made in found.items():
+        base = INHERITED[name][0] if name in INHERITED else getattr(web, ast.unparse(made.bases[0]).split(".")[-1])
+        assert used_members(made) & private_members(base) == INHERITED.get(name, (base, set()))[1], name
+    assert found.keys() >= INHERITED.keys()
 
 
-def test_aiohttp_s_connectors_connect_by_a_method_of_this_name() -> None:
-    """gateway/upstream/websocket.py has its own."""
+@pytest.mark.parametrize(
+    ("base", "name"), sorted({(base, name) for base, names in INHERITED.values() for name in names}, key=str)
+)
+def test_aiohttp_has_the_private_names_of_the_table(base: type, name: str) -> None:
+    assert name in private_members(base)
+
+
+def test_aiohttp_awaits_the_methods_that_are_replaced() -> None:
     assert inspect.iscoroutinefunction(aiohttp.BaseConnector._create_connection)
+    assert inspect.iscoroutinefunction(web.AppRunner._make_server)
 
 
 @pytest.mark.parametrize("name", ["_sum", "_upper_bounds", "_buckets"])
