@@ -11,7 +11,7 @@ WORKDIR /src
 COPY requirements.lock requirements-extras.lock requirements-sbom.lock ./
 RUN python -m venv /opt/gateway \
     && /opt/gateway/bin/pip install --no-cache-dir --require-hashes -r "requirements${EXTRAS:+-extras}.lock"
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml PACKAGE.md LICENSE ./
 COPY gateway gateway
 RUN /opt/gateway/bin/pip install --no-cache-dir --no-deps .
 # The bill of materials: which packages the image holds, with versions and licences (CycloneDX).

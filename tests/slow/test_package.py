@@ -48,7 +48,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the package is built from, and nothing else: what is built leaves its traces there."""
     folder = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "PACKAGE.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "gateway", folder / "gateway", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
@@ -80,7 +80,7 @@ def test_the_source_distribution_holds_what_it_is_built_from(source: Path, built
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         held = {name.partition("/")[2] for name in opened.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE"} <= held
+    assert {"pyproject.toml", "PACKAGE.md", "LICENSE"} <= held
     assert {str(path.relative_to(source)) for path in (source / "gateway").rglob("*.lua")} <= held
 
 
@@ -98,14 +98,18 @@ def test_the_metadata_says_who_what_and_on_which_terms(wheel: Path) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert metadata["License-File"] == "LICENSE"
     assert "The Completions Gateway authors" in (ROOT / "LICENSE").read_text()
+    text = str(metadata.get_payload())
+    assert text.startswith("# Completions gateway")
+    assert re.findall(r"\]\((?!https?://)[^)]*\)|src=", text) == []  # an index has none of the repository's files
     assert min(CLASSIFIED, key=lambda version: int(version.partition(".")[2])) == metadata["Requires-Python"][2:]
 
 
-def test_the_version_stands_in_one_place() -> None:
-    """And those who name it beside: the latest section of the changes, and the tag of the image."""
+def test_the_version_is_the_same_wherever_it_is_named() -> None:
+    """In the package it is named once; tests/deploy compares the chart and the manifests with it."""
     assert PROJECT["dynamic"] == ["version"]
-    changes = (ROOT / "CHANGELOG.md").read_text()
-    assert f"\n## {gateway.__version__} - " in changes
+    assert f"\n## {gateway.__version__} - " in (ROOT / "CHANGELOG.md").read_text()
+    images = re.findall(r"completions-gateway:(\d[\d.]*)", (ROOT / "deploy" / "README.md").read_text())
+    assert set(images) == {gateway.__version__}
 
 
 # -------------------------------------------------------------------------------------------------------- installed

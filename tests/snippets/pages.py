@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
 
-PAPERS = ("README.md", "CONTRIBUTING.md", "deploy/README.md", "examples/README.md")
+PAPERS = ("README.md", "PACKAGE.md", "CONTRIBUTING.md", "deploy/README.md", "examples/README.md")
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]+)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 

@@ -41,7 +41,7 @@ def test_it_copies_only_what_is_there_and_is_not_ignored() -> None:
 
 def test_it_copies_what_the_package_is_built_from() -> None:
     copied = " ".join(instructions("COPY")).split()
-    assert {"pyproject.toml", "README.md", "LICENSE", "gateway"} <= set(copied)
+    assert {"pyproject.toml", "PACKAGE.md", "LICENSE", "gateway"} <= set(copied)
 
 
 def test_its_user_is_a_number_and_not_root() -> None:
