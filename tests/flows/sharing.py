@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -52,9 +52,14 @@ class Upstream:
             self.inside -= 1
         await GOOD(wire)
 
-    def since(self, began: float) -> list[tuple[float, str]]:
-        """Arrivals from this moment on."""
-        return [arrival for arrival in self.arrivals if arrival[0] >= began]
+    def between(self, since: float, until: float) -> list[tuple[float, str]]:
+        """Arrivals in this time."""
+        return [arrival for arrival in self.arrivals if since <= arrival[0] < until]
+
+    def held_s(self, since: float, until: float) -> float:
+        """How long calls were inside in this time, in all."""
+        ends = [(at, at + self.serves_for_s) for at, _ in self.arrivals]
+        return sum([max(0.0, min(end, until) - max(at, since)) for at, end in ends])
 
 
 def excess(times: Sequence[float], rate: float, burst: float) -> float:
@@ -113,7 +118,7 @@ class House:
         self.statuses[who.partition("-")[0], status] += 1
         return time.monotonic() - began
 
-    async def flood(self, http: aiohttp.ClientSession, who: str, per_s: float, until: float) -> None:
+    async def flood(self, http: aiohttp.ClientSession, who: str, per_s: float, until: float, seen: Seen) -> None:
         """So many calls a second, whatever becomes of them."""
         running, began, number = set[asyncio.Task[float]](), time.monotonic(), 0
         while (now := time.monotonic()) < until:
@@ -122,6 +127,7 @@ class House:
                 running.add(task)
                 task.add_done_callback(running.discard)
                 number += 1
+            seen.batch_sent = number
             await asyncio.sleep(0.005)
         for task in running:
             task.cancel()
@@ -142,25 +148,34 @@ class House:
             each.cancel()
         await asyncio.gather(*callers, return_exceptions=True)
 
-    async def human(self, http: aiohttp.ClientSession, place: int, until: float, seen: Humans) -> None:
+    async def human(self, http: aiohttp.ClientSession, place: int, until: float, seen: Seen) -> None:
         """A call now and then."""
         chance, who, number = random.Random(place), f"human-{place}", 0
         while True:
             await asyncio.sleep(chance.uniform(1.5, 4.5))
             if time.monotonic() >= until:
                 return
-            seen.sent[f"{who}:{number}"] = len(self.upstream.arrivals)
-            seen.took_s.append(await self.call(http, who, number))
+            is_judged, arrivals = time.monotonic() >= seen.since, len(self.upstream.arrivals)
+            took_s = await self.call(http, who, number)
+            if is_judged:
+                seen.sent[f"{who}:{number}"] = arrivals
+                seen.took_s.append(took_s)
             number += 1
 
 
 @dataclass
-class Humans:
-    """What the interactive keys lived through."""
+class Seen:
+    """What the clients of a run lived through."""
 
     sent: dict[str, int] = field(default_factory=dict)
-    """The arrivals at the upstream when a call was sent."""
+    """The arrivals at the upstream when a call of an interactive key was sent."""
     took_s: list[float] = field(default_factory=list)
+    """How long these calls took."""
+    batch_sent: int = 0
+    """Calls of the batch key."""
+    since: float = 0.0
+    until: float = 0.0
+    """What is judged."""
 
 
 def together(*works: Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]]) -> None:
@@ -174,49 +189,110 @@ def together(*works: Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]
     asyncio.run(run())
 
 
-def crowd(house: House, seconds: float, flood_per_s: float) -> tuple[Humans, list[tuple[float, str]]]:
-    """Ten people, and a flood of batch calls if `flood_per_s`: what they lived through, and the upstream's log from a
-    second after the beginning to the end."""
-    seen, began = Humans(), time.monotonic()
-    until = began + seconds
+def crowd(house: House, warm_up_s: float, seconds: float, flood_per_s: float) -> Seen:
+    """Ten people, and a flood of batch calls if `flood_per_s`; judged for so many seconds after so many others."""
+    since = time.monotonic() + warm_up_s
+    until = since + seconds
+    seen = Seen(since=since, until=until)
     works: list[Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]]] = [
         lambda http, place=place: house.human(http, place, until, seen)  # type: ignore[misc]
         for place in range(HUMANS)
     ]
     if flood_per_s:
-        works.append(lambda http: house.flood(http, "batch", flood_per_s, until))
+        works.append(lambda http: house.flood(http, "batch", flood_per_s, until, seen))
     together(*works)
-    return seen, [arrival for arrival in house.upstream.since(began + 1) if arrival[0] < until]
+    return seen
+
+
+class Scene(NamedTuple):
+    """A limit, and what is asked of a run with it."""
+
+    name: str
+    limits: Mapping[str, Any]
+    serves_for_s: float
+    overtaken: int
+    """At most so many calls come before an interactive one, at the 95th percentile."""
+    is_quick: bool = True
+    """Whether an interactive call takes less than 1.5 times as long as alone, at the 95th percentile."""
+    warm_up_s: float = 1.0
+    """What is not judged: calls that began together also end together at first."""
+
+
+RATE = 8
+"""Calls a second that the upstream of each scene takes."""
+
+SCENES = (
+    Scene("8 requests/s", {"requests": f"{RATE}/s"}, 1.0, 5),
+    Scene("8 at once", {"parallel": 8}, 1.0, 8, is_quick=False),
+    Scene("20 at once, 1 of them reserved", {"parallel": 20, "reserved": 1}, 2.5, 8, warm_up_s=25.0),
+)
+
+TIMES_LEFT = 50
+"""How many times what interactive calls leave the batch key sends."""
+
+
+class Found(NamedTuple):
+    """What a run with a scene has shown."""
+
+    alone_s: Sequence[float]
+    """How long interactive calls took without the flood, and in it, in order."""
+    flooded_s: Sequence[float]
+    overtaken: Sequence[int]
+    used: float
+    """The share of the limit."""
+    beyond: float
+    """Calls beyond the limit: at once, or of the bucket."""
+    times_left: float
+    """How many times the batch calls that were served were sent."""
+    interactive: float
+    """Their share of the calls."""
+    statuses: Mapping[tuple[str, int], int]
+
+
+def measure(scene: Scene, folder: Path, alone_s: float, flooded_s: float) -> Found:
+    """Interactive calls for so many seconds alone, and then for so many in a flood."""
+    with ExitStack() as stack:
+        upstream = Upstream(scene.serves_for_s)
+        house = House(stack, folder, upstream, dict(scene.limits), key("batch", priority="batch"))
+        alone = crowd(house, 1.0, alone_s, 0)
+        left = RATE - len(upstream.between(alone.since, alone.until)) / alone_s
+        upstream.most_inside = 0
+        seen = crowd(house, scene.warm_up_s, flooded_s, TIMES_LEFT * left)
+        log = upstream.between(seen.since, seen.until)
+        served = Counter(who.partition("-")[0].partition(":")[0] for _, who in log)
+        places = scene.limits.get("parallel")
+        for gateway in house.gateways:
+            gateway.stop()
+        return Found(
+            alone_s=sorted(alone.took_s),
+            flooded_s=sorted(seen.took_s),
+            overtaken=overtaken(upstream.arrivals, seen.sent),
+            used=(upstream.held_s(seen.since, seen.until) / places if places else len(log) / RATE) / flooded_s,
+            beyond=upstream.most_inside - places if places else excess([at for at, _ in log], RATE, RATE),
+            times_left=seen.batch_sent / (scene.warm_up_s + flooded_s) / (served["batch"] / flooded_s),
+            interactive=served["human"] / len(log),
+            statuses=house.statuses,
+        )
 
 
 def main() -> int:
     """Measure, and print the table."""
     rows = []
-    scenes: list[tuple[str, dict[str, Any], float, float]] = [
-        ("8 requests/s", {"requests": "8/s"}, 1.0, 8.0),
-        ("8 at once, 1 s each", {"parallel": 8}, 1.0, 8.0),
-    ]
-    for name, limits, serves_for_s, rate in scenes:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            house = House(stack, folder, Upstream(serves_for_s), limits, key("batch", priority="batch"))
-            empty, _ = crowd(house, 20, 0)
-            house.upstream.most_inside = 0
-            full, log = crowd(house, 40, 50 * rate / 2)
-            spread = log[-1][0] - log[0][0]
-            humans = sum(who.startswith("human") for _, who in log)
-            passed = overtaken(house.upstream.arrivals, full.sent)
-            before, after = sorted(empty.took_s), sorted(full.took_s)
-            rows.append(
-                f"| {name} | {at_percent(before, 95) * 1000:.0f} ms | {at_percent(after, 95) * 1000:.0f} ms | "
-                f"{at_percent(passed, 95):.0f} | {len(log) / spread / rate:.1%} | {humans / len(log):.0%} | "
-                f"{house.upstream.most_inside} | {excess([at for at, _ in log], rate, rate):.1f} |"
-            )
-            print(json.dumps({f"{who} {status}": count for (who, status), count in house.statuses.items()}))
+    for scene in SCENES:
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure(scene, Path(folder), 40, 60)
+        before, after = at_percent(found.alone_s, 95), at_percent(found.flooded_s, 95)
+        rows.append(
+            f"| {scene.name} | {before:.2f} s | {after:.2f} s | {after / before:.2f} | "
+            f"{at_percent(found.overtaken, 95):.0f} | {found.used:.0%} | {found.beyond:.1f} | {found.times_left:.0f} | "
+            f"{found.interactive:.0%} |"
+        )
+        print(json.dumps({f"{who} {status}": count for (who, status), count in found.statuses.items()}))
     print(
-        "| Limit | p95 alone | p95 in the flood | overtaken by, p95 | limit used | interactive | most inside | over |"
+        "| Limit | Interactive, p95: alone | in the flood | times | Calls before one, p95 | Limit used | Beyond it "
+        "| Batch: sent for each served | Interactive calls |"
     )
-    print("|---|---|---|---|---|---|---|---|", *rows, sep="\n")
+    print("|---|---|---|---|---|---|---|---|---|", *rows, sep="\n")
     return 0
 
 
