@@ -48,7 +48,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the package is built from, and nothing else: what is built leaves its traces there."""
     folder = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "PACKAGE.md", "LICENSE"):
+    for name in ("pyproject.toml", "PACKAGE.md", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "gateway", folder / "gateway", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
