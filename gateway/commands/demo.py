@@ -98,7 +98,13 @@ class Demo:
         self.key_secrets = {name: f"sk-gw-{name}-{secrets.token_urlsafe(24)}" for name in PEOPLE}
         self.values["teams"] = dict(TEAMS)
         self.values["keys"] += [
-            {"id": name, "secret": self.key_secrets[name], "team": person.team, "quotas": list(person.quotas)}
+            {
+                "id": name,
+                "secret": self.key_secrets[name],
+                "team": person.team,
+                "quotas": list(person.quotas),
+                "labels": {"center": person.center},
+            }
             for name, person in PEOPLE.items()
         ]
 

@@ -44,6 +44,9 @@ class DemoCaller(NamedTuple):
     completion: int
     """Tokens of a typical call."""
     quotas: tuple[Mapping[str, Any], ...]
+    """Above what the past uses of them, even at the end of a month."""
+    center: str
+    """The label `center` of the key."""
     users: tuple[str, ...] = ("",)
     project: str = ""
 
@@ -51,23 +54,25 @@ class DemoCaller(NamedTuple):
 PEOPLE: Mapping[str, DemoCaller] = {
     "support-bot": DemoCaller(
         "platform", {"gpt-4o-mini": 0.85, "claude-sonnet-5": 0.15}, 62, 1900, 420,
-        ({"requests": 600, "per": "minute"}, {"usd": 4, "per": "month"}), ("ada", "grace", "edsger"), "helpdesk",
+        ({"requests": 600, "per": "minute"}, {"usd": 4.5, "per": "month"}), "operations",
+        ("ada", "grace", "edsger"), "helpdesk",
     ),
     "ci-bot": DemoCaller(
         "platform", {"gpt-3.5-turbo-instruct": 0.7, "gpt-4o-mini": 0.3}, 24, 900, 240,
-        ({"tokens": 60000, "per": "day"}, {"usd": 1, "per": "month"}), project="builds",
+        ({"tokens": 60000, "per": "day"}, {"usd": 1.25, "per": "month"}), "operations",
+        project="builds",
     ),
     "search-index": DemoCaller(
         "search", {"text-embedding-3-small": 1.0}, 70, 4200, 0,
-        ({"tokens": 600000, "per": "day"},), project="search",
+        ({"tokens": 600000, "per": "day"},), "product", project="search",
     ),
     "notebooks": DemoCaller(
         "research", {"claude-sonnet-5": 0.6, "deepseek-reasoner": 0.4}, 16, 6200, 1500,
-        ({"usd": 9, "per": "month"},), ("barbara", "alan"), "evaluation",
+        ({"usd": 12.5, "per": "month"},), "product", ("barbara", "alan"), "evaluation",
     ),
     "alice": DemoCaller(
         "research", {"gpt-4o-mini": 0.6, "deepseek-reasoner": 0.4}, 9, 1100, 600,
-        ({"requests": 60, "per": "minute"}, {"usd": 0.25, "per": "month"}),
+        ({"requests": 60, "per": "minute"}, {"usd": 0.35, "per": "month"}), "people",
     ),
 }  # fmt: skip
 """By the id of a key."""
@@ -75,7 +80,7 @@ PEOPLE: Mapping[str, DemoCaller] = {
 TEAMS: Mapping[str, Mapping[str, Any]] = {
     "platform": {"quotas": [{"usd": 6, "per": "month"}]},
     "search": {"quotas": [{"tokens": 2_000_000, "per": "day"}]},
-    "research": {"quotas": [{"usd": 9.5, "per": "month"}], "members": {"max_keys": 3}},
+    "research": {"quotas": [{"usd": 14, "per": "month"}], "members": {"max_keys": 3}},
 }
 
 _ENDPOINTS = {

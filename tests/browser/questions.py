@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tests.browser.chromium import Page
-from tests.flows.house import Gateway
+from tests.flows.house import CHAT, COMPLETIONS, Gateway
 
 from .conftest import ago
 
@@ -21,13 +21,14 @@ Answer = Callable[[Gateway], str]
 
 MOST_CLICKS = 3
 FIRST = "main table tbody tr:first-child button"
+LATENCY = "section[aria-labelledby=latency-title] .flush table"
 TABLE = "section[aria-labelledby=who-title] table"
 
 
 class Question(NamedTuple):
     person: Person
     text: str
-    clicks: Sequence[str]
+    clicks: Sequence[str | Answer]
     """Selectors; `text=WORDS` behind a blank narrows one to the element with these words."""
     where: str
     """The selector of the answer."""
@@ -54,6 +55,20 @@ def _near(house: Gateway) -> str:
     return str(sum((row["used"] + row["reserved"]) / row["limit"] >= 0.8 for row in rows))
 
 
+def _slowest(house: Gateway) -> str:
+    rows = house.admin("latency", group_by="model", since=ago(29)).json["data"]
+    return str(max(rows, key=lambda row: row["first_token_p95_s"] or 0)["model"])
+
+
+def _refused(house: Gateway) -> dict[str, Any]:
+    found: dict[str, Any] = house.admin("refusals", limit="1").json["data"][0]
+    return found
+
+
+def _row_of_the_refusal(house: Gateway) -> str:
+    return f"tr[data-name='{_refused(house)['id']}'] button"
+
+
 QUESTIONS = [
     Question("lead", "What will this month cost?", [], "[data-figure=spend] .more b", lambda _: "$"),
     Question("lead", "How much was used in the last 7 days, compared with the 7 before?", ["[data-choice='7d']"],
@@ -74,18 +89,18 @@ QUESTIONS = [
     Question("engineer", "Is the upstream serving now?", [], "[data-upstream=main] .pill", lambda _: "serving"),
     Question("engineer", "How long does the first token take?", [], "[data-figure=first-token-p95]",
              lambda _: "half within"),
-    Question("engineer", "Which model is slow?", [], "section[aria-labelledby=latency-title] .flush table tbody tr",
-             lambda _: " s"),
-    Question("engineer", "Why was a request refused?",
-             ["#nav a[href='#calls']", "select[name=outcome] option[value=refused]", FIRST],
-             "dialog .why", lambda house: house.admin("refusals", limit="1").json["data"][0]["message"][:40]),
+    Question("engineer", "Which model is slow?", [f"{LATENCY} th button text=First token p95"],
+             f"{LATENCY} tbody tr:first-child th", _slowest),
+    Question("engineer", "Why was I refused at 14:32?",
+             ["[data-figure=errors-in-range] [data-refused]", _row_of_the_refusal],
+             "dialog .why", lambda house: str(_refused(house)["message"])[:40]),
     Question("engineer", "What became of the last failed call, and at which upstream?",
              ["#nav a[href='#calls']", "select[name=outcome] option[value=failed]", FIRST],
              "dialog .attempts", lambda _: "main"),
     Question("member", "What have I spent this month?", [], "[data-figure=spend] .figure", lambda _: "$"),
     Question("member", "What is left, and when is it free again?", [], "[data-key=alice] .quota[data-unit=requests]",
              lambda _: "resets in"),
-    Question("member", "What may I call?", [], "[data-key=alice] .key-line", lambda _: "active"),
+    Question("member", "What may I call?", [], ".may-call", lambda _: f"{CHAT}, {COMPLETIONS}"),
     Question("member", "Why was I refused?", [], "section[aria-labelledby=refused-title] tbody tr .why-cell",
              lambda house: house.admin("refusals", key="alice").json["data"][0]["message"][:40]),
     Question("member", "How do I connect Claude Code?", ["[data-choice=claude]"], ".snippet",
@@ -95,10 +110,10 @@ QUESTIONS = [
 ]  # fmt: skip
 
 
-def walk(page: Page, question: Question) -> None:
+def walk(page: Page, question: Question, house: Gateway) -> None:
     """The clicks of a question."""
     assert len(question.clicks) <= MOST_CLICKS
     for click in question.clicks:
-        css, _, text = click.partition(" text=")
+        css, _, text = (click if isinstance(click, str) else click(house)).partition(" text=")
         page.click(css, text)
         page.until(lambda: not page.all("[aria-busy]"))  # what was asked for is there

@@ -135,7 +135,10 @@ function route() {
   view = new AbortController();
   for (const link of the("nav").children) {
     const isOurs = link.getAttribute("href") === `#${chosen}`;
-    if (isOurs) link.setAttribute("aria-current", "page");
+    if (isOurs) {
+      link.setAttribute("aria-current", "page");
+      the("nav").scrollLeft = link.offsetLeft - the("nav").offsetLeft - (the("nav").clientWidth - link.offsetWidth) / 2;
+    }
     else link.removeAttribute("aria-current");
   }
   document.title = `${document.querySelector(`#nav a[href="#${chosen}"]`).textContent} · Completions gateway`;
@@ -147,7 +150,7 @@ function showPulse(feed) {
   const speed = feed.last && perSecond(feed.samples, (sample) => sample.requests);
   const isOn = feed.error === null;
   the("pulse").classList.toggle("off", !isOn);
-  the("pulse").textContent = !isOn ? "not live" : speed === null ? "live" : `${rate(speed)} calls/s`;
+  fill(the("pulse"), !isOn ? "not live" : speed === null ? "live" : [rate(speed), h("span", { class: "unit" }, "calls/s")]);
   the("banner").hidden = isOn;
   if (!isOn) the("banner").textContent = `${feed.error.message} The numbers below may be old; trying again.`;
 }

@@ -51,6 +51,17 @@ export const COLUMNS = [
   { title: "Took", isNumber: true, sort: (call) => call.duration_s ?? null, show: (call) => span(call.duration_s) },
 ];
 
+/** The names of the model, as one where all are the same. */
+function modelNames(call) {
+  const names = {
+    "Model asked for": call.model,
+    "Model that served": call.served_model,
+    "Model sent upstream": call.routed_model,
+    "Model that answered": call.returned_model ?? NOTHING,
+  };
+  return new Set([call.returned_model ?? call.model, ...Object.values(names).slice(0, 3)]).size === 1 ? { Model: call.model } : names;
+}
+
 function facts(call) {
   const prompt = `${count(call.prompt_tokens)} prompt (${count(call.cached_tokens)} cached)`;
   const completion = `${count(call.completion_tokens)} completion (${count(call.reasoning_tokens)} reasoning)`;
@@ -60,10 +71,7 @@ function facts(call) {
     Key: call.key,
     Team: call.team ?? NOTHING,
     Endpoint: `${call.endpoint}${call.stream ? ", streamed" : ""}`,
-    "Model asked for": call.model,
-    "Model that served": call.served_model,
-    "Model sent upstream": call.routed_model,
-    "Model that answered": call.returned_model ?? NOTHING,
+    ...modelNames(call),
     Upstream: call.upstream || NOTHING,
     Status: call.status,
     Attempts: call.attempts,
@@ -85,7 +93,7 @@ function facts(call) {
     ]
       .filter(Boolean)
       .join(", ") || NOTHING,
-    "First token after": span(call.first_byte_s),
+    ...(call.stream ? { "First token after": span(call.first_byte_s) } : {}),
     Took: span(call.duration_s),
     "Client's own id": call.client_request_id ?? NOTHING,
   };
@@ -96,10 +104,10 @@ function facts(call) {
   );
 }
 
-/** The time of a call as a bar: until the first token, and from there to the end. */
+/** The time of a call as a bar: until the first token, and from there to the end; an answer that is not streamed is one part. */
 function waterfall(call) {
   if (!call.duration_s) return null;
-  const first = Math.min(call.first_byte_s ?? call.duration_s, call.duration_s);
+  const first = Math.min((call.stream ? call.first_byte_s : null) ?? call.duration_s, call.duration_s);
   const part = (kind, seconds, title) => {
     const node = h("span", { class: kind, title: `${title}: ${span(seconds)}` });
     node.style.width = `${(100 * seconds) / call.duration_s}%`;
@@ -109,8 +117,8 @@ function waterfall(call) {
   return h(
     "figure",
     { class: "waterfall" },
-    h("div", { class: "bar-track", "aria-hidden": "true" }, part("waited", first, "Until the first token"), part("used", answer, "The answer")),
-    h("figcaption", null, `${span(first)} until the first token, ${span(answer)} of answer`),
+    h("div", { class: "bar-track", "aria-hidden": "true" }, part("waited", first, call.stream ? "Until the first token" : "Until the answer"), part("used", answer, "The answer")),
+    h("figcaption", null, call.stream ? `${span(first)} until the first token, ${span(answer)} of answer` : `${span(first)}, not streamed`),
   );
 }
 

@@ -6,6 +6,7 @@ import { stepInWords, stepShort } from "./format.js";
 const HEIGHT = 190;
 const ROOM = { top: 10, right: 4, bottom: 22, left: 52 };
 const LETTER = 7; // pixels of a letter of the axis, at most
+const HOURS_NAMED = 48; // at most
 const STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10];
 
 /** The top of a scale with four even steps that holds `most`. */
@@ -17,8 +18,8 @@ export function scaleTop(most) {
 }
 
 /**
- * `parts`: [{name, class, of(row) -> number, pick}], stacked; `pick` is called when one is chosen. `format`: for
- * the axis. `say(row)`: the whole day in words. `isOneNumber`: the parts are not said one by one.
+ * `parts`: [{name, class, of(row) -> number, pick}], stacked; `pick` is called when one is chosen. `format`: an amount alone,
+ * or for the axis with its step. `say(row)`: the whole day in words. `isOneNumber`: the parts are not said one by one.
  */
 export class DayChart {
   constructor() {
@@ -100,13 +101,15 @@ export class DayChart {
     const { parts, format } = this.of;
     const sum = (row) => parts.reduce((all, part) => all + (part.of(row) ?? 0), 0);
     const top = scaleTop(Math.max(...this.rows.map(sum)));
-    const names = [0, 1, 2, 3, 4].map((line) => format((top * line) / 4));
+    const names = [0, 1, 2, 3, 4].map((line) => format((top * line) / 4, top / 4));
     const left = (this.left = Math.max(ROOM.left, 10 + LETTER * Math.max(...names.map((name) => name.length))));
     const inner = { width: width - left - ROOM.right, height: HEIGHT - ROOM.top - ROOM.bottom };
     const y = (amount) => ROOM.top + inner.height * (1 - amount / top);
     const step = inner.width / this.rows.length;
     const bar = Math.max(1, Math.min(26, step - (step > 8 ? 4 : 1)));
     const every = Math.ceil(64 / step);
+    const isOfDays = this.rows.length > HOURS_NAMED && this.rows[0].hour !== undefined; // days are named, where they begin
+    const days = Math.ceil(64 / (24 * step));
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     this.svg.setAttribute("width", width);
     fill(
@@ -138,14 +141,16 @@ export class DayChart {
             })
           );
         });
-        const isNamed = (this.rows.length - 1 - place) % every === 0 && middle - left > 14;
+        const at = row.hour ?? row.day;
+        const isNamed = isOfDays ? at.endsWith("T00") && (place / 24) % days === 0 : (this.rows.length - 1 - place) % every === 0;
         return s(
           "g",
           { class: "mark" },
           s("rect", { class: "column", x: left + step * place, y: ROOM.top, width: step, height: inner.height }),
           pieces,
           isNamed &&
-            s("text", { class: "tick middle", x: Math.min(middle, width - 20), y: HEIGHT - 6 }, stepShort(row.hour ?? row.day)),
+            middle - left > 14 &&
+            s("text", { class: "tick middle", x: Math.min(middle, width - 20), y: HEIGHT - 6 }, stepShort(isOfDays ? at.slice(0, 10) : at)),
         );
       }),
     );

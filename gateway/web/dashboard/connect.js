@@ -4,6 +4,7 @@ import { fill, h } from "./dom.js";
 import { switcher } from "./switcher.js";
 
 const NO_KEY = "YOUR_KEY";
+const NO_MODEL = "YOUR_MODEL";
 
 const chat = (model) => JSON.stringify({ model, messages: [{ role: "user", content: "Hello!" }] });
 
@@ -19,8 +20,8 @@ const TOOLS = {
     `export OPENAI_BASE_URL=${base}/v1\nexport OPENAI_API_KEY=${key}`],
   codex: ["Codex", ({ base, key, model }) =>
     `# ~/.codex/config.toml\nmodel = "${model}"\nmodel_provider = "gateway"\n\n[model_providers.gateway]\nname = "Gateway"\nbase_url = "${base}/v1"\nenv_key = "GATEWAY_API_KEY"\nwire_api = "responses"\n\n# in the shell\nexport GATEWAY_API_KEY=${key}`],
-  claude: ["Claude Code", ({ base, key }) =>
-    `export ANTHROPIC_BASE_URL=${base}   # without /v1\nexport ANTHROPIC_AUTH_TOKEN=${key}\nclaude`],
+  claude: ["Claude Code", ({ base, key, model }) =>
+    `export ANTHROPIC_BASE_URL=${base}   # without /v1\nexport ANTHROPIC_AUTH_TOKEN=${key}\nexport ANTHROPIC_MODEL=${model}\nclaude`],
   continue: ["Continue", ({ base, key, model }) =>
     `# ~/.continue/config.yaml\nmodels:\n  - name: Gateway\n    provider: openai\n    model: ${model}\n    apiBase: ${base}/v1\n    apiKey: ${key}`],
   webui: ["Open WebUI", ({ base, key }) =>
@@ -30,15 +31,24 @@ const TOOLS = {
 /** The address at which clients reach the gateway, without /v1: what the configuration says, or that of this page. */
 export const baseUrl = (publicUrl) => publicUrl ?? new URL("..", import.meta.url).href.replace(/\/$/, "");
 
-/** Settings for each tool, one at a time. `secret`: the key to write into them; without it, a place for it. */
-export function connectPanel({ publicUrl, secret = NO_KEY, model = "gpt-4o-mini" }) {
+/**
+ * Settings for each tool, one at a time. `secret`: the key to write into them; without it, a place for it. `models`: a promise
+ * of the names that the key may call, the first of which is written into them.
+ */
+export function connectPanel({ publicUrl, secret = NO_KEY, models = null }) {
   const base = baseUrl(publicUrl);
   const code = h("code");
   const copied = h("span", { role: "status", class: "note" });
+  let [shown, model] = ["curl", NO_MODEL];
   const show = (tool) => {
+    shown = tool;
     fill(code, TOOLS[tool][1]({ base, key: secret, model }));
     fill(copied);
   };
+  models?.then(([first = NO_MODEL]) => {
+    model = first;
+    show(shown);
+  }, () => {}); // the place for a name stays
   const copy = h("button", { type: "button", class: "quiet" }, "Copy");
   copy.addEventListener("click", async () => {
     getSelection().selectAllChildren(code);
@@ -49,7 +59,7 @@ export function connectPanel({ publicUrl, secret = NO_KEY, model = "gpt-4o-mini"
       fill(copied, "Selected: press Ctrl+C or ⌘C."); // an address without TLS has no clipboard
     }
   });
-  show("curl");
+  show(shown);
   return h(
     "div",
     { class: "connect" },

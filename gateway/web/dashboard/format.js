@@ -38,6 +38,20 @@ export function percent(part, all) {
   return `${share < 10 ? share.toFixed(1) : Math.round(share)} %`;
 }
 
+/** How many decimals a step has. */
+function decimals(step) {
+  for (let places = 0; places < 6; places++) if (Math.abs(step * 10 ** places - Math.round(step * 10 ** places)) < 1e-6) return places;
+  return 6;
+}
+
+/** Numbers of an axis whose lines are `step` apart: all with the same digits. */
+export const axisCount = (number, step) => (step >= 1 ? compact(number) : Number.isInteger(number) ? whole.format(number) : "");
+export const axisUsd = (number, step) => (4 * step >= 1000 ? `$${compact(number)}` : `$${number.toFixed(decimals(step) === 1 ? 2 : decimals(step))}`);
+export function axisSpan(number, step) {
+  if (4 * step <= 1) return `${Math.round(number * 1000)} ms`;
+  return 4 * step < 10 ? `${number.toFixed(decimals(step))} s` : span(number);
+}
+
 /** A time span in seconds. */
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return NOTHING;

@@ -1,12 +1,20 @@
 // Sums by key, team, model or upstream, with a bar for the chosen measure and a way to narrow the page to one of them.
 
+import { address, readAddress } from "./address.js";
 import { h } from "./dom.js";
 import { NOTHING } from "./format.js";
+import { canNarrow } from "./grouping.js";
 import { MEASURES, NUMBERS } from "./sums.js";
 import { Table } from "./table.js";
 
 const LINKED = { key: "keys", team: "teams", model: "models", upstream: "upstreams" };
 const COLUMN_OF = { cost: 6, tokens: 2, requests: 1, errors: 7 };
+
+/** The settings that the page of one has in common with the page that leads to it. */
+function shared() {
+  const { query } = readAddress();
+  return Object.fromEntries(["range", "since", "until", "metric"].map((name) => [name, query.get(name)]));
+}
 
 /** Whether the user has pages of the names of a group: operators and viewers have those of models and upstreams. */
 export const hasPages = (can) => (group) => group === "key" || can(`GET /admin/api/${group === "team" ? "teams" : "models"}`);
@@ -62,9 +70,9 @@ export class GroupTable {
       { class: "named" },
       share,
       group in LINKED && name && this.linked(group)
-        ? h("a", { href: `#${LINKED[group]}/${encodeURIComponent(name)}`, class: "mono" }, name)
+        ? h("a", { href: address(LINKED[group], name, shared()), class: "mono" }, name)
         : h("span", { class: "mono" }, name || NOTHING),
-      name && this.narrow && h("button", { type: "button", class: "only", "aria-label": `Only ${name}`, onclick: () => this.narrow(group, name) }, "only"),
+      name && this.narrow && canNarrow(group) && h("button", { type: "button", class: "only", "aria-label": `Only ${name}`, onclick: () => this.narrow(group, name) }, "only"),
     );
   }
 }

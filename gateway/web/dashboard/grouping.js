@@ -12,6 +12,9 @@ export const isGroup = (name) => GROUPS.includes(name) || NAMED.test(name ?? "")
 /** Whether sums by this group are kept by hour, too. */
 export const hasHours = (group) => group !== "user" && !group.startsWith("tag:");
 
+/** Whether the page, or the list of calls, can be narrowed to one of these: not to a label, which calls do not have. */
+export const canNarrow = (group) => !group.startsWith("label:");
+
 /** The calls of a user or with a tag, where a group is one of these; the page cannot be narrowed to it. */
 export function callsOf(group, name) {
   if (group === "user") return address("calls", "", { user: name });

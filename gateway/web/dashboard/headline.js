@@ -4,20 +4,15 @@ import { get } from "./api.js";
 import { fullness } from "./bars.js";
 import { fill, h } from "./dom.js";
 import { NOTHING, compact, count, day, many, percent, quotaName, span, usd } from "./format.js";
-import { monthBefore, monthStart, rangeWords, shifted } from "./range.js";
-import { change, forecast } from "./spending.js";
-import { total } from "./sums.js";
+import { firstDay, monthBefore, monthStart, rangeWords, shifted } from "./range.js";
+import { change, comparison, forecast, within } from "./spending.js";
+import { isBad, total } from "./sums.js";
 
 const NEAR = 0.8;
-const MANY_FAILED = 0.01;
 const SHOWN = 3;
 
-const atOf = (row) => row.hour ?? row.day;
-const within = (rows, { since, until }) => rows.filter((row) => atOf(row) >= since && atOf(row) <= until);
-
 /** The first day whose sums the row needs. */
-export const firstDayOf = (range) =>
-  [range.before.since.slice(0, 10), monthBefore(day()).since, shifted(day(), -8)].reduce((one, other) => (one < other ? one : other));
+export const firstDayOf = (range) => [firstDay(range), monthBefore(day()).since, shifted(day(), -8)].sort()[0];
 
 function tile(name, title, value, exact, ...more) {
   return h(
@@ -30,46 +25,57 @@ function tile(name, title, value, exact, ...more) {
 }
 
 function spend(rows) {
-  const today = day();
-  const month = total(within(rows, { since: monthStart(today), until: today }));
-  const before = total(within(rows, monthBefore(today)));
+  const [today, yesterday] = [day(), day(1)];
+  const since = monthStart(today);
+  const month = total(rows.filter((row) => row.day >= since));
+  const compared = comparison(rows, { now: { since, until: yesterday }, before: monthBefore(yesterday) });
   const costs = new Map(rows.map((row) => [row.day, row.cost_usd ?? 0]));
   const expected = forecast(costs, new Date());
-  const changed = change(before.cost_usd, month.cost_usd ?? 0);
+  const changed = compared && change(compared.before.cost_usd, compared.now.cost_usd ?? 0);
   return tile(
     "spend",
     "Spend this month",
     [usd(month.cost_usd), month.unpriced > 0 && h("span", { class: "unknown" }, " + ?")],
     month.cost_usd,
     h("span", { title: "What is spent, and for each day that is left the mean of the last 7 whole days" }, "forecast ", h("b", { data: { value: expected } }, usd(expected))),
-    changed && [h("br"), h("span", { title: `${usd(before.cost_usd)} then` }, `${changed} on the same days of last month`)],
+    changed && [h("br"), h("span", { title: `Without today: ${usd(compared.now.cost_usd)}, ${usd(compared.before.cost_usd)} then` }, `${changed} on the same days of last month`)],
   );
 }
 
-function requests(rows, range) {
-  const [now, before] = [total(within(rows, range)), total(within(rows, range.before))];
-  const changed = change(before.requests, now.requests);
+/** What is left out of a comparison, and the numbers of both periods, in words. */
+const without = ({ compared }, now, before) => `Without ${compared.unit === "hour" ? "the running hour" : "today"}: ${now}, ${before} in the same part of the period before`;
+
+function requests({ now, compared }, range) {
+  const changed = compared && change(compared.before.requests, compared.now.requests);
   return tile(
     "requests-in-range",
     `Requests, ${rangeWords(range)}`,
     compact(now.requests),
     now.requests,
-    changed ? `${changed} on the period before` : "none in the period before",
+    !compared
+      ? "too early to compare"
+      : changed
+        ? h("span", { title: without(range, count(compared.now.requests), count(compared.before.requests)) }, `${changed} on the period before`)
+        : "none in the period before",
   );
 }
 
-function errors(rows, range) {
-  const [now, before] = [total(within(rows, range)), total(within(rows, range.before))];
+function errors({ now, compared, refused }, range) {
   const rate = (sum) => percent(sum.errors, sum.requests);
   return tile(
     "errors-in-range",
     `Failed, ${rangeWords(range)}`,
-    h("span", { class: now.errors > MANY_FAILED * now.requests ? "bad" : "" }, rate(now)),
+    h("span", { class: isBad(now) ? "bad" : "" }, rate(now)),
     now.errors,
     `${count(now.errors)} of ${many(now.requests, "request")}`,
-    before.requests > 0 && ` · ${rate(before)} in the period before`,
+    compared?.before.requests > 0 && ` · ${rate(compared.before)} in the period before`,
+    refused && [h("br"), refusedInWords(refused)],
   );
 }
+
+/** How many requests the gateway refused, which are in no other number: they were no calls. */
+const refusedInWords = ({ number, isMore, href }) =>
+  h("a", { class: "all", href, data: { refused: number }, title: "Requests that the gateway refused itself; no upstream was asked. The newest 7 days are kept." }, `${isMore ? "over " : ""}${count(number)} refused by the gateway`);
 
 function firstToken(found, range) {
   const p95 = found?.first_token_p95_s ?? null;
@@ -106,7 +112,7 @@ function nearLimits(windows) {
   );
 }
 
-/** The row: `sums` shows sums by day, and by the steps of the range; `look(signal)` asks for the limits, `windows(rows)`
+/** The row: `sums` shows what `Reports.ofRange` gives, and what was refused in the range; `look(signal)` asks for the limits, `windows(rows)`
  * shows them; `latency` shows the percentiles of the range. */
 export class Headline {
   constructor() {
@@ -114,8 +120,13 @@ export class Headline {
     this.parts = { sums: [], first: null, near: tile("near", "Near a limit", NOTHING) };
   }
 
-  sums(byDay, bySteps, range) {
-    this.parts.sums = [spend(byDay), requests(bySteps, range), errors(bySteps, range)];
+  sums({ days, steps, compared }, range, refused = null) {
+    const of = {
+      now: total(within(steps, range)),
+      compared: comparison(compared, range.compared),
+      refused,
+    };
+    this.parts.sums = [spend(days), requests(of, range), errors(of, range)];
     this.draw();
   }
 

@@ -163,7 +163,7 @@ export const keyLine = (key) =>
     " ",
     statusPill(key),
     key.team && [" · ", key.team],
-    ` · ${key.models.join(", ")}`,
+    ` · ${key.models.includes("*") ? "all models" : key.models.join(", ")}`,
     key.expires && ` · expires ${minute(key.expires)}`,
   );
 

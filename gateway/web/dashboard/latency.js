@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
-import { NOTHING, compact, count, many, percent, span } from "./format.js";
+import { NOTHING, axisCount, axisSpan, compact, count, many, percent, span } from "./format.js";
 import { rangeWords } from "./range.js";
 import { plain, stacked } from "./stack.js";
 import { StepTable } from "./step_table.js";
@@ -14,13 +14,16 @@ const GROUPS = ["model", "upstream"];
 const OWNERS = ["key", "team"];
 const MEASURED_CALLS = 2000; // of a key, a team or a person, as gateway/reports/latency.py has it
 
+const times = (number, step) => (step ? axisSpan(number, step) : span(number));
+const amount = (number, step) => (step ? axisCount(number, step) : compact(number));
+
 // What the chart can show: percentiles of a time, one number, or a count that is stacked by model or upstream.
 const SHOWN = {
-  first: { title: "First token", of: "first_token", format: span, words: "Time to first token: p50, p95 and p99" },
-  duration: { title: "Took", of: "duration", format: span, words: "Duration: p50, p95 and p99" },
-  speed: { title: "Tokens/s p50", of: (row) => row.tokens_per_s_p50, format: compact, words: "Tokens per second, median" },
-  attempts: { title: "Failed attempts", of: (row) => row.failed_attempts, format: compact, isCount: true, words: "Failed attempts, retried ones among them" },
-  errors: { title: "Failed calls", of: (row) => row.errors, format: compact, isCount: true, words: "Failed calls" },
+  first: { title: "First token", of: "first_token", format: times, words: "Time to first token: p50, p95 and p99" },
+  duration: { title: "Took", of: "duration", format: times, words: "Duration: p50, p95 and p99" },
+  speed: { title: "Tokens/s p50", of: (row) => row.tokens_per_s_p50, format: amount, words: "Tokens per second, median" },
+  attempts: { title: "Failed attempts", of: (row) => row.failed_attempts, format: amount, isCount: true, words: "Failed attempts, retried ones among them" },
+  errors: { title: "Failed calls", of: (row) => row.errors, format: amount, isCount: true, words: "Failed calls" },
 };
 
 /** Percentiles as parts on top of each other: each begins where the one before ends. */
@@ -42,15 +45,16 @@ const time = (title, name) => ({ title, isNumber: true, sort: (row) => row[name]
 const speed = (row) => (row.tokens_per_s_p50 === null ? NOTHING : count(row.tokens_per_s_p50));
 
 const columns = (group) => [
-  { title: group[0].toUpperCase() + group.slice(1), class: "mono", isExact: true, sort: (row) => row[group], show: (row) => row[group] || NOTHING },
+  { title: group[0].toUpperCase() + group.slice(1), class: "mono", isExact: true, sort: (row) => row[group], show: (row) => row[group].replace(/^(\d{4}-\d\d-\d\d)T/, "$1 ") || NOTHING },
   { title: "Requests", isNumber: true, sort: (row) => row.requests, show: (row) => count(row.requests) },
   time("First token p50", "first_token_p50_s"),
-  time("p95", "first_token_p95_s"),
-  time("p99", "first_token_p99_s"),
+  time("First token p95", "first_token_p95_s"),
+  time("First token p99", "first_token_p99_s"),
   time("Took p50", "duration_p50_s"),
   time("Took p95", "duration_p95_s"),
+  time("Took p99", "duration_p99_s"),
   { title: "Tokens/s p50", isNumber: true, sort: (row) => row.tokens_per_s_p50, show: speed },
-  { title: "Failed", isNumber: true, sort: (row) => row.errors, show: (row) => [count(row.errors), h("small", null, ` ${percent(row.errors, row.requests)}`)] },
+  { title: "Failed", isNumber: true, sort: (row) => row.errors, show: (row) => [count(row.errors), row.errors > 0 && h("small", null, ` ${percent(row.errors, row.requests)}`)] },
   { title: "Failed attempts", hint: "Attempts at upstreams that came to nothing, retried ones among them", isNumber: true, sort: (row) => row.failed_attempts, show: (row) => count(row.failed_attempts) },
 ];
 
@@ -100,7 +104,7 @@ export class LatencyPanel {
 
   async look({ range, group, filters }) {
     const by = GROUPS.includes(group) ? group : "model";
-    const [rows, steps] = await Promise.all([this.ask([by], range, filters), this.ask([range.unit], range, filters)]);
+    const [rows, steps] = await Promise.all([this.ask([by], range.whole, filters), this.ask([range.unit], range, filters)]);
     if (this.table?.group !== by) {
       this.table = Object.assign(new Table(columns(by), { caption: `Latency by ${by}`, name: (row) => row[by], sort: 1 }), { group: by });
       fill(this.place, this.table.node);
@@ -136,6 +140,6 @@ export class LatencyPanel {
 
   /** Without groups: one row, of all that the filters leave. */
   async whole(range, filters) {
-    return (await this.ask([], range, filters))[0] ?? null;
+    return (await this.ask([], range.whole, filters))[0] ?? null;
   }
 }

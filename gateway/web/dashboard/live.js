@@ -41,7 +41,7 @@ function figures(samples) {
       "First token",
       span(quantile(samples, firstToken, 0.5)),
       "median",
-      spark(samples.map((_, place) => quantile(samples.slice(0, place + 1), firstToken, 0.5) ?? 0)),
+      spark(samples.map((_, place) => quantile(samples.slice(0, place + 1), firstToken, 0.5)).filter((each) => each !== null)),
     ),
     figure(
       "tokens",

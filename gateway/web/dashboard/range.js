@@ -2,11 +2,13 @@
 
 import { fill, h } from "./dom.js";
 import { day } from "./format.js";
+import { hasHours } from "./grouping.js";
 import { switcher } from "./switcher.js";
 
 export const RANGES = { "1h": "1 hour", "24h": "24 hours", today: "Today", "7d": "7 days", "30d": "30 days", month: "This month", custom: "Custom" };
 const LENGTHS = { today: 1, "7d": 7, "30d": 30 };
 const HOURS = { "1h": 2, "24h": 24 }; // sums are of whole hours: the last one and the running one
+const HOURS_KEPT_DAYS = 14; // as gateway/store/__init__.py has it
 const HOUR_MS = 3_600_000;
 const DAY = /^\d{4}-\d\d-\d\d$/;
 const DAY_MS = 86_400_000;
@@ -15,6 +17,8 @@ const DAY_MS = 86_400_000;
 export const shifted = (text, days) => new Date(Date.parse(`${text}T00:00:00Z`) + days * DAY_MS).toISOString().slice(0, 10);
 export const monthStart = (text) => `${text.slice(0, 7)}-01`;
 const daysBetween = (since, until) => Math.round((Date.parse(until) - Date.parse(since)) / DAY_MS) + 1;
+const hour = (before) => new Date(Date.now() - before * HOUR_MS).toISOString().slice(0, 13);
+const earlierHour = (text, hours) => new Date(Date.parse(`${text}:00:00Z`) - hours * HOUR_MS).toISOString().slice(0, 13);
 
 /** The same days of the month before, as many as it has. */
 export function monthBefore(until) {
@@ -23,22 +27,31 @@ export function monthBefore(until) {
   return { since: monthStart(last), until: same < last ? same : last };
 }
 
-function hours(name) {
-  const ago = (number) => new Date(Date.now() - number * HOUR_MS).toISOString().slice(0, 13);
-  const length = HOURS[name];
-  return {
-    name,
-    unit: "hour",
-    since: ago(length - 1),
-    until: ago(0),
-    before: { since: ago(2 * length - 1), until: ago(length) },
-    steps: Array.from({ length }, (_, place) => ago(length - 1 - place)),
-  };
+/** What is compared of whole hours with those so many hours before. The running hour is left out. */
+function comparedHours(since, length) {
+  const until = hour(1);
+  return { unit: "hour", now: { since, until }, before: { since: earlierHour(since, length), until: earlierHour(until, length) } };
 }
+
+/** What is compared of whole days; `isMonth`: with the same days of the month before. Today is left out. */
+function comparedDays(since, until, isMonth) {
+  const last = until < day() ? until : day(1);
+  const length = daysBetween(since, until);
+  const before = isMonth ? monthBefore(last < since ? since : last) : { since: shifted(since, -length), until: shifted(last, -length) };
+  return { unit: "day", now: { since, until: last }, before };
+}
+
+const hoursOf = (since, until) => {
+  const steps = [];
+  for (let at = since; at <= until; at = earlierHour(at, -1)) steps.push(at);
+  return steps;
+};
 
 /**
  * The range of the settings of an address: `name`, `unit` (hour or day), `since` and `until` (included), `steps` (all its
- * hours or days), `before` (the period before: `since`, `until`). What cannot be read is the default, 30 days.
+ * hours or days), `whole` (`since` and `until` for sums of the whole range: days where they are enough, which are cheaper), and
+ * `compared`: what is compared with what (`unit`, `now` and `before` with `since` and `until`; an equal part of the period
+ * before, without the running hour or day). What cannot be read is the default, 30 days.
  */
 export function readRange(query) {
   const today = day();
@@ -46,18 +59,37 @@ export function readRange(query) {
   let [since, until] = [query.get("since") ?? "", query.get("until") ?? ""];
   if (name === "custom" && !(DAY.test(since) && DAY.test(until) && since <= until)) name = null;
   if (!(name in RANGES)) name = "30d";
-  if (name in HOURS) return hours(name);
+  if (name in HOURS) {
+    [since, until] = [hour(HOURS[name] - 1), hour(0)];
+    const compared = comparedHours(since, HOURS[name]);
+    return { name, unit: "hour", since, until, steps: hoursOf(since, until), whole: { since, until }, compared };
+  }
   if (name === "month") [since, until] = [monthStart(today), today];
   else if (name !== "custom") [since, until] = [shifted(today, 1 - LENGTHS[name]), today];
-  const length = daysBetween(since, until);
-  const before = name === "month" ? monthBefore(today) : { since: shifted(since, -length), until: shifted(since, -1) };
-  return { name, unit: "day", since, until, before, steps: Array.from({ length }, (_, place) => shifted(since, place)) };
+  const compared = name === "today" ? comparedHours(`${today}T00`, 24) : comparedDays(since, until, name === "month");
+  const whole = { since, until };
+  const hasThem = name !== "month" && since > day(HOURS_KEPT_DAYS) && since <= today && hasHours(query.get("group") ?? "");
+  if (!hasThem) {
+    const steps = Array.from({ length: daysBetween(since, until) }, (_, place) => shifted(since, place));
+    return { name, unit: "day", since, until, steps, whole, compared };
+  }
+  [since, until] = [`${since}T00`, until < today ? `${until}T23` : hour(0)];
+  return { name, unit: "hour", since, until, steps: hoursOf(since, until), whole, compared };
+}
+
+/** The first day of a range and of what it is compared with. */
+export const firstDay = ({ since, compared }) => [since, compared.before.since].sort()[0].slice(0, 10);
+
+/** The moments between which a range lies, to the minute: `from`, and `until` where it is over. */
+export function momentsOf({ since, until }) {
+  const [from, to] = [`${since.slice(0, 10)}T${since.slice(11) || "00"}:00`, until.slice(0, 10)];
+  return { from, until: to < day() ? `${to}T23:59` : "" };
 }
 
 /** The range in words, for captions. */
 export const rangeWords = (range) =>
   range.name === "custom"
-    ? `${range.since} to ${range.until}`
+    ? `${range.since.slice(0, 10)} to ${range.until.slice(0, 10)}`
     : range.name === "1h"
       ? `since ${range.since.slice(11)}:00`
       : RANGES[range.name].toLowerCase();

@@ -3,6 +3,7 @@
 
 import { get } from "./api.js";
 import { day } from "./format.js";
+import { firstDay } from "./range.js";
 import { added } from "./sums.js";
 
 const PAST_EVERY_MS = 600_000;
@@ -13,16 +14,29 @@ export class Reports {
     this.past = new Map(); // by question: {at, rows}
   }
 
-  /** The rows by `groups` (a list of names) of these days or hours, of what `filters` (name: value) leaves. */
-  async by(groups, since, until, filters = {}) {
-    if (since.length > 10) return this.ask(groups, since, until, filters);
-    return added(await this.ofDays(groups, since, until, filters), groups);
+  /** What a range and its comparison need: sums by day, from the day `first` at the latest, and by its hours or days (`steps`). */
+  async ofRange(range, filters = {}, first = firstDay(range)) {
+    const { unit, since, until, compared } = range;
+    const last = [until.slice(0, 10), day()].sort()[1];
+    const from = compared.unit === "hour" ? compared.before.since : since;
+    const [days, hours] = await Promise.all([
+      this.by(["day"], first, last, filters),
+      unit === "hour" || compared.unit === "hour" ? this.by(["hour"], from, until.length > 10 ? until : `${until}T23`, filters) : null,
+    ]);
+    return { days, steps: unit === "hour" ? hours : days, compared: compared.unit === "hour" ? hours : days };
   }
 
-  async ofDays(groups, since, until, filters) {
-    const recent = day(1);
+  /** The rows by `groups` (a list of names) of these days or hours, of what `filters` (name: value) leaves. */
+  async by(groups, since, until, filters = {}) {
+    const isOfHours = since.length > 10;
+    const [recent, past] = isOfHours ? [`${day(1)}T00`, `${day(2)}T23`] : [day(1), day(2)];
+    return added(await this.split(groups, since, until, filters, recent, past), groups);
+  }
+
+  /** The rows in two parts: those before `recent`, which end with `end`, are kept for a while. */
+  async split(groups, since, until, filters, recent, end) {
     const [past, now] = await Promise.all([
-      since < recent ? this.ofPast(groups, since, until < recent ? until : day(2), filters) : [],
+      since < recent ? this.ofPast(groups, since, until < recent ? until : end, filters) : [],
       until >= recent ? this.ask(groups, since < recent ? recent : since, until, filters) : [],
     ]);
     return [...past, ...now];

@@ -1,5 +1,7 @@
 // What a month will cost, and how a period compares with the one before. Pure.
 
+import { total } from "./sums.js";
+
 const DAY_MS = 86_400_000;
 const LOOK_BACK_DAYS = 7;
 
@@ -46,6 +48,12 @@ export function spentAt(row, now = new Date()) {
   const at = now.getTime() + ((row.limit - taken) * elapsed) / row.used;
   return at < ends ? new Date(at) : null;
 }
+
+export const within = (rows, { since, until }) => rows.filter((row) => (row.hour ?? row.day) >= since && (row.hour ?? row.day) <= until);
+
+/** The sums of a period (`now`) and of the one before (`before`), of rows by hour or day; null: it is too early to compare. */
+export const comparison = (rows, { now, before }) =>
+  now.until < now.since ? null : { now: total(within(rows, now)), before: total(within(rows, before)) };
 
 /** The change from one number to another in percent: "+12 %", "−5 %"; "" where there is nothing to compare with. */
 export function change(before, now) {

@@ -1,6 +1,6 @@
 // What one key, team, model or upstream was used for: its sums over time and their split, latency, and refusals.
 
-import { noteSettings, readAddress } from "./address.js";
+import { address, noteSettings, readAddress } from "./address.js";
 import { get } from "./api.js";
 import { openRefusal } from "./call.js";
 import { DayChart } from "./chart.js";
@@ -8,10 +8,11 @@ import { fill, h } from "./dom.js";
 import { count, many } from "./format.js";
 import { GroupTable, hasPages } from "./group_table.js";
 import { LatencyPanel } from "./latency.js";
-import { rangeControl, rangeWords, readRange } from "./range.js";
+import { momentsOf, rangeControl, rangeWords, readRange } from "./range.js";
 import { REFUSAL_COLUMNS } from "./refusal_rows.js";
+import { refusalsOf } from "./refused.js";
 import { Reports } from "./reports.js";
-import { change } from "./spending.js";
+import { change, comparison } from "./spending.js";
 import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
 import { into } from "./states.js";
 import { StepTable } from "./step_table.js";
@@ -41,11 +42,9 @@ class Refusals {
     this.node = section("refusals", "Refused by the gateway", this.reasons, h("div", { class: "panel flush" }, this.table.node));
   }
 
-  async look({ name: range, since, until }) {
+  async look(range) {
     const { group, name } = this.subject;
-    const from = since.length > 10 ? `${since}:00:00Z` : since;
-    const to = range === "custom" ? `${until.slice(0, 10)}T23:59:59Z` : null;
-    const { data, next } = await get("refusals", { [group]: name, since: from, until: to, limit: REFUSALS_READ }, this.signal);
+    const { data, next } = await get("refusals", { ...refusalsOf(range, { [group]: name }), limit: REFUSALS_READ }, this.signal);
     const codes = Map.groupBy(data, (row) => row.code ?? `status ${row.status}`);
     fill(
       this.reasons,
@@ -54,7 +53,7 @@ class Refusals {
         "ul",
         { class: "reasons" },
         [...codes].sort((one, other) => other[1].length - one[1].length).map(([code, rows]) =>
-          h("li", { data: { reason: code } }, h("b", { class: "figure-small" }, count(rows.length)), h("span", null, h("code", null, code))),
+          h("li", { data: { reason: code } }, h("b", { class: "figure-small" }, count(rows.length)), h("span", null, h("a", { href: address("calls", "", { [group]: name, outcome: "refused", code, ...momentsOf(range) }) }, h("code", null, code)))),
         ),
       ),
     );
@@ -63,8 +62,10 @@ class Refusals {
 }
 
 /** How sums compare with those of the period before, in words. */
-function compared(rows, now) {
-  const before = total(rows);
+function compared(rows, range) {
+  const found = comparison(rows, range.compared);
+  if (!found) return h("p", { class: "note" }, "too early to compare with the period before");
+  const { before, now } = found;
   const changes = [["requests", before.requests, now.requests], ["cost", before.cost_usd, now.cost_usd ?? 0]]
     .map(([name, then, since]) => [name, change(then, since)])
     .filter(([, said]) => said)
@@ -72,7 +73,7 @@ function compared(rows, now) {
   return h("p", { class: "note", data: { compared: before.requests } }, changes.length ? `${changes.join(", ")} on the period before` : "no requests in the period before");
 }
 
-/** The report about `subject` (`group` and `name`), on the page of `view`; `look()` reads it again. */
+/** The report about `subject` (`group` and `name`), on the page of `view`; `look()` reads it again; `calls` leads to its calls. */
 export class SubjectReport {
   constructor(subject, view, { can }, signal) {
     const { query } = readAddress();
@@ -88,6 +89,7 @@ export class SubjectReport {
     [this.sums, this.place, this.table] = [h("div"), h("div"), h("div")];
     this.latency = can("GET /admin/api/latency") ? new LatencyPanel(signal, { id: "subject-latency", heading: "h3" }) : null;
     this.refusals = subject.group === "upstream" ? null : new Refusals(subject, signal);
+    this.calls = h("a", { class: "button", href: address("calls", "", this.filters) }, "Its calls");
     this.node = h("div", { class: "subject-report" }, this.usage(splits, readRange(query)), this.latency?.node, this.refusals?.node);
   }
 
@@ -101,8 +103,12 @@ export class SubjectReport {
         "div",
         { class: "bar" },
         switcher("What the chart shows", titles(MEASURES), this.metric, (metric) => this.set({ metric })),
-        h("span", { class: "note" }, "by"),
-        switcher("Group by", Object.fromEntries(splits.map((name) => [name, name])), this.split, (group) => this.set({ group })),
+        h(
+          "span",
+          { class: "by" },
+          "by",
+          switcher("Group by", Object.fromEntries(splits.map((name) => [name, name])), this.split, (group) => this.set({ group })),
+        ),
       ),
       h("div", { class: "panel" }, this.place),
       h("div", { class: "panel flush" }, this.table),
@@ -123,22 +129,23 @@ export class SubjectReport {
   async read() {
     const mine = (this.wanted = (this.wanted ?? 0) + 1);
     const range = readRange(readAddress().query); // hours go by
-    const by = (groups, since = range.since) => this.reports.by(groups, since, range.until, this.filters);
-    const [steps, groups] = await Promise.all([by([range.unit], range.before.since), by([this.split])]);
-    const split = groups.length <= STACKED_AT_MOST ? await by([range.unit, this.split]) : null;
+    const by = (groups, { since, until }) => this.reports.by(groups, since, until, this.filters);
+    const [sums, groups] = await Promise.all([this.reports.ofRange(range, this.filters), by([this.split], range.whole)]);
+    const split = groups.length <= STACKED_AT_MOST ? await by([range.unit, this.split], range) : null;
     if (mine !== this.wanted) return; // something else was chosen meanwhile
-    this.draw(range, steps, groups, split);
+    this.draw(range, sums, groups, split);
     await Promise.all([
       this.latency?.look({ range, group: this.split, filters: this.filters }),
       this.refusals?.look(range),
     ]);
   }
 
-  draw(range, steps, groups, split) {
-    const known = new Map(steps.map((row) => [row[range.unit], row]));
+  draw(range, sums, groups, split) {
+    this.calls.href = address("calls", "", { ...this.filters, ...momentsOf(range) });
+    const known = new Map(sums.steps.map((row) => [row[range.unit], row]));
     const rows = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
     const [all, measure] = [total(rows), MEASURES[this.metric]];
-    fill(this.sums, totals(all), compared(steps.filter((row) => row[range.unit] < range.since && row[range.unit] <= range.before.until), all));
+    fill(this.sums, totals(all), compared(sums.compared, range));
     if (!this.place.contains(this.chart.node)) fill(this.place, this.chart.node, this.byStep.node);
     this.byStep.show(range.unit, rows.filter((row) => row.requests));
     this.chart.show(rows, {

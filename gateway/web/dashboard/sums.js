@@ -1,7 +1,7 @@
 // Sums of usage, as the report has them: added up, as figures, as bars of a chart, as columns of a table.
 
 import { h } from "./dom.js";
-import { UNKNOWN, compact, count, percent, usd } from "./format.js";
+import { UNKNOWN, axisCount, axisUsd, compact, count, percent, usd } from "./format.js";
 
 const SUMMED = [
   "requests",
@@ -37,6 +37,10 @@ export function added(rows, groups) {
 /** In percent with two decimals; neither rounded to nothing, nor to all. */
 const share = (part, whole) =>
   part === 0 ? 0 : part === whole ? 100 : Math.min(99.99, Math.max(0.01, Number(((100 * part) / whole).toFixed(2))));
+
+const MANY_FAILED = 0.01;
+/** Whether so many requests failed that it is pointed out. */
+export const isBad = (row) => row.errors > MANY_FAILED * row.requests;
 
 /** What is known of a cost, and that there is more than that. */
 function cost(row) {
@@ -99,14 +103,17 @@ export function totals(row) {
   );
 }
 
-const dollars = (number) => (number >= 1000 ? `$${compact(number)}` : `$${Number(number.toPrecision(3))}`);
+const dollars = (number, step) => (step ? axisUsd(number, step) : number >= 1000 ? `$${compact(number)}` : `$${Number(number.toPrecision(3))}`);
 
-/** What the chart and the bars of tables can show: `of` a row, formatted for an axis; a cost may be unknown (null). */
+const amount = (number, step) => (step ? axisCount(number, step) : compact(number));
+
+/** What the chart and the bars of tables can show: `of` a row, formatted alone, or for an axis with its `step`; a cost may be
+ * unknown (null). */
 export const MEASURES = {
   cost: { title: "Cost", of: (row) => row.cost_usd, format: dollars },
-  tokens: { title: "Tokens", of: (row) => row.total_tokens, format: compact },
-  requests: { title: "Requests", of: (row) => row.requests, format: compact },
-  errors: { title: "Failed", of: (row) => row.errors, format: compact },
+  tokens: { title: "Tokens", of: (row) => row.total_tokens, format: amount },
+  requests: { title: "Requests", of: (row) => row.requests, format: amount },
+  errors: { title: "Failed", of: (row) => row.errors, format: amount },
 };
 
 /** A row in words. */
@@ -138,7 +145,7 @@ export const NUMBERS = [
     sort: (row) => row.errors,
     show: (row) =>
       row.errors
-        ? h("span", { class: "bad" }, count(row.errors), h("small", null, ` ${percent(row.errors, row.requests)}`))
+        ? h("span", { class: isBad(row) ? "bad" : "" }, count(row.errors), h("small", null, ` ${percent(row.errors, row.requests)}`))
         : "0",
   },
   {

@@ -52,8 +52,8 @@ export class Table {
     if (!cell || this.scroll.scrollWidth <= room) return;
     const first = this.head.cells[0].offsetWidth;
     const [left, right] = [cell.offsetLeft, cell.offsetLeft + cell.offsetWidth];
-    if (right > this.scroll.scrollLeft + room) this.scroll.scrollLeft = Math.min(left - first, right - room);
-    else if (left < this.scroll.scrollLeft + first) this.scroll.scrollLeft = left - first;
+    const isSeen = left >= this.scroll.scrollLeft + first && right <= this.scroll.scrollLeft + room;
+    if (!isSeen) this.scroll.scrollLeft = left - first; // no column is cut on its left
   }
 
   get found() {

@@ -10,17 +10,50 @@ async function answerOf(response) {
   return body?.error?.message ?? `The gateway answered with status ${response.status}.`;
 }
 
-/** The models that a key may call for chats: their ids. Raises `Error`. */
-export async function chatModels(secret) {
+/** The models that a key may call: `id` and `endpoints`. Raises `Error`. */
+async function modelsOf(secret) {
   const response = await fetch(new URL("models", PLANE), { headers: { Authorization: `Bearer ${secret}` }, cache: "no-store" });
   if (!response.ok) throw new Error(await answerOf(response));
-  const { data } = await response.json();
-  return data.filter((model) => !model.endpoints || model.endpoints.includes("chat")).map((model) => model.id);
+  return (await response.json()).data;
+}
+
+const serves = (endpoint) => (model) => !model.endpoints || model.endpoints.includes(endpoint);
+
+/** The models that a key may call: their names, those for chats first. Raises `Error`. */
+export async function modelNames(secret) {
+  const found = await modelsOf(secret);
+  const isChat = serves("chat");
+  return [...found.filter(isChat), ...found.filter((model) => !isChat(model))].map((model) => model.id);
+}
+
+/** The models that a key may call for chats: their names. Raises `Error`. */
+export const chatModels = async (secret) => (await modelsOf(secret)).filter(serves("chat")).map((model) => model.id);
+
+// What a test call sends, by endpoint: to where, and the body for a model. The first one that a model has is taken.
+const HELLO = [{ role: "user", content: "Say hello." }];
+const TESTS = {
+  chat: ["chat/completions", (model) => ({ model, max_tokens: 16, messages: HELLO })],
+  messages: ["messages", (model) => ({ model, max_tokens: 16, messages: HELLO })],
+  responses: ["responses", (model) => ({ model, max_output_tokens: 16, input: "Say hello." })],
+  completions: ["completions", (model) => ({ model, max_tokens: 16, prompt: "Hello" })],
+  embeddings: ["embeddings", (model) => ({ model, input: "Hello" })],
+};
+
+/** Where a test call with this key goes, and its body. Raises `Error`. */
+async function testOf(secret) {
+  const found = await modelsOf(secret);
+  for (const [endpoint, [path, body]] of Object.entries(TESTS)) {
+    const model = found.find(serves(endpoint))?.id;
+    if (model) return { path, model, body: body(model) };
+  }
+  throw new Error("No model that this key may call has a name of its own here; send a call with the model’s name in the playground.");
 }
 
 /** A chat with a key: the response as `fetch` has it. */
-export const chat = (secret, body, signal) =>
-  fetch(new URL("chat/completions", PLANE), {
+export const chat = (secret, body, signal) => send(secret, "chat/completions", body, signal);
+
+const send = (secret, path, body, signal) =>
+  fetch(new URL(path, PLANE), {
     method: "POST",
     headers: { Authorization: `Bearer ${secret}`, "Content-Type": "application/json" },
     body: JSON.stringify(body),
@@ -29,7 +62,7 @@ export const chat = (secret, body, signal) =>
   });
 
 /** A button that makes one call with this key, and says how it went. */
-export function testCall(secret, model) {
+export function testCall(secret) {
   const said = h("p", { class: "why", data: { test: "" }, role: "status", hidden: true });
   const tell = (kind, ...words) => {
     said.hidden = false;
@@ -41,11 +74,10 @@ export function testCall(secret, model) {
     button.disabled = true;
     const began = performance.now();
     try {
-      const wanted = model ?? (await chatModels(secret))[0];
-      if (!wanted) throw new Error("This key may call no model for chats.");
-      const response = await chat(secret, { model: wanted, max_tokens: 16, messages: [{ role: "user", content: "Say hello." }] });
+      const { path, model, body } = await testOf(secret);
+      const response = await send(secret, path, body);
       const id = response.headers.get("x-request-id");
-      if (response.ok) tell("good", `It works: ${wanted} answered in ${span((performance.now() - began) / 1000)} (${id}).`);
+      if (response.ok) tell("good", `It works: ${model} answered in ${span((performance.now() - began) / 1000)} (${id}).`);
       else tell("bad", await answerOf(response), ` (${id})`);
     } catch (error) {
       tell("bad", error.message);

@@ -31,7 +31,8 @@ const WIDE = "(min-width: 721px)"; // as style.css has it
 /** The lists that settings ask for, with the filters of each. */
 function listsOf(settings) {
   const { only, ended, status } = OUTCOMES[settings.outcome] ?? OUTCOMES[""];
-  const { key, team, model, since, id, upstream, code, user, tag } = settings;
+  const { key, team, model, from, id, upstream, code, user, tag } = settings;
+  const since = from ? `${from}:00Z` : settings.since;
   const until = settings.until && `${settings.until}:59Z`; // its minute is included
   const shared = { key, team, model, since, until, id, status };
   return [
@@ -41,7 +42,7 @@ function listsOf(settings) {
 }
 
 export function calls(main, { feed, signal, address, query, isLive }) {
-  const names = [...Object.keys(TEXTS), "outcome", "since", "until"];
+  const names = [...Object.keys(TEXTS), "outcome", "since", "from", "until"];
   const settings = Object.fromEntries(names.map((name) => [name, query.get(name) ?? ""]));
   if (address) settings.key = address;
   const [place, refused] = [h("div"), h("div")];
@@ -116,11 +117,13 @@ export function calls(main, { feed, signal, address, query, isLive }) {
     Object.keys(TEXTS).map(field),
     select("outcome", "Outcome", outcomes),
     select("since", "Since", SINCE),
-    h(
-      "label",
-      { class: "until" },
-      "until (UTC)",
-      h("input", { type: "datetime-local", name: "until", value: settings.until, onchange: (event) => set({ until: event.target.value.slice(0, 16) }) }),
+    Object.entries({ from: "from (UTC)", until: "until (UTC)" }).map(([name, title]) =>
+      h(
+        "label",
+        { class: "until" },
+        title,
+        h("input", { type: "datetime-local", name, value: settings[name], onchange: (event) => set({ [name]: event.target.value.slice(0, 16) }) }),
+      ),
     ),
   );
   const wide = matchMedia(WIDE);

@@ -1,6 +1,5 @@
 // One key: what it may do, how its quotas stand, why it is refused; and what can be done to it.
 
-import { address } from "./address.js";
 import { get, keyPath } from "./api.js";
 import { quotaBar } from "./bars.js";
 import { openOne } from "./dialog.js";
@@ -128,7 +127,7 @@ export function openKey(id, context, changed) {
         );
         refill(
           buttons,
-          h("a", { class: "button quiet", href: address("calls", "", { key: id }) }, "Its calls"),
+          report.calls,
           key.status !== "revoked" && [
             may("PATCH", "") &&
               key.managed_by === "store" &&

@@ -7,7 +7,6 @@ import { openRefusal } from "./call.js";
 import { DayChart } from "./chart.js";
 import { connectPanel } from "./connect.js";
 import { fill, h, refill } from "./dom.js";
-import { day } from "./format.js";
 import { GroupTable } from "./group_table.js";
 import { Headline, firstDayOf } from "./headline.js";
 import { askRevoke, askRotate, keyLine, setPaused } from "./key_actions.js";
@@ -16,6 +15,7 @@ import { LatencyPanel } from "./latency.js";
 import { poll } from "./poll.js";
 import { rangeControl, rangeWords, readRange } from "./range.js";
 import { REFUSAL_COLUMNS } from "./refusal_rows.js";
+import { refusedIn } from "./refused.js";
 import { Reports } from "./reports.js";
 import { stacked } from "./stack.js";
 import { empty, into } from "./states.js";
@@ -23,7 +23,7 @@ import { StepTable } from "./step_table.js";
 import { MEASURES, dayInNumbers, total, totals } from "./sums.js";
 import { switcher } from "./switcher.js";
 import { Table } from "./table.js";
-import { testCall } from "./test_call.js";
+import { modelNames, testCall } from "./test_call.js";
 
 const EVERY_MS = 30_000;
 const REFUSALS_SHOWN = 20;
@@ -64,7 +64,7 @@ export function mine(main, context) {
   const byStep = new StepTable();
   const groups = new GroupTable();
   const latency = new LatencyPanel(signal, { isPart: true });
-  const [sums, chartPlace, models, keysPlace, refusalPlace] = Array.from({ length: 5 }, () => h("div"));
+  const [sums, chartPlace, modelPlace, keysPlace, refusalPlace] = Array.from({ length: 5 }, () => h("div"));
   const refusals = new Table(REFUSAL_COLUMNS, {
     caption: "Your refused calls",
     name: (row) => row.id,
@@ -73,6 +73,13 @@ export function mine(main, context) {
     none: "None of your calls was refused in the last 7 days.",
   });
 
+  const models = token.get() ? modelNames(token.get()) : null; // a person who signed in has no secret here
+  const named = h("p", { class: "may-call", hidden: true });
+  models?.then((names) => {
+    named.hidden = !names.length;
+    fill(named, "You may call ", names.map((name, place) => [place > 0 && ", ", h("code", null, name)]), ".");
+  }, () => {});
+
   const lookAtUsage = () =>
     into(
       chartPlace,
@@ -80,18 +87,17 @@ export function mine(main, context) {
       async () => {
         state.range = readRange(readAddress().query); // hours go by
         const { range, metric } = state;
-        const [days, hours, byModel, split] = await Promise.all([
-          reports.by(["day"], firstDayOf(range), range.until > day() ? range.until : day()),
-          range.unit === "hour" && reports.by(["hour"], range.before.since, range.until),
-          reports.by(["model"], range.since, range.until),
+        const [found, byModel, split, refused] = await Promise.all([
+          reports.ofRange(range, {}, firstDayOf(range)),
+          reports.by(["model"], range.whole.since, range.whole.until),
           reports.by([range.unit, "model"], range.since, range.until),
+          refusedIn(range, {}, signal),
         ]);
-        const rows = hours || days;
-        const known = new Map(rows.map((row) => [row[range.unit], row]));
+        const known = new Map(found.steps.map((row) => [row[range.unit], row]));
         const shown = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
         const all = total(shown);
         fill(sums, totals(all));
-        headline.sums(days, rows, range);
+        headline.sums(found, range, refused);
         if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node, byStep.node);
         byStep.show(range.unit, shown.filter((row) => row.requests));
         chart.show(shown, {
@@ -101,7 +107,7 @@ export function mine(main, context) {
           total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
           summary: `${MEASURES[metric].title} by ${range.unit} and model, ${rangeWords(range)}: ${dayInNumbers(all)}.`,
         });
-        fill(models, groups.show({ groups: byModel, group: "model", metric }));
+        fill(modelPlace, groups.show({ groups: byModel, group: "model", metric }));
         headline.latency(await latency.look({ range, group: "model", filters: {} }), range);
       },
       lookAtUsage,
@@ -155,7 +161,7 @@ export function mine(main, context) {
         set({ metric });
       }),
       h("div", { class: "panel" }, chartPlace),
-      h("div", { class: "panel flush" }, models),
+      h("div", { class: "panel flush" }, modelPlace),
     ),
     section(
       "keys",
@@ -169,7 +175,7 @@ export function mine(main, context) {
       "connect",
       "Connect a tool",
       null,
-      h("div", { class: "panel" }, connectPanel({ publicUrl }), token.get() && testCall(token.get())),
+      h("div", { class: "panel" }, named, connectPanel({ publicUrl, models }), token.get() && testCall(token.get())),
     ),
     latency.node,
   );

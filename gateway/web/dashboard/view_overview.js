@@ -4,14 +4,14 @@ import { noteSettings, readAddress } from "./address.js";
 import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
 import { FILTERS, chips, readFilters } from "./filters.js";
-import { day } from "./format.js";
 import { GroupTable, hasPages } from "./group_table.js";
-import { callsOf, groupControl, hasHours, isGroup } from "./grouping.js";
+import { callsOf, canNarrow, groupControl, hasHours, isGroup } from "./grouping.js";
 import { Headline, firstDayOf } from "./headline.js";
 import { LatencyPanel } from "./latency.js";
 import { livePanel } from "./live.js";
 import { poll } from "./poll.js";
 import { rangeControl, rangeWords, readRange } from "./range.js";
+import { refusedIn } from "./refused.js";
 import { Reports } from "./reports.js";
 import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
 import { into } from "./states.js";
@@ -34,8 +34,8 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
     metric: chosen("metric", Object.keys(MEASURES), "cost"),
     group: isGroup(query.get("group")) ? query.get("group") : "model",
     filters: readFilters(query),
-    days: null, // sums by day, of the range, its month, and what they are compared with
-    steps: null, // sums by the unit of the range, and of the period before
+    sums: null, // of the range and what it is compared with, as Reports.ofRange has them
+    refused: null, // how many requests were refused in the range
     groups: null, // sums by group
     split: null, // sums by step and group; null: too many groups
   };
@@ -49,16 +49,17 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
   const filter = filterField("Filter by name", (text) => groupTable.filter(text));
 
   function draw() {
-    const { range, steps } = state;
+    const { range } = state;
+    const { steps } = state.sums;
     const known = new Map(steps.map((row) => [row[range.unit], row]));
     const rows = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
     const measure = MEASURES[state.metric];
     const all = total(rows);
     fill(sums, totals(all));
-    headline.sums(state.days, steps, range);
+    headline.sums(state.sums, range, state.refused);
     if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node, byStep.node);
     const parts = state.split
-      ? stacked(state.groups, state.split, state.group, measure, (name) => narrow(state.group, name))
+      ? stacked(state.groups, state.split, state.group, measure, canNarrow(state.group) ? (name) => narrow(state.group, name) : null)
       : plain(measure);
     fill(note, state.groups && !state.split ? `Too many of them by ${state.range.unit} (more than ${STACKED_AT_MOST}, or not kept so): the chart shows their sum.` : "");
     chart.show(rows, {
@@ -80,15 +81,15 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
         const mine = ++wanted;
         state.range = readRange(readAddress().query); // hours go by
         const { range, group, filters } = state;
-        const [days, steps, groups] = await Promise.all([
-          reports.by(["day"], firstDayOf(range), range.until > day() ? range.until : day(), filters),
-          range.unit === "hour" && reports.by(["hour"], range.before.since, range.until, filters),
-          reports.by([group], range.since, range.until, filters),
+        const [sums, groups, refused] = await Promise.all([
+          reports.ofRange(range, filters, firstDayOf(range)),
+          reports.by([group], range.whole.since, range.whole.until, filters),
+          can("GET /admin/api/refusals") ? refusedIn(range, filters, signal) : null,
         ]);
         const isFew = groups.length <= STACKED_AT_MOST && (range.unit === "day" || hasHours(group));
         const split = isFew ? await reports.by([range.unit, group], range.since, range.until, filters) : null;
         if (mine !== wanted) return; // something else was chosen meanwhile
-        Object.assign(state, { days, steps: steps || days, groups, split });
+        Object.assign(state, { sums, groups, split, refused });
         draw();
         fill(breakdown, groupTable.show(state));
         if (latency) headline.latency(await latency.look(state), range);
@@ -137,11 +138,15 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
           state.metric = metric;
           set({ metric });
         }),
-        h("span", { class: "note" }, "by"),
-        groupControl(state.group, (group) => {
-          state.group = group;
-          set({ group });
-        }),
+        h(
+          "span",
+          { class: "by" },
+          "by",
+          groupControl(state.group, (group) => {
+            state.group = group;
+            set({ group });
+          }),
+        ),
         note,
       ),
       h("div", { class: "panel" }, chartPlace),

@@ -40,6 +40,7 @@ const columns = (opener) => [
   { title: "Team", class: "mono", sort: (row) => row.team ?? "", show: (row) => (row.team ? teamLink(row.team) : "") },
   {
     title: "Fullest quota",
+    class: "quota-cell",
     sort: quotaName,
     show: (row) => [quotaName(row), !row.enforced && h("span", { class: "tag" }, "shadow"), opener(row), blocked(row)],
   },

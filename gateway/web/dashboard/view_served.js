@@ -26,7 +26,7 @@ function page(group, name, context, title, read) {
   const { place, more, buttons, both } = openOne(title, list, context.signal);
   const report = new SubjectReport({ group, name }, `${group}s`, context, both);
   fill(more, report.node);
-  fill(buttons, h("a", { class: "button quiet", href: address("calls", "", { [group]: name }) }, "Its calls"));
+  fill(buttons, report.calls);
   const look = () => into(place, both, async () => refill(place, await read(both)), look);
   poll(look, EVERY_MS, both);
   poll(() => report.look(), REPORT_EVERY_MS, both);

@@ -1,6 +1,5 @@
 // One team: how its quotas stand, and whose keys spend them; and what can be done to it.
 
-import { address } from "./address.js";
 import { every, get, remove, teamPath } from "./api.js";
 import { quotaBar } from "./bars.js";
 import { confirmFirst, openOne } from "./dialog.js";
@@ -94,7 +93,7 @@ export function openTeam(name, context, changed) {
         );
         refill(
           buttons,
-          h("a", { class: "button quiet", href: address("calls", "", { team: name }) }, "Its calls"),
+          report.calls,
           can("PATCH /admin/api/teams/{name}") &&
             team.managed_by === "store" && [
               h("button", { type: "button", onclick: () => editTeam(team, redo) }, "Edit"),

@@ -85,7 +85,7 @@ const REASONS = {
   upstream_failed: "No route could answer.",
 };
 
-export const reason = (name) => REASONS[name] ?? "See the table of errors in the README.";
+export const reason = (name) => REASONS[name] ?? "See docs/errors.md.";
 
 export const STATES = [
   ["serving", "fine"],

@@ -10,7 +10,7 @@ from tests.browser.chromium import Page
 from tests.browser.conftest import ago
 from tests.conftest import Stage
 from tests.fakes.scripted import ok_json
-from tests.flows.house import ADMIN_TOKEN, Gateway, secret
+from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, secret
 
 VIEWS = ["Your usage", "Calls", "Quotas", "Keys", "Playground"]
 TABLE = "section[aria-labelledby=usage-title] .flush table"
@@ -95,6 +95,8 @@ def test_every_tool_has_its_settings(alice: Page, house: Gateway) -> None:
     }.items():  # fmt: skip
         alice.click(f"[data-choice={tool}]")
         alice.see(".snippet", sign)
+        if tool not in ("environment", "webui"):
+            alice.see(".snippet", CHAT)
         assert secret("alice") not in alice.text(".snippet")
 
 

@@ -22,8 +22,9 @@ SUMS = {
     "Reasoning": "reasoning_tokens", "Cost": "cost_usd", "Failed": "errors", "Estimated": "estimated_percent",
 }  # fmt: skip
 TIMES = {
-    "Requests": "requests", "First token p50": "first_token_p50_s", "p95": "first_token_p95_s",
-    "p99": "first_token_p99_s", "Took p50": "duration_p50_s", "Took p95": "duration_p95_s",
+    "Requests": "requests", "First token p50": "first_token_p50_s", "First token p95": "first_token_p95_s",
+    "First token p99": "first_token_p99_s", "Took p50": "duration_p50_s", "Took p95": "duration_p95_s",
+    "Took p99": "duration_p99_s",
     "Tokens/s p50": "tokens_per_s_p50", "Failed": "errors", "Failed attempts": "failed_attempts",
 }  # fmt: skip
 FIGURES = ("requests", "prompt_tokens", "completion_tokens", "cost_usd", "errors", "estimated_tokens")
@@ -111,7 +112,7 @@ def test_the_page_of_one_has_the_numbers_of_the_reports(admin: Page, house: Gate
     admin.go(f"{group}s/{SUBJECTS[group]}")
     (whole,) = house.usage(group_by="", since=ago(29), **narrowed)
     figures(admin, "dialog", whole)
-    before = house.usage(group_by="", since=ago(59), until=ago(30), **narrowed) or [{"requests": 0}]
+    before = house.usage(group_by="", since=ago(59), until=ago(31), **narrowed) or [{"requests": 0}]
     assert admin.see("dialog [data-compared]").get_attribute("data-compared") == str(before[0]["requests"])
     usage, times = (f"dialog section[aria-labelledby=subject-{name}]" for name in ("usage", "latency"))
     days = house.usage(group_by="day", since=ago(29), **narrowed)
@@ -167,7 +168,7 @@ def test_the_overview_has_the_numbers_of_the_reports(admin: Page, house: Gateway
         admin.click(f"[data-choice={group}]")
         same(admin, f"{times} .flush table", group, TIMES, latency(house, group, {}))
     same(admin, f"{times} details.as-table table", "day", TIMES, latency(house, "day", {}))
-    (before,) = house.usage(group_by="", since=ago(59), until=ago(30))
+    (before,) = house.usage(group_by="", since=ago(59), until=ago(31))
     failed = admin.text("[data-figure=errors-in-range]")
     assert failed.split("\n")[1] == percent(whole["errors"], whole["requests"])
     assert f"{percent(before['errors'], before['requests'])} in the period before" in failed
@@ -248,6 +249,24 @@ def test_a_call_and_its_page_have_the_numbers_of_its_record(admin: Page, house: 
     assert facts["Cost"].startswith("$")
     assert float(facts["Cost"][1:]) == pytest.approx(dearest["cost_usd"], rel=0.01)
     admin.press(ESCAPE)
+
+
+def test_the_models_and_times_of_a_call_are_shown_once(admin: Page, house: Gateway) -> None:
+    calls = house.calls(limit=1000)
+    streamed, plain = (next(call for call in calls if call["stream"] is is_stream) for is_stream in (True, False))
+    for call in (streamed, plain):
+        admin.go(f"calls?id={call['id']}")
+        admin.until(lambda: len(admin.rows("main table")) == 1)
+        admin.click("main table tbody tr th button")
+        terms = [term.text for term in admin.all("dialog dt")]
+        names = {call[name] or call["model"] for name in ("model", "served_model", "routed_model", "returned_model")}
+        assert next(term for term in terms if term.startswith("Model")) == (
+            "Model" if len(names) == 1 else "Model asked for"
+        )
+        assert ("First token after" in terms) is call["stream"]
+        assert ("not streamed" in admin.text("dialog figcaption")) is not call["stream"]
+        admin.press(ESCAPE)
+        admin.gone("dialog")
 
 
 def test_refusals_have_the_numbers_of_the_api(admin: Page, house: Gateway) -> None:

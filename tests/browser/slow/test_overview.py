@@ -53,18 +53,21 @@ def test_spend_of_the_month_and_its_forecast(admin: Page, house: Gateway) -> Non
 def test_range_is_compared_with_the_period_before(admin: Page, house: Gateway) -> None:
     admin.click("[data-choice='7d']")
     (now,) = house.usage(group_by="", since=ago(6))
-    (before,) = house.usage(group_by="", since=ago(13), until=ago(7))
     admin.until(lambda: value(admin, "[data-figure=requests-in-range] .figure") == now["requests"])
-    share = (now["requests"] - before["requests"]) / before["requests"] * 100
+    (part,) = house.usage(group_by="", since=ago(6), until=ago(1))  # without today, which is not over
+    (before,) = house.usage(group_by="", since=ago(13), until=ago(8))
+    share = (part["requests"] - before["requests"]) / before["requests"] * 100
     assert f"+{share:.0f}" in admin.text("[data-figure=requests-in-range]").replace(",", "")
     assert f"{now['errors']} of {now['requests']} requests" in admin.text("[data-figure=errors-in-range]")
 
 
 @pytest.mark.within_an_hour
-@pytest.mark.parametrize(("name", "hours"), [("1h", 2), ("24h", 24)])
-def test_hours_are_those_of_the_report(admin: Page, house: Gateway, name: str, hours: int) -> None:
+@pytest.mark.parametrize(("name", "days"), [("1h", None), ("24h", None), ("today", 0), ("7d", 6)])
+def test_hours_are_those_of_the_report(admin: Page, house: Gateway, name: str, days: int | None) -> None:
     admin.click(f"[data-choice='{name}']")
-    since = (datetime.now(UTC) - timedelta(hours=hours - 1)).strftime("%Y-%m-%dT%H")
+    now = datetime.now(UTC)
+    hours = {"1h": 2, "24h": 24}[name] if days is None else 24 * days + now.hour + 1
+    since = (now - timedelta(hours=hours - 1)).strftime("%Y-%m-%dT%H")
     known = {row["model"]: row["requests"] for row in house.usage(group_by="model", since=since)}
     admin.until(lambda: {row["Model"]: int(row["Requests"]) for row in admin.rows(TABLE)} == known)
     assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark")) == hours
@@ -89,7 +92,7 @@ def test_latency_is_that_of_the_report(admin: Page, house: Gateway) -> None:
             told = known[row[group.capitalize()]]
             assert int(row["Requests"]) == told["requests"]
             assert int(row["Failed attempts"]) == told["failed_attempts"]
-            for title, name in (("p95", "first_token_p95_s"), ("Took p50", "duration_p50_s")):
+            for title, name in (("First token p95", "first_token_p95_s"), ("Took p50", "duration_p50_s")):
                 assert row[title] == ("\u2013" if told[name] is None else str(told[name]))
     (whole,) = house.admin("latency", group_by="", since=ago(29)).json["data"]
     assert whole["first_token_count"] == 1
@@ -171,7 +174,9 @@ def test_own_dates(page: Page, house: Gateway) -> None:
     (known,) = house.usage(group_by="", since=ago(12), until=ago(12))
     page.until(lambda: value(page, '[data-sum="requests"] b') == known["requests"])
     assert page.see("input[name=since]").get_attribute("value") == ago(12)
-    assert len(page.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 1
+    assert len(page.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 24
+    page.open(f"overview?range=custom&since={ago(29)}&until={ago(12)}", ADMIN_TOKEN)
+    page.until(lambda: len(page.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 18)
 
 
 def test_chart_is_stacked_by_the_group_and_narrows_the_page(admin: Page, house: Gateway) -> None:
@@ -210,6 +215,29 @@ def test_bars_of_the_table_follow_the_metric(admin: Page, house: Gateway) -> Non
 
         wanted = {name: round(100 * number / most, 3) for name, number in rows.items()}
         admin.until(lambda: {name: round(width, 3) for name, width in widths()} == wanted)  # noqa: B023
+
+
+def test_refused_requests_of_the_range_are_counted_and_listed(admin: Page, house: Gateway) -> None:
+    admin.click("[data-choice='7d']")
+    refused = house.admin("refusals", limit="1000").json["data"]
+    said = admin.see("[data-figure=errors-in-range] [data-refused]", f"{len(refused)} refused by the gateway")
+    assert said.get_attribute("data-refused") == str(len(refused))
+    admin.click("[data-figure=errors-in-range] [data-refused]")
+    admin.until(lambda: len(admin.rows("section[aria-labelledby=calls-title] table")) == len(refused))
+    assert admin.see("input[name=from]").get_attribute("value") == f"{ago(6)}T00:00"
+    day_after = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT00:00")
+    admin.go(f"calls?outcome=refused&from={day_after}")
+    admin.see("section[aria-labelledby=calls-title] .none")
+    assert admin.see("input[name=from]").get_attribute("value") == day_after
+
+
+def test_the_page_of_one_has_the_range_of_the_page_that_leads_there(admin: Page, house: Gateway) -> None:
+    for choice in ("7d", "tokens", "key"):
+        admin.click(f"[data-choice='{choice}']")
+    admin.click(f"{TABLE} tr[data-name=alice] a")
+    admin.see("dialog [data-choice='7d'][aria-pressed=true]")
+    admin.see("dialog [data-choice=tokens][aria-pressed=true]")
+    admin.until(lambda: "from=" in (admin.see("dialog footer a", "Its calls").get_attribute("href") or ""))
 
 
 def test_every_table_is_downloaded_as_it_is_shown(admin: Page, house: Gateway, tmp_path: Path) -> None:
@@ -263,7 +291,9 @@ def test_groups_that_clients_and_keys_name(driver: webdriver.Chrome, attributed:
     page.until(lambda: {row[title].replace("\u2013", ""): int(row["Requests"]) for row in page.rows(TABLE)} == known)
     assert f"group={group.replace(':', '%3A')}" in page.driver.current_url
     page.until(lambda: {each.text for each in page.all(".legend *") if each.text} >= {name for name in known if name})
-    if not group.startswith("label"):
+    if group.startswith("label"):
+        assert not page.all(f"{TABLE} .only, .legend .pick")
+    else:
         name = next(iter(known))
         page.click(f"{TABLE} tr[data-name={name}] .only")
         page.see("main input[name]")

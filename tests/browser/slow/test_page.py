@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,30 @@ VIEWS = [
     "overview", "calls", "quotas", "keys", "audit", "keys/alice", "teams", "teams/crew", "models", "upstreams/main",
     "playground",
 ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------ requests
+
+
+def test_two_files_alone_delay_the_first_paint(admin: Page) -> None:
+    """And none of the admin API's answers."""
+    admin.until(lambda: not admin.all("[aria-busy], .bone"))
+    blocking = admin.run(
+        "return performance.getEntriesByType('resource').filter((each) => each.renderBlockingStatus === 'blocking')"
+        ".map((each) => each.name.split('/').at(-1))"
+    )
+    assert sorted(blocking) == ["style.css", "theme.js"]
+
+
+def test_the_overview_asks_for_few_reports(admin: Page) -> None:
+    """Days in two parts, those that are over and the newest; hours for the comparison are not asked for."""
+    admin.until(lambda: not admin.all("[aria-busy], .bone"))
+    asked = [
+        request["url"].partition("/admin/api/")[2] for request in admin.requested() if "/admin/api/" in request["url"]
+    ]
+    kinds = Counter(url.partition("?")[0] for url in asked)
+    kinds.pop("live", None)  # again and again
+    assert kinds == {"session": 1, "usage": 6, "latency": 3, "quotas": 1, "refusals": 1}
 
 
 # --------------------------------------------------------------------------------------------------------------- token

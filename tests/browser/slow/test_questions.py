@@ -30,5 +30,5 @@ def answering(upstream: Stage) -> None:
 def test_the_answer_is_at_most_three_clicks_away(page: Page, house: Gateway, question: Question) -> None:
     page.open(token=secret("alice") if question.person == "member" else ADMIN_TOKEN)
     page.see("main table tbody tr[data-name]")
-    walk(page, question)
+    walk(page, question, house)
     page.see(question.where, question.answer(house))

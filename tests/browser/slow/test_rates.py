@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -79,6 +80,61 @@ def test_quantile_of_what_was_observed_lately(
 )  # fmt: skip
 def test_numbers_in_words(here: Page, expression: str, text: str) -> None:
     assert reckon(here, "format.js", expression) == text
+
+
+@pytest.mark.within_an_hour
+@pytest.mark.parametrize(
+    ("name", "now", "before", "unit"),
+    [
+        ("1h", (1, 1), (3, 3), "hour"),
+        ("24h", (23, 1), (47, 25), "hour"),
+        ("7d", (6, 1), (13, 8), "day"),
+        ("30d", (29, 1), (59, 31), "day"),
+    ],
+)
+def test_a_range_is_compared_with_an_equal_part_of_the_one_before(
+    here: Page, name: str, now: tuple[int, int], before: tuple[int, int], unit: str
+) -> None:
+    """The running hour or day is in neither."""
+    at, form = datetime.now(UTC), "%Y-%m-%dT%H" if unit == "hour" else "%Y-%m-%d"
+
+    def bounds(ago: tuple[int, int]) -> dict[str, str]:
+        since, until = [(at - timedelta(**{f"{unit}s": number})).strftime(form) for number in ago]
+        return {"since": since, "until": until}
+
+    found = reckon(here, "range.js", "it.readRange(new URLSearchParams({range: a[0]})).compared", name)
+    assert found == {"unit": unit, "now": bounds(now), "before": bounds(before)}
+
+
+@pytest.mark.within_an_hour
+def test_today_is_compared_with_the_same_hours_of_yesterday(here: Page) -> None:
+    at = datetime.now(UTC)
+    found = reckon(here, "range.js", "it.readRange(new URLSearchParams({range: 'today'})).compared")
+    last = at - timedelta(hours=1)
+    assert found["now"] == {"since": at.strftime("%Y-%m-%dT00"), "until": last.strftime("%Y-%m-%dT%H")}
+    assert found["before"]["until"] == (last - timedelta(days=1)).strftime("%Y-%m-%dT%H")
+    rows = [{"hour": found["now"]["since"], "requests": 1}]
+    early = {"now": {"since": "2026-11-26T00", "until": "2026-11-25T23"}, "before": {"since": "", "until": ""}}
+    assert reckon(here, "spending.js", "it.comparison(a[0], a[1])", rows, early) is None
+
+
+@pytest.mark.parametrize(
+    ("module", "formats", "names"),
+    [
+        ("sums.js", "it.MEASURES.cost.format", ["$0.00", "$0.25", "$0.50", "$0.75", "$1.00"]),
+        ("sums.js", "it.MEASURES.requests.format", ["0", "", "", "", "1"]),
+        ("format.js", "it.axisSpan", ["0 ms", "250 ms", "500 ms", "750 ms", "1000 ms"]),
+    ],
+)
+def test_the_names_of_an_axis_have_as_many_digits_as_its_steps(
+    here: Page, module: str, formats: str, names: list[str]
+) -> None:
+    assert reckon(here, module, f"[0, 1, 2, 3, 4].map((line) => {formats}(line / 4, 0.25))") == names
+
+
+def test_an_axis_of_seconds(here: Page) -> None:
+    names = reckon(here, "format.js", "[0, 1, 2, 3, 4].map((line) => it.axisSpan(line * 0.75, 0.75))")
+    assert names == ["0.00 s", "0.75 s", "1.50 s", "2.25 s", "3.00 s"]
 
 
 @pytest.mark.parametrize(("most", "top"), [(0, 1), (1, 1), (43, 60), (4, 4), (401, 600), (0.02, 0.02)])
