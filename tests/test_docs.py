@@ -198,9 +198,26 @@ def test_pages_link_to_what_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.name)
 def test_pages_name_only_tests_that_exist(page: Path) -> None:
-    """Each line of the tables of guarantees and security names its tests."""
-    for named in re.findall(r"`(tests/[\w/]+(?:\.py)?)`", page.read_text()):
+    for named in named_tests(page.read_text()):
         assert (ROOT / named).exists(), f"{named} does not exist"
+
+
+def named_tests(text: str) -> list[str]:
+    return re.findall(r"`(tests/[\w/]+(?:\.py)?)`", text)
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "line", "number"),
+    [
+        ("guarantees", "What each failure costs", r"^\| (?!Failure|---).+$", 24),
+        ("usage", "What a number in a report means", r"^- (?:.+\n?)(?:^  .+\n?)*", 6),
+    ],
+)
+def test_each_promise_names_its_tests(page: str, heading: str, line: str, number: int) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = re.findall(line, text, re.MULTILINE)
+    assert len(lines) >= number
+    assert [each for each in lines if not named_tests(each)] == []
 
 
 def test_the_readme_is_short() -> None:

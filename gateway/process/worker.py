@@ -28,6 +28,7 @@ from aiohttp import web
 from gateway.api import tokenizer
 from gateway.config import Config, build
 from gateway.errors import Unavailable
+from gateway.files import naming
 from gateway.keys.cache import KeyCache
 from gateway.observe.metrics import GATHER_S, Telemetry, quota_rows
 from gateway.observe.worker_files import WorkerFiles
@@ -245,10 +246,12 @@ async def _serve_on(end: socket.socket, listeners: Sequence[socket.socket]) -> i
         return 1
     try:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = message["metrics_dir"]
-        files = WorkerFiles(Path(message["metrics_dir"]))
         config, has_peers = build(message["config"]), message["has_peers"]
         listener, admin_listener = listeners[0], listeners[1] if len(listeners) > 1 else None
-        await WorkerProcess(listener, admin_listener, line, config, files, has_peers=has_peers).run()
+        with naming(Path(message["metrics_dir"])):
+            files = WorkerFiles(Path(message["metrics_dir"]))
+            worker = WorkerProcess(listener, admin_listener, line, config, files, has_peers=has_peers)
+        await worker.run()
     except StoreMisconfigured as error:
         line.send(failed=str(error))
         return 1

@@ -333,9 +333,11 @@ def test_a_client_that_leaves_a_stream_before_its_first_output_is_charged_for_th
     check(house, before, record)
 
 
-def test_a_call_that_the_end_of_the_gateway_cuts_off_is_charged_its_reservation(gateway: StartsGateways) -> None:
+def test_a_call_that_the_end_of_the_gateway_cuts_off_is_charged_its_reservation(
+    gateway: StartsGateways, store_url: str
+) -> None:
     with Scripted(always=silent) as upstream:
-        settings_of = config(upstream.url)
+        settings_of = config(upstream.url, store={"url": store_url})
         settings_of["server"] |= {"drain_timeout_s": 0.2}
         settings_of["upstreams"]["main"] |= {"timeouts": {}}
         made = gateway(settings_of)

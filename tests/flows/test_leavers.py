@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.faults import KINDS, Ask, Kind
+from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.scripted import CHUNKED, Wire, chunk
 
 from .house import Gateway, eventually, key, model, secret, settings
@@ -20,13 +23,34 @@ from .house import Gateway, eventually, key, model, secret, settings
 ENDPOINTS = ["completions", "chat", "messages", "responses", "generate_content"]
 
 
+LONG_S = 1000.0
+"""Of a recording (16 MB) that no buffers between the gateway and an upstream hold."""
+
+
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    keys = [key(str(kind), quotas=[{"tokens": 1_000_000, "per": "month"}], max_parallel=9) for kind in KINDS]
+def deaf() -> Iterator[socket.socket]:
+    """An upstream that reads the first bytes of a request alone."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def house(gateways: StartsGateways, theatre: Stage, deaf: socket.socket, store_url: str) -> Gateway:
+    keys = [key("uploader", quotas=[{"requests": 9, "per": "month"}, {"tokens": 1_000_000_000, "per": "month"}])]
+    keys += [key(str(kind), quotas=[{"tokens": 1_000_000, "per": "month"}], max_parallel=9) for kind in KINDS]
     config = settings(
-        theatre.url, keys=keys, upstreams={"main": {"capabilities": {"messages": True, "generate_content": True}}}
+        theatre.url,
+        store={"url": store_url},
+        keys=keys,
+        upstreams={
+            "main": {"capabilities": {"messages": True, "generate_content": True}},
+            "deaf": {"base_url": f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"},
+        },
     )
-    return gateways(config | {"models": {"m": model("chat") | {"endpoints": ENDPOINTS}}})
+    return gateways(
+        config | {"models": {"m": model("chat") | {"endpoints": ENDPOINTS}, "deaf": model("transcriptions", "deaf")}}
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -61,3 +85,25 @@ def test_a_client_that_leaves_is_charged_once_and_frees_its_quota(house: Gateway
     held = {quota["unit"]: (quota["used"], quota["reserved"]) for quota in quotas}
     assert held == {"tokens": (used, 0), "parallel": (0, 0)}
     assert upstream.hits == 1
+
+
+def test_a_client_that_leaves_before_its_form_was_wholly_sent_is_charged_nothing(
+    house: Gateway, deaf: socket.socket
+) -> None:
+    body = form(("model", "deaf"), ("file", wav(LONG_S)))
+    head = (
+        f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('uploader')}\r\n"
+        f"Content-Type: {TYPE['Content-Type']}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with house.connect() as client:
+        client.send(head.encode() + body)
+        receiving, _ = deaf.accept()
+        assert receiving.recv(4) == b"POST"
+    with receiving:
+        [record] = eventually(lambda: house.calls("uploader"))
+    assert (record["ended"], record["status"], record["usage_source"]) == ("client_gone", 499, "none")
+    assert (record["prompt_tokens"], record["completion_tokens"]) == (0, 0)
+    quotas = house.get("/v1/key", key="uploader").json["quotas"]
+    assert {quota["unit"]: (quota["used"], quota["reserved"]) for quota in quotas} == {
+        "requests": (1, 0), "tokens": (0, 0),
+    }  # fmt: skip
