@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.reports.invoice import FAULTS_TOLD, Export, NotUnderstood, Tally, read_export
+from gateway.reports.invoice import FAULTS_SHOWN, Export, NotUnderstood, Tally, read_export
 
 OPENAI = """\
 start_time,end_time,start_time_iso,end_time_iso,project_id,num_model_requests,user_id,api_key_id,model,batch,\
@@ -104,10 +104,10 @@ def test_what_a_file_says(text: str, tallies: dict[tuple[str, str], Tally], days
     found = read(text)
     assert found.tallies == tallies
     assert found.days == days
-    assert {tuple(number is None for number in tally) for tally in (*tallies.values(), found.told)} == {
-        tuple(number is None for number in found.told)
+    assert {tuple(number is None for number in tally) for tally in (*tallies.values(), found.reported)} == {
+        tuple(number is None for number in found.reported)
     }
-    assert set(found.told) <= {0, None}
+    assert set(found.reported) <= {0, None}
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_every_bad_line_is_named_by_its_number() -> None:
     with pytest.raises(NotUnderstood) as refused:
         read("\n" + "\n".join(lines))
     *named, last = refused.value.faults
-    assert [fault.partition(":")[0] for fault in named] == [f"line {4 + 2 * i}" for i in range(FAULTS_TOLD)]
-    assert last == f"and {30 - FAULTS_TOLD} more such lines"
+    assert [fault.partition(":")[0] for fault in named] == [f"line {4 + 2 * i}" for i in range(FAULTS_SHOWN)]
+    assert last == f"and {30 - FAULTS_SHOWN} more such lines"
 
 
 def test_number_of_a_line_counts_the_lines_within_a_cell() -> None:
