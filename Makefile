@@ -10,7 +10,7 @@ help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
 	@echo "make docs    build the documentation site into site/"
 	@echo "make screenshots  make the pictures of the documentation from the demo; needs Chromium (make servers); 2 minutes"
-	@echo "make test    format, lint, strict types and the fast tests; 3 minutes, no root, no servers needed"
+	@echo "make test    format, lint, strict types and the fast tests; 5 to 8 minutes on two cores, no root, no servers needed"
 	@echo "make test-all  every test, on every Redis and Valkey, with real clients and browsers; 40 minutes; installs servers"
 	@echo "make check   format, lint and strict types alone"
 	@echo "make servers install what the slow tests run on: servers, a browser, the SDK for Node"
@@ -63,17 +63,20 @@ check: .venv/.installed
 servers: .venv/.installed
 	@.ci/servers .venv/servers
 
+# What takes long is printed at the end of each tier.
+SLOWEST := --durations=15 --durations-min=3
+
 # The fast tier: every test file that is not below a folder named `slow`. tests/test_tiers.py keeps the two apart.
 test: check
-	$(BIN)/pytest --tier fast -n auto --dist loadfile
+	$(BIN)/pytest --tier fast -n auto --dist loadfile $(SLOWEST)
 
 # Everything: the fast tier on every installed Redis and Valkey; the slow tier, two files at a time and the longest first
 # (without the option xdist begins with the file of the most tests); then what judges timing or memory, alone. A failure
 # in one of the last two does not skip the other.
 test-all: check servers
-	$(BIN)/pytest --tier fast --all-redis -n auto --dist loadfile
-	failed=0; $(BIN)/pytest --tier slow -n 2 --dist loadfile --no-loadscope-reorder || failed=1; \
-	$(BIN)/pytest --tier alone || failed=1; exit $$failed
+	$(BIN)/pytest --tier fast --all-redis -n auto --dist loadfile $(SLOWEST)
+	failed=0; $(BIN)/pytest --tier slow -n 2 --dist loadfile --no-loadscope-reorder $(SLOWEST) || failed=1; \
+	$(BIN)/pytest --tier alone $(SLOWEST) || failed=1; exit $$failed
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 LOCKED := Written by `make lock` for all platforms, from pyproject.toml

@@ -1,4 +1,4 @@
-"""The Helm chart of deploy/helm: what it copies from elsewhere in deploy/, and what it renders.
+"""The Helm chart of deploy/helm and copies for kustomize: what is copied from elsewhere in deploy/, what is rendered.
 
     python -m tests.deploy.chart        # make chart: copy the files, and render the golden files again if helm is there
 
@@ -31,6 +31,9 @@ COPIES = {
     "dashboard.json": DEPLOY / "grafana" / "gateway.json",
 }
 """Files in the chart's files/, and their sources: Helm reads nothing outside a chart."""
+
+MONITORING = DEPLOY / "kubernetes" / "monitoring"
+RULES_HEAD = "# Written by `make chart` from deploy/prometheus.\n"
 
 RELEASE = "gateway"
 KUBERNETES = "1.30.0"
@@ -74,6 +77,20 @@ def shortened(manifests: list[Manifest]) -> Iterator[Manifest]:
             yield manifest
 
 
+def rules() -> str:
+    """The rules of deploy/prometheus as objects of the Prometheus Operator, for kustomize."""
+    objects = [
+        {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PrometheusRule",
+            "metadata": {"name": f"gateway-{name}", "labels": {"app.kubernetes.io/name": "gateway"}},
+            "spec": yaml.safe_load(COPIES[f"{name}.yaml"].read_text()),
+        }
+        for name in ("recording", "alerts")
+    ]
+    return RULES_HEAD + yaml.safe_dump_all(objects, width=120, sort_keys=False)
+
+
 def written(manifests: list[Manifest]) -> str:
     """A golden file."""
     return yaml.safe_dump_all(shortened(manifests), width=120)
@@ -83,6 +100,8 @@ def main() -> int:
     """Copy, and render where helm is installed; returns the exit code."""
     for name, source in COPIES.items():
         shutil.copyfile(source, CHART / "files" / name)
+    (MONITORING / "rules.yaml").write_text(rules())
+    shutil.copyfile(COPIES["dashboard.json"], MONITORING / "completions-gateway.json")
     try:
         for case in CASES:
             (GOLDEN / f"{case}.yaml").write_text(written(render("--values", values_of(case))))

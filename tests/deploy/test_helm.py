@@ -20,7 +20,7 @@ from gateway.config.diff import NEEDS_RESTART
 from gateway.config.sections import Timeouts
 from gateway.web.openapi.document import OPERATIONS
 
-from .chart import CASES, CHART, COPIES, RELEASE, Manifest, golden, identity, values_of
+from .chart import CASES, CHART, COPIES, MONITORING, RELEASE, Manifest, golden, identity, rules, values_of
 from .examples import load
 from .slow import test_kubernetes as kustomize
 
@@ -50,6 +50,11 @@ def config_of(case: str) -> Config:
 def test_the_chart_holds_copies_of_the_files_beside_it(name: str) -> None:
     copied = (CHART / "files" / name).read_text()
     assert copied == COPIES[name].read_text(), f"files/{name} differs from its source: run `make chart`"
+
+
+def test_kustomize_has_the_same_rules_and_dashboard() -> None:
+    assert (MONITORING / "rules.yaml").read_text() == rules(), "run `make chart`"
+    assert (MONITORING / "completions-gateway.json").read_text() == COPIES["dashboard.json"].read_text(), "`make chart`"
 
 
 def test_the_chart_holds_no_other_file() -> None:

@@ -100,7 +100,8 @@ def test_kustomize_builds_all_manifests(has_monitoring: bool, tmp_path: Path) ->
     (gateways,) = [each for each in built if identity(each) == ("StatefulSet", "gateway")]
     assert ("replicas" in gateways["spec"]) != has_monitoring
     kinds = {each["kind"] for each in built}
-    assert {"HorizontalPodAutoscaler", "ServiceMonitor"} & kinds == (
-        {"HorizontalPodAutoscaler", "ServiceMonitor"} if has_monitoring else set()
-    )
+    of_monitoring = {"HorizontalPodAutoscaler", "ServiceMonitor", "PrometheusRule"}
+    assert of_monitoring & kinds == (of_monitoring if has_monitoring else set())
+    dashboards = [each for each in built if each["metadata"].get("labels", {}).get("grafana_dashboard")]
+    assert [list(each["data"]) for each in dashboards] == [["completions-gateway.json"]] * has_monitoring
     assert {each["metadata"].get("namespace") for each in built if each["kind"] != "Namespace"} == {"gateway"}

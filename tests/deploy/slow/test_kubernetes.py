@@ -27,6 +27,9 @@ KUSTOMIZATIONS = ("kubernetes/kustomization.yaml", "kubernetes/monitoring/kustom
 OLDEST = "1.27"
 """The minimum of kustomization.yaml: from it on, kept volume claims are on by default."""
 
+OF_THE_OPERATOR = {"ServiceMonitor": {"selector", "endpoints"}, "PrometheusRule": {"groups"}}
+"""Custom resources, whose schemas are not part of Kubernetes: the members of their spec."""
+
 Manifest = dict[str, Any]
 
 
@@ -75,9 +78,9 @@ def schema_of(manifest: Manifest, version: str) -> dict[str, Any]:
 @pytest.mark.parametrize("version", [OLDEST, "1.37"])
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
 def test_every_manifest_is_what_its_schema_says(manifest: Manifest, version: str) -> None:
-    if manifest["kind"] == "ServiceMonitor":  # a custom resource; its schema is not part of Kubernetes
+    if members := OF_THE_OPERATOR.get(manifest["kind"]):
         assert manifest["apiVersion"] == "monitoring.coreos.com/v1"
-        assert set(manifest["spec"]) == {"selector", "endpoints"}
+        assert set(manifest["spec"]) == members
         return
     faults = [
         error.message for error in jsonschema_rs.validator_for(schema_of(manifest, version)).iter_errors(manifest)
