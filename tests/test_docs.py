@@ -158,22 +158,34 @@ def test_places_that_are_gone_are_found() -> None:
     assert missing_places(gone) == ["relay/gone.py", "relay/charge.py gone"]
 
 
+def modules_named(cell: str) -> dict[str, list[str]]:
+    """The modules in a cell of the table of rooms, by their folder: `a.py`; `folder/` `b.py`."""
+    parts = [re.findall(r"`([\w/.]+)`", part) for part in cell.split(";")]
+    return {
+        part[0] if part and part[0].endswith("/") else "": [name for name in part if name[-1] != "/"] for part in parts
+    }
+
+
 def test_the_architecture_names_every_module() -> None:
-    """A row for each room names its modules, and no row names a module that is gone."""
+    """A row for each room names the modules of each of its folders, once, and no row names a module that is gone."""
     rows = {
-        row[1].strip().strip("`/"): set(re.findall(r"`([\w/]+(?:\.py)?/?)`", row[3]))
+        row[1].strip().strip("`/"): modules_named(row[3])
         for row in (line.split("|") for line in ARCHITECTURE.splitlines() if line.startswith("| `"))
         if len(row) == 5
     }
-    rooms: dict[str, set[str]] = {}
-    for path in (ROOT / "gateway").rglob("*.py"):
+    rooms: dict[str, dict[str, list[str]]] = {}
+    for path in sorted((ROOT / "gateway").rglob("*.py")):
         *folders, name = path.relative_to(ROOT / "gateway").parts
-        if name in ("__init__.py", "__main__.py"):
-            if len(folders) == 2:
-                rooms.setdefault(folders[0], set()).add(f"{folders[1]}/")
-            continue
-        rooms.setdefault(folders[0] if folders else name, set()).update([name] if folders else [])
+        if name != "__main__.py" and (folders or name != "__init__.py"):
+            folder = f"{folders[1]}/" if len(folders) == 2 else ""
+            found = rooms.setdefault(folders[0] if folders else name, {"": []}).setdefault(folder, [])
+            found += [name] if folders and name != "__init__.py" else []
     assert {name: rows.get(name) for name in rooms} == rooms
+
+
+def test_a_module_that_is_named_twice_is_found() -> None:
+    assert modules_named("`a.py`; `x/` ; `a.py` `y/` `b.py`") != modules_named("`a.py`; `x/`; `y/` `b.py`")
+    assert modules_named("`a.py` `b.py`; `x/` `a.py`") == {"": ["a.py", "b.py"], "x/": ["a.py"]}
 
 
 def test_the_architecture_names_every_script_and_its_twin() -> None:

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from . import sections
 from .discovered import is_wanted
 from .faults import ConfigFault, format_faults, printable
 from .model_names import compiled, is_pattern, may_overlap, most_specific_first, with_targets
@@ -38,15 +37,19 @@ from .sections import (
 
 def _names_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
     """The settings that exist at this place below `root`."""
-    at: Any = root
+    at: type[BaseModel] | None = root
     for part in path:
-        if not (isinstance(at, type) and issubclass(at, BaseModel)) or part not in at.model_fields:
-            continue  # an index, or a name that the operator chose
-        found = re.search(r"\.([A-Z]\w+)", str(at.model_fields[str(part)].annotation))
-        at = getattr(sections, found[1], None) if found else None
-        if at is None:
-            return []
-    return list(at.model_fields) if isinstance(at, type) and issubclass(at, BaseModel) else []
+        if at is not None and part in at.model_fields:  # else an index, or a name that the operator chose
+            at = next(_sections_in(at.model_fields[str(part)].annotation), None)
+    return list(at.model_fields) if at is not None else []
+
+
+def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The sections in the type of a field, such as Upstream in `dict[str, Upstream]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections_in(part)
 
 
 def explain(detail: Any, root: type[BaseModel] = Config) -> ConfigFault:

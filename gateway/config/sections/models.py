@@ -1,0 +1,141 @@
+"""`models`: routes, prices and parameters of each model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from gateway.config.quantities import read_duration_s
+
+from .prices import Price, without_auto
+from .values import NOT_BOOL, SPAN_EXAMPLES, Count, Positive, Seconds, Section, SomeSeconds, or_else, read_by
+
+
+class Limits(Section):
+    """Stricter than the API's own limits, per key or per model."""
+
+    n: Positive | None = None
+    """Largest n."""
+    best_of: Positive | None = None
+    """Largest best_of."""
+    logprobs: Count | None = None
+    """Largest logprobs, and on chat the largest top_logprobs."""
+    stop: Count | None = None
+    """Largest number of stop sequences."""
+    max_tokens: Positive | None = None
+    """Largest max_tokens and max_completion_tokens; sent along where the client gave none."""
+    max_audio_s: SomeSeconds | None = None
+    """Longest audio of a transcription or translation; a file whose length cannot be read is refused then."""
+    deny: tuple[str, ...] = ()
+    """Parameters that are refused by name."""
+
+
+class Route(Section):
+    upstream: str
+    """Name of an upstream."""
+    model: Annotated[str, Field(min_length=1)] | None = None
+    """The model's name at that upstream; default: the name in the client's request."""
+    priority: Annotated[int, NOT_BOOL] = 1
+    """Lower is tried first."""
+    weight: Positive = 1
+    """Share within one priority."""
+
+
+EndpointName = Literal[
+    "completions", "chat", "embeddings", "messages", "responses", "generate_content", "moderations", "rerank", "images",
+    "image_edits", "image_variations", "speech", "transcriptions", "translations", "realtime",
+]  # fmt: skip
+
+
+class Sticky(Section):
+    """Calls that belong together go to the same upstream and API key, whose prompt cache is warm."""
+
+    by: Annotated[tuple[Literal["header", "prompt_cache_key", "prefix"], ...], Field(min_length=1)] = (
+        "header", "prompt_cache_key", "prefix",
+    )  # fmt: skip
+    """What says that calls belong together: the first one of these that a call has."""
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] = "X-Gateway-Conversation"
+    """Request header that names a conversation; it is not sent on."""
+    prefix_bytes: Annotated[int, NOT_BOOL, Field(ge=64, le=65536)] = 1024
+    """Bytes of the prompt's beginning that count, to the end of the first message of the user at most."""
+
+
+def _read_sticky(value: Any) -> Any:
+    return {} if value is True else None if value is False else value
+
+
+def _read_hedge_after(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(_HEDGE_AFTER)
+    if isinstance(value, str) and value.strip().lower() == "p95":
+        return "p95"
+    return value
+
+
+_HEDGE_AFTER = f"expected p95, or a time greater than 0 {SPAN_EXAMPLES}"
+HedgeAfter = Annotated[
+    Literal["p95"] | Annotated[float, Field(gt=0, allow_inf_nan=False), read_by(read_duration_s)],
+    or_else(_HEDGE_AFTER),
+    BeforeValidator(_read_hedge_after),
+]
+"""`p95`, or seconds."""
+
+
+class ModelSettings(Section):
+    """What each model may have, and `defaults.models` for all of them."""
+
+    endpoints: tuple[EndpointName, ...] = (
+        "completions", "chat", "embeddings", "messages", "responses", "generate_content"
+    )  # fmt: skip
+    """The endpoints that serve this model; moderations, rerank, realtime and those of images and \
+audio have to be named."""
+    max_attempts: Annotated[int, NOT_BOOL, Field(ge=1, le=10)] = 3
+    """How often one call may be tried in all."""
+    repeat_when_waiting: bool = False
+    """Whether a call that was sent and not answered may be sent again."""
+    hedge_after: HedgeAfter | None = None
+    """Try a second route beside the first when no byte has come for so long: a time such as 2s, or p95 of the times \
+lately. Both may be billed. Default: never."""
+    max_output_tokens: Positive | None = None
+    """Output tokens reserved for a chat call without a limit; required where a token or USD quota can apply."""
+    min_output_tokens: Positive | None = None
+    """Where a quota has no room for max_output_tokens, a chat call without a limit gets what is left, at least this \
+number; default: it is refused."""
+    store_responses: bool | None = None
+    """What `store` is in a response whose request does not say; default: up to the upstream, and OpenAI keeps it."""
+    max_wait_s: Seconds | None = None
+    """How long its calls may wait for room at an upstream; default: as queue.max_wait_s."""
+    limits: Limits = Limits()
+    """Stricter limits for this model."""
+    price: Annotated[Price | None, BeforeValidator(without_auto)] = None
+    """What its calls cost; auto, the default where the provider is known: as the price table says; null: unknown."""
+    unpriced: Literal["deny", "allow"] = "deny"
+    """Without a price under a USD quota: deny (403 model_not_priced), or allow, and nothing is drawn on that quota."""
+
+
+class Model(ModelSettings):
+    routes: Annotated[tuple[Route, ...], Field(min_length=1)]
+    """Where calls for this model go."""
+    strip_prefix: Annotated[str, Field(min_length=1)] | None = None
+    """Beginning of the asked name that is not sent to a route without `model`: openai/ for the pattern openai/*."""
+    sticky: Annotated[Sticky | None, BeforeValidator(_read_sticky)] = None
+    """true, or settings: calls that belong together go to the same upstream and API key while it is healthy."""
+    fallbacks: Annotated[tuple[str, ...], Field(max_length=5)] = ()
+    """Models that serve a call where no route of this one can or its prompt is too long, the first that can."""
+    table_prices: dict[str, Price] = {}
+    """Not for files: of a pattern, the table's prices by the names of models."""
+
+    @property
+    def has_price(self) -> bool:
+        """Whether there is a price, of a pattern at least for some names."""
+        return self.price is not None or bool(self.table_prices)
+
+    @field_validator("routes")
+    @classmethod
+    def _lead_to_different_places(cls, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        first: dict[tuple[str, str | None], int] = {}
+        for index, route in enumerate(routes):
+            if (other := first.setdefault((route.upstream, route.model), index)) != index:
+                raise ValueError(f"number {index + 1} leads to the same place as number {other + 1}; keep one")
+        return routes

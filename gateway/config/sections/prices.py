@@ -1,0 +1,182 @@
+"""Prices of models, and `prices`: the table that they are read from."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from gateway.config.rates import Plan, plan_of
+
+from .values import NUSD, Positive, Section, Usd, nusd_of
+
+
+class Rows(Section):
+    """Prices in US dollars, by what they count. A row that is left out: cached_input and image_in cost as input,
+    reasoning as output; a call that uses anything else without a row has an unknown cost."""
+
+    input: Usd | None = None
+    """USD per million prompt tokens."""
+    output: Usd | None = None
+    """USD per million completion tokens; only a model of embeddings alone can do without."""
+    cached_input: Usd | None = None
+    """USD per million prompt tokens that the upstream had in its cache; default: as input."""
+    cache_write: Usd | None = None
+    """USD per million prompt tokens written to the upstream's cache."""
+    cache_write_1h: Usd | None = None
+    """The same for caches that are kept for an hour or longer."""
+    reasoning: Usd | None = None
+    """USD per million reasoning tokens; default: as output."""
+    audio_in: Usd | None = None
+    """USD per million audio tokens of the prompt."""
+    audio_out: Usd | None = None
+    """USD per million audio tokens of the completion."""
+    image_in: Usd | None = None
+    """USD per million image tokens of the prompt; default: as input."""
+    image_out: Usd | None = None
+    """USD per million image tokens of the completion."""
+    image_tool_in: Usd | None = None
+    """USD per million prompt tokens of the image tool of a response."""
+    image_tool_out: Usd | None = None
+    """USD per million output tokens of the image tool of a response."""
+    characters_per_million: Usd | None = None
+    """USD per million characters that are spoken."""
+    audio_per_hour: Usd | None = None
+    """USD per hour of audio."""
+    audio_per_minute: Usd | None = None
+    """USD per minute of audio, in place of audio_per_hour."""
+    web_searches_per_1000: Usd | None = None
+    """USD per thousand web searches of the upstream."""
+    file_searches_per_1000: Usd | None = None
+    """USD per thousand file searches of the upstream."""
+    search_units_per_1000: Usd | None = None
+    """USD per thousand search units of a rerank."""
+    container: Usd | None = None
+    """USD per container that an answer names; providers bill them by minute, so the usage is estimated."""
+    image: Usd | None = None
+    """USD per generated image."""
+    call: Usd | None = None
+    """USD per call, besides all else."""
+    task: Usd | None = None
+    """USD per task of a passthrough row."""
+    second: Usd | None = None
+    """USD per second of a video or a sound that a task makes."""
+
+    @model_validator(mode="after")
+    def _has_one_price_of_audio(self) -> Self:
+        if self.audio_per_hour is not None and self.audio_per_minute is not None:
+            raise ValueError("has audio_per_hour and audio_per_minute; keep one")
+        return self
+
+
+class PriceTier(Rows):
+    """Rows for long prompts: above its start they apply to the whole call; other rows stay as they are."""
+
+    above: Positive
+    """Prompts of more tokens than this."""
+
+
+class TieredRows(Rows):
+    """Prices with tiers for long prompts."""
+
+    tiers: tuple[PriceTier, ...] = ()
+    """Rows for long prompts."""
+
+    @field_validator("tiers")
+    @classmethod
+    def _ascend(cls, tiers: tuple[PriceTier, ...]) -> tuple[PriceTier, ...]:
+        if any(one.above >= other.above for one, other in pairwise(tiers)):
+            raise ValueError("expected each tier to begin above the one before it")
+        return tiers
+
+
+TimeOfDay = Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+
+
+class PriceHours(TieredRows):
+    """A whole price for some hours of each day, in UTC. `until` may be on the next day."""
+
+    start: TimeOfDay
+    """From this time, such as 16:30."""
+    until: TimeOfDay
+    """Until before this time."""
+
+
+_PLAIN = frozenset({"input", "cached_input", "output"})
+
+
+class FullRows(TieredRows):
+    """A whole price."""
+
+    variants: dict[Annotated[str, Field(pattern=r"^[^\s=]{1,40}$")], TieredRows] = {}
+    """Rows for a service of another kind, by its name in the answer: flex, priority, batch, fast; others stay."""
+    hours: tuple[PriceHours, ...] = ()
+    """Whole prices for some hours of the day."""
+    cache_write_on_request: bool = False
+    """Whether the cache is written only where a request has a cache_control; then others reserve no writes."""
+
+
+class LaterPrice(FullRows):
+    """A whole price that replaces the others on a day."""
+
+    starts: date
+    """From this day on, in UTC."""
+
+    def as_price(self, source: str | None) -> Price:
+        """The price from that day on."""
+        return Price.model_construct(**{name: getattr(self, name) for name in FullRows.model_fields}, source=source)
+
+
+class Price(FullRows):
+    """What calls cost."""
+
+    later: tuple[LaterPrice, ...] = ()
+    """Prices from a day on."""
+    source: str | None = None
+    """Not for files: the table that the price is from."""
+
+    @model_validator(mode="after")
+    def _cached_is_cheaper(self) -> Self:
+        cached, whole = self.cached_input, self.input
+        if self.source is None and cached is not None and whole is not None and cached > whole:
+            raise ValueError("cached_input is more than input; the two are probably swapped")
+        return self
+
+    @cached_property
+    def nusd_per_million(self) -> tuple[int, int, int] | None:
+        """Billionths of a USD for a million tokens: prompt, cached prompt, completion; None where the price has other
+        rows."""
+        if self.input is None or self.model_fields_set - _PLAIN:
+            return None
+        cached = self.input if self.cached_input is None else self.cached_input
+        return nusd_of(self.input), nusd_of(cached), nusd_of(self.output or Decimal(0))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """All of its rates."""
+        return plan_of(self)
+
+    @cached_property
+    def record_text(self) -> str | None:
+        """Of a price with these three rows only: input, cached input and output in USD per million tokens, as each
+        record of a call keeps them: `1.5 0.75 2`.
+
+        Computed once, because a record is formatted twice per call.
+        """
+        if self.nusd_per_million is None:
+            return None
+        return " ".join([f"{Decimal(nusd) / NUSD:f}" for nusd in self.nusd_per_million])
+
+
+def without_auto(price: Any) -> Any:
+    # What the table has for it stands here already; a provider or model that it lacks has no price.
+    return None if price == "auto" else price
+
+
+class PriceSettings(Section):
+    file: Annotated[str, Field(min_length=1)] | None = None
+    """File that gateway prices update writes; while it is there, its table is used instead of the package's."""

@@ -1,0 +1,112 @@
+"""The whole configuration: its sections, and the settings that models and new keys have by default."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from gateway.config.model_names import ModelTable, NamedModel, is_pattern
+
+from .admin import AdminSettings
+from .keys import FileKey, KeyDefaults, Quota, Team
+from .models import Model, ModelSettings
+from .passthrough import Passthrough
+from .prices import PriceSettings
+from .queue import QueueSettings
+from .server import FileSettings, ServerSettings, UploadSettings
+from .sign_in import JwtSettings, OidcSettings
+from .store import StoreSettings
+from .telemetry import AlertSettings, MetricsSettings, RecordSettings, TracingSettings
+from .upstreams import Upstream
+from .values import Section
+
+
+class Defaults(Section):
+    models: ModelSettings = ModelSettings()
+    """Settings of every model that does not have them itself."""
+    keys: KeyDefaults = KeyDefaults()
+    """Settings of keys that are made by command or by the admin API; keys of the file have none of them."""
+
+
+def _refuse_from(models: Any) -> Any:
+    if isinstance(models, dict) and isinstance(names := models.get("from"), str | list):
+        listed = names if isinstance(names, str) else ", ".join(map(str, names))
+        raise ValueError(
+            f"from is no model; to serve what {listed} lists, set discover: true beside base_url of that upstream"
+        )
+    return models
+
+
+class Config(Section):
+    """The whole file."""
+
+    server: ServerSettings = ServerSettings()
+    """Where and how to serve."""
+    uploads: UploadSettings = UploadSettings()
+    """Multipart forms."""
+    files: FileSettings = FileSettings()
+    """Files that an upstream keeps for clients."""
+    store: StoreSettings = StoreSettings()
+    """What outlives a request."""
+    admin: AdminSettings = AdminSettings()
+    """The admin API."""
+    oidc: OidcSettings | None = None
+    """Sign-in of people by OpenID Connect."""
+    jwt: JwtSettings | None = None
+    """Signed tokens of an identity provider in place of API keys."""
+    records: RecordSettings = RecordSettings()
+    """What is kept of a call beside its numbers."""
+    metrics: MetricsSettings = MetricsSettings()
+    """/metrics."""
+    upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]
+    """Where calls can go, by name."""
+    defaults: Defaults = Defaults()
+    """What models and new keys have where they say nothing."""
+    models: Annotated[dict[str, Model], BeforeValidator(_refuse_from)] = {}
+    """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
+    prices: PriceSettings = PriceSettings()
+    """The price table."""
+    aliases: dict[str, str] = {}
+    """Further names of models: {fast: gpt-4o-mini}."""
+    passthrough: dict[str, Passthrough] = {}
+    """APIs of tasks, by name."""
+    queue: QueueSettings = QueueSettings()
+    """Waiting for room at upstreams."""
+    quotas: tuple[Quota, ...] = ()
+    """What the whole gateway may spend."""
+    teams: dict[str, Team] = {}
+    """Teams, by name."""
+    keys: tuple[FileKey, ...] = ()
+    """Keys of clients."""
+    alerts: AlertSettings = AlertSettings()
+    """The receiver of alerts."""
+    tracing: TracingSettings = TracingSettings()
+    """Where traces of calls go."""
+
+    @cached_property
+    def model_table(self) -> ModelTable:
+        """What serves each name that a client may ask for."""
+        return ModelTable(self.models, self.aliases)
+
+    @property
+    def labelled_models(self) -> list[str]:
+        """The models that have a label before they are used: all, or none where they are too many."""
+        names = [name for name in self.models if not is_pattern(name)]
+        return names if len(names) <= self.metrics.max_models else []
+
+    @property
+    def has_admin_api(self) -> bool:
+        """Whether anybody can use the admin API."""
+        return self.admin.is_on or self.oidc is not None
+
+    def model(self, name: str) -> NamedModel | None:
+        """What serves this model name, or None where it is not offered."""
+        return self.model_table.find(name)
+
+
+def is_expired(expires: datetime | None, now: float) -> bool:
+    """Whether a key with this expiry is over at the Unix time `now`."""
+    return expires is not None and now >= expires.timestamp()

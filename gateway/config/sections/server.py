@@ -1,0 +1,85 @@
+"""`server`, `uploads` and `files`: the listener, its limits, and uploaded files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from .values import NOT_BOOL, Network, Positive, Seconds, Section, Size, SomeSeconds, public_url, read_off
+
+
+class ServerSettings(Section):
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, NOT_BOOL, Field(ge=0, le=65535)] = 8080
+    """Port to listen on; 0 takes a free one and prints it."""
+    workers: Annotated[int, NOT_BOOL, Field(ge=1, le=64)] = 1
+    """Worker processes that share the port; one per core is a good number."""
+    max_request_bytes: Size = 26214400
+    """A longer request body is refused with 413, on its announced length already."""
+    max_response_bytes: Size = 67108864
+    """A longer answer that is not streamed is refused with 502."""
+    max_buffered_bytes: Size = 536870912
+    """All request and non-streamed answer bytes held at once, split over the workers; beyond: 503."""
+    client_head_timeout_s: SomeSeconds = 10
+    """How long a request head may take, on a new connection from its beginning; then closed."""
+    client_body_timeout_s: SomeSeconds = 60
+    """How long a whole request body may take, however it trickles; then 408."""
+    max_in_flight: Positive = 10000
+    """Calls under way at once, split over the workers; beyond: 503 with Retry-After."""
+    drain_delay_s: Seconds = 5
+    """After SIGTERM: not ready, still serving, for this long. SIGINT does not wait."""
+    drain_timeout_s: Seconds = 120
+    """Then no new calls; running ones may end for this long."""
+    keepalive_comment_s: Seconds = 0
+    """Send a comment to streaming clients while the upstream is silent for this long; 0 is off."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Networks of the proxies whose X-Forwarded-For is trusted, for keys[].ips and the access log."""
+    public_url: Annotated[str, AfterValidator(public_url)] | None = None
+    """The address of the gateway for clients, without /v1; the dashboard shows it. Null: that of the dashboard."""
+    reload_on_change: bool = True
+    """Whether a changed file is applied by itself; false: on SIGHUP and when the admin API or the dashboard asks."""
+    access_log: Annotated[Literal["json", "text", "off"], BeforeValidator(read_off)] = "json"
+    """One line per call on standard output; never prompts, never secrets."""
+
+    @field_validator("keepalive_comment_s")
+    @classmethod
+    def _no_flood(cls, seconds: float) -> float:
+        if 0 < seconds < 0.01:
+            raise ValueError("expected 0, which is off, or at least 0.01")
+        return seconds
+
+
+class UploadSettings(Section):
+    """Multipart forms, such as the files of /v1/audio/transcriptions."""
+
+    max_bytes: Size = 104857600
+    """A longer form is refused with 413, on its announced length already."""
+    max_file_bytes: Size = 52428800
+    """A longer file in a form is refused with 413."""
+    memory_bytes: Size = 1048576
+    """A form up to this size is held in memory; a longer one is written to a temporary file."""
+    max_stored_bytes: Size = 4294967296
+    """Temporary files of forms at once, split over the workers; beyond: 503."""
+    timeout_s: SomeSeconds = 300
+    """How long a whole form may take to arrive; then 408."""
+    folder: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of the temporary files; default: the system's (TMPDIR)."""
+
+    @field_validator("folder")
+    @classmethod
+    def _is_folder(cls, folder: str | None) -> str | None:
+        if folder is not None and not Path(folder).is_dir():
+            raise ValueError("is no folder")
+        return folder
+
+
+class FileSettings(Section):
+    """Files of /v1/files."""
+
+    upstream: Annotated[str, Field(min_length=1)] | None = None
+    """The upstream that keeps clients' files, with its first API key; without it /v1/files is not served."""
+    max_per_key: Annotated[int, Field(ge=1, le=5000), NOT_BOOL] = 1000
+    """Files that one key may have at once."""

@@ -1,0 +1,142 @@
+"""`oidc` and `jwt`: people who sign in, and clients with tokens of an identity provider."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from .values import NOT_BOOL, SafeUrl, Section, certificates
+
+
+def _has_joserfc() -> bool:
+    return find_spec("joserfc") is not None
+
+
+class RoleRule(Section):
+    group: Annotated[str, Field(min_length=1)] | None = None
+    """All persons in this group."""
+    person: Annotated[str, Field(min_length=1)] | None = None
+    """This person alone."""
+    role: Literal["operator", "lead", "member", "viewer"]
+    """The role that she gets."""
+    team: Annotated[str, Field(min_length=1)] | None = None
+    """The team of a lead."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (self.group is None) == (self.person is None):
+            raise ValueError("expected exactly one of group, person")
+        if (self.role == "lead") != (self.team is not None):
+            raise ValueError("a lead needs a team" if self.role == "lead" else "only a lead has a team; remove it")
+        return self
+
+
+class OidcSettings(Section):
+    issuer: SafeUrl
+    """The provider's issuer, exactly as it writes itself, such as https://login.example.org."""
+    client_id: Annotated[str, Field(min_length=1)]
+    """The client that is registered there for the gateway."""
+    client_secret: SecretStr | None = None
+    """Its secret; null for a public client."""
+    redirect_url: SafeUrl
+    """The gateway's address for people, with the path /admin/sign-in/callback; it is registered at the provider."""
+    session_key: SecretStr
+    """Signs sessions; at least 32 characters, the same for all gateways; another one ends every session."""
+    session_s: Annotated[float, NOT_BOOL, Field(ge=60, le=604800)] = 28800
+    """After how long a person has to sign in again."""
+    scopes: tuple[str, ...] = ("openid", "email", "profile")
+    """What the provider is asked for."""
+    person_claim: Annotated[str, Field(min_length=1)] = "email"
+    """The claim that names a person; it is the owner of her keys."""
+    groups_claim: Annotated[str, Field(min_length=1)] = "groups"
+    """The claim that has her groups."""
+    domains: tuple[str, ...] = ()
+    """Domains of e-mail addresses that may sign in; default: all."""
+    groups: tuple[str, ...] = ()
+    """Groups of which one is needed to sign in; default: none is needed."""
+    roles: tuple[RoleRule, ...] = ()
+    """Who gets which role; the first rule that fits counts."""
+    default_role: Literal["member", "viewer"] | None = "member"
+    """The role of whom no rule fits; null: she may not sign in."""
+    clock_skew_s: Annotated[float, NOT_BOOL, Field(ge=0, le=600)] = 60
+    """How far the clocks of the provider and the gateway may differ."""
+    ca_file: str | None = None
+    """Certificates in PEM that the provider's is checked with, in place of the system's."""
+
+    @field_validator("issuer")
+    @classmethod
+    def _can_be_used(cls, issuer: str) -> str:
+        if urlsplit(issuer).query:
+            raise ValueError("expected an address without a query")
+        if not _has_joserfc():
+            raise ValueError("needs packages that are not installed: pip install 'completions-gateway[oidc]'")
+        return issuer
+
+    @field_validator("redirect_url")
+    @classmethod
+    def _leads_back(cls, url: str) -> str:
+        if not urlsplit(url).path.endswith("/admin/sign-in/callback") or urlsplit(url).query:
+            raise ValueError("expected an address that ends in /admin/sign-in/callback")
+        return url
+
+    @field_validator("session_key")
+    @classmethod
+    def _is_long(cls, key: SecretStr) -> SecretStr:
+        if len(key.get_secret_value()) < 32:
+            raise ValueError("expected at least 32 characters")
+        return key
+
+    @field_validator("scopes")
+    @classmethod
+    def _has_openid(cls, scopes: tuple[str, ...]) -> tuple[str, ...]:
+        if "openid" not in scopes:
+            raise ValueError("expected openid among the scopes")
+        return scopes
+
+    @field_validator("ca_file")
+    @classmethod
+    def _is_readable(cls, path: str | None) -> str | None:
+        return None if path is None else certificates(path)
+
+    @cached_property
+    def rules(self) -> str:
+        """A digest of everything that decides who may sign in as what."""
+        names = ("issuer", "client_id", "person_claim", "groups_claim", "domains", "groups", "roles", "default_role")
+        said = self.model_dump_json(include=set(names))
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+class JwtSettings(Section):
+    issuer: Annotated[str, Field(min_length=1)]
+    """The issuer of the tokens, exactly as they name it."""
+    audiences: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Audiences of which a token must have one: the name of this gateway at the issuer."""
+    jwks_url: SafeUrl
+    """Where the issuer's public keys are."""
+    person_claim: Annotated[str, Field(min_length=1)] = "email"
+    """The claim that names a person; it is the owner of her record."""
+    team_claim: Annotated[str, Field(min_length=1)] | None = None
+    """The claim that names her team, which must exist; null: no claim does."""
+    models_claim: Annotated[str, Field(min_length=1)] | None = None
+    """The claim that lists the models that the token is for; null: those of her record."""
+    clock_skew_s: Annotated[float, NOT_BOOL, Field(ge=0, le=600)] = 60
+    """How far the clocks of the issuer and the gateway may differ."""
+    ca_file: str | None = None
+    """Certificates in PEM that the issuer's is checked with, in place of the system's."""
+
+    @field_validator("issuer")
+    @classmethod
+    def _can_be_used(cls, issuer: str) -> str:
+        if not _has_joserfc():
+            raise ValueError("needs packages that are not installed: pip install 'completions-gateway[oidc]'")
+        return issuer
+
+    @field_validator("ca_file")
+    @classmethod
+    def _is_readable(cls, path: str | None) -> str | None:
+        return None if path is None else certificates(path)
