@@ -219,6 +219,9 @@ class DataPlane:
         forwarded = forwarded_headers(request, spec.request_headers)
         if is_form:
             forwarded = with_content_type(forwarded, content_type(boundary))
+        affinity = asked.account_bound_by.encode() if asked.account_bound_by else None
+        if model.sticky is not None:
+            affinity = stickiness.affinity(model.sticky, asked.document, request.headers.get) or affinity
         user, tags = attribution_of(request.headers.items(), asked.document.members, config.records)
         call = Call(
             id=context.id,
@@ -239,7 +242,7 @@ class DataPlane:
             priority=priority,
             user=user,
             tags=tags,
-            affinity=_affinity(model, asked, request),
+            affinity=affinity,
         )
         return call._replace(fallbacks=tuple(_fallbacks(call, asked, others))) if others else call
 
@@ -370,14 +373,6 @@ def is_secret(model: str, context: RequestContext) -> bool:
     """Whether a model name that is not in the configuration is in fact a key's secret, which must not reach an upstream
     or a record."""
     return auth.digest(model) in context.parts.key_cache.known or may_be_issued(model)
-
-
-def _affinity(model: Model, asked: Params, request: web.Request) -> bytes | None:
-    """What the call has in common with those that go to the same place; None: it may go anywhere."""
-    found = None if model.sticky is None else stickiness.affinity(model.sticky, asked.document, request.headers.get)
-    if found is None and asked.account_bound_by:
-        return asked.account_bound_by.encode()
-    return found
 
 
 def _may_use(key: Key, asked: str, found: NamedModel) -> bool:

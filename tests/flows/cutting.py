@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tests.fakes.scripted import CHUNKED, Wire, chunk
 
-from .house import secret
+from .house import Gateway, eventually, secret
 
 AT_ONCE = 24
 
 Case = TypeVar("Case")
+
+
+async def write_beginning(wire: Wire, text: bytes, end: int) -> None:
+    """This text up to this byte, as a stream whose connection is lost there."""
+    await wire.write(CHUNKED + (chunk(text[:end]) if end else b""))
+    wire.close()
 
 
 async def write_cut(wire: Wire, text: bytes, cut: int) -> None:
@@ -28,16 +35,20 @@ async def ask_all(
     cases: Sequence[Case],
     members_of: Callable[[Case], dict[str, Any]],
     check: Callable[[Case, bytes], None],
+    *,
+    may_fail: bool = False,
 ) -> None:
-    """One call for each case, `AT_ONCE` at a time on connections that are kept; `check` gets the body of its answer."""
+    """One call for each case, `AT_ONCE` at a time on connections that are kept; `check` gets the body of its answer,
+    with status 200 unless calls `may_fail`."""
     path_of = path if callable(path) else lambda _: path
     todo = iter(cases)
 
     async def work() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for case in todo:
-            passed = await _ask(reader, writer, path_of(case), members_of(case))
+            is_good, passed = await _ask(reader, writer, path_of(case), members_of(case), name_of(case))
             try:
+                assert is_good or may_fail
                 check(case, passed)
             except (AssertionError, ValueError) as error:
                 raise AssertionError(f"{case}: {passed!r}") from error
@@ -49,14 +60,44 @@ async def ask_all(
             group.create_task(work())
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, members: dict[str, Any]) -> bytes:
+def name_of(case: object) -> str:
+    """The `client_request_id` in the record of its call."""
+    return str(case)
+
+
+def record_of_each(house: Gateway, cases: Sequence[Case]) -> dict[Case, dict[str, Any]]:
+    """The usage record of each case, of which there is one."""
+    count = len(cases)
+    found = eventually(lambda: len(rows := house.calls("alice", limit=count + 1)) >= count and rows, every_s=0.2)
+    assert len(found) == count
+    named = {each["client_request_id"]: each for each in found}
+    return {case: named[name_of(case)] for case in cases}
+
+
+def charged(record: dict[str, Any]) -> tuple[Any, ...]:
+    """What a record says of the usage of a call and of its end."""
+    names = ("status", "ended", "usage_source", "prompt_tokens", "completion_tokens", "cached_tokens",
+             "reasoning_tokens", "units", "cost_usd")  # fmt: skip
+    return tuple([str(record[name]) for name in names])
+
+
+async def _ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, members: dict[str, Any], name: str
+) -> tuple[bool, bytes]:
+    """Whether the answer has status 200, and its body."""
     body = json.dumps(members).encode()
-    head = f"Authorization: Bearer {secret('alice')}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body)
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nX-Client-Request-Id: {name}\r\n\r\n"
+    )
+    writer.write(head.encode() + body)
     answer = await reader.readuntil(b"\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 200 "), answer
+    is_good = answer.startswith(b"HTTP/1.1 200 ")
+    length = re.search(rb"\r\ncontent-length: (\d+)\r\n", answer, re.IGNORECASE)
+    if length is not None:
+        return is_good, await reader.readexactly(int(length[1]))
     passed = b""
     while size := int(await reader.readuntil(b"\r\n"), 16):
         passed += (await reader.readexactly(size + 2))[:-2]
     await reader.readexactly(2)
-    return passed
+    return is_good, passed

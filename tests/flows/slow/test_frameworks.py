@@ -1,5 +1,6 @@
 """Frameworks as people have them, default retries and all, through a gateway, on Responses and Messages: LangChain,
-OpenAI's Agents SDK and Vercel's AI SDK answer, stream, call a tool, wait for a rate and end at a spent quota."""
+OpenAI's Agents SDK and Vercel's AI SDK answer, stream, call a tool, wait for a rate, and end at a spent quota and at a
+stream that breaks."""
 
 from __future__ import annotations
 
@@ -90,6 +91,14 @@ async def upstream_with_a_tool(wire: Wire) -> None:
         await ok_json(whole)(wire)
 
 
+async def upstream_that_breaks_off(wire: Wire) -> None:
+    """Before the events that end the stream."""
+    writes = _message if wire.request.path == "/v1/messages" else _response
+    *events, _, _, _ = writes(calls_tool=False)[1]
+    await wire.write(CHUNKED + b"".join(map(chunk, events)))
+    wire.close()
+
+
 def _response(*, calls_tool: bool) -> tuple[Told, Iterable[bytes]]:
     item = api.function_call("weather", json.dumps(CITY)) if calls_tool else api.message(TEXT)
     whole = api.response([item])
@@ -168,3 +177,13 @@ def test_a_used_up_quota_is_reported(house: Gateway, upstream: Stage, name: str)
         assert refused["error"]["code"] == "insufficient_quota"
     asked = house.metric("gateway_rejections_total", reason="quota_spent") - before
     assert (asked, upstream.hits) == (framework.spent_requests, 1)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_stream_that_breaks(house: Gateway, upstream: Stage, name: str) -> None:
+    upstream.play(always=upstream_that_breaks_off)
+    (told,) = ask(house, name, ("alice", "stream"))
+    assert "The upstream for this model broke off its answer." in told["error"]["message"]
+    assert upstream.hits == 1  # none of them asks again
+    (record,) = house.calls("alice", limit=1)
+    assert (record["ended"], record["usage_source"]) == ("error", "estimated")

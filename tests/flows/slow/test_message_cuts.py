@@ -13,10 +13,11 @@ import pytest
 
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import Wire
-from tests.flows.cutting import ask_all, write_cut
+from tests.flows.cutting import ask_all, charged, record_of_each, write_cut
 from tests.flows.house import Gateway
 from tests.flows.test_messages import CLAUDE, RECORDED, house_settings
 
+pytestmark = pytest.mark.timeout(600)
 BROKEN = frozenset({"error-in-stream", "ended-early"})
 DONE = b"data: [DONE]\n\n"
 ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
@@ -42,13 +43,13 @@ def cases() -> list[Case]:
 async def cutter(wire: Wire) -> None:
     """The recorded stream that the request names, in two chunks."""
     name, end, cut = wire.request.json["metadata"]["user_id"].split(":")
-    await write_cut(wire, text_of(name, end), int(cut))
+    await write_cut(wire, text_of(name, end.strip()), int(cut))
 
 
 def members_of(case: Case) -> dict[str, Any]:
     return {
         "model": CLAUDE, "stream": True, "max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}],
-        "metadata": {"user_id": ":".join(map(str, case))},
+        "metadata": {"user_id": "{}:{:>4}:{:0>5}".format(*case)},  # as long for each cut: bounds depend on the length
     }  # fmt: skip
 
 
@@ -78,3 +79,5 @@ async def test_every_cut_of_every_recorded_stream(house: Gateway, upstream: Stag
     upstream.play(always=cutter)
     await ask_all(house.port, "/v1/messages", cases(), members_of, check)
     assert len(cases()) == upstream.hits > sum(map(len, RECORDED.values()))
+    found = {(case[0], charged(record)) for case, record in record_of_each(house, cases()).items()}
+    assert len(found) == len(RECORDED)  # a stream is charged the same wherever it is cut
