@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -344,10 +344,17 @@ class ActiveCall:
             telemetry.attempted(upstream, "ok")
         return result
 
+    @property
+    def used_at_place(self) -> Mapping[str, int]:
+        """What was used of the windows of the place that is reserved for the next attempt, this call included."""
+        if self._place is None:
+            return {}
+        return {status.window.id: status.used for status in self.log.reservation.place_statuses}
+
     def _timing(self, place: Place, handle: AttemptHandle) -> Callable[[], None]:
         """For the first token of a stream, whose time the limits of its upstream follow."""
         limits, began = self.services.router.limits, time.perf_counter()
-        under_way = {status.window.id: status.used for status in self.log.reservation.place_statuses}
+        under_way = self.used_at_place
         is_first = True
 
         def answered() -> None:

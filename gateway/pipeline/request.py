@@ -80,7 +80,7 @@ def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handl
         tasks=services.tasks,
         max_response_bytes=max_bytes,
         answered=handle.answered,
-        heard=_hearing(call, route, services, handle) if route.upstream in services.router.limits.learning else None,
+        heard=_hearing(active, call, route, handle) if route.upstream in services.router.limits.learning else None,
         format=translated.format if translated else spec,
         account=account_of(upstream, handle.key) if call.params.is_deferred else "",
         bind=_binding(call, route, services, handle.key) if call.params.is_kept and translated is None else None,
@@ -138,13 +138,14 @@ def _binding(call: Call, route: Route, services: Services, position: int) -> Bin
     return bind
 
 
-def _hearing(call: Call, route: Route, services: Services, handle: AttemptHandle) -> Callable[[Head], None]:
+def _hearing(active: ActiveCall, call: Call, route: Route, handle: AttemptHandle) -> Callable[[Head], None]:
     """What an upstream's heads say about its limits."""
-    limits, model = services.router.limits, route.model or call.params.model
+    limits, model = active.services.router.limits, route.model or call.params.model
+    used = active.used_at_place
 
     def heard(head: Head) -> None:
         if head.status == 429:
             limits.refused(route.upstream, model, handle.key)
-        limits.heard(route.upstream, model, handle.key, head.get)
+        limits.heard(route.upstream, model, handle.key, head.get, used)
 
     return heard

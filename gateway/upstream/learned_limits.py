@@ -4,7 +4,11 @@
    answer says otherwise. Only limits by the minute are compared with it, because that is what these headers mean:
    `x-ratelimit-limit-{requests,tokens}` (OpenAI's guide to rate limits; Azure OpenAI sends the same) and
    `anthropic-ratelimit-{requests,tokens}-limit` (Anthropic's API reference, rate limits).
-2. A 429 although the gateway saw room: the assumed limit is wrong, or others use the same account. It is lowered to
+2. What remains of a limit by the minute (`x-ratelimit-remaining-*`, `anthropic-ratelimit-*-remaining`) is less than the
+   gateway's own calls leave: others use the same account. What they use is taken off the limit at once, and
+   comes back evenly until the answer's `x-ratelimit-reset-*`, or within a minute. A tenth of the limit is no matter:
+   calls are counted at different moments here and there.
+3. A 429 although the gateway saw room: the assumed limit is wrong, or others use the same account. It is lowered to
    70 % at once, and rises by 1 % of the limit a second (additive increase, multiplicative decrease: Chiu and Jain,
    1989). Calls that are refused together count once in `DECREASE_EVERY_S`.
 
@@ -13,32 +17,65 @@ Pure: time is an argument, in seconds of any clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 DECREASE = 0.7
 INCREASE_PER_S = 0.01
 DECREASE_EVERY_S = 1.0
 
-HEADERS: Mapping[str, tuple[str, ...]] = {
-    "requests": ("x-ratelimit-limit-requests", "anthropic-ratelimit-requests-limit"),
-    "tokens": ("x-ratelimit-limit-tokens", "anthropic-ratelimit-tokens-limit"),
-}
-"""Names in lower case, by the unit of the limit."""
+UNITS = ("requests", "tokens")
+
+HEADERS = ("x-ratelimit-{what}-{unit}", "anthropic-ratelimit-{unit}-{what}")
+"""Names in lower case."""
 
 MAX_DIGITS = 15
 
+IGNORED_SHARE = 0.1
+"""Of a limit, by which others may seem to have used it without effect."""
 
-def announced(header: Callable[[str], str | None]) -> dict[str, int]:
+MINUTE_S = 60.0
+
+_DURATION = re.compile(
+    r"(?:(\d{1,4})h)?(?:(\d{1,4})m)?(?:(\d{1,6}(?:\.\d{1,9})?)s)?(?:(\d{1,9}(?:\.\d{1,9})?)ms)?", re.ASCII
+)
+"""As in OpenAI's headers: `6m0s`, `120ms`."""
+
+
+class Announced(NamedTuple):
+    """What the headers of an answer say of one limit by the minute."""
+
+    limit: int | None
+    remaining: int | None
+    resets_s: float
+    """Seconds until all of it remains."""
+
+
+def announced(header: Callable[[str], str | None]) -> dict[str, Announced]:
     """The limits by the minute in the headers of an answer, by unit; `header` returns one by its name."""
     found = {}
-    for unit, names in HEADERS.items():
-        for name in names:
-            text = header(name)
-            if text is not None and text.isdecimal() and len(text) <= MAX_DIGITS and int(text) > 0:
-                found[unit] = int(text)
-                break
+    for unit in UNITS:
+        limit, remaining, resets = [
+            next((text for name in HEADERS if (text := header(name.format(what=what, unit=unit))) is not None), "")
+            for what in ("limit", "remaining", "reset")
+        ]
+        answer = Announced(_count(limit) or None, _count(remaining), _seconds(resets))
+        if answer.limit is not None or answer.remaining is not None:
+            found[unit] = answer
     return found
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
+
+
+def _seconds(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    if not text or found is None:
+        return MINUTE_S
+    hours, minutes, seconds, milliseconds = [float(part or 0) for part in found.groups()]
+    return min(MINUTE_S, hours * 3600 + minutes * 60 + seconds + milliseconds / 1000)
 
 
 class Assumed(NamedTuple):
@@ -50,11 +87,29 @@ class Assumed(NamedTuple):
     """Of the lower one of that and the configured limit, after the last 429."""
     at: float = 0.0
     """When that was."""
+    others: int = 0
+    """What others had used of it by the last answer, beyond what the account has more than this limit."""
+    others_at: float = 0.0
+    """When that was."""
+    others_for_s: float = MINUTE_S
+    """How long it takes until nothing of that counts."""
 
     def limit(self, configured: int, now: float) -> int:
         """The assumed limit in units, from 1 to the configured one."""
-        highest = configured if self.ceiling is None else min(configured, self.ceiling)
-        return max(1, round(highest * min(1.0, self._share(now))))
+        highest = self._highest(configured)
+        return max(1, round((highest - self._of_others(now)) * min(1.0, self._share(now))))
+
+    def heard(self, answer: Announced, configured: int, used: int | None, now: float) -> Assumed:
+        """After an answer with these headers; the gateway had used so much of the limit when it reserved the call."""
+        ceiling = self.ceiling if answer.limit is None else answer.limit if answer.limit < configured else None
+        after = self._replace(ceiling=ceiling)
+        if answer.remaining is None or used is None:
+            return after
+        highest = after._highest(configured)
+        others = highest - answer.remaining - used
+        if others <= IGNORED_SHARE * highest:
+            return after._replace(others=0)
+        return after._replace(others=others, others_at=now, others_for_s=max(1.0, answer.resets_s))
 
     def refused(self, now: float) -> Assumed:
         """After a 429."""
@@ -64,7 +119,13 @@ class Assumed(NamedTuple):
 
     def is_plain(self, now: float) -> bool:
         """Whether it says no more than the configuration."""
-        return self.ceiling is None and self._share(now) >= 1.0
+        return self.ceiling is None and self._share(now) >= 1.0 and not self._of_others(now)
+
+    def _highest(self, configured: int) -> int:
+        return configured if self.ceiling is None else min(configured, self.ceiling)
+
+    def _of_others(self, now: float) -> float:
+        return self.others * max(0.0, 1 - (now - self.others_at) / self.others_for_s)
 
     def _share(self, now: float) -> float:
         return self.share + (now - self.at) * INCREASE_PER_S

@@ -146,15 +146,23 @@ class UpstreamLimitTable:
         for limit in self._binding(upstream, model, key):
             self._assumed[_name(limit)] = self._assumed.get(_name(limit), Assumed()).refused(now)
 
-    def heard(self, upstream: str, model: str, key: int | None, header: Callable[[str], str | None]) -> None:
-        """Record the headers of an answer to a request for this model; they describe limits of its API key."""
+    def heard(
+        self,
+        upstream: str,
+        model: str,
+        key: int | None,
+        header: Callable[[str], str | None],
+        used: Mapping[str, int] = {},
+    ) -> None:
+        """Record the headers of an answer to a request for this model; they describe limits of its API key. `used`:
+        what calls had used of windows when the request was reserved, as far as that is known."""
         announced_limits = announced(header)
         for limit in self._binding(upstream, model, key) if announced_limits else ():
             is_of_key = "#" in limit.scope or upstream in self._sole_key
             if limit.unit in announced_limits and limit.period_us == MINUTE_US and is_of_key:
-                before = self._assumed.get(_name(limit), Assumed())
-                ceiling = announced_limits[limit.unit] if announced_limits[limit.unit] < limit.limit else None
-                if (after := before._replace(ceiling=ceiling)).is_plain(self._clock()):
+                before, now = self._assumed.get(_name(limit), Assumed()), self._clock()
+                after = before.heard(announced_limits[limit.unit], limit.limit, used.get(limit.window(0).id), now)
+                if after.is_plain(now):
                     self._assumed.pop(_name(limit), None)
                 else:
                     self._assumed[_name(limit)] = after

@@ -33,6 +33,7 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
         "sized": limited(url, tokens="9999/hour"),
         "slots": limited(url, parallel=1),
         "learns": limited(url, tokens="1000/min"),
+        "shared": limited(url, requests="100/min"),
         "keys": {"base_url": url, "api_keys": ["sk-1", "sk-2"], "limits": {"per_key": {"requests": "1/hour"}}},
         "adapts": limited(url, parallel=50, adaptive=True),
         "fails": limited(url, requests="9/hour"),
@@ -40,6 +41,7 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     }
     routes = {
         "pair": ["first", "second"], "alone": ["alone"], "tokens": ["tokens"], "sized": ["sized"], "learns": ["learns"],
+        "shared": ["shared"],
         "slots": ["slots"], "keys": ["keys"], "adapts": ["adapts"], "retried": ["fails", "helps"],
     }  # fmt: skip
     models = {
@@ -151,6 +153,21 @@ def test_a_429_lowers_what_is_assumed(house: Gateway, upstream: Stage) -> None:
     ask(house, "learns")
     configured, assumed = limit()
     assert (configured, 560 <= assumed < 800) == (1000, True)
+
+
+def test_what_others_use_of_the_account_lowers_what_is_assumed(house: Gateway, upstream: Stage) -> None:
+    def limit() -> dict[str, Any]:
+        (row,) = next(row["limits"] for row in house.admin("upstreams").json["data"] if row["name"] == "shared")
+        return {name: row[name] for name in ("configured", "limit", "used")}
+
+    headers = [("x-ratelimit-limit-requests", "100"), ("x-ratelimit-reset-requests", "59s")]
+    upstream.play(ok_json({"model": "up", "usage": USED}, headers=[*headers, ("x-ratelimit-remaining-requests", "99")]))
+    assert ask(house, "shared").status == 200
+    assert limit() == {"configured": 100, "limit": 100, "used": 1}
+    upstream.play(ok_json({"model": "up", "usage": USED}, headers=[*headers, ("x-ratelimit-remaining-requests", "20")]))
+    assert ask(house, "shared").status == 200
+    now = limit()
+    assert (now["configured"], 20 <= now["limit"] < 60) == (100, True)  # 78 by others
 
 
 def test_the_limit_of_an_adaptive_upstream_rises_with_quick_streams(house: Gateway, upstream: Stage) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.config import Route
-from gateway.upstream.learned_limits import Assumed, announced
+from gateway.upstream.learned_limits import Announced, Assumed, announced
 from gateway.upstream.limits import UpstreamLimitTable
 
 from .test_limits import a_call, config
@@ -19,17 +19,64 @@ from .test_limits import a_call, config
         ({}, {}),
         (
             {"x-ratelimit-limit-requests": "500", "x-ratelimit-limit-tokens": "30000"},
-            {"requests": 500, "tokens": 30000},
+            {"requests": Announced(500, None, 60), "tokens": Announced(30000, None, 60)},
         ),
-        ({"anthropic-ratelimit-requests-limit": "50"}, {"requests": 50}),
-        ({"anthropic-ratelimit-tokens-limit": "40000"}, {"tokens": 40000}),
+        ({"anthropic-ratelimit-requests-limit": "50"}, {"requests": Announced(50, None, 60)}),
+        ({"anthropic-ratelimit-tokens-limit": "40000"}, {"tokens": Announced(40000, None, 60)}),
+        (
+            {"anthropic-ratelimit-tokens-remaining": "0", "anthropic-ratelimit-tokens-reset": "2026-11-20T14:00:00Z"},
+            {"tokens": Announced(None, 0, 60)},
+        ),
+        (
+            {
+                "x-ratelimit-limit-tokens": "9",
+                "x-ratelimit-remaining-tokens": "3",
+                "x-ratelimit-reset-tokens": "120ms",
+            },
+            {"tokens": Announced(9, 3, 0.12)},
+        ),
         ({"x-ratelimit-limit-requests": "0"}, {}),
         ({"x-ratelimit-limit-requests": "-1", "x-ratelimit-limit-tokens": "9" * 30}, {}),
-        ({"x-ratelimit-limit-requests": "1.5", "x-ratelimit-limit-tokens": "many"}, {}),
+        ({"x-ratelimit-limit-requests": "1.5", "x-ratelimit-remaining-tokens": "many"}, {}),
     ],
 )
-def test_announced(headers: dict[str, str], found: dict[str, int]) -> None:
+def test_announced(headers: dict[str, str], found: dict[str, Announced]) -> None:
     assert announced(headers.get) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1s", 1), ("8.64s", 8.64), ("6m0s", 60), ("1h", 60), ("20ms", 0.02), ("soon", 60), ("", 60)]
+)
+def test_the_time_until_all_remains(text: str, seconds: float) -> None:
+    headers = {"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": text}
+    assert announced(headers.get)["requests"].resets_s == seconds
+
+
+def test_what_others_use_is_taken_off_and_comes_back_until_the_reset() -> None:
+    assumed = Assumed().heard(Announced(1000, 300, 20), 1000, 100, 50.0)
+    assert [assumed.limit(1000, at) for at in (50.0, 55.0, 60.0, 70.0, 99.0)] == [400, 550, 700, 1000, 1000]
+    assert not assumed.is_plain(60.0)
+    assert assumed.is_plain(70.0)
+    assert assumed.refused(50.0).limit(1000, 50.0) == 280
+    assert assumed.heard(Announced(1000, 890, 20), 1000, 100, 51.0).is_plain(51.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "used"),
+    [
+        (Announced(1000, 805, 60), 100),
+        (Announced(9000, 1000, 60), 0),
+        (Announced(1000, 0, 60), 1000),
+        (Announced(1000, 0, 60), None),
+    ],
+)
+def test_what_the_gateway_itself_has_used_counts_for_no_other(answer: Announced, used: int | None) -> None:
+    assert Assumed().heard(answer, 1000, used, 50.0).is_plain(50.0)
+
+
+def test_others_and_a_lower_limit_are_learned_from_one_answer() -> None:
+    assert Assumed().heard(Announced(500, 100, 60), 1000, 0, 50.0).limit(1000, 50.0) == 100
+    assert Assumed(ceiling=500).heard(Announced(None, 400, 60), 400, 0, 50.0).limit(400, 50.0) == 400
 
 
 def test_a_429_lowers_at_once_and_the_limit_rises_slowly() -> None:
