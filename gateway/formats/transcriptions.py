@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from gateway import units
 from gateway.api import audio_length, form, prompt_tokens, validate
@@ -24,7 +24,7 @@ from gateway.api.schema import Body
 from gateway.api.validation_errors import wrong_value
 from gateway.records import Document, Params, StoredBytes, Usage
 
-from . import reported_usage, sse
+from . import openai, reported_usage, sse
 from .format import Format, PlainFacts, ScanInput, Unfit, no_json
 from .typed_scan import TypedScan
 
@@ -115,20 +115,28 @@ def _milliseconds(seconds: Any) -> int | None:
     return math.ceil(round(value * 1000, 3))
 
 
+class _Answer(BaseModel):
+    """The members of an answer in JSON that are read."""
+
+    model: Any = None
+    usage: Any = None
+    error: Any = None
+    text: Any = None
+    duration: Any = None
+
+
 def _facts(body: bytes) -> PlainFacts:
-    answer = json.loads(body)
-    if not isinstance(answer, dict):
-        return PlainFacts()
-    usage = reported(answer.get("usage"))
-    if usage is None and (audio_ms := _milliseconds(answer.get("duration"))):
+    answer = _Answer.model_validate_json(body)
+    openai.refuse_constants(body)
+    usage = reported(answer.usage)
+    if usage is None and (audio_ms := _milliseconds(answer.duration)):
         usage = Usage(source="reported", more=units.counts({"audio_ms": audio_ms}))
-    model = answer.get("model")
     return PlainFacts(
-        model if isinstance(model, str) else None,
+        answer.model if isinstance(answer.model, str) else None,
         usage,
-        answer.get("usage") is not None,
-        bool(answer.get("error")),
-        isinstance(answer.get("text"), str),
+        answer.usage is not None,
+        bool(answer.error),
+        isinstance(answer.text, str),
     )
 
 

@@ -130,6 +130,17 @@ def test_text_where_json_was_asked_for_is_no_answer(house: Gateway, upstream: St
     assert send(house, form(("model", "whisper-1"), ("file", SOUND), ("response_format", "text"))).status == 502
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"[]", b"null", b'"Hello"', b"7", "{}".encode("utf-16"), b'{"text": "\xff"}', b'{"text": NaN}', b"[" * 100_000],
+)
+def test_json_that_is_no_object_is_no_answer(house: Gateway, upstream: Stage, body: bytes) -> None:
+    upstream.play(answer(body, headers=[("Content-Type", "application/json")]))
+    got = send(house, form(("model", "whisper-1"), ("file", SOUND)))
+    assert (got.status, got.error["code"]) == (502, "upstream_error")
+    assert house.call(got.headers["x-request-id"])["usage_source"] == "estimated"
+
+
 def test_the_model_of_a_route_is_written_into_the_form(house: Gateway, upstream: Stage) -> None:
     upstream.play(*[ok_json(TEXT | {"usage": TOKENS})] * 2)
     for fields in ([("model", "mini"), ("file", SOUND)], [("file", SOUND * 5), ("model", "mini"), ("prompt", "x")]):

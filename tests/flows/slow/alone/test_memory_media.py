@@ -47,7 +47,11 @@ async def upstream_of_all(wire: Wire) -> None:
 @pytest.fixture(scope="module")
 def house(gateways: StartsGateways) -> Iterator[Gateway]:
     with Scripted(always=upstream_of_all) as upstream:
-        model = {"endpoints": ["speech", "images"], "routes": [{"upstream": "main"}], "price": {"input": 1, "audio_out": 12}}
+        model = {
+            "endpoints": ["speech", "images"],
+            "routes": [{"upstream": "main"}],
+            "price": {"input": 1, "audio_out": 12},
+        }
         changes: dict[str, Any] = {"models": {"m": model}}
         yield gateways(settings(upstream.url, **changes))
 
