@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from gateway.config import Config, ConfigError, ConfigFault, build, format_faults, is_expired, resolve
+from gateway.config import Config, ConfigError, ConfigFault, build, format_faults, is_expired, resolve, sections
 from gateway.records import Key
 
 ROOT = Path(__file__).parent.parent.parent
@@ -364,3 +365,20 @@ def test_sections_for_anchors_are_ignored() -> None:
     text = GOOD + "x-own: &own {missing: '${NOT_SET}'}\nx-list: [1, 2]\n"
     assert parse(text, ENV) == parse(GOOD, ENV)
     assert [fault.path for fault in faults_of(GOOD + "y-own: {}\n")] == ["y-own"]
+
+
+def test_the_public_url_is_checked_and_loses_its_last_slash() -> None:
+    assert (
+        parse(f"{GOOD}server:\n  public_url: https://llm.example.org/\n", ENV).server.public_url
+        == "https://llm.example.org"
+    )
+    with pytest.raises(ConfigError, match=r"server\.public_url"):
+        parse(f"{GOOD}server:\n  public_url: llm.example.org\n", ENV)
+
+
+def test_no_field_of_a_section_hides_a_function_that_its_annotations_use() -> None:
+    """In the body of a class a field's default stands before the module's names, and would be called instead."""
+    for module in [module for module in vars(sections).values() if isinstance(module, ModuleType)]:
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, sections.Section) and kind.__module__ == module.__name__:
+                assert not kind.model_fields.keys() & vars(module).keys(), kind

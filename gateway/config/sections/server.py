@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from .values import NOT_BOOL, Network, Positive, Seconds, Section, Size, SomeSeconds, public_url, read_off
+from .values import NOT_BOOL, Network, Positive, Seconds, Section, Size, SomeSeconds, read_off, read_public_url
 
 
 class ServerSettings(Section):
@@ -37,7 +37,7 @@ class ServerSettings(Section):
     """Send a comment to streaming clients while the upstream is silent for this long; 0 is off."""
     trusted_proxies: tuple[Network, ...] = ()
     """Networks of the proxies whose X-Forwarded-For is trusted, for keys[].ips and the access log."""
-    public_url: Annotated[str, AfterValidator(public_url)] | None = None
+    public_url: Annotated[str, AfterValidator(read_public_url)] | None = None
     """The address of the gateway for clients, without /v1; the dashboard shows it. Null: that of the dashboard."""
     reload_on_change: bool = True
     """Whether a changed file is applied by itself; false: on SIGHUP and when the admin API or the dashboard asks."""

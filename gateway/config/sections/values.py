@@ -180,10 +180,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-# -------------------------------------------------------------------------------------------------------- sections
-
-
-def public_url(url: str) -> str:
+def read_public_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         host = parts.hostname
