@@ -13,7 +13,7 @@ from gateway.store import CallFilter, RefusalEntry, Store
 from gateway.store.call_filter import read_status, read_tag
 from gateway.store.report_rows import call_row
 
-from .common import UsageError, add_filters, ask, newest_rows, read_count
+from .common import UsageError, add_attribution, add_filters, ask, newest_rows, read_count
 from .place import RemoteGateway, add_place, on_gateway
 from .registry import Place, add_shape, format_rows, given, read, read_moment
 from .registry import run as run
@@ -25,10 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--id", metavar="ID", help="the request with this x-request-id: a call, or why it was refused")
     add_filters(parser)
     parser.add_argument("--upstream", metavar="NAME", help="only calls that this upstream served")
-    parser.add_argument("--user", metavar="NAME", help="only calls with this user, as named by the client")
-    parser.add_argument("--tag", metavar="NAME:VALUE", help="only calls with this tag")
+    add_attribution(parser)
     parser.add_argument("--limit", default="100", metavar="N", help="maximum number of lines; default: 100")
-    add_shape(parser)
+    add_shape(parser, csv=True)
     parser.set_defaults(act=_calls)
 
 

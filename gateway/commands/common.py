@@ -91,6 +91,12 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="TIME", help="the same; default: now")
 
 
+def add_attribution(parser: argparse.ArgumentParser) -> None:
+    """The filters by what clients say of a request."""
+    parser.add_argument("--user", metavar="NAME", help="only requests with this user, as named by the client")
+    parser.add_argument("--tag", metavar="NAME:VALUE", help="only requests with this tag")
+
+
 def read_count(text: str) -> int:
     """A number of rows. Raises `ValueError`."""
     if not text.isdecimal() or not 1 <= len(text) <= 9 or int(text) < 1:

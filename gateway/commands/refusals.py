@@ -7,9 +7,9 @@ from typing import Any
 
 from gateway.reports.refusals import COLUMNS, IN_TABLE, in_table, refusal_members
 from gateway.store import RefusalQuery, Store
-from gateway.store.call_filter import read_status
+from gateway.store.call_filter import read_status, read_tag
 
-from .common import add_filters, ask, newest_rows, read_count
+from .common import add_attribution, add_filters, ask, newest_rows, read_count
 from .place import RemoteGateway, add_place, on_gateway
 from .registry import Place, add_shape, format_rows, given, read, read_moment
 from .registry import run as run
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add_place(parser)
     add_filters(parser)
+    add_attribution(parser)
     parser.add_argument("--code", metavar="NAME", help="only refusals with this error code, such as insufficient_quota")
     parser.add_argument("--limit", default="100", metavar="N", help="maximum number of lines; default: 100")
     add_shape(parser, csv=True)
@@ -30,6 +31,7 @@ def _refusals(args: argparse.Namespace, place: Place) -> str:
     wanted = RefusalQuery(
         args.key, args.code, team=args.team, model=args.model, status=given(args, "status", read_status),
         since=given(args, "since", read_moment), until=given(args, "until", read_moment),
+        user=args.user, tag=given(args, "tag", read_tag),
     )  # fmt: skip
 
     async def newest(store: Store | None) -> list[dict[str, Any]]:
@@ -40,7 +42,7 @@ def _refusals(args: argparse.Namespace, place: Place) -> str:
         return await newest_rows(limit, turn)
 
     if isinstance(place, RemoteGateway):
-        names = ("key", "team", "model", "code", "status", "since", "until")
+        names = ("key", "team", "model", "code", "status", "since", "until", "user", "tag")
         filters = {name: getattr(args, name) for name in names}
         rows = on_gateway(place, lambda gateway: gateway.newest("refusals", limit, **filters))
     else:

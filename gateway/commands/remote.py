@@ -128,9 +128,11 @@ class RemoteRegistry:
         """As `Registry.audit`."""
         return await self._page("audit", limit=limit, before=before)
 
-    async def usage(self, groups: Sequence[str], since: str | None, until: str | None) -> list[Shown]:
+    async def usage(
+        self, groups: Sequence[str], since: str | None, until: str | None, **filters: str | None
+    ) -> list[Shown]:
         """Every row of a usage report."""
-        query = _query(group_by=",".join(groups), since=since, until=until)
+        query = _query(group_by=",".join(groups), since=since, until=until, **filters)
         return _rows(await self._ask("GET", f"usage{query}"))
 
     async def newest(self, path: str, limit: int, **filters: str | None) -> list[Shown]:

@@ -28,7 +28,15 @@ from gateway.reports.usage import (
     read_period,
     stored_groups,
 )
-from gateway.store import USAGE_GROUPS, Store, StoreMisconfigured, StoreUnavailable
+from gateway.store import (
+    NARROWING_GROUPS,
+    USAGE_GROUPS,
+    Store,
+    StoreMisconfigured,
+    StoreUnavailable,
+    Where,
+    attribution_in,
+)
 
 from . import compare
 from .common import UsageError, ask, fail, named, put
@@ -45,9 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--since", metavar="TIME", help="first day or hour (UTC): 2026-11-20, 2026-11-20T14, 7d, 24h")
     parser.add_argument("--until", metavar="TIME", help="the last day or hour; default: all kept")
-    parser.add_argument("--format", default="table", choices=FORMATS, help="default: table")
+    for name in ("key", "team", "model"):
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"only the usage of this {name}")
+    shapes = parser.add_mutually_exclusive_group()
+    shapes.add_argument("--json", action="store_const", dest="format", const="json", help="for scripts")
+    shapes.add_argument("--csv", action="store_const", dest="format", const="csv", help="for spreadsheets")
+    shapes.add_argument("--format", default="table", choices=FORMATS, help="the same; default: table")
     parser.add_argument("--compare", metavar="FILE", help="compare with a provider's usage export (CSV)")
-    parser.add_argument("--upstream", metavar="NAMES", help="with --compare: only calls to these; default: all")
+    parser.add_argument("--upstream", metavar="NAME", help="only calls to this upstream; with --compare: to these")
 
 
 def run(args: argparse.Namespace, place: Config | RemoteGateway) -> int:
@@ -82,11 +95,13 @@ def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[st
         groups = read_groups("key" if args.by is None else args.by)
     except ValueError as error:
         raise UsageError(f"argument --by: {error}") from None
-    if args.upstream is not None:
-        raise UsageError("argument --upstream: goes with --compare; else group --by upstream")
+    if args.upstream is not None and (by := attribution_in(groups)) is not None:
+        raise UsageError(f"argument --upstream: sums by {by} are not kept by upstream")
+    filters = {name: getattr(args, name) for name in NARROWING_GROUPS}
+    where: Where = tuple([(name, value) for name, value in filters.items() if value is not None])
 
     async def question(store: Store | None) -> list[dict[str, Any]]:
-        rows = await store.usage(stored_groups(groups), since, until) if store else []
+        rows = await store.usage(stored_groups(groups), since, until, where=where) if store else []
         if store is None or label_in(groups) is None or isinstance(place, RemoteGateway):
             return rows
         report = LabelReport(groups)
@@ -94,7 +109,7 @@ def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[st
         return report.rows()
 
     if isinstance(place, RemoteGateway):
-        rows = on_gateway(place, lambda gateway: gateway.usage(groups, since, until))
+        rows = on_gateway(place, lambda gateway: gateway.usage(groups, since, until, **filters))
     else:
         rows = ask(place.store, question)
     span = _shown_period(args, since, until)
@@ -112,6 +127,9 @@ def _compared(args: argparse.Namespace, config: Config | RemoteGateway) -> tuple
     since, until = _days(args)
     if args.by is not None:
         raise UsageError("argument --by: a comparison is always by day and model")
+    for name in ("key", "team", "model"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"argument --{name}: a comparison is of all keys and models")
     upstreams = [name for part in (args.upstream or "").split(",") if (name := part.strip())]
     if unknown := [name for name in upstreams if name not in config.upstreams]:
         raise UsageError(

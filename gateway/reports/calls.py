@@ -38,6 +38,16 @@ LISTED = (
 """Of a table for people."""
 
 
+def tags_of(text: str) -> dict[str, str]:
+    """The tags of a record, by their names."""
+    return dict(tag.split("=", 1) for tag in text.split(TAG_SEPARATOR) if tag)
+
+
+def format_tags(tags: Mapping[str, str]) -> str:
+    """Tags in a cell."""
+    return " ".join([f"{name}={value}" for name, value in tags.items()])
+
+
 def call_members(call: Mapping[str, Any]) -> dict[str, Any]:
     """A row of `Store.calls` with the names of the reports. Prices in USD per million tokens."""
     stored = ("usage", "label_model", "cost_nusd", "position")
@@ -47,7 +57,7 @@ def call_members(call: Mapping[str, Any]) -> dict[str, Any]:
         **{name: value for name, value in call["usage"].items() if name not in _NO_COUNTS},
         "usage_source": call["usage"]["source"],
         "units": dict(call["usage"]["more"]),
-        "tags": dict(tag.split("=", 1) for tag in call["tags"].split(TAG_SEPARATOR) if tag),
+        "tags": tags_of(call["tags"]),
         "failed": [dict(zip(("upstream", "fault"), each.split(":"), strict=False)) for each in call["failed"].split()],
         "cost_usd": None if cost_nusd is None else usd(cost_nusd),
         **_price_members(None if price is None else read_price(price)),

@@ -7,13 +7,17 @@ from typing import Any
 
 from gateway.store import RefusalEntry
 
+from .calls import format_tags, tags_of
 from .registry import Column
 from .table import utc
 
-COLUMNS = tuple(
-    Column(name)
-    for name in ("at", "id", "key", "team", "endpoint", "path", "model", "requested_model", "status", "code", "param",
-                 "limit", "remote", "message")
+COLUMNS = (
+    *[
+        Column(name)
+        for name in ("at", "id", "key", "team", "endpoint", "path", "model", "requested_model", "status", "code",
+                     "param", "limit", "remote", "message", "user")
+    ],
+    Column("tags", format_tags),
 )  # fmt: skip
 """Of a list in CSV."""
 
@@ -22,7 +26,7 @@ IN_TABLE = tuple(Column(name) for name in ("at", "id", "key", "model", "status",
 
 def refusal_members(entry: RefusalEntry) -> dict[str, Any]:
     """An entry with the names of the reports; `at` is `time` for people, in UTC."""
-    return {**entry._asdict(), "at": utc(entry.time)}
+    return {**entry._asdict(), "tags": tags_of(entry.tags), "at": utc(entry.time)}
 
 
 def in_table(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from gateway.records import Record
+from gateway.records import TAG_SEPARATOR, Record
 
 REFUSALS_KEPT = 50_000
 """The newest entries that are kept: about 20 MB."""
@@ -47,6 +47,10 @@ class RefusalEntry(NamedTuple):
     requested_model: str | None = None
     """The name that the client sent, where `model` is another one: no model of the configuration, or an alias. Without
     what looks like a key."""
+    user: str = ""
+    """Whom the client named as its user."""
+    tags: str = ""
+    """As of a record."""
 
 
 class StoredRefusal(NamedTuple):
@@ -78,6 +82,9 @@ class RefusalQuery(NamedTuple):
     """The lowest and the highest status."""
     until: float | None = None
     """Unix time in seconds."""
+    user: str | None = None
+    tag: str | None = None
+    """`NAME=VALUE`."""
 
     def matches(self, entry: RefusalEntry) -> bool:
         """Whether an entry is wanted."""
@@ -91,6 +98,8 @@ class RefusalQuery(NamedTuple):
             and self.team in (None, entry.team)
             and self.model in (None, entry.model, entry.requested_model)
             and (self.status is None or self.status[0] <= entry.status <= self.status[1])
+            and self.user in (None, entry.user)
+            and (self.tag is None or self.tag in entry.tags.split(TAG_SEPARATOR))
         )
 
 

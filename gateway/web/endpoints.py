@@ -223,6 +223,7 @@ class DataPlane:
         if model.sticky is not None:
             affinity = stickiness.affinity(model.sticky, asked.document, request.headers.get) or affinity
         user, tags = attribution_of(request.headers.items(), asked.document.members, config.records)
+        context.user, context.tags = user, tags
         call = Call(
             id=context.id,
             started=time.time(),

@@ -81,6 +81,9 @@ class RequestContext:
     """The model's label: a configured name, `other`, or empty."""
     requested_model: str = ""
     """As the client named it: for the refusal log alone."""
+    user: str = ""
+    tags: str = ""
+    """As of the call: for the refusal log alone."""
     held_bytes: int = 0
     """Room that its body and its answer take of the worker's."""
     is_recorded: bool = False
@@ -217,6 +220,8 @@ def _entry_of(path: str, context: RequestContext, error: GatewayError) -> Refusa
         limit=error.limit,
         remote=context.remote,
         requested_model=_shown_model(name) if name and name != context.model else None,
+        user=context.user,
+        tags=context.tags,
     )
 
 

@@ -102,6 +102,27 @@ def test_lists_are_by_key_code_and_time(house: Gateway, upstream: Stage) -> None
         assert (answer.status, answer.error["param"]) == (400, name)
 
 
+def test_they_are_found_by_what_the_client_said_of_them(house: Gateway, upstream: Stage) -> None:
+    upstream.play(ok_json())
+    headers = {"x-gateway-tag-project": "atlas", "x-gateway-tag-stage": "test"}
+    body = {"model": CHAT, "messages": [{"role": "user", "content": "Hi"}], "user": "ada"}
+    house.post("/v1/chat/completions", body, key="bob", headers=headers)
+    refused = house.post("/v1/chat/completions", body, key="bob", headers=headers)
+    assert refused.status == 429
+    row = eventually(lambda: found(house, refused.id))
+    assert (row["user"], row["tags"]) == ("ada", {"project": "atlas", "stage": "test"})
+    for name, value in (("user", "ada"), ("tag", "project:atlas"), ("tag", "stage:test")):
+        rows = house.admin("refusals", **{name: value}).json["data"]
+        assert (rows[0]["id"], {each["user"] for each in rows}) == (refused.id, {"ada"})
+        said = run("refusals", "--config", str(house.file), f"--{name}", value, "--json")
+        assert json.loads(said.stdout) == rows
+        assert house.admin("refusals", **{name: f"{value}2"}).json["data"] == []
+    listed = run("refusals", "--config", str(house.file), "--user", "ada", "--csv").stdout
+    assert "project=atlas stage=test" in listed
+    assert house.admin("refusals", tag="atlas").status == 400
+    assert run("refusals", "--config", str(house.file), "--tag", "atlas").returncode == 2
+
+
 def test_commands_show_them(house: Gateway, upstream: Stage) -> None:
     upstream.play(ok_json())
     refused = house.chat("narrow").headers["x-request-id"]

@@ -89,11 +89,11 @@ MINIMUM = {
 }
 
 
-def signed_in() -> dict[str, str]:
+def signed_in(role: str = "member", team: str | None = None) -> dict[str, str]:
     """The headers of Alice's session, as test_sign_in.py gets it from a provider."""
     rules = build({**MINIMUM, "oidc": OIDC}).oidc
     assert rules is not None
-    session = Session("a-session", ALICE, "member", None, rules.rules, time.time() + 1000)
+    session = Session("a-session", ALICE, role, team, rules.rules, time.time() + 1000)  # type: ignore[arg-type]
     key = SESSION_KEY.encode()
     return {"Cookie": f"gateway-session={session.encode(key)}", "X-CSRF-Token": session.csrf_token(key)}
 
@@ -249,6 +249,33 @@ async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> N
         "keys?team=rival",
     ):
         assert (await ask(client, who, "GET", f"/admin/api/{query}"))[0] == 404, query
+
+
+@pytest.mark.parametrize(("role", "team"), [("lead", "ours"), ("lead", "rival"), ("operator", None), ("viewer", None)])
+async def test_people_with_another_role_read_what_is_their_own(client: Client, role: str, team: str | None) -> None:
+    """As a member does: their own keys of every team, and nothing else."""
+
+    async def read(path: str, headers: Mapping[str, str]) -> tuple[int, Any]:
+        async with client.get(f"/admin/api/{path}", headers=headers) as answer:
+            return answer.status, json.loads(await answer.text())
+
+    hers, member = signed_in(role, team), signed_in()
+    for path in (
+        "usage?group_by=key,team,user", "usage?group_by=label:x", "latency?group_by=model", "calls?limit=9", "keys",
+        "refusals", "usage?group_by=&key=rival-two", "calls?key=both",
+    ):  # fmt: skip
+        own = f"{path}{'&' if '?' in path else '?'}own=true"
+        assert await read(own, hers) == await read(path, member), path
+        assert (await read(own, member))[0] == 200
+    _, windows = await read("quotas?own=true", hers)
+    assert {row["key"] for row in windows["data"]} == {"alice", "both", "rival-two", "stored", "unused"}
+    status, windows = await read("quotas?key=rival-two&binding=true&own=true", hers)
+    assert (status, {row["scope"] for row in windows["data"]}) == (200, {"key:rival-two", "team:rival", "gateway"})
+    for path in ("usage", "calls", "refusals", "quotas", "latency", "keys"):
+        assert (await read(f"{path}?own=true&key=bob" if path != "keys" else "keys?own=true&team=ours", hers))[0] == 404
+        for value, headers in (("false", hers), ("true", {"Authorization": f"Bearer {SECRETS['head']}"})):
+            status, told = await read(f"{path}?own={value}", headers)
+            assert (status, told["error"]["param"]) == (400, "own")
 
 
 async def test_reports_of_a_part_have_its_numbers(client: Client) -> None:

@@ -81,11 +81,13 @@ class AdminAccess(NamedTuple):
                 principal.role == "key" and not is_left_to_keys((method, path), by_key(request, principal))
             ):
                 raise Forbidden(not_allowed(principal), code=None if principal.role == "viewer" else "role_not_allowed")
-            request[SCOPE] = scope
             request[WARNINGS] = []
             for name in request.query:
                 if name not in parameters:
                     raise request_bodies.unknown(name, parameters, "query parameter")
+            request[SCOPE] = scope = _own_alone(scope) if "own" in request.query else scope
+            if request.query.get("own", "true") != "true":
+                raise bad("own", "expected true")
             try:
                 await self._check_targets(request, scope)
                 return await handler(request)
@@ -173,6 +175,13 @@ class AdminAccess(NamedTuple):
     def change(self, method: str, path: str, handler: Handler) -> web.RouteDef:
         """The route of an operation that changes something."""
         return web.route(method, path, self._checked(method, path, handler), expect_handler=continue_later)
+
+
+def _own_alone(scope: Scope) -> Scope:
+    """The scope of a request that asks for what is of the own keys. Raises `InvalidRequest`."""
+    if scope.principal.owner is None:
+        raise bad("own", "only a person who signed in has keys of her own")
+    return Scope("own", scope.principal)
 
 
 def by_key(request: web.Request, principal: Principal) -> Collection[str]:

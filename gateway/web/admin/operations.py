@@ -43,6 +43,14 @@ _FILTERS = (
     in_query("until", "Only those until then.", type="string"),
     in_query("id", "Only the one with this request id.", type="string"),
 )  # fmt: skip
+_ATTRIBUTION = (
+    in_query("user", "Only those with this user, as the client named it.", type="string"),
+    in_query("tag", "Only those with this tag: NAME:VALUE.", type="string", pattern="^[^:]+:.+$"),
+)
+_OWN = in_query(
+    "own", "For people with another role than member: only what is of their own keys, of every team.", type="string",
+    enum=["true"],
+)  # fmt: skip
 _ID = in_path("id", pattern=f"^{NAME_PATTERN}$")
 _TEAM = in_path("name")
 _READING = (401, 429)
@@ -87,6 +95,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
             *[in_query(name, f"Only the usage of this {name}.", type="string") for name in NARROWING_GROUPS],
             in_query("limit", "A page of at most so many rows; default: all rows.", **_LIMIT),
             in_query("after", "Only rows behind this one: `next` of the page before.", type="string"),
+            _OWN,
             _FORMAT,
         ),
     ),
@@ -100,6 +109,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
             _UNTIL,
             in_query("key", f"Only the calls of this key; measured are the newest {MEASURED_CALLS}.", type="string"),
             in_query("team", f"Only the calls of this team; measured are the newest {MEASURED_CALLS}.", type="string"),
+            _OWN,
             _FORMAT,
         ),
     ),
@@ -110,9 +120,9 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
             in_query("before", "Only records older than this one: `next` of the page before.", type="string"),
             *_FILTERS,
             in_query("upstream", "Only those that this upstream served.", type="string"),
-            in_query("user", "Only those with this user, as the client named it.", type="string"),
-            in_query("tag", "Only those with this tag: NAME:VALUE.", type="string", pattern="^[^:]+:.+$"),
+            *_ATTRIBUTION,
             in_query("ended", "Only those that ended so.", type="string", enum=[*get_args(Ended)]),
+            _OWN,
             _FORMAT,
         ),
     ),
@@ -120,7 +130,9 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "Requests that the gateway refused, the newest first; 50,000 of 7 days are kept.", "Refusals", _PAGE,
         in_query("before", "Only those older than this one: `next` of the page before.", type="string"),
         *_FILTERS,
+        *_ATTRIBUTION,
         in_query("code", "Only those with this error code, such as insufficient_quota.", type="string"),
+        _OWN,
     ),
     ("GET", "/admin/api/requests/{request}"): _reading(
         "The call or the refusal with this `x-request-id`.", "FoundRequest", in_path("request"), more=(404,)
@@ -134,6 +146,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         in_query("binding", "With `key`: also those of its team and of the gateway, which bind it, too.", type="string",
                  enum=["true"]),
         in_query("team", "Only those of this team and its keys.", type="string"),
+        _OWN,
     ),
     ("GET", "/admin/api/upstreams"): _reading("How each upstream is doing, over all workers.", "Upstreams"),
     ("GET", "/admin/api/models"): _reading(
@@ -151,6 +164,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "Keys of the file and of the store, by id.", "IssuedKeys", _PAGE,
         in_query("after", "Only behind this id: what `next` of the page before says.", type="string"),
         in_query("team", "Only those of this team.", type="string"),
+        _OWN,
     ),
     ("POST", KEYS): _change("Make a key; its secret is returned once.", "NewKey", body=bodies.CreateKey, status=201),
     ("GET", f"{KEYS}/{{id}}"): _reading("One key.", "IssuedKey", _ID, more=(404,)),

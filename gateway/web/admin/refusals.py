@@ -11,7 +11,7 @@ from gateway.reports.refusals import refusal_members
 from gateway.store import RefusalQuery, RequestStore
 from gateway.store.report_rows import call_row
 
-from .common import AdminAccess, bad, moment_of, page_limit_of, page_of, shown, status_of
+from .common import AdminAccess, bad, moment_of, page_limit_of, page_of, shown, status_of, tag_of
 
 
 class RefusalEndpoints:
@@ -32,10 +32,10 @@ class RefusalEndpoints:
     async def list_refusals(self, request: web.Request) -> web.StreamResponse:
         """The newest refusals first: `limit=100&before=NEXT&key=ID&code=NAME&since=1d`."""
         query, limit = request.query, page_limit_of(request.query)
-        named = {name: query[name] for name in ("key", "code", "id", "team", "model") if name in query}
+        named = {name: query[name] for name in ("key", "code", "id", "team", "model", "user") if name in query}
         wanted = RefusalQuery(
             **named, only=await self._access.reach(request), status=status_of(query),
-            since=moment_of(query, "since"), until=moment_of(query, "until"),
+            since=moment_of(query, "since"), until=moment_of(query, "until"), tag=tag_of(query),
         )  # fmt: skip
         try:
             found = await self._store.refusals(limit + 1, query.get("before"), wanted)

@@ -27,7 +27,7 @@ const NEEDS = { overview: "GET /admin/api/teams", teams: "GET /admin/api/teams",
 
 const the = (id) => document.getElementById(id);
 const main = the("main");
-let session = null; // {role, may, can, publicUrl, isPerson, isLive, feed, ended}
+let session = null; // {role, team, may, can, publicUrl, isPerson, isLive, feed, ended}
 let view = new AbortController();
 let current = { name: "", go: null };
 
@@ -47,14 +47,14 @@ async function start() {
   }
 }
 
-function begin({ role, name, operations, csrf, version, public_url }) {
+function begin({ role, name, team, operations, csrf, version, public_url }) {
   const ended = new AbortController();
   const isLive = operations.includes("GET /admin/api/live");
   const can = (operation) => operations.includes(operation);
-  const isOwn = role === "member" || role === "key";
+  const isOwn = role === "member" || role === "key" || csrf !== null;
   const may = (name) => (name === "mine" ? isOwn : !NEEDS[name] || can(NEEDS[name]));
   useSession(csrf);
-  session = { role, may, can, ownKey: role === "key" ? name.replace(/^key /, "") : null, publicUrl: public_url, isPerson: csrf !== null, isLive, ended, feed: new Feed(ended.signal, isLive) };
+  session = { role, team, may, can, ownKey: role === "key" ? name.replace(/^key /, "") : null, publicUrl: public_url, isPerson: csrf !== null, isLive, ended, feed: new Feed(ended.signal, isLive) };
   the("version").textContent = ` Gateway ${version}.`;
   for (const id of ["nav", "leave"]) the(id).hidden = false;
   the("pulse").hidden = !isLive;

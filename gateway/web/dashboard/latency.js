@@ -11,7 +11,7 @@ import { switcher } from "./switcher.js";
 import { Table } from "./table.js";
 
 const GROUPS = ["model", "upstream"];
-const OWNERS = ["key", "team"];
+const OWNERS = ["key", "team", "own"];
 const MEASURED_CALLS = 2000; // of a key, a team or a person, as gateway/reports/latency.py has it
 
 const times = (number, step) => (step ? axisSpan(number, step) : span(number));

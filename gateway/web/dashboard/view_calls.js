@@ -34,11 +34,11 @@ function listsOf(settings) {
   const { key, team, model, from, id, upstream, code, user, tag } = settings;
   const since = from ? `${from}:00Z` : settings.since;
   const until = settings.until && `${settings.until}:59Z`; // its minute is included
-  const shared = { key, team, model, since, until, id, status };
+  const shared = { key, team, model, since, until, id, status, user, tag: tag.includes(":") ? tag : "" };
   return [
-    { kind: "call", path: "calls", query: { ...shared, upstream, ended, user, tag: tag.includes(":") ? tag : "" } },
+    { kind: "call", path: "calls", query: { ...shared, upstream, ended } },
     { kind: "refusal", path: "refusals", query: { ...shared, code } },
-  ].filter(({ kind }) => (!only || kind === only) && !(kind === "call" && code) && !(kind === "refusal" && (upstream || user || tag)));
+  ].filter(({ kind }) => (!only || kind === only) && !(kind === "call" && code) && !(kind === "refusal" && upstream));
 }
 
 export function calls(main, { feed, signal, address, query, isLive }) {

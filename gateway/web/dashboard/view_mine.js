@@ -30,8 +30,8 @@ const REFUSALS_SHOWN = 20;
 const METRICS = { cost: "Cost", tokens: "Tokens", requests: "Requests" };
 
 /** One key: its windows, and what may be done to it. */
-function keyPanel(key, windows, { can, ownKey }, redo) {
-  const isMine = ownKey === null || key.id === ownKey;
+function keyPanel(key, windows, { can, ownKey, role, team }, redo) {
+  const isMine = (ownKey === null || key.id === ownKey) && (role !== "lead" || key.team === team);
   const one = (action) => isMine && can(`POST /admin/api/keys/{id}/${action}`) && key.status !== "revoked";
   return h(
     "section",
@@ -39,7 +39,7 @@ function keyPanel(key, windows, { can, ownKey }, redo) {
     keyLine(key),
     windows.length
       ? windows.map((row) => quotaBar(row))
-      : h("p", { class: "note" }, "No limits of its own; those of the team and of the gateway bind it all the same."),
+      : h("p", { class: "note" }, "No limits of its own."),
     h(
       "footer",
       null,
@@ -48,15 +48,37 @@ function keyPanel(key, windows, { can, ownKey }, redo) {
         h("button", { type: "button", onclick: () => askRotate(key, redo, ownKey !== null) }, "Rotate"),
       one("pause") &&
         h("button", { type: "button", onclick: () => setPaused(key, redo) }, key.status === "paused" ? "Resume" : "Pause"),
-      can("DELETE /admin/api/keys/{id}") &&
+      isMine &&
+        can("DELETE /admin/api/keys/{id}") &&
         key.status !== "revoked" &&
         h("button", { type: "button", class: "danger", onclick: () => askRevoke(key, redo) }, "Revoke"),
     ),
   );
 }
 
+/** What these keys share with others: the windows of their teams and of the gateway. */
+async function sharedWindows(keys, own, signal) {
+  const oneOfEach = [...Map.groupBy(keys, (key) => key.team).values()].map(([first]) => first);
+  const found = await Promise.all(oneOfEach.map((key) => get("quotas", { key: key.id, binding: "true", ...own }, signal)));
+  const byWindow = new Map();
+  for (const row of found.flatMap(({ data }) => data))
+    if (row.key === null) byWindow.set(JSON.stringify([row.scope, row.unit, row.per, row.model]), row);
+  return [...byWindow.values()];
+}
+
+/** The windows that a team or the whole gateway has. */
+const sharedPanel = (rows) =>
+  h(
+    "section",
+    { class: "panel shared", data: { scope: rows[0].scope } },
+    h("p", { class: "key-line" }, rows[0].team ? ["Shared by the team ", h("b", null, rows[0].team)] : "Shared by the whole gateway"),
+    rows.map((row) => quotaBar(row)),
+  );
+
 export function mine(main, context) {
-  const { signal, query, can, publicUrl } = context;
+  const { signal, query, can, publicUrl, role } = context;
+  const isMember = role === "member" || role === "key";
+  const own = isMember ? {} : { own: "true" };
   const state = { range: readRange(query), metric: query.get("metric") in METRICS ? query.get("metric") : "cost" };
   const reports = new Reports(signal);
   const headline = new Headline();
@@ -88,10 +110,10 @@ export function mine(main, context) {
         state.range = readRange(readAddress().query); // hours go by
         const { range, metric } = state;
         const [found, byModel, split, refused] = await Promise.all([
-          reports.ofRange(range, {}, firstDayOf(range)),
-          reports.by(["model"], range.whole.since, range.whole.until),
-          reports.by([range.unit, "model"], range.since, range.until),
-          refusedIn(range, {}, signal),
+          reports.ofRange(range, own, firstDayOf(range)),
+          reports.by(["model"], range.whole.since, range.whole.until, own),
+          reports.by([range.unit, "model"], range.since, range.until, own),
+          refusedIn(range, own, signal),
         ]);
         const known = new Map(found.steps.map((row) => [row[range.unit], row]));
         const shown = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
@@ -108,7 +130,7 @@ export function mine(main, context) {
           summary: `${MEASURES[metric].title} by ${range.unit} and model, ${rangeWords(range)}: ${dayInNumbers(all)}.`,
         });
         fill(modelPlace, groups.show({ groups: byModel, group: "model", metric }));
-        headline.latency(await latency.look({ range, group: "model", filters: {} }), range);
+        headline.latency(await latency.look({ range, group: "model", filters: own }), range);
       },
       lookAtUsage,
     );
@@ -118,13 +140,17 @@ export function mine(main, context) {
       keysPlace,
       signal,
       async () => {
-        const [{ data: keys }, { data: windows }] = await Promise.all([get("keys", null, signal), get("quotas", null, signal)]);
-        headline.windows(windows);
+        const [{ data: keys }, { data: windows }] = await Promise.all([get("keys", own, signal), get("quotas", own, signal)]);
+        const shared = await sharedWindows(keys, own, signal);
+        headline.windows([...windows, ...shared]);
         const of = (key) => windows.filter((row) => row.scope === `key:${key.id}`);
         refill(
           keysPlace,
           keys.length
-            ? keys.map((key) => keyPanel(key, of(key), context, lookAtKeys))
+            ? [
+                keys.map((key) => keyPanel(key, of(key), context, lookAtKeys)),
+                [...Map.groupBy(shared, (row) => row.scope).values()].map(sharedPanel),
+              ]
             : empty("No key yet", "A key with you as its owner appears here. Ask your lead or an operator for one."),
         );
       },
@@ -137,7 +163,7 @@ export function mine(main, context) {
       signal,
       async () => {
         if (!refusalPlace.contains(refusals.node)) fill(refusalPlace, refusals.node);
-        refusals.show((await get("refusals", { limit: REFUSALS_SHOWN }, signal)).data);
+        refusals.show((await get("refusals", { limit: REFUSALS_SHOWN, ...own }, signal)).data);
       },
       lookAtRefusals,
     );
@@ -166,7 +192,8 @@ export function mine(main, context) {
     section(
       "keys",
       "Your keys, and what is left",
-      can("POST /admin/api/keys") &&
+      isMember &&
+        can("POST /admin/api/keys") &&
         h("button", { type: "button", class: "primary", id: "new-key", onclick: () => editKey(null, lookAtKeys, context) }, "New key"),
       h("div", { class: "own-keys" }, keysPlace),
     ),

@@ -80,6 +80,7 @@ _SETTINGS: Schema = {
     "type": "object", "description": "What differs from the defaults, by the names of the configuration.",
 }  # fmt: skip
 _SECONDS: Schema = {"type": "number", "minimum": 0}
+_TAGS: Schema = {"type": "object", "additionalProperties": _TEXT}
 _QUOTA: Mapping[str, Schema] = {
     "scope": _TEXT, "unit": {"enum": get_args(Unit)}, "per": _TEXT_OR_NULL, "model": _TEXT_OR_NULL, "limit": _AMOUNT,
     "used": _AMOUNT, "reserved": _AMOUNT, "remaining": _AMOUNT, "reset_s": {"type": "number", "minimum": 0},
@@ -189,7 +190,7 @@ SCHEMAS: Mapping[str, Schema] = {
     ))),
     "Call": _exact(
         **_fields(Record, "usage", "label_model", "cost_nusd", "price", "failed", "tags"),
-        tags={"type": "object", "additionalProperties": _TEXT},
+        tags=_TAGS,
         failed=_list(_exact(upstream=_TEXT, fault=_TEXT)),
         **_fields(Usage, "source", "more", "variant", "parts", "model"),
         served_model=_TEXT, usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD,
@@ -199,7 +200,7 @@ SCHEMAS: Mapping[str, Schema] = {
         price_tier={"type": ["integer", "null"], "description": "The rows for prompts of more tokens than this."},
         price_variant=_TEXT_OR_NULL,
     ),
-    "Refusal": _exact(**_fields(RefusalEntry), at=_TIME),
+    "Refusal": _exact(**_fields(RefusalEntry, "tags"), tags=_TAGS, at=_TIME),
     "Refusals": _exact(data=_list(named("Refusal")), next=_TEXT_OR_NULL),
     "FoundRequest": _exact(
         call={"anyOf": [named("Call"), {"type": "null"}]}, refusal={"anyOf": [named("Refusal"), {"type": "null"}]},

@@ -75,6 +75,11 @@ def test_what_is_left_and_when_it_is_free(alice: Page, house: Gateway) -> None:
         assert f"{row['used']}" in [each.get_attribute("data-value") for each in alice.all(".quota-foot b")]
         assert "left" in bar.text
         assert "resets in" in bar.text
+    shared = [row for row in hers(house, "quotas?key=alice&binding=true")["data"] if row["key"] is None]
+    assert {row["scope"] for row in shared} == {"team:crew", "gateway"}
+    for row in shared:
+        bar = alice.see(f".shared[data-scope='{row['scope']}'] .quota[data-unit={row['unit']}]")
+        assert "left" in bar.text
 
 
 def test_last_refusals_have_their_reason(alice: Page, house: Gateway) -> None:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -16,7 +17,8 @@ from tests.browser.chromium import ESCAPE, Page
 from tests.browser.conftest import ago
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import ROOT, RedisServer
-from tests.flows.house import Gateway, eventually, key, settings
+from tests.fakes.scripted import ok_json
+from tests.flows.house import COMPLETIONS, Gateway, eventually, key, settings
 from tests.flows.planted import plant, record
 
 SCRIPT = Path(__file__).parent.parent / "oidc_provider.mjs"
@@ -75,7 +77,9 @@ def houses(
         yield [
             gateways(settings(
                 theatre.url, server={"port": each}, store={"url": server.url}, oidc=oidc, keys=keys,
-                teams={"crew": {"members": {"max_keys": 2}}, "rival": {}},
+                teams={
+                    "crew": {"members": {"max_keys": 2}, "quotas": [{"requests": 100, "per": "month"}]}, "rival": {},
+                },
             ))
             for each in (port, 0)
         ]  # fmt: skip
@@ -111,11 +115,16 @@ def shown_views(page: Page) -> list[str]:
     ("person", "role", "views", "keys"),
     [
         ("staff.ann", "member", ["Your usage", "Calls", "Quotas", "Keys", "Playground"], ["hers"]),
-        ("heads.bea", "lead", ["Overview", "Calls", "Quotas", "Keys", "Teams", "Playground"], ["hers", "second"]),
+        (
+            "heads.bea",
+            "lead",
+            ["Overview", "Your usage", "Calls", "Quotas", "Keys", "Teams", "Playground"],
+            ["hers", "second"],
+        ),
         (
             "ops.cleo",
             "",
-            ["Overview", "Calls", "Quotas", "Keys", "Teams", "Models", "Playground", "Audit"],
+            ["Overview", "Your usage", "Calls", "Quotas", "Keys", "Teams", "Models", "Playground", "Audit"],
             ["alice", "hers", "second"],
         ),
     ],
@@ -186,6 +195,92 @@ def test_a_member_makes_pauses_rotates_and_revokes_a_key_of_her_own(page: Page, 
     page.see("[data-key=hers-too]", "revoked")
     actors = [each["actor"].partition(" from ")[0] for each in houses[0].admin("audit", limit="5").json["data"]]
     assert actors == ["person staff.ann@example.org"] * 5
+
+
+def test_a_lead_and_an_operator_work_for_a_day(page: Page, houses: list[Gateway], theatre: Stage) -> None:
+    """What is done at the page of the first gateway holds at the second one."""
+
+    def told(name: str) -> Any:
+        return houses[1].admin(f"keys/{name}").json
+
+    sign_in(page, "staff.ann")
+    page.see(".shared[data-scope='team:crew'] .quota", "of 100 requests")
+    cookie = page.driver.get_cookie("gateway-session")
+    assert cookie is not None
+    of_member = {"Cookie": f"gateway-session={cookie['value']}"}
+    page.forget()
+    page.driver.delete_all_cookies()
+
+    sign_in(page, "heads.bea")
+    page.see("#role", "lead")
+    page.go("keys")
+    page.click("#new-key")
+    page.type("#field-id", "made-by-lead")
+    page.type("#field-owner", "heads.bea@example.org")
+    page.click("dialog fieldset button", "Add a quota")
+    page.type("dialog .quota-rows .amount", "5")
+    page.choose("dialog .quota-rows select", "requests")
+    page.click("dialog button[type=submit]")
+    secret = page.text("#secret")
+    page.click("dialog button", "Done")
+    page.gone("#secret")
+    assert (told("made-by-lead")["team"], told("made-by-lead")["status"]) == ("crew", "active")
+    headers = {"Authorization": f"Bearer {secret}"}
+    body = {"model": COMPLETIONS, "prompt": "Hi"}
+    usage = {"prompt_tokens": 10, "completion_tokens": 5}
+    with theatre.interlude(ok_json({"model": "m", "choices": [], "usage": usage})):
+        assert houses[1].post("/v1/completions", body, key=None, headers=headers).status == 200
+        refused = houses[1].post("/v1/completions", {**body, "temperature": 9}, key=None, headers=headers)
+    assert refused.status == 400
+    page.go("keys/made-by-lead")
+    page.see("dialog .quota[data-scope='team:crew']")
+    page.click("dialog footer button", "Edit")
+    page.type("dialog .quota-rows .amount", "2")
+    page.click("dialog form button[type=submit]")
+    eventually(lambda: told("made-by-lead")["quotas"] == [{"requests": 2, "per": "day"}])
+    page.see("dialog .quota[data-scope='key:made-by-lead']", "of 2 requests")
+    page.click("dialog footer button", "Pause")
+    page.click("dialog button.danger", "Pause")
+    eventually(lambda: told("made-by-lead")["status"] == "paused")
+    page.press(ESCAPE)
+    eventually(lambda: houses[1].admin(f"requests/{refused.id}").status == 200)
+    page.go(f"calls?id={refused.id}")
+    page.see("main table", "decimal_above_max_value")
+    page.go("mine")
+    page.see("[data-key=made-by-lead]", "paused")
+    page.until(lambda: page.see('[data-sum="requests"] b').get_attribute("data-value") == "1")
+    page.see(".shared[data-scope='team:crew'] .quota")
+    assert not page.all("[data-key=hers]")
+    page.forget()
+    page.driver.delete_all_cookies()
+
+    sign_in(page, "ops.cleo")
+    page.go("teams")
+    page.click("#new-team")
+    page.type("#field-name", "night-shift")
+    page.click("dialog button[type=submit]")
+    eventually(lambda: houses[1].admin("teams/night-shift").status == 200)
+    page.go("keys/made-by-lead")
+    page.click("dialog footer button", "Resume")
+    page.click("dialog button.danger", "Resume")
+    eventually(lambda: told("made-by-lead")["status"] == "active")
+    page.press(ESCAPE)
+    for house in houses:
+        assert house.get("/admin/api/session", key=None, headers=of_member).status == 200
+    page.go("keys/hers")
+    page.click("dialog footer button", "End sessions of its owner")
+    page.click("dialog button.danger", "End sessions")
+    eventually(lambda: houses[1].get("/admin/api/session", key=None, headers=of_member).status == 401)
+    assert houses[0].get("/admin/api/session", key=None, headers=of_member).status == 401
+    page.press(ESCAPE)
+    page.go("audit")
+    page.see("main table", "person staff.ann@example.org")
+    done = [(each["action"], each["actor"].partition(" from ")[0]) for each in houses[1].admin("audit").json["data"]]
+    assert done[:6] == [
+        ("end_sessions", "person ops.cleo@example.org"), ("resume", "person ops.cleo@example.org"),
+        ("create", "person ops.cleo@example.org"), ("pause", "person heads.bea@example.org"),
+        ("update", "person heads.bea@example.org"), ("create", "person heads.bea@example.org"),
+    ]  # fmt: skip
 
 
 OF_OTHERS = [

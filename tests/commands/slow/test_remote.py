@@ -45,7 +45,10 @@ def test_every_command_with_and_without_the_network_says_the_same(house: Gateway
         ["keys", "list", "--json"], ["keys", "show", "alice", "--json"], ["teams", "list", "--json"],
         ["teams", "show", "crew"], ["audit", "--json"], ["usage", "--format", "json"],
         ["usage", "--by", "key,day,model"],
-        ["calls", "--json"], ["refusals", "--json"], ["keys", "list", "--csv"],
+        ["calls", "--json"], ["refusals", "--json"], ["keys", "list", "--csv"], ["calls", "--csv"],
+        ["usage", "--key", "alice", "--team", "crew", "--upstream", "main", "--csv"],
+        ["usage", "--model", "x", "--json"],
+        ["refusals", "--user", "ann", "--json"], ["refusals", "--tag", "project:atlas", "--csv"],
     ):  # fmt: skip
         done = run(*words, "--config", config)
         assert done.returncode == 0, done.stderr

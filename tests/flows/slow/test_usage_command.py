@@ -125,6 +125,21 @@ def test_scripts_read_what_the_admin_api_says(house: Gateway, by: str) -> None:
     assert [float(row["cost_usd"]) if row["cost_usd"] else None for row in read] == [row["cost_usd"] for row in told]
 
 
+@pytest.mark.parametrize(
+    "narrowed",
+    [{"key": "alice"}, {"team": "nowhere"}, {"model": COMPLETIONS, "key": "bob"}, {"upstream": "main"}],
+    ids=str,
+)
+def test_it_is_narrowed_as_the_admin_api_is(house: Gateway, narrowed: dict[str, str]) -> None:
+    options = [word for name, value in narrowed.items() for word in (f"--{name}", value)]
+    told = house.usage(group_by="key,model", **narrowed)
+    assert rows(usage(house, "--by", "key,model", *options, "--json")) == told
+    assert rows(usage(house, "--by", "key,model", *options, "--format", "json")) == told
+    assert len(told) < len(house.usage(group_by="key,model")) or "upstream" in narrowed
+    texts = {usage(house, "--by", "key,model", *options, *shape).stdout for shape in (["--csv"], ["--format", "csv"])}
+    assert [text.count("\n") for text in texts] == [len(told) + 1]
+
+
 def test_unknown_cost_is_no_zero(house: Gateway) -> None:
     by = ("--by", "key,model")
     found = {(row["key"], row["model"]): row for row in rows(usage(house, *by, "--format", "json"))}
@@ -203,6 +218,7 @@ def test_empty_folder_stays_empty(tmp_path: Path) -> None:
         (["--since", "yesterday"], "argument --since: expected a day such as 2026-11-20"),
         (["--since", ""], "argument --since: expected a day such as 2026-11-20"),
         (["--until", "2026-1-1"], "argument --until: expected a day such as 2026-11-20"),
+        (["--by", "user", "--upstream", "main"], "argument --upstream: sums by user are not kept by upstream"),
         (["--since", "3000000d"], "argument --since: expected a time back from now such as 7d"),
         (["--since", "2026-11-20", "--until", "2026-11-19"], "argument --until: 2026-11-19 is before --since"),
     ],
