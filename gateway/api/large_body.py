@@ -55,10 +55,12 @@ def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) ->
     places = {name: (start, end) for name, (start, end) in known["places"].items()}
     document = Document("", known["members"], LargeBody(pieces, known["opening"], places))
     params = Params(document, **known["params"])
-    counts = tuple([(name, count) for name, count in params.units])
+    counts, parts = (tuple([(name, count) for name, count in each]) for each in (params.units, params.token_parts))
     items = tuple([ItemRef(*item) for item in params.items])
     ceilings = LineCeilings(*params.line_ceilings)
-    return params._replace(other_models=tuple(params.other_models), units=counts, items=items, line_ceilings=ceilings)
+    return params._replace(
+        other_models=tuple(params.other_models), units=counts, token_parts=parts, items=items, line_ceilings=ceilings
+    )
 
 
 def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:
