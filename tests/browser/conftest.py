@@ -145,6 +145,7 @@ def _give_a_past(house: Gateway) -> None:
     plant(
         house.config["store"]["url"],
         [
+            record(ago(40), "alice", team="crew", usage=Usage(80, 0, source="estimated"), status=502, ended="error"),
             record(
                 ago(1),
                 "alice",
@@ -161,7 +162,6 @@ def _give_a_past(house: Gateway) -> None:
             ),
             record(ago(29), "alice", team="crew", usage=Usage(70, 7, source="reported")),
             record(ago(30), "alice", team="crew", usage=Usage(5555, 5, source="reported")),
-            record(ago(40), "alice", team="crew", usage=Usage(80, 0, source="estimated"), status=502, ended="error"),
         ],
     )
 

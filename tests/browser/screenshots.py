@@ -33,6 +33,7 @@ from .chromium import Page, Scheme, start
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "images"
 BUSY_S = 45.0
+LIVE = "[data-tile=requests] .figure, [data-tile=first-token] .figure, [data-tile=tokens] .figure"
 START_S = 60.0
 
 
@@ -48,13 +49,17 @@ class Picture(NamedTuple):
     """The id of the key that is signed in with; empty: the operator."""
     scrolled_to: str = ""
     """The selector of what is scrolled to the top."""
+    clicked: str = ""
+    """The selector of what is clicked first."""
 
 
 PICTURES = (
     Picture("overview-light", "overview", height=1180),
     Picture("overview-dark", "overview", height=1180, scheme="dark"),
     Picture("overview-phone", "overview", 390, 844),
+    Picture("latency-light", "overview?range=7d&group=upstream", scrolled_to="[aria-labelledby=latency-title]"),
     Picture("calls-light", "calls"),
+    Picture("call-light", "calls?outcome=calls&upstream=simulator", clicked="main table tbody tr th button"),
     Picture("quotas-light", "quotas"),
     Picture("quotas-dark", "quotas", scheme="dark"),
     Picture("quotas-phone", "quotas", 390, 844, scrolled_to="main .scroll"),
@@ -108,7 +113,12 @@ def take(page: Page, picture: Picture, token: str) -> None:
         page.until(lambda: page.see("main button.primary").is_enabled())
         page.click("main button.primary", "Send")
         page.see("[data-cost]")
-    time.sleep(2.5)  # live numbers need two samples
+    page.until(lambda: not page.all("[aria-busy], main .bone"))
+    if picture.clicked:
+        page.click(picture.clicked)
+    if picture.view.startswith("overview"):
+        eventually(lambda: all(each.text not in ("", "\u2013", "0.0") for each in page.all(LIVE)), START_S)
+    time.sleep(2.5)
     if picture.scrolled_to:
         page.run("document.querySelector(arguments[0]).scrollIntoView()", picture.scrolled_to)
     path = FOLDER / f"{picture.name}.png"

@@ -67,7 +67,7 @@ def _subject(narrowed: str, split: str, latency: tuple[str, ...] = ("model", "da
 
 
 def _refusals(narrowed: str) -> Poll:
-    return Poll(f"refusals?{narrowed}&since={{29}}&limit=200", 60)
+    return Poll(f"refusals?{narrowed}&since={{29}}T00%3A00%3A00Z&limit=200", 60)
 
 
 VIEWS: Views = {
@@ -78,11 +78,12 @@ VIEWS: Views = {
         Poll("usage?group_by=day%2Cmodel&since={1}&until={0}", 60),
         Poll("latency?group_by=model&since={29}&until={0}", 60), Poll("latency?group_by=day&since={29}&until={0}", 60),
         Poll("latency?group_by=%2C&since={29}&until={0}", 60), Poll("quotas", 60),
+        Poll("refusals?since={29}T00%3A00%3A00Z&limit=1000", 60),
     ),
     "calls": (Poll("calls?limit=100", 10), Poll("refusals?limit=100", 10)),
     "quotas": (Poll("quotas", 15),),
     "keys": (Poll("keys?limit=500", 30),),
-    "keys/{key}": (Poll("keys?limit=500", 30), Poll("keys/{key}", 3), Poll("quotas?key={key}", 3),
+    "keys/{key}": (Poll("keys?limit=500", 30), Poll("keys/{key}", 3), Poll("quotas?key={key}&binding=true", 3),
                    *_subject("key={key}", "model"), _refusals("key={key}")),
     "teams": (Poll("teams?limit=500", 30),),
     "teams/{team}": (
@@ -104,7 +105,8 @@ VIEWS: Views = {
 
 MEMBER_VIEWS: Views = {
     "mine": (*[each._replace(every_s=max(each.every_s, 30)) for each in VIEWS["overview"] if each.path != "quotas"],
-             Poll("quotas", 30), Poll("keys", 30), Poll("refusals?limit=20", 30)),
+             Poll("quotas", 30), Poll("keys", 30), Poll("quotas?key={key}&binding=true", 30),
+             Poll("refusals?limit=20", 30), Poll("/v1/models", ONCE_S)),
     "playground": (Poll("/v1/models", ONCE_S),),
 }  # fmt: skip
 """The same for a member, who is signed in with an API key."""

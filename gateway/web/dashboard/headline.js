@@ -43,7 +43,10 @@ function spend(rows) {
 }
 
 /** What is left out of a comparison, and the numbers of both periods, in words. */
-const without = ({ compared }, now, before) => `Without ${compared.unit === "hour" ? "the running hour" : "today"}: ${now}, ${before} in the same part of the period before`;
+function without({ until, compared }, now, before) {
+  const left = compared.now.until === until ? "" : `Without ${compared.unit === "hour" ? "the running hour" : "today"}: `;
+  return `${left}${now}, ${before} in the same part of the period before`;
+}
 
 function requests({ now, compared }, range) {
   const changed = compared && change(compared.before.requests, compared.now.requests);

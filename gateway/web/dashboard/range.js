@@ -5,8 +5,9 @@ import { day } from "./format.js";
 import { hasHours } from "./grouping.js";
 import { switcher } from "./switcher.js";
 
-export const RANGES = { "1h": "1 hour", "24h": "24 hours", today: "Today", "7d": "7 days", "30d": "30 days", month: "This month", custom: "Custom" };
+export const RANGES = { "1h": "1 hour", "24h": "24 hours", today: "Today", "7d": "7 days", "30d": "30 days", month: "This month", last: "Last month", custom: "Custom" };
 const LENGTHS = { today: 1, "7d": 7, "30d": 30 };
+const MONTHS = ["month", "last"]; // compared with the same days of the month before
 const HOURS = { "1h": 2, "24h": 24 }; // sums are of whole hours: the last one and the running one
 const HOURS_KEPT_DAYS = 14; // as gateway/store/__init__.py has it
 const HOUR_MS = 3_600_000;
@@ -65,10 +66,11 @@ export function readRange(query) {
     return { name, unit: "hour", since, until, steps: hoursOf(since, until), whole: { since, until }, compared };
   }
   if (name === "month") [since, until] = [monthStart(today), today];
+  else if (name === "last") [since, until] = [monthStart(shifted(monthStart(today), -1)), shifted(monthStart(today), -1)];
   else if (name !== "custom") [since, until] = [shifted(today, 1 - LENGTHS[name]), today];
-  const compared = name === "today" ? comparedHours(`${today}T00`, 24) : comparedDays(since, until, name === "month");
+  const compared = name === "today" ? comparedHours(`${today}T00`, 24) : comparedDays(since, until, MONTHS.includes(name));
   const whole = { since, until };
-  const hasThem = name !== "month" && since > day(HOURS_KEPT_DAYS) && since <= today && hasHours(query.get("group") ?? "");
+  const hasThem = !MONTHS.includes(name) && since > day(HOURS_KEPT_DAYS) && since <= today && hasHours(query.get("group") ?? "");
   if (!hasThem) {
     const steps = Array.from({ length: daysBetween(since, until) }, (_, place) => shifted(since, place));
     return { name, unit: "day", since, until, steps, whole, compared };

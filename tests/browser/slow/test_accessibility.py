@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from selenium import webdriver
@@ -104,6 +105,19 @@ def test_the_playground_with_an_answer(themed: Page, house: Gateway, upstream: S
     themed.click("main button.primary", "Send")
     themed.see("[data-cost]")
     check(themed, "an answer")
+
+
+@pytest.mark.changes
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_new_secret_with_settings_for_tools(themed: Page, width: int) -> None:
+    themed.resize(width, 900)
+    themed.open(token=ADMIN_TOKEN)
+    themed.go("keys")
+    themed.click("#new-key")
+    themed.type("#field-id", f"axe-{uuid4()}")
+    themed.click("dialog button[type=submit]")
+    themed.see("#secret")
+    check(themed, "a new secret")
 
 
 def test_the_reference_of_the_api(themed: Page, house: Gateway) -> None:

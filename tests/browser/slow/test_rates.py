@@ -107,6 +107,18 @@ def test_a_range_is_compared_with_an_equal_part_of_the_one_before(
 
 
 @pytest.mark.within_an_hour
+def test_last_month_is_compared_with_the_one_before(here: Page) -> None:
+    until = datetime.now(UTC).replace(day=1) - timedelta(days=1)
+    before = until.replace(day=1) - timedelta(days=1)
+    found = reckon(here, "range.js", "it.readRange(new URLSearchParams({range: 'last'}))")
+    assert (found["unit"], found["since"], found["until"]) == ("day", f"{until:%Y-%m}-01", f"{until:%Y-%m-%d}")
+    assert len(found["steps"]) == until.day
+    assert found["compared"]["now"] == {"since": found["since"], "until": found["until"]}
+    last = min(before.day, until.day)
+    assert found["compared"]["before"] == {"since": f"{before:%Y-%m}-01", "until": f"{before:%Y-%m}-{last:02}"}
+
+
+@pytest.mark.within_an_hour
 def test_today_is_compared_with_the_same_hours_of_yesterday(here: Page) -> None:
     at = datetime.now(UTC)
     found = reckon(here, "range.js", "it.readRange(new URLSearchParams({range: 'today'})).compared")

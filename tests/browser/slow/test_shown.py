@@ -226,7 +226,7 @@ def test_calls_and_refusals_are_one_list(admin: Page, house: Gateway) -> None:
         else:
             assert (refused[each]["code"] in row["Outcome"], row["Cost"]) == (True, NOTHING)
     admin.choose("select[name=outcome]", "failed")
-    admin.until(lambda: [row["Key"] for row in admin.rows("main table")] == ["carol", "bob"])
+    admin.until(lambda: [row["Key"] for row in admin.rows("main table")] == ["carol", "bob", "alice"])
     admin.click("main table tbody tr th button")
     assert "The upstream failed" in admin.text("dialog .why")
     admin.see("dialog .attempts", "error status")
