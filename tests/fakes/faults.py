@@ -55,7 +55,9 @@ class Kind:
 
 
 ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat", "messages", "responses", "generate_content")
-PLAIN = tuple(Kind(endpoint, False) for endpoint in ENDPOINTS)
+MEDIA: tuple[Endpoint, ...] = ("images", "transcriptions")
+"""Answered in JSON alone; the latter asked for by a form."""
+PLAIN = tuple(Kind(endpoint, False) for endpoint in (*ENDPOINTS, *MEDIA))
 STREAMED = tuple(Kind(endpoint, True) for endpoint in ENDPOINTS)
 KINDS = PLAIN + STREAMED
 WITH_USAGE_EVENT = STREAMED[:2]
@@ -186,6 +188,9 @@ class Ask:
 
 
 def _members(request: Request) -> dict[str, Any]:
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        fields = re.findall(rb'name="(\w+)"\r\n\r\n([^\r]*)\r\n', request.body)
+        return {name.decode(): value.decode() for name, value in fields}
     try:
         asked = request.json
     except ValueError:

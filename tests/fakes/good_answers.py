@@ -11,9 +11,10 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .forms import TYPE, form, wav
 from .scripted import event
 
-Endpoint = Literal["completions", "chat", "messages", "responses", "generate_content"]
+Endpoint = Literal["completions", "chat", "messages", "responses", "generate_content", "images", "transcriptions"]
 Event = dict[str, Any]
 
 CREATED = 1700000000
@@ -36,6 +37,11 @@ class Form:
     def request(self, model: str, user: str, *, is_streamed: bool) -> tuple[str, dict[str, Any]]:
         """Path and members of a request."""
         return self.path, {"model": model, "stream": is_streamed, **self.asked(user)}
+
+    def written(self, model: str, user: str, *, is_streamed: bool) -> tuple[str, bytes, str]:
+        """Path, body and content type of a request."""
+        path, members = self.request(model, user, is_streamed=is_streamed)
+        return path, json.dumps(members).encode(), "application/json"
 
     def asked(self, user: str) -> dict[str, Any]:
         """The members of a request, but for its model and whether it is streamed."""
@@ -266,14 +272,43 @@ _GEMINI_USAGE = {
     "totalTokenCount": PROMPT_TOKENS + COMPLETION_TOKENS,
 }  # fmt: skip
 
+
+class Images(Form):
+    """OpenAI's images; plain."""
+
+    def asked(self, user: str) -> dict[str, Any]:
+        return {"user": user, "prompt": "Hello"}
+
+    def document(self, text: str) -> dict[str, Any]:
+        return {"created": CREATED, "background": None, "data": [{"b64_json": text}], "usage": _IMAGE_USAGE}
+
+
+_IMAGE_USAGE = {
+    "input_tokens": PROMPT_TOKENS, "output_tokens": COMPLETION_TOKENS,
+    "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+}  # fmt: skip
+
+
+class Transcriptions(Form):
+    """OpenAI's transcriptions, asked for by a form; plain."""
+
+    def written(self, model: str, user: str, *, is_streamed: bool) -> tuple[str, bytes, str]:
+        return self.path, form(("model", model), ("user", user), ("file", wav(0.1))), TYPE["Content-Type"]
+
+    def document(self, text: str) -> dict[str, Any]:
+        return {"text": text, "logprobs": None, "usage": _IMAGE_USAGE | {"type": "tokens"}}
+
+
 FORMS: dict[str, Form] = {
-    form.endpoint: form
-    for form in (
+    each.endpoint: each
+    for each in (
         Form(),
         Chat("chat", "/v1/chat/completions"),
         Messages("messages", "/v1/messages", ("metadata", "user_id")),
         Responses("responses", "/v1/responses"),
         Gemini("generate_content", "/v1beta/models", ("labels", "user")),
+        Images("images", "/v1/images/generations"),
+        Transcriptions("transcriptions", "/v1/audio/transcriptions"),
     )
 }
 

@@ -87,10 +87,12 @@ class Raw:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def post(self, path: str, body: bytes, secret: str, version: str = "1.1", *more: str) -> None:
+    def post(
+        self, path: str, body: bytes, secret: str, version: str = "1.1", *more: str, kind: str = "application/json"
+    ) -> None:
         lines = [
             f"POST {path} HTTP/{version}", "Host: gateway", f"Authorization: Bearer {secret}",
-            "Content-Type: application/json", f"Content-Length: {len(body)}", *more, "", "",
+            f"Content-Type: {kind}", f"Content-Length: {len(body)}", *more, "", "",
         ]  # fmt: skip
         self.send("\r\n".join(lines).encode() + body)
 

@@ -14,13 +14,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import Stage, StartsGateways
-from tests.fakes.faults import KINDS, Ask, Kind
+from tests.fakes.faults import KINDS as ALL_KINDS
+from tests.fakes.faults import Ask, Kind
 from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.scripted import CHUNKED, Wire, chunk
 
 from .house import Gateway, eventually, key, model, secret, settings
 
 ENDPOINTS = ["completions", "chat", "messages", "responses", "generate_content"]
+KINDS = [kind for kind in ALL_KINDS if kind.endpoint in ENDPOINTS]
 
 
 LONG_S = 1000.0
