@@ -96,7 +96,7 @@ class Assumed(NamedTuple):
 
     def limit(self, configured: int, now: float) -> int:
         """The assumed limit in units, from 1 to the configured one."""
-        highest = self._highest(configured)
+        highest = configured if self.ceiling is None else min(configured, self.ceiling)
         return max(1, round((highest - self._of_others(now)) * min(1.0, self._share(now))))
 
     def heard(self, answer: Announced, configured: int, used: int | None, now: float) -> Assumed:
@@ -105,7 +105,7 @@ class Assumed(NamedTuple):
         after = self._replace(ceiling=ceiling)
         if answer.remaining is None or used is None:
             return after
-        highest = after._highest(configured)
+        highest = configured if ceiling is None else min(configured, ceiling)
         others = highest - answer.remaining - used
         if others <= IGNORED_SHARE * highest:
             return after._replace(others=0)
@@ -120,9 +120,6 @@ class Assumed(NamedTuple):
     def is_plain(self, now: float) -> bool:
         """Whether it says no more than the configuration."""
         return self.ceiling is None and self._share(now) >= 1.0 and not self._of_others(now)
-
-    def _highest(self, configured: int) -> int:
-        return configured if self.ceiling is None else min(configured, self.ceiling)
 
     def _of_others(self, now: float) -> float:
         return self.others * max(0.0, 1 - (now - self.others_at) / self.others_for_s)
