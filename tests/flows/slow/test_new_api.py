@@ -6,17 +6,20 @@ The simulated upstream's is the truth; the gateway's records hold its tokens and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
+import yaml
 from openai import APIStatusError, OpenAI
 
 from tests.conftest import StartsGateways
 from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.new_api import GEMINI, NewAPI
 from tests.fakes.one_api import ANTHROPIC, OPENAI
+from tests.fakes.redis_servers import ROOT
 from tests.flows.client import request
 from tests.flows.house import Gateway, Process, eventually, key, model, secret, settings
 
@@ -30,6 +33,9 @@ MODELS = {
 }  # fmt: skip
 CLAUDE, FLASH, UNKNOWN = "claude-sonnet-5", "gemini-2.5-flash", "gpt-4.1-mini"
 """The last one is a model that new-api has no channel for."""
+BLOCKED = "block"
+"""A model of the upstream that docs/upstreams.md has ready for new-api."""
+UPSTREAMS_PAGE = (ROOT / "docs" / "upstreams.md").read_text()
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 
@@ -54,14 +60,23 @@ def house(gateways: StartsGateways, reseller: NewAPI) -> Gateway:
     models = {name: model("chat") | {"endpoints": endpoints} for name, endpoints in MODELS.items()}
     models |= {UNKNOWN: model("chat"), CLAUDE: model("chat") | {"endpoints": ["chat", "messages"]}}
     models[FLASH] = model("chat") | {"endpoints": ["generate_content"], "routes": [{"upstream": "gemini"}]}
+    models[BLOCKED] = model("chat", routes=[{"upstream": "block", "model": "gpt-4o-mini"}])
     able = {"messages": True, "realtime": True, "responses": True}
+    (block,) = [each for each in yaml_blocks(UPSTREAMS_PAGE) if "new-api" in each.get("upstreams", {})]
+    block = block["upstreams"]["new-api"] | {"base_url": f"{reseller.url}/v1", "api_key": reseller.key}
     upstreams = {
         "main": {"base_url": f"{reseller.url}/v1", "api_key": reseller.key, "capabilities": able},
+        "block": block,
         "gemini": {
             "base_url": f"{reseller.url}/v1beta", "api_key": reseller.key, "capabilities": {"generate_content": True},
         },
     }  # fmt: skip
     return gateways(settings("", upstreams=upstreams, models=models, keys=[key("alice")]))
+
+
+def yaml_blocks(page: str) -> list[dict[str, Any]]:
+    """The configurations on a page."""
+    return [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
 
 
 @pytest.fixture
@@ -166,6 +181,22 @@ async def test_realtime(house: Gateway, upstream_port: int) -> None:
         check(house, upstream_port, "realtime")
     rows = eventually(lambda: (rows := house.calls("alice", limit=2))[1]["id"].startswith(rows[0]["id"]) and rows)
     assert rows[0]["status"] == 200
+
+
+def test_the_ready_block_refuses_by_name_what_it_drops(house: Gateway, upstream_port: int) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": True}}
+    schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}, "strict": True}}
+    for dropped, param in (
+        ({"service_tier": "flex"}, "service_tier"), ({"tools": [tool]}, "tools.function.strict"),
+        ({"response_format": schema}, "response_format.json_schema.strict"),
+    ):  # fmt: skip
+        refused = house.chat(model=BLOCKED, **dropped)
+        assert refused.told == (400, "invalid_request_error", param, "unsupported_parameter")
+    served = house.chat(model=BLOCKED, max_tokens=30)
+    assert served.status == 200
+    told = request(upstream_port, "GET", "/simulator/ledger", None, {}).json["calls"][0]
+    record = house.call(served.id)
+    assert (record["usage_source"], record["completion_tokens"]) == ("reported", told["completion_tokens"])
 
 
 def test_what_it_refuses(house: Gateway, reseller: NewAPI, sdk: OpenAI) -> None:

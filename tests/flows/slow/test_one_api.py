@@ -20,6 +20,7 @@ from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.one_api import ANTHROPIC, KEY, OPENAI, OneAPI
 from tests.flows.client import request
 from tests.flows.house import Gateway, key, model, secret, settings
+from tests.flows.resale import left_stream
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -46,7 +47,9 @@ def house(gateways: StartsGateways, reseller: OneAPI) -> Gateway:
     models = {name: model(endpoint) for name, endpoint in MODELS.items()}
     models["whisper-1"]["endpoints"] = ["transcriptions", "translations"]
     models |= {name: model("chat") for name in (UNKNOWN, CLAUDE)}
-    upstreams = {"main": {"base_url": f"{reseller.url}/v1", "api_key": KEY}}
+    models["drained"] = model("chat", routes=[{"upstream": "drained", "model": "gpt-4o-mini"}])
+    main = {"base_url": f"{reseller.url}/v1", "api_key": KEY}
+    upstreams = {"main": main, "drained": main | {"on_disconnect": "drain"}}
     return gateways(settings("", upstreams=upstreams, models=models, keys=[key("alice")]))
 
 
@@ -148,3 +151,17 @@ def test_all_ledgers_have_as_many_calls(house: Gateway, simulated_port: int, res
     told = request(simulated_port, "GET", "/simulator/ledger", None, {}).json["totals"]
     assert len(served) == told["calls"] - told["errors"]
     assert reseller.logs()
+
+
+@pytest.mark.parametrize(("name", "is_exact"), [("gpt-4o-mini", False), ("drained", True)])
+def test_it_bills_what_it_reads_behind_a_client_that_left(
+    house: Gateway, reseller: OneAPI, name: str, is_exact: bool
+) -> None:
+    """So `on_disconnect: drain` records its bill, and `cancel` less."""
+    record, bill = left_stream(house, reseller, name)
+    assert record["usage_source"] == ("reported" if is_exact else "estimated")
+    assert record["prompt_tokens"] >= bill["prompt_tokens"] > 0
+    if is_exact:
+        assert record["completion_tokens"] == bill["completion_tokens"]
+    else:
+        assert 0 < record["completion_tokens"] < bill["completion_tokens"]
