@@ -309,3 +309,29 @@ def test_a_reserved_place_is_free_for_an_interactive_call_at_once(reserving: Gat
         eventually(lambda: waiting(reserving) == 3)
         held.turn.release(6)
         assert {call.result().status for call in [*calls, human, again]} == {200}
+
+
+@pytest.fixture(scope="module")
+def of_teams(gateways: StartsGateways, theatre: Stage) -> Gateway:
+    upstreams = {"up": {"base_url": theatre.url, "api_key": "sk-up", "limits": {"parallel": 1}}}
+    models = {"m-up": {"routes": [{"upstream": "up"}], "max_output_tokens": 50}}
+    keys = [*[key(f"red-{number}", team="red") for number in range(4)], key("blue", team="blue")]
+    queue, server = {"max_wait_s": WAITS_FOR, "by": "team"}, {"workers": 1}
+    teams: dict[str, Any] = {"red": {}, "blue": {}}
+    return gateways(
+        settings(theatre.url, upstreams=upstreams, models=models, keys=keys, teams=teams, queue=queue, server=server)
+    )
+
+
+def test_teams_share_fairly_however_many_keys_they_have(of_teams: Gateway, upstream: Stage) -> None:
+    upstream.play(always=(held := Held()))
+    with ThreadPoolExecutor(12) as crowd:
+        calls = [crowd.submit(ask, of_teams, "up", "red-0")]
+        assert held.inside.acquire(timeout=30)
+        for number, who in enumerate(["red-1", "red-2", "red-3"] * 2 + ["blue"] * 3, 1):
+            calls.append(crowd.submit(ask, of_teams, "up", who))
+            eventually(lambda number=number: waiting(of_teams) == number)
+        held.turn.release(10)
+        assert [call.result().status for call in calls] == [200] * 10
+    by_turns = held.served[1:7]
+    assert by_turns.count("blue") == 3, held.served  # by keys it is one of four, and its third call goes last

@@ -19,7 +19,7 @@ VIEWER_TOKEN = "viewer-token-0123456789"
 ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 VIEWER = {"Authorization": f"Bearer {VIEWER_TOKEN}"}
 BOTH = {"token": ADMIN_TOKEN, "viewer_token": VIEWER_TOKEN}
-DOORS = [(method, path.format(id="k", name="t", request="req_x")) for method, path in ADMIN_OPERATIONS]
+DOORS = [(method, path.format(id="k", name="t", request="req_x", person="p")) for method, path in ADMIN_OPERATIONS]
 READING = {
     each.format(id="k", name="t", request="req_x")
     for _, each in ADMIN_OPERATIONS
@@ -106,7 +106,7 @@ async def test_names_in_paths_are_read_as_they_were_meant(inside: Inside) -> Non
     assert (status, error["code"]) == (404, "key_not_found")
 
 
-LISTS = ("usage", "calls", "quotas", "keys", "teams", "audit")
+LISTS = ("usage", "calls", "quotas", "keys", "teams", "audit", "refusals")
 
 
 @pytest.mark.parametrize("name", LISTS)

@@ -146,7 +146,7 @@ def test_the_methods_are_those_of_the_registry() -> None:
 def test_upstreams_are_listed_with_their_health_and_limits(gateways: StartsGateways, theatre: Stage) -> None:
     limits = {
         "requests": ["100/hour", "9000/day"],
-        "per_key": {"parallel": 5},
+        "per_key": {"parallel": 5, "tokens": "1M/min"},
         "per_model": {"gpt-*": {"tokens": "1M/min"}},
     }
     up = {"base_url": theatre.url, "api_keys": ["sk-1", "sk-2"], "limits": limits}
@@ -156,7 +156,8 @@ def test_upstreams_are_listed_with_their_health_and_limits(gateways: StartsGatew
         "gone": {"endpoints": ["completions"], "routes": [{"upstream": "dead"}], "max_attempts": 1},
     }
     made = gateways(settings(theatre.url, upstreams=upstreams, models=models))
-    theatre.play(always=ok_json({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5}}))
+    usage = {"prompt_tokens": 10, "completion_tokens": 5}
+    theatre.play(always=ok_json({"choices": [], "usage": usage}, headers=[("x-ratelimit-limit-tokens", "250000")]))
     assert made.complete(model="limited").status == 200
     assert [made.complete(model="gone").status for _ in range(5)] == [502] * 5
     told = eventually(lambda: "open" in (text := ask(made, "upstreams")) and text)
@@ -166,6 +167,7 @@ def test_upstreams_are_listed_with_their_health_and_limits(gateways: StartsGatew
     assert ["limited", "requests", "per", "hour", "-", "100", "=", "1", "1"] in lines
     assert ["limited", "requests", "per", "86400", "-", "9,000", "=", "1", "0"] in lines
     assert ["limited", "key", "1:", "parallel", "-", "5", "=", "0", "0"] in lines
+    assert ["limited", "key", "1:", "tokens", "per", "minute", "-", "1,000,000", "250,000", "0", "0"] in lines
     row = json.loads(ask(made, "upstreams", "--json"))
     assert sorted(each["name"] for each in row) == ["dead", "limited", "main"]
     stored = run("upstreams", "--config", str(made.folder / "gateway.yaml"))
