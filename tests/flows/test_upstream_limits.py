@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Stage, StartsGateways
+from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Behaviour, Wire, error_json, ok_json, stream
 
 from .client import Answer
@@ -202,3 +205,37 @@ def test_the_limit_of_an_adaptive_upstream_rises_with_quick_streams(house: Gatew
         thread.join()
     assert statuses == [200] * 4
     assert eventually(lambda: (now := allowed())[0] > 4 and now)[1] == 50
+
+
+@pytest.mark.parametrize("queue", [{}, {"max_wait_s": 60}], ids=["refusing", "waiting"])
+def test_limits_cost_a_call_no_round_trip(
+    gateways: StartsGateways, theatre: Stage, tmp_path: Path, queue: dict[str, Any]
+) -> None:
+    """The limits of an upstream are drawn on in the reservation of the call, and a queue without waiting calls sends
+    nothing."""
+    calls = 20
+    with RedisServer(tmp_path) as server:
+        upstreams = {
+            "plain": {"base_url": theatre.url, "api_key": "sk-up"},
+            "limited": limited(theatre.url, requests="1000/min", tokens="9M/min", parallel=9),
+        }
+        models = {f"m-{name}": {"routes": [{"upstream": name}], "max_output_tokens": 50} for name in upstreams}
+        made = gateways(
+            settings(
+                theatre.url, upstreams=upstreams, models=models, queue=queue, store={"url": server.url},
+                keys=[key("alice", quotas=[{"requests": 1000, "per": "day"}])], server={"workers": 1},
+            )
+        )  # fmt: skip
+
+        def scripts(model: str) -> int:
+            before = sum(map(int, re.findall(r"cmdstat_evalsha:calls=(\d+)", str(server.call("INFO", "commandstats")))))
+            for _ in range(calls):
+                assert made.chat(model=model).status == 200
+            after = sum(map(int, re.findall(r"cmdstat_evalsha:calls=(\d+)", str(server.call("INFO", "commandstats")))))
+            return after - before
+
+        scripts("m-plain")
+        plain, with_limits = scripts("m-plain"), scripts("m-limited")
+        assert plain >= calls
+        assert with_limits < plain + calls / 2, (plain, with_limits)  # one more for each call would be 20
+        made.stop()
