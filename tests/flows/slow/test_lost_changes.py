@@ -55,7 +55,12 @@ def decide(operator: Operator, issued: str) -> str:
     """One change of each kind. Returns the secret of a new key."""
     operator.done("PATCH", "keys/issued", {"max_parallel": 7})
     operator.done("POST", "keys/alice/top_up", {"requests": 90, "per": "day"})
-    made = operator.create("made", quotas=QUOTA)
+    operator.create("made", quotas=QUOTA)
+    made: str = operator.done("POST", "keys/made/rotate")["secret"]
+    operator.done("POST", "keys/alice/reset")
+    operator.done("POST", "teams", {"name": "red", "quotas": QUOTA})
+    operator.done("POST", "keys", {"id": "paused", "quotas": QUOTA})
+    operator.done("POST", "keys/paused/pause")
     operator.done("DELETE", "keys/filed")
     operator.done("DELETE", "keys/issued")
     until_all_say(operator.house, issued, 401)
@@ -84,6 +89,8 @@ def test_changes_are_made_again_when_redis_comes_back_without_them(
     check(houses, issued, made)
     assert sorted((row["name"], row["action"]) for row in operator.rows("audit")) == sorted(audit)
     assert operator.done("GET", "keys/issued")["max_parallel"] == 7
+    assert operator.done("GET", "keys/paused")["status"] == "paused"
+    assert operator.done("GET", "teams/red")["quotas"] == QUOTA
     assert "came back older or empty" in one.stderr
     assert one.metric("gateway_lost_changes_total", outcome="restored") == len(audit) - (0 if is_empty else 1)
     assert one.metric("gateway_lost_changes_total", outcome="failed") == 0

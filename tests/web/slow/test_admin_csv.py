@@ -6,16 +6,19 @@ import asyncio
 import tracemalloc
 from pathlib import Path
 
+import pytest
+
 from tests.browser.stores import days, filled
 from tests.flows.planted import plant, record
 from tests.web.conftest import Inside
 from tests.web.test_admin_lists import ADMIN, NOWHERE, get
 
 
-async def test_a_csv_of_all_calls_is_written_in_bounded_memory(inside: Inside, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["embedded", "redis"])
+async def test_a_csv_of_all_calls_is_written_in_bounded_memory(inside: Inside, kind: str, tmp_path: Path) -> None:
     records = 30_000
-    with filled("embedded", tmp_path, {}) as url:
-        await asyncio.to_thread(plant, url, [record(days(1)[0], "k")] * records)
+    with filled(kind, tmp_path, {}) as url:
+        await asyncio.to_thread(plant, url, [record(days(1)[0], "k") for _ in range(records)])
         client = await inside(NOWHERE, store={"url": url, "journal_dir": str(tmp_path / "journal")})
         await get(client, "calls?format=csv&limit=1000")
         tracemalloc.start()
