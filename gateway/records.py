@@ -3,8 +3,8 @@
 Everything here is a value: it never changes, and has no behaviour beyond what follows from its fields. A call is
 described once, as a `Call`, and its outcome once, as a `Record`.
 
-What is made for every call is a NamedTuple, which costs half of a frozen dataclass to make (0.9 against 1.9 us for the
-fields of a record); the rest are dataclasses.
+An object that is made for every call is a NamedTuple, which costs half of a frozen dataclass to make (0.9 against 1.9
+us for the fields of a record); the rest are dataclasses.
 """
 
 from __future__ import annotations

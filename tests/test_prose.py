@@ -81,6 +81,25 @@ def test_names_of_tests_are_plain_technical_english() -> None:
     assert not found, "\n".join([*found, f"write instead: {INSTEAD}"])
 
 
+WHAT = re.compile(r"(?:^|[.:;] )What\b[^.?]*(?:\.|$)")
+"""A sentence that describes a thing by a clause: `What calls cost.` instead of `The cost of calls.`"""
+
+
+def clauses(source: str) -> list[str]:
+    """Such sentences in the docstring of a module."""
+    return WHAT.findall(" ".join((ast.get_docstring(parsed(source)) or "").split()))
+
+
+def test_heads_of_modules_name_things_and_do_not_circumscribe_them() -> None:
+    found = [f"{module}: {clause}" for module, source in MODULES.items() for clause in clauses(source)]
+    assert not found, "\n".join([*found, "write a noun instead: the cost of calls, not what calls cost"])
+
+
+def test_the_rule_of_heads_itself() -> None:
+    assert clauses('"""Prices.\n\nWhat calls\ncost. It is: What else?"""') == [". What calls cost."]
+    assert clauses('"""Prices of what calls use. What does a call cost?"""') == []
+
+
 # ---------------------------------------------------------------------------------------------------------- identifiers
 
 NAMES_INSTEAD = {

@@ -1,4 +1,4 @@
-"""What a deferred lease needs for its settlement by any worker: where its work goes on, and what bounds its charge."""
+"""The facts with which any worker can settle a deferred lease: where its work goes on, and the bounds of its charge."""
 
 from __future__ import annotations
 

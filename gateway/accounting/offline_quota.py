@@ -1,7 +1,8 @@
-"""What one worker may admit while the store is unavailable (`on_outage: allow`). Pure: no clock, no I/O.
+"""The share of each limit that one worker may admit while the store is unavailable (`on_outage: allow`). Pure: no
+clock, no I/O.
 
 1. A worker admits at most `outage_share` of each limit by itself, at least one unit, and all of `max_parallel`.
-2. What it admitted is remembered over outages: of a calendar window until the window ends, of a rate until it has
+2. Admitted amounts are remembered over outages: of a calendar window until the window ends, of a rate until it has
    leaked at the rate of the share. So the total of a window is at most limit + workers x share x limit, however often
    the store becomes unavailable.
 3. The store's last answer counts too: a window that was nearly full then admits no more than its rest.

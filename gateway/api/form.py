@@ -1,9 +1,9 @@
 """From a multipart form to checked `Params`, and back to the bytes for an upstream.
 
 Text fields are read as the types of the schema and then checked by the rules of JSON bodies (`validate.py`), in
-OpenAI's words. Names that end in `[]` are lists (openai-python, `array_format="brackets"`); a list of one item may come
-without, and every other name once. What is forwarded is the client's own bytes; only a field that has to change, such
-as the model's alias, is written anew.
+OpenAI's words. Names that end in `[]` are lists (openai-python, `array_format="brackets"`); a list of one item may
+come without, and every other name once. The client's own bytes are forwarded; only a field that has to change, such as
+the model's alias, is written anew.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ execute what the gateway did not check. Everything on which parsers differ is th
 way: duplicate names at any depth (RFC 8259, section 4: behaviour is unpredictable), NaN and Infinity, numbers beyond a
 double, lone surrogates (they are no text, and cannot be forwarded as UTF-8), a byte order mark (section 8.1).
 
-What `parse` raises is `InvalidRequest`; anything else is our bug. Each step is linear in the length of the body.
+`parse` raises `InvalidRequest`; anything else is our bug. Each step is linear in the length of the body.
 """
 
 from __future__ import annotations

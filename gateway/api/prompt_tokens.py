@@ -6,10 +6,9 @@ chat a message adds 4 tokens to the text of its content, name, refusal and tool 
 their JSON as received; pictures by a table, sound and files at a flat rate, independent of their size.
 
 With a counter text is counted instead, and on chat the cookbook's 3 for the start of the reply and 1 for each name are
-added. What is counted is exact where the API adds nothing to the text: in completions without a suffix, in embeddings.
-Chat is not: the cookbook calls its own sum an estimate, which a model may change. Nor is text that is not all ASCII,
-whose letters depend on the Unicode version; nor text that looks like a special token, which some upstreams parse as
-one.
+added. The count is exact where the API adds nothing to the text: in completions without a suffix, in embeddings. Chat
+is not: the cookbook calls its own sum an estimate, which a model may change. Nor is text that is not all ASCII, whose
+letters depend on the Unicode version; nor text that looks like a special token, which some upstreams parse as one.
 
 A call is settled at what the upstream reports, so an estimate has to be cheap and near, not right. Nothing is
 serialised again to find it.

@@ -1,9 +1,9 @@
 """One completions call carried as several: one for each of its prompts, to upstreams that take no other.
 
-Each prompt goes its own way through the pipeline: it is tried, tried again and tried elsewhere like any call. What it
-has cost and what it says come together here: choices are numbered over all prompts, streams are passed on as they come,
-and the call is accounted for once, when the last prompt has ended. One prompt that fails in the end fails the call; the
-others are cut off, and charged for what came of them.
+Each prompt goes its own way through the pipeline: it is tried, tried again and tried elsewhere like any call. Its cost
+and its answer come together here: choices are numbered over all prompts, streams are passed on as they come, and the
+call is accounted for once, when the last prompt has ended. One prompt that fails in the end fails the call; the others
+are cut off, and charged for what came of them.
 
 A client that leaves is gone for every prompt: where answers are read on for their usage (relay/disconnect.py), the
 call is

@@ -1,4 +1,4 @@
-"""What the commands that ask the store have in common: a report to standard output, a fault in one plain line.
+"""The common part of the commands that ask the store: a report to standard output, a fault in one plain line.
 
 Exit codes: 0 done, 1 failed while running, 2 wrong arguments.
 """

@@ -1,8 +1,8 @@
 """The models that upstreams list, as settings: what an operator would have written for each of them.
 
-What `models` names, by name or by pattern, is served as it is written there: an exact name keeps its settings, and a
-name under a pattern gets those of the pattern. Any other one that an upstream lists gets a route to each upstream that
-lists it, and the settings of `defaults.models`.
+A name or pattern under `models` is served as it is written there: an exact name keeps its settings, and a name under a
+pattern gets those of the pattern. Any other one that an upstream lists gets a route to each upstream that lists it,
+and the settings of `defaults.models`.
 """
 
 from __future__ import annotations

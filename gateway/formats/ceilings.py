@@ -1,4 +1,4 @@
-"""What bounds the usage reports of upstreams, as far as it follows from a request."""
+"""Upper bounds of the usage that upstreams report, as far as they follow from a request."""
 
 from __future__ import annotations
 

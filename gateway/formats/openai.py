@@ -1,4 +1,4 @@
-"""What completions, chat and embeddings have in common: plain answers, added members and generated texts."""
+"""The common part of completions, chat and embeddings: plain answers, added members and generated texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a response of OpenAI's Responses API used: its tokens, and what its hosted tools used beside them.
+"""The usage of a response of OpenAI's Responses API: its tokens, and the use of its hosted tools.
 
 Sources: openai-python 3.54.0, `types/responses/response_usage.py` and `response.py`. `tool_usage` stands beside `usage`
 and may be missing or incomplete. Searches and containers are counted in `output` where it does not have them.

@@ -4,8 +4,8 @@ An event ends with a blank line; lines end with LF, CRLF or a bare CR (WHATWG HT
 `EventSplitter` hands out whole events as the bytes they came in. An event that is longer than `LONG_EVENT` is handed
 out in pieces as it comes, because nothing that has to be changed is that long, and holding it would cost memory.
 
-What comes out never depends on how the bytes were cut, with one exception that has to be: an event that ends with a
-CR is handed out at once, so the LF of a CRLF that was cut there is left to the next event. `StreamScan` mends that.
+The result never depends on how the bytes were cut, with one exception that has to be: an event that ends with a CR is
+handed out at once, so the LF of a CRLF that was cut there is left to the next event. `StreamScan` mends that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Signed texts for cookies: sessions, and sign-ins under way. Pure.
 
-A cookie holds what the gateway must know, signed with a key of the configuration (HMAC-SHA256), so that every worker of
-every gateway reads it without a store. What kind of text it is belongs to what is signed: one kind is never taken for
-another. Nothing in it is secret from the person whose browser holds it.
+A cookie holds what the gateway must know, signed with a key of the configuration (HMAC-SHA256), so that every worker
+of every gateway reads it without a store. The kind of a text is signed with it: one kind is never taken for another.
+Nothing in it is secret from the person whose browser holds it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What all calls of one endpoint for one model have in common under one configuration: worked out once, and kept.
+"""The part that all calls of one endpoint for one model share under one configuration: computed once, and kept.
 
-A reload brings plans of its own, so none outlives its configuration. What depends on a call's parameters is left open
-here and decided for each call (`api/capabilities.py`).
+A reload brings plans of its own, so none outlives its configuration. All that depends on a call's parameters is
+decided for each call (`api/capabilities.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What calls are carried with."""
+"""The services that carry calls."""
 
 from __future__ import annotations
 

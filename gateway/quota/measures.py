@@ -1,4 +1,4 @@
-"""What is measured of each call for reports of latency: counters, which add up over calls, hours and days.
+"""The measurements of each call for reports of latency: counters, which add up over calls, hours and days.
 
 A counter is a whole number. `FAILED` counts failed attempts at an upstream; the others are buckets of histograms, a
 histogram's base plus the number of the bucket. Bucket 0 is below one unit of the histogram, bucket i from

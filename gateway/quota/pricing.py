@@ -1,4 +1,4 @@
-"""What calls cost. Money is whole billionths of a US dollar (nano-USD): no float ever holds a sum.
+"""The cost of calls. Money is whole billionths of a US dollar (nano-USD): no float ever holds a sum.
 
 Prices are USD for a million tokens, a thousand searches or an hour of audio (`config/rates.py`). They are added up
 exactly over the call, and the sum is rounded up, once. Cached prompt tokens are part of the prompt and have their own

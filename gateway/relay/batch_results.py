@@ -1,4 +1,4 @@
-"""What a batch has used: the sum over the lines of its results, which are read while they arrive.
+"""The usage of a batch: the sum over the lines of its results, which are read while they arrive.
 
 Each request that was answered is charged what its line reports, up to the ceilings of the batch (`LineCeilings`). A
 line that cannot be read, or reports nothing, is charged its share of the reservation. Where a ceiling or a share is

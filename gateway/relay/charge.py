@@ -1,4 +1,4 @@
-"""What one attempt of a call is charged: the rule for every way in which an answer can end.
+"""The charge of one attempt of a call: the rule for every way in which an answer can end.
 
 1. A report of the upstream counts if it came with the end of the answer, is below the ceilings (`SentRequest`)
    and is not a completion of nothing beside text that was shown. The highest report counts. One without a prompt gets
@@ -13,7 +13,7 @@
    tokens only, tokens are charged instead, marked `estimated` (`_in_priced_units`).
 
 Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else by formats/token_rule.py, at
-least one token for each event with text. What cannot be known: output that an upstream generated after the last event
+least one token for each event with text. Unknown remains the output that an upstream generated after the last event
 that arrived of a stream which broke off or was stopped.
 
 The ceilings bound usage reports. They are generous, so that no true report exceeds one:

@@ -1,4 +1,4 @@
-"""What happens to an attempt after its client left or the gateway ends: no fault of the upstream, and it is charged.
+"""An attempt after its client left, or while the gateway ends: no fault of the upstream, and it is charged.
 
 1. A plain answer is read on for its usage, and so is a stream with `on_disconnect: drain`, for at most `drain_limit_s`.
    Otherwise the connection to the upstream is closed, and relay/charge.py estimates the cost.

@@ -3,7 +3,7 @@
 This is the hedged request of Dean and Barroso, "The Tail at Scale" (CACM 2013), for models with `hedge_after`.
 
 1. The first event of a stream decides, or the end of a good plain answer. Until then nothing has gone to the client but
-   comments of the gateway. What the client gets is the answer of one route, byte by byte.
+   comments of the gateway. The client gets the answer of one route, byte by byte.
 2. The stopped attempt is charged as one whose client left (relay/charge.py), because its upstream may bill it. The
    call's record has the sum of both, and `UPSTREAM:hedged` among its failed attempts.
 3. A second route never worsens a call: its refusal or failure counts only if the first one fails too.

@@ -1,4 +1,4 @@
-"""What a Realtime session is charged: each response is a call of its own, with a reservation and a record.
+"""The charge of a Realtime session: each response is a call of its own, with a reservation and a record.
 
 1. One reservation is always held beforehand, because with voice detection a response begins without a client's event.
    It is given back, and never was, if no response begins.

@@ -1,4 +1,4 @@
-"""What reports show of records and daily sums, whichever store keeps them."""
+"""The rows of reports, made of records and daily sums, whichever store keeps them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What an upstream's answers say about its limits: they lower what is assumed at once, and it rises slowly again.
+"""Limits learned from an upstream's answers: an answer lowers the assumed limit at once, and it rises slowly again.
 
 1. A limit in the headers of an answer that is lower than the configured one is the highest that is assumed, until an
    answer says otherwise. Only limits by the minute are compared with it, because that is what these headers mean:
    `x-ratelimit-limit-{requests,tokens}` (OpenAI's guide to rate limits; Azure OpenAI sends the same) and
    `anthropic-ratelimit-{requests,tokens}-limit` (Anthropic's API reference, rate limits).
-2. What remains of a limit by the minute (`x-ratelimit-remaining-*`, `anthropic-ratelimit-*-remaining`) is less than the
-   gateway's own calls leave: others use the same account. What they use is taken off the limit at once, and
+2. A remainder of a limit by the minute (`x-ratelimit-remaining-*`, `anthropic-ratelimit-*-remaining`) that is less
+   than the gateway's own calls leave: others use the same account. Their use is taken off the limit at once, and
    comes back evenly until the answer's `x-ratelimit-reset-*`, or within a minute. A tenth of the limit is no matter:
    calls are counted at different moments here and there.
 3. A 429 although the gateway saw room: the assumed limit is wrong, or others use the same account. It is lowered to

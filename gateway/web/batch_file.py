@@ -1,9 +1,8 @@
 """The input file of a batch: each of its requests is checked when it is uploaded, as a call of its own would be, and
 written as the upstream needs it.
 
-A file has requests of one model and one endpoint, as OpenAI has it (platform.openai.com, "Batch API"). What the batch
-is going to cost at most is the sum over the lines; it is kept in the bond of the file, and reserved when the batch is
-made.
+A file has requests of one model and one endpoint, as OpenAI has it (platform.openai.com, "Batch API"). The most that
+the batch can cost is the sum over the lines; it is kept in the bond of the file, and reserved when the batch is made.
 """
 
 from __future__ import annotations

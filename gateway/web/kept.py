@@ -1,4 +1,5 @@
-"""What upstreams keep under ids that are bound to keys: the requests for one of them, and for a page of a list.
+"""Objects that upstreams keep under ids that are bound to keys: the requests for one of them, and for a page of a
+list.
 
 Each request goes to the upstream and with the API key that the id is bound to, and to no other. An id of another key
 is as unknown as one that was never given.

@@ -1,7 +1,7 @@
 """Streams of stored responses, resumed: events leave as they come, and nothing is charged.
 
-The response has its own call, which is charged by its own stream or by polling (relay/deferred.py). What ends a resumed
-stream is therefore no end of the response, unless the upstream says so.
+The response has its own call, which is charged by its own stream or by polling (relay/deferred.py). The end of a
+resumed stream is therefore no end of the response, unless the upstream says so.
 """
 
 from __future__ import annotations

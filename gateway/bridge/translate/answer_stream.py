@@ -1,4 +1,4 @@
-"""What the streams of a Message and of a response have in common: a chat stream is read chunk by chunk."""
+"""The common part of the streams of a Message and of a response: a chat stream is read chunk by chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message or a delta of a chat answer says, read once for every translation.
+"""The content of a message or a delta of a chat answer, read once for every translation.
 
 Some upstreams send content as parts, thoughts among them (Mistral); reasoning is `reasoning_content` (DeepSeek, vLLM)
 or `reasoning` (OpenRouter, newer vLLM). A piece of a tool call names its call by `index`; some upstreams leave it out.

@@ -1,7 +1,7 @@
 """Redis: the store that gateways on several machines share. Redis 6.2 or newer, Valkey; one, with Sentinel, a cluster.
 
-Everything that a batch does is one script (apply.lua), in one round trip, all of it or nothing. What Redis acknowledged
-can be lost with it all the same (`may_forget`): without an append-only file at a restart, and at a failover.
+Everything that a batch does is one script (apply.lua), in one round trip, all of it or nothing. Acknowledged writes
+can be lost with Redis all the same (`may_forget`): without an append-only file at a restart, and at a failover.
 
 The keys, all with one hash tag, so that in a cluster one node has them all; 1 is the schema:
 

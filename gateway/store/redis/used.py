@@ -1,4 +1,4 @@
-"""What a key has left in Redis besides sums and refusals: calls under way, bonds, and records older than the sums."""
+"""The traces of a key in Redis besides sums and refusals: calls under way, bonds, and records older than the sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the embedded store deletes, and when it looks: the oldest usage records by their number, everything else by age.
+"""The deletions of the embedded store, and when it looks: the oldest usage records by their number, everything else by
+age.
 
 `store/rules/retention.py` has the rule for the age. One look an hour is taken for all workers of a file; every worker
 deletes what is due when it starts and when the day of retention changes.

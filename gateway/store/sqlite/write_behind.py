@@ -1,4 +1,4 @@
-"""What the batches of a lone worker have changed, and the file does not have yet.
+"""The changes of a lone worker's batches that the file does not have yet.
 
 Where no other worker or gateway writes to the file, batches are decided in memory, on the state that the file
 will have, and one transaction writes those of some time. A kill loses none of them: the journal has a draw before its

@@ -1,4 +1,5 @@
-"""What all operations of the admin API share: authorization, parameters, request bodies, pages and streams of rows.
+"""The common part of all operations of the admin API: authorization, parameters, request bodies, pages and streams of
+rows.
 
 1. A request is answered by the configuration that is in force when it arrives, tokens included.
 2. A query parameter that an operation does not have is refused with 400, and so is a `limit` above `MAX_ROWS`.

@@ -1,4 +1,4 @@
-"""What is served: each model of the configuration in use with its routes, price and settings."""
+"""The served models: each model of the configuration in use with its routes, price and settings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is asked of the whole gateway, and not of the worker that happens to answer: how its upstreams are doing, and
-that it reads its configuration again. Both go by way of the supervisor."""
+"""Operations of the whole gateway, not of the one worker that answers: the state of its upstreams, and a reload of its
+configuration. Both go by way of the supervisor."""
 
 from __future__ import annotations
 

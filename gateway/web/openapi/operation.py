@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of one method of one path, and the words that its tables are written in."""
+"""One method of one path in the OpenAPI document, and the notation of its tables."""
 
 from __future__ import annotations
 
