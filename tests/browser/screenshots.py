@@ -117,7 +117,7 @@ def take(page: Page, picture: Picture, token: str) -> None:
     if picture.clicked:
         page.click(picture.clicked)
     if picture.view.startswith("overview"):
-        eventually(lambda: all(each.text not in ("", "\u2013", "0.0") for each in page.all(LIVE)), START_S)
+        page.until(lambda: all(each.text not in ("", "\u2013", "0.0") for each in page.all(LIVE)))
     time.sleep(2.5)
     if picture.scrolled_to:
         page.run("document.querySelector(arguments[0]).scrollIntoView()", picture.scrolled_to)
