@@ -209,6 +209,8 @@ class Scene(NamedTuple):
 
     name: str
     limits: Mapping[str, Any]
+    rate: int
+    """Calls a second that the upstream takes."""
     serves_for_s: float
     overtaken: int
     """At most so many calls come before an interactive one, at the 95th percentile."""
@@ -218,13 +220,10 @@ class Scene(NamedTuple):
     """What is not judged: calls that began together also end together at first."""
 
 
-RATE = 8
-"""Calls a second that the upstream of each scene takes."""
-
 SCENES = (
-    Scene("8 requests/s", {"requests": f"{RATE}/s"}, 1.0, 5),
-    Scene("8 at once", {"parallel": 8}, 1.0, 8, is_quick=False),
-    Scene("20 at once, 1 of them reserved", {"parallel": 20, "reserved": 1}, 2.5, 8, warm_up_s=25.0),
+    Scene("8 requests/s", {"requests": "8/s"}, 8, 1.0, 5),
+    Scene("8 at once", {"parallel": 8}, 8, 1.0, 8, is_quick=False),
+    Scene("20 at once, 1 of them reserved", {"parallel": 20, "reserved": 1}, 4, 5.0, 8, warm_up_s=50.0),
 )
 
 TIMES_LEFT = 50
@@ -255,7 +254,7 @@ def measure(scene: Scene, folder: Path, alone_s: float, flooded_s: float) -> Fou
         upstream = Upstream(scene.serves_for_s)
         house = House(stack, folder, upstream, dict(scene.limits), key("batch", priority="batch"))
         alone = crowd(house, 1.0, alone_s, 0)
-        left = RATE - len(upstream.between(alone.since, alone.until)) / alone_s
+        left = scene.rate - len(upstream.between(alone.since, alone.until)) / alone_s
         upstream.most_inside = 0
         seen = crowd(house, scene.warm_up_s, flooded_s, TIMES_LEFT * left)
         log = upstream.between(seen.since, seen.until)
@@ -267,8 +266,8 @@ def measure(scene: Scene, folder: Path, alone_s: float, flooded_s: float) -> Fou
             alone_s=sorted(alone.took_s),
             flooded_s=sorted(seen.took_s),
             overtaken=overtaken(upstream.arrivals, seen.sent),
-            used=(upstream.held_s(seen.since, seen.until) / places if places else len(log) / RATE) / flooded_s,
-            beyond=upstream.most_inside - places if places else excess([at for at, _ in log], RATE, RATE),
+            used=(upstream.held_s(seen.since, seen.until) / places if places else len(log) / scene.rate) / flooded_s,
+            beyond=upstream.most_inside - places if places else excess([at for at, _ in log], scene.rate, scene.rate),
             times_left=seen.batch_sent / (scene.warm_up_s + flooded_s) / (served["batch"] / flooded_s),
             interactive=served["human"] / len(log),
             statuses=house.statuses,

@@ -35,8 +35,8 @@ def test_a_flood_of_batch_calls_takes_what_is_left(tmp_path: Path, scene: Scene)
     found = measure(scene, tmp_path, 20, 40)
     assert found.beyond <= (0 if "parallel" in scene.limits else IN_TRANSIT)
     assert found.used > 0.95
-    assert found.times_left > 0.9 * TIMES_LEFT
-    assert len(found.overtaken) >= 40
+    assert found.times_left > 0.8 * TIMES_LEFT  # by what was left without the flood
+    assert len(found.overtaken) >= 30
     assert {status for who, status in found.statuses if who == "human"} == {200}
     assert at_percent(found.overtaken, 95) <= scene.overtaken
     if scene.is_quick:
