@@ -158,6 +158,13 @@ def test_places_that_are_gone_are_found() -> None:
     assert missing_places(gone) == ["relay/gone.py", "relay/charge.py gone"]
 
 
+def test_the_glossary_names_files_and_folders_that_exist() -> None:
+    rows = [line.split("|") for line in (ROOT / "docs" / "glossary.md").read_text().splitlines()]
+    places = [place for row in rows if len(row) == 6 for place in re.findall(r"`([\w/]+(?:\.py|/))`", row[3])]
+    assert len(places) > 60
+    assert [place for place in places if not (ROOT / "gateway" / place).exists()] == []
+
+
 def modules_named(cell: str) -> dict[str, list[str]]:
     """The modules in a cell of the table of rooms, by their folder: `a.py`; `folder/` `b.py`."""
     parts = [re.findall(r"`([\w/.]+)`", part) for part in cell.split(";")]
