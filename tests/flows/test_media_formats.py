@@ -11,7 +11,7 @@ from tests.conftest import Stage, StartsGateways
 from tests.fakes.forms import mp3, ogg, wav
 from tests.fakes.scripted import answer, error_json, ok_json, raw
 
-from .house import Gateway, eventually, key, secret, settings
+from .house import Gateway, key, secret, settings
 
 ROUTES = [{"upstream": "main"}]
 MODELS: dict[str, Any] = {
@@ -180,6 +180,11 @@ def test_speech_as_events_has_its_usage_in_the_last_one(house: Gateway, upstream
     assert charged(house, got) == (20, 500, {"audio_out": 500}, "reported", pytest.approx(20 * 0.6e-6 + 500 * 12e-6))
 
 
+def id_of(received: bytes) -> str:
+    """The request id in the head of an answer."""
+    return received.decode("latin-1").lower().partition("x-request-id: ")[2].split()[0]
+
+
 def test_speech_that_breaks_off_ends_as_an_incomplete_message(house: Gateway, upstream: Stage) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: audio/mpeg\r\nTransfer-Encoding: chunked\r\n\r\n"
     upstream.play(raw(head + b"4\r\nAAAA\r\n", then_close=True))
@@ -190,7 +195,7 @@ def test_speech_that_breaks_off_ends_as_an_incomplete_message(house: Gateway, up
         with pytest.raises(AssertionError, match="hung up after b''"):
             client.read(1)  # no error event inside audio, and no last chunk
     assert received.endswith(b"4\r\nAAAA\r\n")
-    row = eventually(lambda: house.calls(limit=1)[0])
+    row = house.call(id_of(received))
     assert (row["ended"], row["truncated"], row["usage_source"]) == ("error", True, "estimated")
     assert row["units"] == {"characters": len(WORDS)}
 
@@ -200,8 +205,8 @@ def test_speech_of_a_token_price_that_breaks_off_is_charged_as_reserved(house: G
     upstream.play(raw(head + b"%x\r\n%b\r\n" % (len(wav(0.1)), wav(0.1)), then_close=True))
     with house.connect() as client:
         client.post("/v1/audio/speech", json.dumps(SPOKEN).encode(), secret("alice"))
-        client.read_until(b"RIFF")
-        row = eventually(lambda: house.calls(limit=1)[0])
+        received = client.read_until(b"RIFF")
+    row = house.call(id_of(received))
     tokens = int(1.5 * LETTERS) + 1
     assert (row["ended"], row["usage_source"], row["completion_tokens"]) == ("error", "estimated", tokens)
 

@@ -1,17 +1,16 @@
 // A member's own page: what is spent, what is left and when it is free again, the own keys, refusals, how to connect.
 
 import { noteSettings, readAddress } from "./address.js";
-import { get, keyPath, token } from "./api.js";
-import { quotaBar } from "./bars.js";
+import { get, token } from "./api.js";
 import { openRefusal } from "./call.js";
 import { DayChart } from "./chart.js";
 import { connectPanel } from "./connect.js";
 import { fill, h, refill } from "./dom.js";
 import { GroupTable } from "./group_table.js";
 import { Headline, firstDayOf } from "./headline.js";
-import { askRevoke, askRotate, keyLine, setPaused } from "./key_actions.js";
 import { editKey } from "./key_form.js";
 import { LatencyPanel } from "./latency.js";
+import { keyPanel, sharedPanel, sharedWindows } from "./own_keys.js";
 import { poll } from "./poll.js";
 import { rangeControl, rangeWords, readRange } from "./range.js";
 import { REFUSAL_COLUMNS } from "./refusal_rows.js";
@@ -28,52 +27,6 @@ import { modelNames, testCall } from "./test_call.js";
 const EVERY_MS = 30_000;
 const REFUSALS_SHOWN = 20;
 const METRICS = { cost: "Cost", tokens: "Tokens", requests: "Requests" };
-
-/** One key: its windows, and what may be done to it. */
-function keyPanel(key, windows, { can, ownKey, role, team }, redo) {
-  const isMine = (ownKey === null || key.id === ownKey) && (role !== "lead" || key.team === team);
-  const one = (action) => isMine && can(`POST /admin/api/keys/{id}/${action}`) && key.status !== "revoked";
-  return h(
-    "section",
-    { class: "panel own-key", data: { key: key.id } },
-    keyLine(key),
-    windows.length
-      ? windows.map((row) => quotaBar(row))
-      : h("p", { class: "note" }, "No limits of its own."),
-    h(
-      "footer",
-      null,
-      one("rotate") &&
-        key.managed_by === "store" &&
-        h("button", { type: "button", onclick: () => askRotate(key, redo, ownKey !== null) }, "Rotate"),
-      one("pause") &&
-        h("button", { type: "button", onclick: () => setPaused(key, redo) }, key.status === "paused" ? "Resume" : "Pause"),
-      isMine &&
-        can("DELETE /admin/api/keys/{id}") &&
-        key.status !== "revoked" &&
-        h("button", { type: "button", class: "danger", onclick: () => askRevoke(key, redo) }, "Revoke"),
-    ),
-  );
-}
-
-/** What these keys share with others: the windows of their teams and of the gateway. */
-async function sharedWindows(keys, own, signal) {
-  const oneOfEach = [...Map.groupBy(keys, (key) => key.team).values()].map(([first]) => first);
-  const found = await Promise.all(oneOfEach.map((key) => get("quotas", { key: key.id, binding: "true", ...own }, signal)));
-  const byWindow = new Map();
-  for (const row of found.flatMap(({ data }) => data))
-    if (row.key === null) byWindow.set(JSON.stringify([row.scope, row.unit, row.per, row.model]), row);
-  return [...byWindow.values()];
-}
-
-/** The windows that a team or the whole gateway has. */
-const sharedPanel = (rows) =>
-  h(
-    "section",
-    { class: "panel shared", data: { scope: rows[0].scope } },
-    h("p", { class: "key-line" }, rows[0].team ? ["Shared by the team ", h("b", null, rows[0].team)] : "Shared by the whole gateway"),
-    rows.map((row) => quotaBar(row)),
-  );
 
 export function mine(main, context) {
   const { signal, query, can, publicUrl, role } = context;
