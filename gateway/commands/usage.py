@@ -58,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shapes = parser.add_mutually_exclusive_group()
     shapes.add_argument("--json", action="store_const", dest="format", const="json", help="for scripts")
     shapes.add_argument("--csv", action="store_const", dest="format", const="csv", help="for spreadsheets")
-    shapes.add_argument("--format", default="table", choices=FORMATS, help="the same; default: table")
+    shapes.add_argument("--format", choices=FORMATS, help="the same; default: table")
+    parser.set_defaults(format="table")
     parser.add_argument("--compare", metavar="FILE", help="compare with a provider's usage export (CSV)")
     parser.add_argument("--upstream", metavar="NAME", help="only calls to this upstream; with --compare: to these")
 

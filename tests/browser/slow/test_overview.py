@@ -222,7 +222,7 @@ def test_refused_requests_of_the_range_are_counted_and_listed(admin: Page, house
     refused = house.admin("refusals", limit="1000").json["data"]
     said = admin.see("[data-figure=errors-in-range] [data-refused]", f"{len(refused)} refused by the gateway")
     assert said.get_attribute("data-refused") == str(len(refused))
-    admin.click("[data-figure=errors-in-range] [data-refused]")
+    admin.click(f"[data-figure=errors-in-range] [data-refused][href*='{ago(6)}']")  # not that of the range before
     admin.until(lambda: len(admin.rows("section[aria-labelledby=calls-title] table")) == len(refused))
     assert admin.see("input[name=from]").get_attribute("value") == f"{ago(6)}T00:00"
     day_after = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT00:00")

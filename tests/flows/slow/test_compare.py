@@ -374,10 +374,10 @@ def test_what_a_person_can_mend(
         assert line.startswith(f"gateway: {words}")
 
 
-def test_upstream_alone_asks_for_nothing(books: Path) -> None:
-    done = run("usage", "--config", str(books), "--upstream", "main")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "gateway: argument --upstream: goes with --compare; else group --by upstream\n"
+def test_upstream_alone_narrows_the_report(books: Path) -> None:
+    done = run("usage", "--config", str(books), "--by", "upstream", "--upstream", "main", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [row["upstream"] for row in json.loads(done.stdout)] == ["main"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "a folder", "no text"])

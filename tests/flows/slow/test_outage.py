@@ -38,6 +38,7 @@ def test_a_store_outage_is_reported_at_once_and_the_gateway_recovers(gateway: St
     house = gateway(settings(upstream.url, keys=[key("alice", quotas=[{"requests": 100, "per": "day"}])]))
     assert house.complete().status == 200
     with locked(house):
+        eventually(lambda: house.complete().status == 503)  # a lone worker decides in memory until a write fails
         took_s = []
         for _ in range(5):
             began = time.monotonic()
@@ -46,7 +47,7 @@ def test_a_store_outage_is_reported_at_once_and_the_gateway_recovers(gateway: St
             assert refused.told == (503, "server_error", None, "store_unavailable")
             assert int(refused.headers["retry-after"]) >= 1
         assert median(took_s) < 1  # a slow machine may take longer for one of them
-        assert house.metric("gateway_rejections_total", reason="store_unavailable") == 5
+        assert house.metric("gateway_rejections_total", reason="store_unavailable") == 6
         eventually(lambda: house.metric("gateway_store_errors_total") > 0)
         assert house.get("/healthz", key=None).status == 200
     eventually(lambda: house.complete().status == 200, BACK_WITHIN_S)
@@ -81,7 +82,7 @@ def test_call_that_ends_while_the_store_is_away_is_settled_later(gateway: Starts
             began = time.monotonic()
             assert client.read_chunks().endswith(b"data: [DONE]\n\n")
             assert time.monotonic() - began < SICK_FOR_S  # a sick store holds no answer
-            eventually(lambda: house.metric("gateway_journal_pending_records") == 1)
+            eventually(lambda: house.get("/readyz", key=None).status == 503)
             assert house.calls() == []
         assert house.call(head.id)["prompt_tokens"] == 5
     window = house.get("/v1/key").json["quotas"][0]
