@@ -465,7 +465,7 @@ def serve_some_calls(place: Place, count: int) -> None:
 
 @pytest.mark.timeout(240)
 def test_metrics_agree_with_the_records_after_kills(places: Callable[..., Place]) -> None:
-    side_by_side(*[partial(count_after_kills, places(kind, pause_s=0.002)) for kind in STORES])
+    side_by_side(*[partial(count_after_kills, places(kind, pause_s=0.01)) for kind in STORES])
 
 
 def count_after_kills(place: Place) -> None:
