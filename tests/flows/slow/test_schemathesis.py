@@ -495,6 +495,7 @@ def test_other_tokens_are_refused(
             "model": "m",
             "id": "alice",
             "name": "crew",
+            "person": "ada@example.org",
             "request": "req_1",
             "file": "file-1",
             "conversation": "conv_1",
