@@ -144,6 +144,17 @@ def check_error(body: bytes) -> None:
     assert sorted(whole["error"]) == ERROR_KEYS
 
 
+def data_of_events(body: bytes) -> list[bytes]:
+    """The data of each event, its lines joined (WHATWG HTML, 9.2.6): a line `data: [DONE]` may be part of an event."""
+    events: list[list[bytes]] = [[]]
+    for line in body.splitlines():
+        if not line:
+            events.append([])
+        elif line.startswith(b"data:"):
+            events[-1].append(line.removeprefix(b"data:").removeprefix(b" "))
+    return [b"\n".join(lines) for lines in events if lines]
+
+
 def check(status: int, headers: dict[str, str], body: bytes, sent: bytes) -> None:
     """Whether this is a whole answer or an error, and nothing that the upstream has not said."""
     assert headers["x-request-id"].startswith("req_")
@@ -152,8 +163,8 @@ def check(status: int, headers: dict[str, str], body: bytes, sent: bytes) -> Non
     elif "content-length" in headers:
         assert isinstance(json.loads(body), dict)
     else:
-        ends = [line for line in body.splitlines() if line.startswith((b"data: [DONE]", b"data:[DONE]"))]
-        assert not ends or (b"[DONE]" in sent and ends == [b"data: [DONE]"] and body.endswith(b"data: [DONE]\n\n"))
+        ends = [data for data in data_of_events(body) if data.startswith(b"[DONE]")]
+        assert not ends or (b"[DONE]" in sent and ends == [b"[DONE]"] and body.endswith(b"data: [DONE]\n\n"))
         last = [b"", *body.rstrip().splitlines()][-1]
         last = last.removeprefix(b"data: ")
         if last.startswith(b'{"error"'):

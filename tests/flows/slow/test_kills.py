@@ -262,13 +262,19 @@ def test_a_lone_worker_is_killed_before_it_has_written_its_calls_to_the_store(pl
         place.check()
 
 
-def called(place: Place, who: str = "") -> Told:
-    """One call; made again while the store needs longer than it may, as on a busy machine it does."""
+def called(
+    place: Place, who: str = "", *, is_stream: bool = False, before: Callable[[Told], object] = lambda told: None
+) -> Told:
+    """One call; made again while the store needs longer than it may, as on a busy machine it does. `before`: called
+    with each call before it is sent."""
     for _ in range(20):
-        told = place.callers.call(place.house.port, who)
+        told = place.callers.begin(who, is_stream=is_stream)
+        before(told)
+        place.callers.carry(told, place.house.port)
         if told.status != 503:
             break
         time.sleep(0.1)
+    assert told.status != 503, "the store was too slow for 20 calls"
     return told
 
 
@@ -310,29 +316,31 @@ def is_put_away(before: dict[str, int], now: dict[str, int]) -> bool:
 
 def answered_and_then(place: Place, kill: Callable[[], object]) -> Told:
     """A plain call, and a kill in the moment in which its whole answer is on its way to the gateway."""
-    told = place.callers.begin()
 
-    def look(number: int, pieces: int) -> None:
-        if (number, pieces) == (told.number, 2):
-            kill()
+    def kill_when_answered(told: Told) -> None:
+        def look(number: int, pieces: int) -> None:
+            if (number, pieces) == (told.number, 2):
+                kill()
 
-    place.seller.when = look
-    place.callers.carry(told, place.house.port)
+        place.seller.when = look
+
+    told = called(place, before=kill_when_answered)
     place.seller.when = lambda number, pieces: None
     return told
 
 
 def seen_done_and_then(place: Place, kill: Callable[[], object]) -> Told:
     """A stream, and a kill in the moment in which its client has seen the end."""
-    told = place.callers.begin(is_stream=True)
 
-    def look(seen: Told) -> None:
-        if seen is told and told.is_whole:
-            place.callers.seen_piece = lambda told: None
-            kill()
+    def kill_when_seen(told: Told) -> None:
+        def look(seen: Told) -> None:
+            if seen is told and told.is_whole:
+                place.callers.seen_piece = lambda told: None
+                kill()
 
-    place.callers.seen_piece = look
-    place.callers.carry(told, place.house.port)
+        place.callers.seen_piece = look
+
+    told = called(place, is_stream=True, before=kill_when_seen)
     assert told.is_served
     return told
 

@@ -21,6 +21,9 @@ LONG = 200 * MB
 BLOCK = bytes(range(256)) * 4096
 SOUND = CHUNKED.replace(b"text/event-stream", b"audio/mpeg")
 IMAGE = b"A" * (30 * MB)
+KEPT_BY_THE_ALLOCATOR = 64 * MB
+"""glibc raises its threshold for mmap to the size of a freed block, at most 32 MB, and then keeps up to twice that at
+the top of the heap (mallopt(3), M_MMAP_THRESHOLD)."""
 PICTURE = b'data: {"type":"image_generation.partial_image","partial_image_index":0,"b64_json":"' + b"A" * (5 * MB)
 COMPLETED = {"type": "image_generation.completed", "b64_json": "AAAA", "usage": {"input_tokens": 1, "output_tokens": 9}}
 
@@ -101,7 +104,7 @@ def test_an_answer_that_is_passed_on_is_not_in_memory(
 def test_plain_answers_of_images_cost_their_size_once(house: Gateway) -> None:
     (worker,) = house.workers()
     with house.connect() as client:
-        for turn in range(6):
+        for turn in range(1 + 12):
             ask(client, "/v1/images/generations", {"prompt": "a cat"})
             answer = client.read_head()
             length = int(answer.headers["content-length"])
@@ -109,4 +112,4 @@ def test_plain_answers_of_images_cost_their_size_once(house: Gateway) -> None:
             assert client.read(length).endswith(b'A"}]}')
             if turn == 0:
                 before = rss(worker)
-    assert rss(worker) - before < ROOM
+    assert rss(worker) - before < ROOM + KEPT_BY_THE_ALLOCATOR < 12 * len(IMAGE) / 4
