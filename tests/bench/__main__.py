@@ -136,12 +136,12 @@ async def memory(bench: Bench) -> list[Group]:
             for name in RIVALS:
                 with bench.rival(name, upstream.port) as program:
                     await asyncio.to_thread(program.wait_until_answered)
-                    idle_mb = program.rss_mb()
+                    idle_mb = program.memory_mb()
                     async with streams(program.port, upstream, MANY_STREAMS, 0.1):
                         await asyncio.sleep(SETTLE_S)
-                        open_mb = program.rss_mb()
-                told = {"start to first answer, s": program.start_s, "RSS idle, MB": idle_mb}
-                group.add(name, told | {f"RSS with {MANY_STREAMS} streams, MB": open_mb})
+                        open_mb = program.memory_mb()
+                told = {"start to first answer, s": program.start_s, "memory idle, MB": idle_mb}
+                group.add(name, told | {f"memory with {MANY_STREAMS} streams, MB": open_mb})
     return [group]
 
 

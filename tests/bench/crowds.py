@@ -38,12 +38,12 @@ async def measure(folders: tuple[Path, Path], core: int, counts: Sequence[int] =
             rivals = dict(zip(RIVALS, (theirs, gateway), strict=True))
             for name, program in rivals.items():
                 await asyncio.to_thread(program.wait_until_answered)
-                memory.add(name, {"no stream": program.rss_mb()})
+                memory.add(name, {"no stream": program.memory_mb()})
             for count in [min(count, room) for count in counts]:
                 for name, program in rivals.items():
-                    cpu_us, rss_mb = await _measure(program, upstream, count)
+                    cpu_us, memory_mb = await _measure(program, upstream, count)
                     chunks.add(name, {f"{count:,} streams": cpu_us})
-                    memory.add(name, {f"{count:,} streams": rss_mb})
+                    memory.add(name, {f"{count:,} streams": memory_mb})
     return [chunks, memory]
 
 
@@ -69,6 +69,6 @@ async def _measure(program: Program, upstream: Upstream, count: int) -> tuple[fl
         cpu_s, written = program.cpu_s(), upstream.written
         await asyncio.sleep(SECONDS)
         cpu_us = (program.cpu_s() - cpu_s) / (upstream.written - written) * 1e6
-        rss_mb = program.rss_mb()
+        memory_mb = program.memory_mb()
     await upstream.hang_up()
-    return cpu_us, rss_mb
+    return cpu_us, memory_mb

@@ -77,7 +77,7 @@ async def measure(new_folder: Callable[[], Path], core: int) -> list[Group]:
                     upstream.answer = _whole(calls.ANSWER_BYTES)
                     program.probe = program.probe._replace(body=calls.request(READ_ASIDE_BYTES))
                     await asyncio.to_thread(program.wait_until_answered)
-                    rest_mb = program.rss_mb()
+                    rest_mb = program.memory_mb()
                     for size in SIZES:
                         cpu_ms, peak_mb = await _measure(program, upstream, *KINDS[kind], size * MB)
                         cpu.add(name, {f"{kind} of {size} MB": cpu_ms})

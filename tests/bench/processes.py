@@ -23,7 +23,6 @@ STOP_S = 15.0
 _LOOK_S = 0.002
 _SERVES = re.compile(r"serves http://127\.0\.0\.1:(\d+) ")
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class BenchError(Exception):
@@ -132,10 +131,12 @@ class Program:
         except OSError:
             raise BenchError(f"a process of {self.name} has died: {self._errors.read_text().strip()[-2000:]}") from None
 
-    def rss_mb(self) -> float:
-        """Resident memory; a page that two processes share counts twice."""
+    def memory_mb(self) -> float:
+        """Memory of all processes, in MB; a page that several processes share counts once (Pss of proc(5),
+        smaps_rollup)."""
         self.cpu_s()
-        return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids) * _PAGE / 1e6
+        lines = [line for pid in self.pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
 
     def peak_mb(self) -> float:
         """Peak resident memory in MB since `forget_peak`, summed over all processes."""

@@ -67,12 +67,7 @@ def _program(folder: Path, core: int, upstream: int, workers: int) -> Program:
 async def _start(program: Program) -> Start:
     with program:
         await asyncio.to_thread(program.wait_until_answered)
-        return Start(cpu_s(program.pids), program.start_s, sum(map(_pss_mb, program.pids)))
-
-
-def _pss_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
+        return Start(cpu_s(program.pids), program.start_s, program.memory_mb())
 
 
 def render(costs: Mapping[str, list[Start]]) -> str:
