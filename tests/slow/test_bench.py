@@ -258,7 +258,7 @@ def test_a_program_is_pinned_measured_and_ended(tmp_path: Path) -> None:
         assert os.sched_getaffinity(program.pids[0]) == {core}
         eventually(lambda: "done" in (tmp_path / "stdout").read_text())
         assert program.cpu_s() >= 0.04
-        assert 1 < program.rss_mb() < 1000
+        assert 1 < program.memory_mb() < 1000
     with pytest.raises(BenchError, match="a process of busy has died"):
         program.cpu_s()
 
