@@ -1,4 +1,5 @@
-"""Other gateways on the main case, if installed: LiteLLM (`make servers`), Portkey and TensorZero:
+"""Others on the main case: a bare aiohttp proxy, and other gateways if installed: LiteLLM (`make servers`), Portkey and
+TensorZero:
 
 npm install --ignore-scripts --prefix .venv/servers/portkey @portkey-ai/gateway
 python3 -m venv .venv/servers/tensorzero && .venv/servers/tensorzero/bin/pip install tensorzero openai
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import yaml
@@ -20,13 +22,14 @@ from tests.fakes.litellm_proxy import HOME as LITELLM
 from tests.fakes.redis_servers import ROOT
 
 from . import calls, load, nginx, ours
+from .lone import bare
 from .processes import Probe, Program
 from .table import figure
 
 PORTKEY = ROOT / ".venv/servers/portkey/node_modules/@portkey-ai/gateway/build/start-server.js"
 TENSORZERO = ROOT / ".venv/servers/tensorzero/bin/python"
 START_S = 120.0
-SECONDS, SETTLE_S = 5, 0.5
+ROUNDS, SECONDS, SETTLE_S = 3, 5, 0.5
 NOWHERE = "http://127.0.0.1:9"
 """Their requests to other hosts fail: the proxy does not exist."""
 
@@ -60,31 +63,41 @@ def headers(upstream: int) -> dict[str, str]:
 
 
 def measure(new_folder: Callable[[], Path], core: int, own: int) -> str:
-    """A Markdown table: the main case with one key and three windows, which the other gateways do not count."""
+    """A Markdown table: the main case with one key and three windows, which the other programs do not count. All take
+    turns in each round; CPU time and ratios are medians of the rounds, memory is that after the last one."""
+    cost_us: dict[str, list[float]] = {}
     with ExitStack() as running:
         behind = running.enter_context(nginx.upstream(new_folder(), own))
-        started = {
+        programs = {
             "nginx": nginx.proxy(new_folder(), core, behind.port, is_buffered=True),
+            "a bare aiohttp proxy": bare(new_folder(), core, behind.port),
             "this gateway": ours.gateway(new_folder(), core, behind.port),
             **{name: start(name, new_folder(), core, behind.port) for name in installed()},
         }
-        for program in started.values():
+        folder, more = new_folder(), headers(behind.port)
+        for name, program in programs.items():
             running.enter_context(program)
-        cost_us = {
-            name: _measure(program, new_folder(), headers(behind.port), WANTED.get(name, Wanted()))
-            for name, program in started.items()
-        }
+            program.wait_until_answered()
+            _measure(program, folder, more, WANTED.get(name, Wanted()))
+        for _ in range(ROUNDS):
+            for name, program in programs.items():
+                cost_us.setdefault(name, []).append(_measure(program, folder, more, WANTED.get(name, Wanted())))
+        memory_mb = {name: program.memory_mb() for name, program in programs.items()}
     return "\n".join([
-        "| Others on the main line | CPU per call, us | x nginx |",
-        "| --- | ---: | ---: |",
-        *[f"| {name} | {figure(us)} | {figure(us / cost_us['nginx'])} |" for name, us in cost_us.items()],
+        "| On the main line | CPU per call, us | x nginx | lowest - highest | memory, MB |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        *[_row(name, costs, cost_us["nginx"], memory_mb[name]) for name, costs in cost_us.items()],
     ])  # fmt: skip
+
+
+def _row(name: str, cost_us: list[float], of_nginx: list[float], memory_mb: float) -> str:
+    ratios = [mine / theirs for mine, theirs in zip(cost_us, of_nginx, strict=True)]
+    columns = [name, figure(median(cost_us)), figure(median(ratios))]
+    return f"| {' | '.join(columns)} | {figure(min(ratios))} - {figure(max(ratios))} | {figure(memory_mb)} |"
 
 
 def _measure(program: Program, folder: Path, more: Mapping[str, str], wanted: Wanted) -> float:
     """CPU us per call."""
-    program.wait_until_answered()
-    load.run(program.port, SECONDS, folder, headers=more, path=wanted.path, body=wanted.body)
     time.sleep(SETTLE_S)
     cpu_s = program.cpu_s()
     seen = load.run(program.port, SECONDS, folder, headers=more, path=wanted.path, body=wanted.body)
