@@ -38,6 +38,8 @@ Endpoint = Literal[
     "translations",
     "generate_content",
     "count_content_tokens",
+    "embed_content",
+    "batch_embed_contents",
     "batches",
     "message_batches",
     "realtime",

@@ -25,6 +25,8 @@ _WRONG_ENDPOINT: Mapping[Endpoint, str] = {
     "compact": "No upstream of this model compacts conversations (v1/responses/compact).",
     "generate_content": "This model is not supported for generateContent. Did you mean to use v1/chat/completions?",
     "count_content_tokens": "No upstream of this model counts tokens (countTokens).",
+    "embed_content": "This model is not supported for embedContent.",
+    "batch_embed_contents": "This model is not supported for batchEmbedContents.",
     "realtime": "This model is not supported in the v1/realtime endpoint.",
     "message_batches": "No upstream of this model runs batches (v1/messages/batches).",
     "responses": "This model is not supported in the v1/responses endpoint. Did you mean to use v1/chat/completions?",
@@ -34,11 +36,14 @@ PART_OF: Mapping[Endpoint, Endpoint] = {
     "input_tokens": "responses",
     "compact": "responses",
     "count_content_tokens": "generate_content",
+    "batch_embed_contents": "embed_content",
     "message_batches": "messages",
 }
 """Endpoints that a model has with another one, by whose name its settings list them."""
 _PLAIN_ENDPOINTS = frozenset({"completions", "chat", "embeddings"})
 """What `Capabilities.is_all` is about."""
+_NAMES_MODEL_INSIDE = frozenset({"message_batches", "batch_embed_contents"})
+"""Endpoints whose body names the model in each of many requests."""
 _NOT_SERVED = "This model is not supported in this endpoint."
 _CHAT_ONLY = (
     "This is a chat model and not supported in the v1/completions endpoint. Did you mean to use v1/chat/completions?"
@@ -147,7 +152,7 @@ def may_rewrite(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstre
     able = [upstreams[route.upstream].capabilities for route in model.routes]
     if any(each.drops for each in able):
         return True
-    if endpoint == "message_batches":
+    if endpoint in _NAMES_MODEL_INSIDE:
         return any(route.model is not None for route in model.routes)
     if endpoint == "completions":
         return not all(each.is_all for each in able)

@@ -401,8 +401,8 @@ def _token_quota(parts: ValidParts, model: str) -> tuple[Place, str] | None:
 
 
 WITHOUT_TEXT = frozenset({
-    "embeddings", "moderations", "rerank", "images", "image_edits", "image_variations", "speech", "transcriptions",
-    "translations",
+    "embeddings", "embed_content", "moderations", "rerank", "images", "image_edits", "image_variations", "speech",
+    "transcriptions", "translations",
 })  # fmt: skip
 """Endpoints whose answers are not charged as generated text."""
 

@@ -40,7 +40,8 @@ def check_rows(
 RESERVED = frozenset({
     "completions", "chat", "embeddings", "messages", "count_tokens", "responses", "input_tokens", "compact",
     "moderations", "rerank", "images", "image_edits", "image_variations", "speech", "transcriptions", "translations",
-    "generate_content", "count_content_tokens", "realtime", "files", "batches", "other", "passthrough",
+    "generate_content", "count_content_tokens", "embed_content", "batch_embed_contents", "realtime", "files", "batches",
+    "other", "passthrough",
 })  # fmt: skip
 """Names of endpoints in records and metrics."""
 

@@ -13,6 +13,7 @@ from .completions import COMPLETIONS
 from .embeddings import EMBEDDINGS
 from .format import Format
 from .gemini import COUNT_CONTENT_TOKENS, GENERATE_CONTENT
+from .gemini_embeddings import BATCH_EMBED_CONTENTS, EMBED_CONTENT
 from .images import IMAGE_EDITS, IMAGE_VARIATIONS, IMAGES
 from .message_batches import MESSAGE_BATCHES
 from .messages import COUNT_TOKENS, MESSAGES
@@ -54,6 +55,8 @@ FORMATS: Mapping[Endpoint, Format] = _Table(
             TRANSLATIONS,
             GENERATE_CONTENT,
             COUNT_CONTENT_TOKENS,
+            EMBED_CONTENT,
+            BATCH_EMBED_CONTENTS,
             BATCHES,
             MESSAGE_BATCHES,
             REALTIME,

@@ -7,7 +7,7 @@ or more values of `Format`, and a row in `formats/__init__.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -296,10 +296,10 @@ class Format:
     """Paths of the API that are not served: errors there are written in its words too."""
     is_optional: bool = False
     """Whether clients go on without it: where an upstream does not have it, they get 404 and not a server's fault."""
-    list_models: Callable[[Sequence[str], Mapping[str, str]], Any] | None = None
+    list_models: Callable[[Mapping[str, Collection[Endpoint]], Mapping[str, str]], Any] | None = None
     """Writes the list of these models for the API's own clients, given the query; None: as OpenAI does. Raises
     `InvalidRequest`."""
-    show_model: Callable[[str], Any] | None = None
+    show_model: Callable[[str, Collection[Endpoint]], Any] | None = None
     """Writes one model in the same way."""
     has_model_in_path: bool = False
     """Whether the model is named in the path instead of the body: `{model}` in all of its paths stands for it."""
@@ -313,8 +313,8 @@ class Format:
     """Whether a client with this query gets its stream as one JSON array instead of events; None: never."""
     query_key: str | None = None
     """A parameter of the query in which clients of this API may put the key."""
-    lists_own: bool = False
-    """Whether `list_models` gets only the models that are served in this format."""
+    listed: frozenset[Endpoint] = frozenset()
+    """`list_models` gets only models that are served at one of these endpoints; empty: every model."""
     batch: BatchFormat | None = None
     """For a format whose calls make batches."""
     client_header: str | None = None

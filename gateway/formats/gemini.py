@@ -1,4 +1,5 @@
-"""Gemini's native API: generateContent, streamGenerateContent, countTokens and models.
+"""Gemini's native API: generateContent, streamGenerateContent, countTokens and models. Embeddings are in
+`gemini_embeddings.py`.
 
 Sources: Google's API reference ("Generating content", "Counting tokens", "Models"), its error model (google.rpc.Status,
 error_details.proto) and its official SDK, google-genai.
@@ -9,14 +10,14 @@ A stream is always asked for as events (`alt=sse`). A client that did not ask fo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, QuotaSpent
-from gateway.records import Call, Usage
+from gateway.records import Call, Endpoint, Usage
 
 from . import gemini_request, gemini_usage, openai
 from .format import Format, PlainFacts, Scan, no_usage
@@ -80,23 +81,27 @@ DEFAULT_PAGE, MAX_PAGE = 50, 1000
 """Models of one page of the list."""
 
 
-def show_model(name: str) -> dict[str, Any]:
+_METHODS: Mapping[Endpoint, tuple[str, ...]] = {
+    "generate_content": ("generateContent", "countTokens"),
+    "embed_content": ("embedContent",),
+}
+"""What Google calls the methods of a model, by the endpoints that serve it."""
+
+
+def show_model(name: str, endpoints: Collection[Endpoint]) -> dict[str, Any]:
     """One model."""
-    return {
-        "name": f"models/{name}",
-        "displayName": name,
-        "supportedGenerationMethods": ["generateContent", "countTokens"],
-    }
+    methods = [method for endpoint, methods in _METHODS.items() if endpoint in endpoints for method in methods]
+    return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": methods}
 
 
-def list_models(names: Sequence[str], query: Mapping[str, str]) -> dict[str, Any]:
+def list_models(served: Mapping[str, Collection[Endpoint]], query: Mapping[str, str]) -> dict[str, Any]:
     """A page of these models (`pageSize`, `pageToken`). Raises `InvalidRequest` for a wrong one."""
     size = _number(query, "pageSize", DEFAULT_PAGE)
     start = _number(query, "pageToken", 0)
-    page = names[start : start + min(size or DEFAULT_PAGE, MAX_PAGE)]
+    page = list(served.items())[start : start + min(size or DEFAULT_PAGE, MAX_PAGE)]
     end = start + len(page)
-    more = {"nextPageToken": str(end)} if end < len(names) else {}
-    return {"models": [show_model(name) for name in page], **more}
+    more = {"nextPageToken": str(end)} if end < len(served) else {}
+    return {"models": [show_model(name, endpoints) for name, endpoints in page], **more}
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
@@ -175,18 +180,19 @@ def _is_array(query: Mapping[str, str]) -> bool:
     return query.get("alt") != "sse" and query.get("$alt") != "sse"
 
 
-def _paths(method: str) -> tuple[str, str]:
+def paths(method: str) -> tuple[str, str]:
     """Google's own address, and the one that google-genai uses with a base URL of another host."""
     return f"/v1beta/models/{{model}}:{method}", f"/v1/models/{{model}}:{method}"
 
 
-_REQUEST_HEADERS = frozenset({"x-goog-api-client"})
+REQUEST_HEADERS = frozenset({"x-goog-api-client"})
+QUERY_KEY = "key"
 
 GENERATE_CONTENT = Format(
     name="generate_content",
-    path=_paths("generateContent")[0],
-    more_paths=_paths("generateContent")[1:],
-    stream_paths=_paths("streamGenerateContent"),
+    path=paths("generateContent")[0],
+    more_paths=paths("generateContent")[1:],
+    stream_paths=paths("streamGenerateContent"),
     upstream_path="/models/{model}:generateContent",
     upstream_stream_path="/models/{model}:streamGenerateContent?alt=sse",
     operation="generate_content",
@@ -206,19 +212,19 @@ GENERATE_CONTENT = Format(
     error_event=error_event,
     error_keeps_status=True,
     keepalive=b"",
-    request_headers=_REQUEST_HEADERS,
+    request_headers=REQUEST_HEADERS,
     unserved_paths=("/v1beta",),
     list_models=list_models,
     show_model=show_model,
-    lists_own=True,
-    query_key="key",
+    listed=frozenset(_METHODS),
+    query_key=QUERY_KEY,
     client_header="x-goog-api-key",
 )
 
 COUNT_CONTENT_TOKENS = Format(
     name="count_content_tokens",
-    path=_paths("countTokens")[0],
-    more_paths=_paths("countTokens")[1:],
+    path=paths("countTokens")[0],
+    more_paths=paths("countTokens")[1:],
     upstream_path="/models/{model}:countTokens",
     operation="count_tokens",
     has_model_in_path=True,
@@ -230,6 +236,6 @@ COUNT_CONTENT_TOKENS = Format(
     changes=_count_changes,
     error_body=error_body,
     error_event=error_event,
-    request_headers=_REQUEST_HEADERS,
-    query_key="key",
+    request_headers=REQUEST_HEADERS,
+    query_key=QUERY_KEY,
 )

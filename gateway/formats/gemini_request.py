@@ -63,12 +63,13 @@ class GenerationConfig(Camel):
     thinking_config: dict[str, Any] | None = None
 
 
-def _several(value: Any) -> Any:
+def as_list(value: Any) -> Any:
+    """One object as a list of it; anything else as it is."""
     return [value] if isinstance(value, dict) else value
 
 
 Objects = Annotated[
-    list[dict[str, Any]], BeforeValidator(_several, json_schema_input_type=list[dict[str, Any]] | dict[str, Any])
+    list[dict[str, Any]], BeforeValidator(as_list, json_schema_input_type=list[dict[str, Any]] | dict[str, Any])
 ]
 
 
@@ -82,7 +83,7 @@ class Contents(Camel):
 Turns = Annotated[
     list[Contents],
     Field(min_length=1, max_length=100_000, fail_fast=True),
-    BeforeValidator(_several, json_schema_input_type=list[Contents] | Contents),
+    BeforeValidator(as_list, json_schema_input_type=list[Contents] | Contents),
 ]
 
 
@@ -119,12 +120,12 @@ def camel(name: str) -> str:
 def read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
     """The checked parameters of a generateContent body, without its model. Raises `InvalidRequest`."""
     document = parse(raw)
-    members = _named(document.members, _TOP)
-    _refuse_model(members)
+    members = by_names(document.members, _TOP)
+    refuse_model(members)
     if isinstance(config := members.get(CONFIG), dict):
-        members[CONFIG] = _named(config, _CONFIG, f"{CONFIG}.")
-    body = _checked(GenerateContent, members)
-    members["contents"] = _several(members["contents"])
+        members[CONFIG] = by_names(config, _CONFIG, f"{CONFIG}.")
+    body = checked(GenerateContent, members)
+    members["contents"] = as_list(members["contents"])
     _refuse_kept(members)
     config = body.generation_config or GenerationConfig()
     return Params(
@@ -142,9 +143,9 @@ def read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> P
 def read_count(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
     """The checked parameters of a countTokens body, without its model. Raises `InvalidRequest`."""
     document = parse(raw)
-    members = _named(document.members, _COUNT)
-    _refuse_model(members)
-    body = _checked(CountContentTokens, members)
+    members = by_names(document.members, _COUNT)
+    refuse_model(members)
+    body = checked(CountContentTokens, members)
     if (body.contents is None) == (body.generate_content_request is None):
         raise validation_errors.missing("contents")
     return Params(
@@ -176,14 +177,16 @@ def name_in(members: Mapping[str, Any], name: str) -> str:
     return next((each for each in members if camel(each) == name), name)
 
 
-def _checked(schema: type[_Schema], members: Mapping[str, Any]) -> _Schema:
+def checked(schema: type[_Schema], members: Mapping[str, Any]) -> _Schema:
+    """The members by this schema. Raises `InvalidRequest` for the first fault."""
     try:
         return schema.model_validate(members)
     except ValidationError as error:
         raise validation_errors.explain(error) from None
 
 
-def _refuse_model(members: Mapping[str, Any]) -> None:
+def refuse_model(members: Mapping[str, Any]) -> None:
+    """Raises `InvalidRequest` if the body names a model."""
     if members.get("model") is not None:
         raise InvalidRequest(
             "Unknown parameter: 'model'. The model is named in the path of the request; leave it out of the body.",
@@ -199,7 +202,12 @@ def _refuse_kept(members: Mapping[str, Any]) -> None:
     """Refuse what the upstream keeps for the gateway's account: it may be another key's."""
     if members.get("cachedContent") is not None:
         raise _not_kept("cachedContent", "Send the content itself")
-    for part in _parts(members["contents"]):
+    refuse_kept_files(members["contents"])
+
+
+def refuse_kept_files(turns: list[Any]) -> None:
+    """Refuse files that the upstream keeps for the gateway's account."""
+    for part in parts_of(turns):
         for name, value in part.items():
             if camel(name) == "fileData" and isinstance(value, dict):
                 uri = value.get("fileUri", value.get("file_uri"))
@@ -216,7 +224,7 @@ def _not_kept(param: str, remedy: str) -> InvalidRequest:
     )
 
 
-def _named(members: Mapping[str, Any], known: frozenset[str], inside: str = "") -> dict[str, Any]:
+def by_names(members: Mapping[str, Any], known: frozenset[str], inside: str = "") -> dict[str, Any]:
     """These members by their names in camelCase. Raises `InvalidRequest` for two spellings of one name, and for a
     known name in other letters, which some readers would obey."""
     folded = {name.casefold(): name for name in known}
@@ -247,22 +255,23 @@ def _prompt(document: Document, members: Mapping[str, Any], count: Counter | Non
     texts: list[str] = []
     other = 0
     turns = members["contents"]
-    for part in _parts([members.get("systemInstruction"), *turns]):
-        other += _take_part(part, texts)
+    for part in parts_of([members.get("systemInstruction"), *turns]):
+        other += take_part(part, texts)
     tools = document.text[slice(*spans(document)["tools"])] if members.get("tools") else ""
     tokens = other + prompt_tokens.MESSAGE_TOKENS * len(turns)
     return tokens + prompt_tokens.of_texts(texts, tools, count)
 
 
-def _parts(turns: list[Any]) -> Iterator[Mapping[str, Any]]:
+def parts_of(turns: list[Any]) -> Iterator[Mapping[str, Any]]:
+    """Every part of these contents."""
     for turn in turns:
-        parts = _several(turn.get("parts")) if isinstance(turn, dict) else None
-        for part in parts if isinstance(parts, list) else ():
+        found = as_list(turn.get("parts")) if isinstance(turn, dict) else None
+        for part in found if isinstance(found, list) else ():
             if isinstance(part, dict):
                 yield part
 
 
-def _take_part(part: Mapping[str, Any], texts: list[str]) -> int:
+def take_part(part: Mapping[str, Any], texts: list[str]) -> int:
     """Add the texts of a part; return the tokens of what is not text."""
     tokens = 0
     for given, value in part.items():

@@ -21,7 +21,8 @@ TEXT = re.compile(rb'"(?:text|name|code|output)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
 THOUGHT = re.compile(rb'"thought"\s*:\s*true')
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "toolUsePromptTokenCount", "thoughtsTokenCount")
-_PROMPT_DETAILS = ("promptTokensDetails", "toolUsePromptTokensDetails")
+_PROMPT_DETAILS = ("promptTokensDetails", "toolUsePromptTokensDetails", "promptTokenDetails")
+"""The last one is that of embeddings (`EmbeddingUsageMetadata`)."""
 _OUTPUT_DETAILS = ("candidatesTokensDetails",)
 _TIERS: Mapping[str, str] = {"ON_DEMAND_FLEX": "flex", "ON_DEMAND_PRIORITY": "priority"}
 """Traffic types with prices of their own, as variants of a price."""

@@ -6,7 +6,7 @@ Sources: Anthropic's API reference ("Messages", "Errors", "Rate limits") and its
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.quota.limit_headers import anthropic_headers
-from gateway.records import Call, Usage
+from gateway.records import Call, Endpoint, Usage
 
 from . import messages_request, messages_usage, openai, other_models
 from .format import Format, PlainFacts, Scan, no_usage
@@ -70,20 +70,20 @@ DEFAULT_PAGE, MAX_PAGE = 20, 1000
 """Models of one page of the list."""
 
 
-def show_model(name: str) -> dict[str, str]:
+def show_model(name: str, endpoints: Collection[Endpoint] = ()) -> dict[str, str]:
     """One model (anthropic-sdk, ModelInfo). The gateway does not know when it was made; it can be called."""
     return {
         "type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active",
     }  # fmt: skip
 
 
-def list_models(names: Sequence[str], query: Mapping[str, str]) -> dict[str, Any]:
+def list_models(served: Mapping[str, Collection[Endpoint]], query: Mapping[str, str]) -> dict[str, Any]:
     """A page of these models (`limit`, `after_id`, `before_id`). Raises `InvalidRequest` for a wrong limit."""
     given = query.get("limit", str(DEFAULT_PAGE))
     limit = int(given) if given.isdecimal() and len(given) < 5 else 0
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidRequest(f"limit: Input should be a number from 1 to {MAX_PAGE}", param="limit")
-    left = list(names)
+    left = list(served)
     after, before = query.get("after_id"), query.get("before_id")
     if after is not None and after in left:
         left = left[left.index(after) + 1 :]

@@ -1,4 +1,5 @@
-"""Gemini's native API in the simulator: contents are generated and billed as the chat that they amount to.
+"""Gemini's native API in the simulator: contents are generated and billed as the chat that they amount to. Embeddings
+are in `vectors.py`.
 
 Thoughts are billed beside the candidates and are not shown. The model and the method stand in the path.
 """
@@ -7,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .answers import SimulatedEvent, encode
 from .choices import Generated, Output, compact
@@ -45,6 +46,28 @@ class ContentRequest(SimulatedCall):
         )  # fmt: skip
 
 
+class EmbedContentRequest(SimulatedCall):
+    """The requests of batchEmbedContents, or the one of embedContent, with what its path says."""
+
+    requests: list[dict[str, Any]] = Field(min_length=1)
+    is_batch: bool
+
+    @model_validator(mode="after")
+    def _are_for_the_model(self) -> Self:
+        """As at Google, each request of a batch names the model of the path."""
+        allowed = (f"models/{self.model}",) if self.is_batch else (f"models/{self.model}", None)
+        for each in self.requests:
+            if not isinstance(each.get("content"), dict) or each.get("model") not in allowed:
+                raise ValueError("a request without content, or for another model")
+        return self
+
+
+def text_of(content: dict[str, Any]) -> str:
+    """What a content says."""
+    parts = content.get("parts") or []
+    return "".join([part["text"] if isinstance(part.get("text"), str) else compact(part) for part in parts])
+
+
 def _function(declared: dict[str, Any]) -> dict[str, Any]:
     return declared | {"parameters": _schema(declared.get("parametersJsonSchema") or declared.get("parameters"))}
 
@@ -66,10 +89,8 @@ def _schema(given: Any) -> Any:
 
 
 def _message(turn: dict[str, Any]) -> dict[str, Any]:
-    parts = turn.get("parts") or []
-    has_result = any("functionResponse" in part for part in parts)
-    text = "".join([part["text"] if isinstance(part.get("text"), str) else compact(part) for part in parts])
-    return {"role": "tool" if has_result else "user", "content": text}
+    has_result = any("functionResponse" in part for part in turn.get("parts") or [])
+    return {"role": "tool" if has_result else "user", "content": text_of(turn)}
 
 
 def _usage(generated: Generated, text: int | None = None) -> dict[str, int]:

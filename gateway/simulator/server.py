@@ -27,7 +27,7 @@ from .batches import BatchStore
 from .choices import Generated, GeneratedUsage
 from .conversations import ConversationStore
 from .files import FileStore
-from .gemini import ContentRequest, content_body, content_events, google_error_body
+from .gemini import ContentRequest, EmbedContentRequest, content_body, content_events, google_error_body
 from .ledger import CallHistory, ServedCall
 from .message_batches import MessageBatchStore
 from .messages import END, MessageRequest, PromptCache, SimulatedMessage, error_body
@@ -54,6 +54,8 @@ WRITE_BYTES = 16_384
 MAX_BODY_BYTES = 26_214_400
 """The limit of OpenAI."""
 
+_EMBEDS = ("embedContent", "batchEmbedContents")
+
 MODELS_CREATED = 1_700_000_000
 """The field `created` of every model, in Unix time."""
 
@@ -63,14 +65,16 @@ CONTENT_PATH = "/v1beta/models/{model:.+}"
 _ID = web.RequestKey("id", str)
 _STARTED = web.RequestKey("started", float)
 
-_KINDS: Mapping[str, type[Request | ResponseRequest | MessageRequest | ContentRequest]] = {
+_KINDS: Mapping[str, type[Request | ResponseRequest | MessageRequest | ContentRequest | EmbedContentRequest]] = {
     "completions": CompletionRequest,
     "chat": ChatRequest,
     "embeddings": EmbeddingRequest,
     "responses": ResponseRequest,
     "messages": MessageRequest,
     "generate_content": ContentRequest,
+    "embed_content": EmbedContentRequest,
 }
+_OF_GOOGLE: frozenset[Endpoint] = frozenset({"generate_content", "embed_content"})
 
 _MEDIA: Mapping[str, MediaEndpoint] = {
     "/v1/audio/speech": "speech",
@@ -120,6 +124,8 @@ def build_app(settings: Settings) -> web.Application:
     for method in ("generateContent", "streamGenerateContent"):
         app.router.add_post(f"{CONTENT_PATH}:{{method:{method}}}", simulator.serving("generate_content"))
     app.router.add_post(f"{CONTENT_PATH}:countTokens", simulator.count_content_tokens)
+    for method in _EMBEDS:
+        app.router.add_post(f"{CONTENT_PATH}:{{method:{method}}}", simulator.serving("embed_content"))
     for path, endpoint in _MEDIA.items():
         app.router.add_post(path, simulator.serving(endpoint))
     app.router.add_get("/v1/realtime", simulator.open_realtime)
@@ -305,7 +311,7 @@ class _Simulator:
         if request.path in _MEDIA:
             return await self._media(request, endpoint, entry)
         body = await request.read()
-        asked = parse(_KINDS[endpoint], _with_path(request, body) if endpoint == "generate_content" else body)
+        asked = parse(_KINDS[endpoint], _with_path(request, body) if endpoint in _OF_GOOGLE else body)
         entry.model, entry.stream = asked.model, asked.is_stream
         if self._settings.models.get(asked.model) not in (endpoint, _ALSO.get(endpoint, endpoint)):
             raise unknown_model(asked.model)
@@ -598,12 +604,18 @@ def _with_path(request: web.Request, body: bytes) -> bytes:
         return body
     if not isinstance(members, dict):
         return body
-    is_stream = request.match_info.get("method") == "streamGenerateContent"
-    return json.dumps({**members, "model": request.match_info["model"], "stream": is_stream}).encode()
+    method = request.match_info.get("method")
+    said: dict[str, Any] = {"model": request.match_info["model"], "stream": method == "streamGenerateContent"}
+    if method in _EMBEDS:
+        said["is_batch"] = method == "batchEmbedContents"
+        said["requests"] = members.get("requests") if said["is_batch"] else [members]
+    return json.dumps({**members, **said}).encode()
 
 
 def _answer(
-    asked: Request | ContentRequest, tokens_per_event: int, cached: Callable[[ChatRequest, int], int]
+    asked: Request | ContentRequest | EmbedContentRequest,
+    tokens_per_event: int,
+    cached: Callable[[ChatRequest, int], int],
 ) -> SimulatedAnswer:
     """Generate the answer of any endpoint; its bytes are made on demand. `cached` says how many tokens of a chat's
     prompt are."""
@@ -638,6 +650,9 @@ def _answer(
         case EmbeddingRequest():
             usage = vectors.usage_of(asked)
             return SimulatedAnswer(usage, 0, lambda: vectors.embeddings_body(asked, usage), lambda: iter(()))
+        case EmbedContentRequest():
+            usage = vectors.content_usage_of(asked)
+            return SimulatedAnswer(usage, 0, lambda: vectors.embedded_contents_body(asked, usage), lambda: iter(()))
 
 
 def _model_object(name: str) -> dict[str, object]:

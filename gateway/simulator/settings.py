@@ -9,7 +9,9 @@ from typing import Literal
 
 MediaEndpoint = Literal["speech", "transcriptions", "translations", "images", "image_edits", "image_variations"]
 Endpoint = (
-    Literal["completions", "chat", "embeddings", "responses", "messages", "generate_content", "realtime"]
+    Literal[
+        "completions", "chat", "embeddings", "responses", "messages", "generate_content", "embed_content", "realtime"
+    ]
     | MediaEndpoint
 )
 
@@ -22,6 +24,7 @@ DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
         "text-embedding-3-small": "embeddings",
         "claude-sonnet-5": "messages",
         "gemini-2.5-flash": "generate_content",
+        "gemini-embedding-001": "embed_content",
         "gpt-realtime": "realtime",
         "whisper-1": "transcriptions",
         "gpt-4o-mini-transcribe": "transcriptions",

@@ -182,7 +182,7 @@ class DataPlane:
         body_wait_s = time.perf_counter() - waited_from
         is_large = context.held_bytes > LARGE_BYTES
         if is_form:
-            asked = asked if address is None else address.applied(asked)
+            asked = asked if address is None else address.applied(asked, spec)
         elif is_large or address is not None:
             asked, pieces = await self._read_json(spec, pieces, parts, address, is_large=is_large)
         else:
@@ -263,7 +263,7 @@ class DataPlane:
             return await self._read_json(spec, pieces, parts, address, is_large=is_large)
         if spec.needs_all is not None and spec.needs_all(asked):
             return _read(spec, pieces, parts, address), pieces
-        return (asked if address is None else address.applied(asked)), pieces
+        return (asked if address is None else address.applied(asked, spec)), pieces
 
     def _other_models(self, key: Key, asked: Params, context: RequestContext) -> tuple[tuple[str, Model], ...]:
         """The further models of a request. Raises `ModelNotFound` for one that this key may not use."""
@@ -308,9 +308,10 @@ class DataPlane:
         config = context.parts.config
         names = auth.offered(key, config)
         if spec is not None and spec.list_models is not None:
-            if spec.lists_own:
-                names = [name for name in names if _serves(config, name, spec.name)]
-            return json_response(json.dumps(spec.list_models(names, request.query)).encode())
+            served = {name: _served(config, name) for name in names}
+            if spec.listed:
+                served = {name: each for name, each in served.items() if not spec.listed.isdisjoint(each)}
+            return json_response(json.dumps(spec.list_models(served, request.query)).encode())
         models = [_model(name, config) for name in names]
         return json_response(json.dumps({"object": "list", "data": models}).encode())
 
@@ -325,7 +326,7 @@ class DataPlane:
         if found is None or not _may_use(key, name, found):
             raise ModelNotFound(name)
         if spec is not None and spec.show_model is not None:
-            return json_response(json.dumps(spec.show_model(name)).encode())
+            return json_response(json.dumps(spec.show_model(name, _served(config, name))).encode())
         return json_response(json.dumps(_model(name, config)).encode())
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
@@ -388,8 +389,15 @@ class _Address(NamedTuple):
     is_stream: bool | None = None
     """None: the body says it."""
 
-    def applied(self, asked: Params) -> Params:
-        """The parameters of the body with those of the path."""
+    def applied(self, asked: Params, spec: Format) -> Params:
+        """The parameters of the body with those of the path. Raises `InvalidRequest` if the body of a format whose
+        paths name the model names another one."""
+        if spec.has_model_in_path and asked.model not in ("", self.model):
+            raise InvalidRequest(
+                "Invalid value for 'model': the body names another model than the path. Name the same one.",
+                param="model",
+                code="invalid_value",
+            )
         return asked._replace(model=self.model, stream=asked.stream if self.is_stream is None else self.is_stream)
 
 
@@ -440,7 +448,7 @@ def _with_model(pieces: Pieces, model: str) -> Pieces:
 def _read(spec: Format, pieces: Pieces, parts: pipeline.Services, address: _Address | None) -> Params:
     if address is None:
         return spec.read(b"".join(pieces), parts.find_counter)
-    return address.applied(spec.read(b"".join(pieces), lambda _: parts.find_counter(address.model)))
+    return address.applied(spec.read(b"".join(pieces), lambda _: parts.find_counter(address.model)), spec)
 
 
 def _of_client(request: web.Request) -> Format | None:
@@ -449,9 +457,10 @@ def _of_client(request: web.Request) -> Format | None:
     return google if google.query_key in request.query else of_client(request.headers)
 
 
-def _serves(config: Config, name: str, endpoint: Endpoint) -> bool:
+def _served(config: Config, name: str) -> tuple[Endpoint, ...]:
+    """The endpoints that serve this model."""
     found = config.model(name)
-    return found is not None and endpoint in capabilities.served(found.model, config.upstreams)
+    return () if found is None else capabilities.served(found.model, config.upstreams)
 
 
 async def refuse_socket(request: web.Request) -> web.StreamResponse:

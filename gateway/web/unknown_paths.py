@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 from gateway.formats import FORMATS
 
-_OF_GOOGLE = "of Google's API it has generateContent, streamGenerateContent and countTokens, and the list of models"
+_OF_GOOGLE = (
+    "of Google's API it has generateContent, streamGenerateContent, countTokens, embedContent and batchEmbedContents, "
+    "and the list of models"
+)
 GOOGLE = f"The gateway does not have this endpoint: {_OF_GOOGLE}."
 
 _ELSEWHERE: Mapping[str, str] = {

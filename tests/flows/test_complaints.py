@@ -321,7 +321,7 @@ def streamed(parts: list[bytes], *, is_cut: bool = False) -> Behaviour:
 def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     every = sorted({"completions", "chat", "embeddings", "messages", "responses", "moderations", "rerank", "images",
                     "speech", "transcriptions", "translations", "image_edits", "image_variations",
-                    "generate_content"})  # fmt: skip
+                    "generate_content", "embed_content"})  # fmt: skip
     spent = [{"requests": 1, "per": "month"}]
     config = settings(
         theatre.url,
@@ -393,6 +393,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "speech": {"input": "Hello", "voice": "alloy"},
     "generate_content": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
     "count_content_tokens": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
+    "embed_content": {"content": {"parts": [{"text": "Hello"}]}},
+    "batch_embed_contents": {"requests": [{"content": {"parts": [{"text": "Hello"}]}}]},
     "message_batches": {
         "requests": [
             {

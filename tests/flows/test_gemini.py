@@ -281,10 +281,10 @@ def test_errors_of_the_gateway_have_the_shape_of_the_api(house: Gateway, upstrea
     assert told(house.post(f"{path}?key=sk-wrong", b"{}", key=None))[:2] == (401, "UNAUTHENTICATED")
     assert told(house.post(f"{path}?key=sk-other", b"{}"))[:2] == (401, "UNAUTHENTICATED")
     for root in ("/v1beta", "/v1"):
-        answer = house.post(f"{root}/models/{GEMINI}:embedContent", {}, headers={"x-goog-api-key": secret("alice")})
+        answer = house.post(f"{root}/models/{GEMINI}:predict", {}, headers={"x-goog-api-key": secret("alice")})
         status, name, message = told(answer)
         assert (status, name) == (404, "NOT_FOUND")
-        assert "it has generateContent, streamGenerateContent and countTokens" in message
+        assert "it has generateContent, streamGenerateContent, countTokens, embedContent" in message
     assert told(house.send("GET", "/v1beta/files"))[:2] == (404, "NOT_FOUND")
     assert told(house.send("DELETE", "/v1beta/models"))[:2] == (405, "UNIMPLEMENTED")
 

@@ -43,8 +43,8 @@ class Route(Section):
 
 
 EndpointName = Literal[
-    "completions", "chat", "embeddings", "messages", "responses", "generate_content", "moderations", "rerank", "images",
-    "image_edits", "image_variations", "speech", "transcriptions", "translations", "realtime",
+    "completions", "chat", "embeddings", "messages", "responses", "generate_content", "embed_content", "moderations",
+    "rerank", "images", "image_edits", "image_variations", "speech", "transcriptions", "translations", "realtime",
 ]  # fmt: skip
 
 
@@ -86,7 +86,7 @@ class ModelSettings(Section):
     """What each model may have, and `defaults.models` for all of them."""
 
     endpoints: tuple[EndpointName, ...] = (
-        "completions", "chat", "embeddings", "messages", "responses", "generate_content"
+        "completions", "chat", "embeddings", "messages", "responses", "generate_content", "embed_content"
     )  # fmt: skip
     """The endpoints that serve this model; moderations, rerank, realtime and those of images and \
 audio have to be named."""

@@ -74,7 +74,8 @@ class Capabilities(Section):
     responses: Annotated[bool | Literal["via_chat"], _bool_or("via_chat")] = True
     """Whether it has /responses; via_chat: responses are translated to chats, and their answers back."""
     generate_content: bool = False
-    """Whether it has Gemini's /models/{model}:generateContent; default: true for Google's native API, else false."""
+    """Whether it has Gemini's /models/{model}:generateContent, and beside it countTokens and embeddings; default: \
+true for Google's native API, else false."""
     realtime: bool = False
     """Whether it has OpenAI's /realtime, a WebSocket."""
     logprobs: bool = True
@@ -100,6 +101,11 @@ class Capabilities(Section):
         if self.chat == "via_messages" and self.messages is not True:
             raise ValueError(f"chat: via_messages needs messages, which is {_written(self.messages)} here")
         return self
+
+    @property
+    def embed_content(self) -> bool:
+        """Whether it has Gemini's embedContent: where the rest of that API is."""
+        return self.generate_content
 
     @cached_property
     def is_all(self) -> bool:

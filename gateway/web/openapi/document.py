@@ -31,6 +31,7 @@ from gateway.api.schema import (
 )
 from gateway.formats import AZURE, FORMATS, azure_paths
 from gateway.formats.batches import CreateBatch
+from gateway.formats.gemini_embeddings import BatchEmbedContents, EmbedContent
 from gateway.formats.gemini_request import CountContentTokens, GenerateContent
 from gateway.formats.images import ImageEdit, ImageGeneration, ImageVariation
 from gateway.formats.message_batches import CreateMessageBatch
@@ -115,6 +116,12 @@ def _google_methods(version: str) -> Mapping[tuple[str, str], Operation]:
         ("POST", f"{model}:streamGenerateContent"): stream._replace(answers=_STREAMED_CONTENT),
         ("POST", f"{model}:countTokens"): _of_google(
             "Count tokens, in Gemini's native API.", "ContentTokens", CountContentTokens
+        ),
+        ("POST", f"{model}:embedContent"): _of_google(
+            "Embed one content, in Gemini's native API.", "ContentEmbedded", EmbedContent
+        ),
+        ("POST", f"{model}:batchEmbedContents"): _of_google(
+            "Embed several contents, in Gemini's native API.", "ContentsEmbedded", BatchEmbedContents
         ),
     }
 

@@ -119,6 +119,8 @@ SCHEMAS: Mapping[str, Schema] = {
     )),
     "ContentGenerated": _upstream_s("candidates", {"type": "object"}),
     "ContentTokens": {"type": "object", "properties": {"totalTokens": _COUNT}, "required": ["totalTokens"]},
+    "ContentEmbedded": {"type": "object", "properties": {"embedding": {"type": "object"}}},
+    "ContentsEmbedded": _upstream_s("embeddings", {"type": "object"}),
     "GoogleModel": _exact(name=_TEXT, displayName=_TEXT, supportedGenerationMethods=_list(_TEXT)),
     "GoogleModels": _exact({"nextPageToken": _TEXT}, models=_list(named("GoogleModel"))),
     "MessageCreated": _upstream_s("content", {"type": "object"}),

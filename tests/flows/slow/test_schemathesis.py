@@ -105,12 +105,19 @@ async def of_form(wire: Wire) -> None:
     await ok_json({"text": "Hi"})(wire)
 
 
+ANSWERS_OF_GOOGLE: dict[str, Any] = {
+    "countTokens": {"totalTokens": 3},
+    "embedContent": {"embedding": {"values": [0.5]}},
+    "batchEmbedContents": {"embeddings": [{"values": [0.5]}]},
+}
+
+
 async def of_google(wire: Wire, method: str) -> None:
     if method == "streamGenerateContent":
         event = f"data: {json.dumps(GENERATED)}\r\n\r\n".encode()
         await answer(event, headers=[("Content-Type", "text/event-stream")])(wire)
     else:
-        await ok_json({"totalTokens": 3} if method == "countTokens" else GENERATED)(wire)
+        await ok_json(ANSWERS_OF_GOOGLE.get(method, GENERATED))(wire)
 
 
 async def of_kept(wire: Wire, path: str) -> None:

@@ -17,12 +17,14 @@ from tests.flows.house import Gateway, key, secret
 from tests.flows.test_gemini import GEMINI, GENERATED, RECORDED, gemini_model, gemini_settings
 
 SIMULATED = "gemini-2.5-flash"
+EMBEDDING = "gemini-embedding-001"
 
 
 @pytest.fixture(scope="module")
 def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     keys = [key("alice"), key("spent", quotas=[{"requests": 1, "per": "day"}])]
-    return gateways(gemini_settings(theatre.url, keys=keys))
+    models = {GEMINI: gemini_model(), EMBEDDING: gemini_model(endpoints=["embed_content"])}
+    return gateways(gemini_settings(theatre.url, keys=keys, models=models))
 
 
 def client(house: Gateway, who: str = "alice", api_version: str | None = None) -> genai.Client:
@@ -82,6 +84,22 @@ def test_counts_and_models(sdk: genai.Client, upstream: Stage) -> None:
     assert sdk.models.get(model=GEMINI).name == f"models/{GEMINI}"
 
 
+def test_embeddings(house: Gateway, sdk: genai.Client, upstream: Stage) -> None:
+    upstream.play(ok_json({"embeddings": [{"values": [0.5, 0.25]}, {"values": [1.0]}]}))
+    asked = types.EmbedContentConfig(task_type="RETRIEVAL_QUERY", output_dimensionality=2)
+    got = sdk.models.embed_content(model=EMBEDDING, contents=["One", "Two"], config=asked)
+    assert [each.values for each in got.embeddings or ()] == [[0.5, 0.25], [1.0]]
+    sent = upstream.requests[0]
+    assert sent.path == f"/v1/models/{EMBEDDING}:batchEmbedContents"
+    first = {"model": f"models/{EMBEDDING}", "taskType": "RETRIEVAL_QUERY", "outputDimensionality": 2}
+    assert sent.json["requests"][0] == {"content": {"parts": [{"text": "One"}], "role": "user"}, **first}
+    call = house.calls("alice")[0]
+    assert (call["endpoint"], call["prompt_tokens"], call["usage_source"]) == ("batch_embed_contents", 2, "estimated")
+    with pytest.raises(errors.ClientError) as caught:
+        sdk.models.embed_content(model="unknown", contents="One")
+    assert (caught.value.code, caught.value.status) == (404, "NOT_FOUND")
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_errors_have_their_classes(house: Gateway, upstream: Stage, is_stream: bool) -> None:
     def ask(sdk: genai.Client, model: str = GEMINI, **config: Any) -> None:
@@ -124,7 +142,11 @@ async def test_the_asynchronous_client(house: Gateway, upstream: Stage) -> None:
 
 def test_records_agree_with_the_ledger_of_the_simulator(gateway: StartsGateways, process: StartsProcesses) -> None:
     url = process("simulate", "--port", "0").wait_for(r"(http://127\.0\.0\.1:\d+)")[1]
-    house = gateway(gemini_settings(f"{url}/v1beta", models={SIMULATED: gemini_model()}, aliases={}))
+    models = {
+        SIMULATED: gemini_model(),
+        "embedding": gemini_model(endpoints=["embed_content"], routes=[{"upstream": "main", "model": EMBEDDING}]),
+    }
+    house = gateway(gemini_settings(f"{url}/v1beta", models=models, aliases={}))
     weather = types.FunctionDeclaration(name="weather", parameters_json_schema={
         "type": "object", "properties": {"city": {"type": "string"}},
     })  # fmt: skip
@@ -142,13 +164,17 @@ def test_records_agree_with_the_ledger_of_the_simulator(gateway: StartsGateways,
         assert plain.function_calls
         count = sdk.models.count_tokens(model=SIMULATED, contents="Hello!")
         assert count.total_tokens == 1 + 2
+        embedded = sdk.models.embed_content(
+            model="embedding", contents=["Hello!", "Hi there"], config=types.EmbedContentConfig(output_dimensionality=8)
+        )
+        assert [len(each.values or ()) for each in embedded.embeddings or ()] == [8, 8]
     array = house.post(f"/v1beta/models/{SIMULATED}:streamGenerateContent", {"contents": [{"parts": [{"text": "Hi"}]}]})
     assert array.json[-1]["candidates"][0]["finishReason"] == "STOP"
     with urlopen(Request(f"{url}/simulator/ledger"), timeout=10) as answer:
         billed = [(call["prompt_tokens"], call["completion_tokens"]) for call in json.load(answer)["calls"]]
     found = [
         (call["prompt_tokens"], call["completion_tokens"])
-        for call in house.calls("alice") if call["endpoint"] == "generate_content"
+        for call in house.calls("alice") if call["endpoint"] in ("generate_content", "batch_embed_contents")
     ]  # fmt: skip
-    assert len(billed) == 7
+    assert len(billed) == 8
     assert sorted(found) == sorted(billed)
