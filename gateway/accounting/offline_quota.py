@@ -68,7 +68,7 @@ class OfflineQuota:
     def __init__(self, share: float) -> None:
         self._share = share
         self._admitted: dict[str, tuple[Window, WindowState]] = {}
-        """What this worker admitted by itself; each window with its share as the limit."""
+        """Usage that this worker admitted during outages; each window with its share as the limit."""
         self._running: dict[str, tuple[Window, WindowState]] = {}
         """Parallel calls of this worker."""
         self._known: dict[str, WindowState] = {}
@@ -110,7 +110,7 @@ class OfflineQuota:
             self._reserve(self._place(claim.window), claim, now_us)
         for claim, state in rests:
             if claim.window.id in self._known:
-                self._known[claim.window.id] = windows.drawn(claim, state)
+                self._known[claim.window.id] = windows.draw(claim, state)
         if isinstance(draw, Reserve):
             self._drawn_us[draw.record.id] = now_us
         return Granted(tuple(
@@ -134,11 +134,11 @@ class OfflineQuota:
                 self._settle(self._admitted, Claim(self._shared(window), claim.amount), used, drawn_us, now_us)
             if (state := self._known.get(window.id)) is None:
                 continue
-            state = windows.leaked(window, state, now_us)
+            state = windows.leak(window, state, now_us)
             if drawn_us is not None:
-                self._known[window.id] = windows.settled(claim, state, used, now_us - drawn_us)
+                self._known[window.id] = windows.settle(claim, state, used, now_us - drawn_us)
             elif window.starts:
-                self._known[window.id] = windows.charged(window, state, used, 0)
+                self._known[window.id] = windows.charge(window, state, used, 0)
 
     def _shared(self, window: Window) -> Window:
         if window.unit == "parallel" and not windows.is_of_upstream(window):
@@ -150,24 +150,24 @@ class OfflineQuota:
 
     def _state(self, place: dict[str, tuple[Window, WindowState]], window: Window, now_us: int) -> WindowState:
         kept = place.get(window.id)
-        return WindowState(0, 0, now_us) if kept is None else windows.leaked(window, kept[1], now_us)
+        return WindowState(0, 0, now_us) if kept is None else windows.leak(window, kept[1], now_us)
 
     def _known_state(self, window: Window, now_us: int) -> WindowState:
-        return windows.leaked(window, self._known.get(window.id, WindowState(0, 0, now_us)), now_us)
+        return windows.leak(window, self._known.get(window.id, WindowState(0, 0, now_us)), now_us)
 
     def _reserve(self, place: dict[str, tuple[Window, WindowState]], claim: Claim, now_us: int) -> None:
-        place[claim.window.id] = (claim.window, windows.drawn(claim, self._state(place, claim.window, now_us)))
+        place[claim.window.id] = (claim.window, windows.draw(claim, self._state(place, claim.window, now_us)))
 
     def _settle(
         self, place: dict[str, tuple[Window, WindowState]], claim: Claim, used: int, drawn_us: int, now_us: int
     ) -> None:
         if claim.window.id in place:
             state = self._state(place, claim.window, now_us)
-            place[claim.window.id] = (claim.window, windows.settled(claim, state, used, now_us - drawn_us))
+            place[claim.window.id] = (claim.window, windows.settle(claim, state, used, now_us - drawn_us))
 
     def _forget(self, now_us: int) -> None:
         """Remove what can no longer refuse a call: calendar windows that have ended, and empty rates."""
         for name, (window, state) in list(self._admitted.items()):
-            is_over = window.resets_us <= now_us if window.starts else not windows.leaked(window, state, now_us).used
+            is_over = window.resets_us <= now_us if window.starts else not windows.leak(window, state, now_us).used
             if is_over:
                 del self._admitted[name]

@@ -57,7 +57,7 @@ MAX_CACHED_KEYS = 20_000
 
 
 def output_limit(call: Call) -> int:
-    """Tokens that one candidate of this call may have, as far as anybody said."""
+    """The most output tokens of one candidate of this call; 0: no limit is known."""
     params = call.params
     if params.output_limit is not None:
         return params.output_limit
@@ -191,7 +191,7 @@ def claims(call: Call, limits: CallLimits) -> tuple[Claim, ...]:
 
 
 def _metered(call: Call, limit: Limit, window: Window, output: int) -> Claim:
-    """What the call draws on a window of tokens or money, if it can have so much output."""
+    """The claim of the call on a window of tokens or money, with `output` tokens at most for each candidate."""
     params, model = call.params, call.model
     if limit.is_enforced:
         if limit.unit == "usd" and model.price is None and model.unpriced == "deny":
@@ -210,12 +210,12 @@ def _metered(call: Call, limit: Limit, window: Window, output: int) -> Claim:
 
 
 def request_rates(terms: Iterable[Limit]) -> tuple[Limit, ...]:
-    """The limits of requests per time: what a look at a task counts in."""
+    """The limits of requests per time: a look at a task counts in these only."""
     return tuple([term for term in terms if term.unit == "requests" and not term.is_calendar])
 
 
 def dearest(claims: Iterable[Iterable[Claim]]) -> tuple[Claim, ...]:
-    """What covers each of several ways to serve one call: of each window the highest amount."""
+    """Claims that cover each of several ways to serve one call: of each window the highest amount."""
     most: dict[str, Claim] = {}
     for claim in [claim for way in claims for claim in way]:
         if (known := most.get(claim.window.id)) is None or known.amount < claim.amount:
@@ -242,7 +242,7 @@ def _limit_missing(call: Call, term: Limit) -> InvalidRequest:
 def _no_number(call: Call) -> InvalidRequest:
     name = call.params.output_param
     return InvalidRequest(
-        f"Expected a number from 1 to 999999 in '{name}': the price of this call is for so many, and your usage is "
+        f"Expected a number from 1 to 999999 in '{name}': the price of this call depends on it, and your usage is "
         "limited in US dollars.",
         param=name,
         code="invalid_value",
@@ -250,14 +250,14 @@ def _no_number(call: Call) -> InvalidRequest:
 
 
 def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int:
-    """So many tokens of this call, in tokens or in money; in money nothing where the price is unknown."""
+    """These tokens of the call in tokens or in money; in money 0 where the price is unknown."""
     if unit == "usd":
         return most_nusd(call, prompt_tokens, output_tokens) or 0
     return prompt_tokens + output_tokens
 
 
 def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
-    """The most that so many tokens of this call can cost, with the dearest of the models that its body names; None if
+    """The highest possible cost of these tokens, with the dearest of the models that the call's body names; None if
     the price is unknown."""
     price = call.model.price
     if call.other_models and price is not None:
@@ -352,10 +352,10 @@ def format_time(us: int) -> str:
     return datetime.fromtimestamp(-(-us // 1_000_000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# ------------------------------------------------------------------------------------------- what a store applies
+# ------------------------------------------------ what a store applies; on Redis it is store/redis/apply_limits.lua
 
 
-def leaked(window: Window, state: WindowState, now_us: int) -> WindowState:
+def leak(window: Window, state: WindowState, now_us: int) -> WindowState:
     """The state at `now_us`. Whole units leak; `at_us` keeps the rest of one, so that looking often costs nothing."""
     if not window.period_us or now_us <= state.at_us:
         return state
@@ -398,7 +398,7 @@ def refusal(drawing: Sequence[tuple[Claim, WindowState]], now_us: int) -> Refuse
     refused: Refused | None = None
     for claim, state in drawing:
         if state.used + state.reserved + claim.amount <= claim.window.limit:
-            continue  # as `check` says
+            continue  # as in `check`
         if (short := check(claim, state, now_us)) is not None:
             refused = later_refusal(refused, short)
     if refused is None:
@@ -408,14 +408,14 @@ def refusal(drawing: Sequence[tuple[Claim, WindowState]], now_us: int) -> Refuse
     )
 
 
-def drawn(claim: Claim, state: WindowState) -> WindowState:
+def draw(claim: Claim, state: WindowState) -> WindowState:
     """The (leaked) state after a draw."""
     if claim.window.starts:
         return WindowState(state.used, state.reserved + claim.amount, state.at_us)
     return WindowState(state.used + claim.amount, state.reserved, state.at_us)
 
 
-def _recharged(window: Window, state: WindowState, charged: int, actual: int, age_us: int) -> WindowState:
+def _recharge(window: Window, state: WindowState, charged: int, actual: int, age_us: int) -> WindowState:
     """The state of a rate that was charged one amount and is charged another instead: more in full; of less it gives
     back what has not leaked since."""
     if actual >= charged:
@@ -424,23 +424,23 @@ def _recharged(window: Window, state: WindowState, charged: int, actual: int, ag
     return WindowState(max(0, state.used - give_back), state.reserved, state.at_us)
 
 
-def settled(claim: Claim, state: WindowState, actual: int, age_us: int) -> WindowState:
+def settle(claim: Claim, state: WindowState, actual: int, age_us: int) -> WindowState:
     """The (leaked) state after a draw of this age turned out to be `actual` units."""
     window, amount = claim
     if window.starts:
         return WindowState(state.used + actual, max(0, state.reserved - amount), state.at_us)
     if not window.period_us:
         return WindowState(max(0, state.used - amount), state.reserved, state.at_us)
-    return _recharged(window, state, amount, actual, age_us)
+    return _recharge(window, state, amount, actual, age_us)
 
 
-def voided(claim: Claim, state: WindowState, age_us: int) -> WindowState:
+def void(claim: Claim, state: WindowState, age_us: int) -> WindowState:
     """The (leaked) state after a draw of this age was taken back: the call never was, not even as a request."""
-    return settled(claim, state, 0, age_us)
+    return settle(claim, state, 0, age_us)
 
 
-def charged(window: Window, state: WindowState, actual: int, age_us: int) -> WindowState:
-    """The (leaked) state after `actual` units of a call that began so long ago and has no known reservation.
+def charge(window: Window, state: WindowState, actual: int, age_us: int) -> WindowState:
+    """The (leaked) state after `actual` units of a call that began `age_us` ago and has no known reservation.
 
     A rate is charged what would be left of it if it had been charged when the call began.
     """
@@ -451,7 +451,7 @@ def charged(window: Window, state: WindowState, actual: int, age_us: int) -> Win
     return WindowState(state.used + max(0, actual - _leaked_since(window, age_us)), state.reserved, state.at_us)
 
 
-def corrected(window: Window, state: WindowState, charged: int, actual: int, age_us: int) -> WindowState:
+def correct(window: Window, state: WindowState, charged: int, actual: int, age_us: int) -> WindowState:
     """The (leaked) state after a draw of this age that was closed as lost and `charged` turned out to be `actual`.
 
     By the difference: more is charged in full, and of less a rate gives back what has not leaked since the draw. To
@@ -461,10 +461,10 @@ def corrected(window: Window, state: WindowState, charged: int, actual: int, age
         return WindowState(max(0, state.used + actual - charged), state.reserved, state.at_us)
     if not window.period_us:
         return state
-    return _recharged(window, state, charged, actual, age_us)
+    return _recharge(window, state, charged, actual, age_us)
 
 
-def reopened(claim: Claim, state: WindowState, charged: int, age_us: int) -> WindowState:
+def reopen(claim: Claim, state: WindowState, charged: int, age_us: int) -> WindowState:
     """The (leaked) state after a draw of this age that was closed as lost and `charged` is open again: as before it was
     closed."""
     window, amount = claim
@@ -472,11 +472,11 @@ def reopened(claim: Claim, state: WindowState, charged: int, age_us: int) -> Win
         return WindowState(max(0, state.used - charged), state.reserved + amount, state.at_us)
     if not window.period_us:
         return WindowState(state.used + amount, state.reserved, state.at_us)
-    return _recharged(window, state, charged, amount, age_us)
+    return _recharge(window, state, charged, amount, age_us)
 
 
 def _leaked_since(window: Window, age_us: int) -> int:
-    """Units that a rate has leaked in so much time."""
+    """Units that a rate has leaked in this time."""
     return max(0, age_us) * window.limit // window.period_us
 
 
@@ -496,7 +496,7 @@ def _used_by(pattern: str, record: Record) -> bool:
 
 
 def charges(record: Record, claims: Sequence[Claim]) -> list[int]:
-    """What a finished call used of each of its claims' windows, in their order; those on upstreams are the last.
+    """Units that a finished call used of the windows of its claims, in their order; those on upstreams are the last.
 
     A quota for other models than the one that was asked for or served, which was reserved for a fallback, is not used.
     An unknown cost counts as what was reserved: that is nothing where the model has no price, and the most that the
@@ -535,4 +535,4 @@ def window_status(window: Window, state: WindowState, now_us: int) -> WindowStat
 def window_statuses(windows: Iterable[Window], states: Mapping[str, WindowState], now_us: int) -> list[WindowStatus]:
     """How windows look to their owner, from states as they were kept, by window; one that has none was never used."""
     empty = WindowState(0, 0, now_us)
-    return [window_status(window, leaked(window, states.get(window.id, empty), now_us), now_us) for window in windows]
+    return [window_status(window, leak(window, states.get(window.id, empty), now_us), now_us) for window in windows]

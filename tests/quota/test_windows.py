@@ -405,7 +405,7 @@ def test_spell_per() -> None:
     ],
 )
 def test_leaked(claim: Claim, used: int, at_us: int, now_us: int, left: int, left_at: int) -> None:
-    assert limits.leaked(claim.window, WindowState(used, 3, at_us), now_us) == WindowState(left, 3, left_at)
+    assert limits.leak(claim.window, WindowState(used, 3, at_us), now_us) == WindowState(left, 3, left_at)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4), st.lists(st.integers(0, 10**8), max_size=20))
@@ -415,8 +415,8 @@ def test_looking_often_leaks_as_much_as_looking_once(limit: int, period_s: int, 
     state, now_us = WindowState(used, 0, 0), 0
     for pause in looks:
         now_us += pause
-        state = limits.leaked(claim.window, state, now_us)
-    once = limits.leaked(claim.window, WindowState(used, 0, 0), now_us)
+        state = limits.leak(claim.window, state, now_us)
+    once = limits.leak(claim.window, WindowState(used, 0, 0), now_us)
     assume(once.used > 0)
     lost = len(looks) * -(-limit // (period_s * SECOND))  # up to one microsecond each
     assert once.used <= state.used <= once.used + lost + 1
@@ -464,24 +464,24 @@ def test_a_call_is_admitted_after_exactly_the_wait_and_no_sooner(
     limit: int, period_s: int, used: int, since_us: int, data: st.DataObject
 ) -> None:
     claim = rate(limit=limit, period_s=period_s, amount=data.draw(st.integers(1, limit)))
-    state = limits.leaked(claim.window, WindowState(used, 0, 0), since_us)
+    state = limits.leak(claim.window, WindowState(used, 0, 0), since_us)
     short = limits.check(claim, state, since_us)
     if short is None:
         return
     assert short.retry_after_us is not None
     assert short.retry_after_us > 0
     then = since_us + short.retry_after_us
-    assert limits.check(claim, limits.leaked(claim.window, state, then), then) is None
-    assert limits.check(claim, limits.leaked(claim.window, state, then - 1), then - 1) is not None
+    assert limits.check(claim, limits.leak(claim.window, state, then), then) is None
+    assert limits.check(claim, limits.leak(claim.window, state, then - 1), then - 1) is not None
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 2 * 10**6), st.integers(0, 10**9))
 def test_reset_is_when_the_whole_limit_is_free_again(limit: int, period_s: int, used: int, now_us: int) -> None:
     claim = rate(limit=limit, period_s=period_s)
-    state = limits.leaked(claim.window, WindowState(used, 0, 0), now_us)
+    state = limits.leak(claim.window, WindowState(used, 0, 0), now_us)
     reset_us = limits.window_status(claim.window, state, now_us).reset_us
-    assert limits.leaked(claim.window, state, now_us + reset_us).used == 0
-    assert reset_us == 0 or limits.leaked(claim.window, state, now_us + reset_us - 1).used > 0
+    assert limits.leak(claim.window, state, now_us + reset_us).used == 0
+    assert reset_us == 0 or limits.leak(claim.window, state, now_us + reset_us - 1).used > 0
 
 
 @pytest.mark.parametrize(
@@ -511,7 +511,7 @@ def test_standing(claim: Claim, state: WindowState, now_us: int, reset_us: int, 
     ],
 )
 def test_drawn(claim: Claim, state: WindowState, after: WindowState) -> None:
-    assert limits.drawn(claim, state) == after
+    assert limits.draw(claim, state) == after
 
 
 @pytest.mark.parametrize(
@@ -539,7 +539,7 @@ def test_drawn(claim: Claim, state: WindowState, after: WindowState) -> None:
     ],
 )
 def test_settled(claim: Claim, state: WindowState, actual: int, age_s: int, after: WindowState) -> None:
-    assert limits.settled(claim, state, actual, age_s * SECOND) == after
+    assert limits.settle(claim, state, actual, age_s * SECOND) == after
 
 
 @pytest.mark.parametrize(
@@ -559,7 +559,7 @@ def test_settled(claim: Claim, state: WindowState, actual: int, age_s: int, afte
     ],
 )
 def test_voided(claim: Claim, state: WindowState, age_s: int, after: WindowState) -> None:
-    assert limits.voided(claim, state, age_s * SECOND) == after
+    assert limits.void(claim, state, age_s * SECOND) == after
 
 
 @pytest.mark.parametrize(
@@ -578,7 +578,7 @@ def test_voided(claim: Claim, state: WindowState, age_s: int, after: WindowState
     ],
 )
 def test_charged(claim: Claim, state: WindowState, actual: int, age_s: int, after: WindowState) -> None:
-    assert limits.charged(claim.window, state, actual, age_s * SECOND) == after
+    assert limits.charge(claim.window, state, actual, age_s * SECOND) == after
 
 
 @pytest.mark.parametrize(
@@ -602,7 +602,7 @@ def test_charged(claim: Claim, state: WindowState, actual: int, age_s: int, afte
     ],
 )
 def test_corrected(claim: Claim, state: WindowState, charged: int, actual: int, age_s: int, after: WindowState) -> None:
-    assert limits.corrected(claim.window, state, charged, actual, age_s * SECOND) == after
+    assert limits.correct(claim.window, state, charged, actual, age_s * SECOND) == after
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(0, 200), st.integers(0, 200 * SECOND), st.booleans())
@@ -610,11 +610,9 @@ def test_lost_and_corrected_at_once_is_as_good_as_settled(
     others: int, estimate: int, actual: int, age_us: int, is_calendar: bool
 ) -> None:
     claim = daily(amount=estimate) if is_calendar else rate(amount=estimate)
-    state = limits.drawn(claim, WindowState(others))
-    lost = limits.settled(claim, state, estimate, age_us)
-    assert limits.corrected(claim.window, lost, estimate, actual, age_us) == limits.settled(
-        claim, state, actual, age_us
-    )
+    state = limits.draw(claim, WindowState(others))
+    lost = limits.settle(claim, state, estimate, age_us)
+    assert limits.correct(claim.window, lost, estimate, actual, age_us) == limits.settle(claim, state, actual, age_us)
 
 
 def upstream(scope: str, unit: Any, amount: int) -> Claim:
@@ -716,17 +714,17 @@ class Trial:
 
     def step(self, pause_us: int, deed: str, units: int) -> None:
         self.now_us += pause_us
-        self.state = limits.leaked(self.claim.window, self.state, self.now_us)
+        self.state = limits.leak(self.claim.window, self.state, self.now_us)
         if deed == "draw":
             claim = self.claim._replace(amount=min(units, self.claim.window.limit))
             if limits.check(claim, self.state, self.now_us) is None:
-                self.state = limits.drawn(claim, self.state)
+                self.state = limits.draw(claim, self.state)
                 self.open.append((self.now_us, claim.amount))
                 self.admitted.append((self.now_us, claim.amount))
         elif self.open:
             drawn_us, amount = self.open.pop(0 if deed == "settle first" else -1)
             claim = self.claim._replace(amount=amount)
-            self.state = limits.settled(claim, self.state, units, self.now_us - drawn_us)
+            self.state = limits.settle(claim, self.state, units, self.now_us - drawn_us)
             self.actual.append((drawn_us, units))
             self.excess += max(0, units - amount)
 
@@ -778,16 +776,16 @@ def test_a_period_never_admits_more_than_twice_the_limit(
 def test_a_refund_after_a_long_stream_does_not_admit_two_bursts() -> None:
     """A naive refund would exceed the rate: draw all, let it leak, let others draw it, then refund all."""
     claim = rate(limit=60, amount=60)
-    state = limits.drawn(claim, WindowState(0, 0, 0))
-    state = limits.drawn(claim, limits.leaked(claim.window, state, 60 * SECOND))
-    assert limits.settled(claim, state, 0, 60 * SECOND) == state
+    state = limits.draw(claim, WindowState(0, 0, 0))
+    state = limits.draw(claim, limits.leak(claim.window, state, 60 * SECOND))
+    assert limits.settle(claim, state, 0, 60 * SECOND) == state
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000), st.integers(0, 1000))
 def test_changing_a_limit_keeps_what_was_used(old: int, new: int, used: int) -> None:
     state = WindowState(used, 0, 0)
-    assert limits.window_status(rate(limit=new).window, limits.leaked(rate(limit=new).window, state, 0), 0).used == used
-    short = limits.check(rate(limit=new), limits.leaked(rate(limit=old).window, state, 0), 0)
+    assert limits.window_status(rate(limit=new).window, limits.leak(rate(limit=new).window, state, 0), 0).used == used
+    short = limits.check(rate(limit=new), limits.leak(rate(limit=old).window, state, 0), 0)
     assert (short is None) == (used + 1 <= new)
 
 

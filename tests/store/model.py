@@ -92,7 +92,7 @@ class Model:
     def state(self, window: Window, now_us: int) -> WindowState:
         """How a window stands."""
         if window.period_us:
-            return windows.leaked(window, self.rates.get(window.id, WindowState(0, 0, now_us)), now_us)
+            return windows.leak(window, self.rates.get(window.id, WindowState(0, 0, now_us)), now_us)
         claims = [(line, claim) for line in self.lines for claim in line.claims if claim.window.id == window.id]
         drawn = sum(claim.amount for line, claim in claims if line.state == "open")
         if not window.starts:
@@ -158,7 +158,7 @@ class Model:
                 for claim in line.claims:
                     if claim.window.period_us:
                         state, age_us = self.state(claim.window, now_us), now_us - line.drawn_us
-                        self.rates[claim.window.id] = windows.reopened(claim, state, line.charge(claim), age_us)
+                        self.rates[claim.window.id] = windows.reopen(claim, state, line.charge(claim), age_us)
 
     def lose(self, leases: Iterable[str], now_us: int) -> None:
         """Close leases of silent workers, at their estimates."""
@@ -207,7 +207,7 @@ class Model:
             return Verdict(refused._replace(window_statuses=tuple(told)))
         for claim in claims:
             if claim.window.period_us:
-                self.rates[claim.window.id] = windows.drawn(claim, self.state(claim.window, now_us))
+                self.rates[claim.window.id] = windows.draw(claim, self.state(claim.window, now_us))
         return Verdict(None, tuple(self.state(claim.window, now_us) for claim in claims))
 
     def _close(self, worker: str, record: Record, claims: Sequence[Claim], now_us: int) -> None:
@@ -217,7 +217,7 @@ class Model:
                 if claim.window.period_us:
                     state, actual = self.state(claim.window, now_us), charge(record, claim)
                     age_us = now_us - int(record.time * 1e6)
-                    self.rates[claim.window.id] = windows.charged(claim.window, state, actual, age_us)
+                    self.rates[claim.window.id] = windows.charge(claim.window, state, actual, age_us)
             self.lines.append(Line(worker, record, claims, now_us, "ended"))
             return
         if line.state == "lost":
@@ -235,14 +235,14 @@ class Model:
             for claim in line.claims:
                 if claim.window.period_us:
                     state = self.state(claim.window, now_us)
-                    self.rates[claim.window.id] = windows.voided(claim, state, now_us - line.drawn_us)
+                    self.rates[claim.window.id] = windows.void(claim, state, now_us - line.drawn_us)
         line.state = "void"
 
     def _settle(self, line: Line, record: Record, now_us: int) -> None:
         for claim in line.claims:
             if claim.window.period_us:
                 state, actual = self.state(claim.window, now_us), charge(record, claim)
-                self.rates[claim.window.id] = windows.settled(claim, state, actual, now_us - line.drawn_us)
+                self.rates[claim.window.id] = windows.settle(claim, state, actual, now_us - line.drawn_us)
 
     def _correct(self, line: Line, record: Record | None, now_us: int) -> None:
         for claim in line.claims:
@@ -250,7 +250,7 @@ class Model:
             if window.period_us:
                 actual = charge(record, claim) if record else 0
                 state, age_us = self.state(window, now_us), now_us - line.drawn_us
-                self.rates[window.id] = windows.corrected(window, state, line.charge(claim), actual, age_us)
+                self.rates[window.id] = windows.correct(window, state, line.charge(claim), actual, age_us)
 
 
 def sums(records: Iterable[Record], places: Sequence[int]) -> dict[tuple[str, ...], tuple[int, ...]]:

@@ -72,7 +72,7 @@ class Trial:
 
     def refusal(self, claims: list[Claim], at_us: int) -> Refused | None:
         """The refusal of a call at this time, None if it is admitted; nothing is changed."""
-        states = [limits.leaked(window, state, at_us) for window, state in zip(self.windows, self.states, strict=True)]
+        states = [limits.leak(window, state, at_us) for window, state in zip(self.windows, self.states, strict=True)]
         return limits.refusal(list(zip(claims, states, strict=True)), at_us)
 
     def do(self, deed: Deed) -> None:
@@ -80,7 +80,7 @@ class Trial:
         if deed.kind == "draw":
             claims = self.claims(deed.units)
             if self.refusal(claims, self.now_us) is None:
-                self._change(claims, limits.drawn)
+                self._change(claims, limits.draw)
                 self.open.append((self.now_us, claims))
         elif self.open:
             drawn_us, claims = self.open.pop()
@@ -91,25 +91,25 @@ class Trial:
             return claim.window.limit * deed.actual // 1000
 
         if deed.kind == "settle":
-            self._change(claims, lambda claim, state: limits.settled(claim, state, actual(claim), age_us))
+            self._change(claims, lambda claim, state: limits.settle(claim, state, actual(claim), age_us))
         elif deed.kind == "void":
-            self._change(claims, lambda claim, state: limits.voided(claim, state, age_us))
+            self._change(claims, lambda claim, state: limits.void(claim, state, age_us))
         elif deed.kind == "correct":  # it was lost first
-            self._change(claims, lambda claim, state: limits.settled(claim, state, claim.amount, age_us))
+            self._change(claims, lambda claim, state: limits.settle(claim, state, claim.amount, age_us))
             self._change(
                 claims,
-                lambda claim, state: limits.corrected(claim.window, state, claim.amount, actual(claim), age_us),
+                lambda claim, state: limits.correct(claim.window, state, claim.amount, actual(claim), age_us),
             )
         else:  # the draw was never heard of
-            self._change(claims, lambda claim, state: limits.voided(claim, state, age_us))
-            self._change(claims, lambda claim, state: limits.charged(claim.window, state, actual(claim), age_us))
+            self._change(claims, lambda claim, state: limits.void(claim, state, age_us))
+            self._change(claims, lambda claim, state: limits.charge(claim.window, state, actual(claim), age_us))
 
     def _change(self, claims: list[Claim], change: Any) -> None:
         for place, claim in enumerate(claims):
-            leaked = limits.leaked(claim.window, self.states[place], self.now_us)
+            leaked = limits.leak(claim.window, self.states[place], self.now_us)
             changed = change(claim, leaked)
             # As the stores do: an empty rate has no part of a unit to its credit.
-            self.states[place] = changed if changed.used else limits.leaked(claim.window, changed, self.now_us)
+            self.states[place] = changed if changed.used else limits.leak(claim.window, changed, self.now_us)
 
     def over(self, actual: int) -> None:
         while self.open:
@@ -159,7 +159,7 @@ def test_only_what_is_settled_makes_a_quota_spent(
     trial = Trial(windows)
     trial.do(Deed(0, "draw", 1000, 0))
     flowing = [
-        (claim, limits.leaked(claim.window, state, NOW_US + pause_us))
+        (claim, limits.leak(claim.window, state, NOW_US + pause_us))
         for claim, state in zip(trial.claims(1), trial.states, strict=True)
     ]
     refused = limits.refusal([*flowing, (day, WindowState(used, reserved))], NOW_US + pause_us)

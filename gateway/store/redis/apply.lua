@@ -1,6 +1,6 @@
--- One batch of one worker's calls, all of it or nothing. What has to become of each item is said in
--- gateway/store/__init__.py (`Store`). This file and the apply_*.lua beside it are one script, in the order that
--- redis.py gives.
+-- One batch of one worker's calls, all of it or nothing. The effect of each item is defined in
+-- gateway/store/__init__.py (`Store`). This file and the apply_*.lua beside it are one script, in the order of `APPLY`
+-- in store.py.
 --
 -- Redis takes nothing back when a script fails halfway. So everything is read and worked out first, and written at the
 -- end; and the first write is one that a server refuses when it may not write at all.
@@ -31,8 +31,8 @@
 --   "l"              a late copy: a later batch was applied
 --   "r LEFT"         in place of a batch, with voided_at_once > 0: that many leases of the worker are left
 --   "a NOW LOST\n" and three lines: a letter for each item (g granted, r refused, - no draw); if `is_shown`, all
---                    windows as they stand now: used reserved at_us; for each refused opening its windows as they
---                    stood then
+--                    windows as they are now: used reserved at_us; for each refused opening its windows as they
+--                    were then
 --
 -- Numbers are doubles: whole ones are exact below 2^53. None is ever written by cjson, which keeps 14 digits only.
 
@@ -46,15 +46,15 @@ local AT_ONCE = 1000 -- arguments of one command; Lua has room for 8000
 
 -- %d takes a tenth of the time of %.0f, and is as exact where a C long has 64 bits.
 if format('%d', EXACT) ~= '9007199254740992' then
-  local spell = format
+  local plain_format = format
   format = function(form, ...)
-    return spell(string.gsub(form, '%%d', '%%.0f'), ...)
+    return plain_format(string.gsub(form, '%%d', '%%.0f'), ...)
   end
 end
 
 -- A field of each large hash. It describes the hash to a reader. With more than 64 bytes it keeps Redis from storing
 -- the hash as a list, whose fields are found by a linear search. It is written with the first fields of a hash. That of a
--- day's sums changes with each batch that changes them (redis_cache.py).
+-- day's sums changes with each batch that changes them (report_cache.py).
 local ABOUT = '?'
 local ABOUT_WINDOWS = 'window: used (settled or the level of a rate), reserved (drawn), at_us (when a rate last leaked)'
 local ABOUT_SUMS = 'key, team, model, upstream, endpoint, parted by 0x1f: sums in the order of gateway/quota/ledger_entry.py'

@@ -1,21 +1,22 @@
--- What becomes of each item. Nothing is written yet, only noted.
+-- Decides the effect of each item. Nothing is written yet, only noted. The functions that gateway/store/rules/batch.py
+-- has as well have the same names there.
 
 local opened, ended = {}, {} -- leases of the worker and their texts, by turns; leases that are open no longer
 local moved_leases = {} -- of other workers: [worker, lease, text or false]
 local records, dropped = {}, {} -- texts to add; ids to delete
-local unburied = {} -- lost leases that are settled now
+local no_longer_lost = {} -- lost leases that are settled now
 local sums = {} -- by day or hour, then by group: what to add
 local sums_of = {} -- by place of a group: what its closings add to its day and to its hour
 local measures = {} -- by hour, then by place of a field, then by counter: what to add to the hour and to its day
 
--- The hour of a call, whose record begins with its id and its time: ["req_1",1795182301.25,...
+-- The hour of a call, from its record, which begins with id and time: ["req_1",1795182301.25,...
 local function hour_of(day, record)
   local seconds = match(record, '^%["[^"]*",(%d+)')
   return day .. format('T%02d', floor((seconds or 0) % 86400 / 3600))
 end
 
--- Adds `sign` times nine numbers, which stand in `from` behind that place, to the sums of a day or hour and a group.
-local function add(day, group, from, place, sign)
+-- Adds `sign` times nine numbers, which follow that place in `from`, to the sums of a day or hour and a group.
+local function sum_up(day, group, from, place, sign)
   local by_group = sums[day]
   if not by_group then
     by_group = {}
@@ -57,7 +58,7 @@ local function count(place, item, of_call)
 end
 
 -- Sums by user and tag have a bounded number of groups, so that clients cannot fill the store: `ATTRIBUTED_OF_KEY` and
--- `ATTRIBUTED_A_DAY` of gateway/store/__init__.py. What is beyond counts as `other`.
+-- `ATTRIBUTED_A_DAY` of gateway/store/__init__.py. Further groups count as `other`.
 local group_counts = {} -- by day, then by key: groups, where new ones came
 local attribute
 
@@ -90,7 +91,7 @@ local function make_attribute()
 
   return function(day, item, named)
     for i = 1, #named do
-      add('tags-' .. day, admit(day, fields[named[i]]), item, 5, 1)
+      sum_up('tags-' .. day, admit(day, fields[named[i]]), item, 5, 1)
     end
   end
 end
@@ -98,7 +99,7 @@ end
 local others = {} -- windows beside those of `hashes`
 local lost_functions
 
--- What few batches need: functions on lost leases, and on those that come to nothing.
+-- Functions that few batches need: on lost leases, and on voided ones.
 local function lost_leases()
   if lost_functions then
     return lost_functions
@@ -132,16 +133,16 @@ local function lost_leases()
     end
   end
 
-  -- What was written of a lost lease is removed, but for its windows.
+  -- Removes the record and the sums of a lost lease, not its windows.
   local function take_back(lease, text, id, head, from)
-    add(head[2], head[3], head[4], 0, -1)
-    add(hour_of(head[2], record_of(text, from)), head[3], head[4], 0, -1)
+    sum_up(head[2], head[3], head[4], 0, -1)
+    sum_up(hour_of(head[2], record_of(text, from)), head[3], head[4], 0, -1)
     insert(dropped, id)
-    insert(unburied, lease)
+    insert(no_longer_lost, lease)
     lost[lease] = false
   end
 
-  -- A lost lease is `id of its record TAB drawn_us TAB entry`. What it was charged becomes what `item` says, or nothing.
+  -- A lost lease is `id of its record TAB drawn_us TAB entry`. Its charges are replaced by those of `item`, or by 0.
   local function end_lost(lease, item)
     local id, drawn, from = match(lost[lease], '^(%S+)\t(%d+)\t()')
     local head, actual = head_of(lost[lease], from), {}
@@ -178,8 +179,8 @@ local function lost_leases()
       local shape, window = touch(claim)
       settle(shape, window, claim[7], claim[8], age)
     end
-    add(head[2], head[3], head[4], 0, 1)
-    add(hour_of(head[2], record), head[3], head[4], 0, 1)
+    sum_up(head[2], head[3], head[4], 0, 1)
+    sum_up(hour_of(head[2], record), head[3], head[4], 0, 1)
     return record
   end
 

@@ -1,5 +1,5 @@
 -- The arithmetic of gateway/quota/windows.py, on windows { used, reserved, at, starts } and
--- shapes { limit, period_us, is_enforced }; tests hold the two against each other.
+-- shapes { limit, period_us, is_enforced }. Tests compare the two: their results, and the names of their functions.
 
 -- floor(us * limit / period) and the remainder, though us * limit may be beyond 2^53: a long division, with digits of
 -- `limit` so small that no step is.
@@ -52,9 +52,10 @@ local function leak(shape, window)
   end
 end
 
--- Of `units` that were drawn so long ago, those that have not leaked away since.
-local function not_leaked(units, limit, period, age)
-  return max(0, units - scaled(max(0, age), limit, period))
+-- Units that a rate has leaked in this time.
+local function leaked_since(shape, age)
+  local units = scaled(max(0, age), shape[1], shape[2])
+  return units
 end
 
 local function draw(window, amount)
@@ -71,7 +72,7 @@ local function recharge(shape, window, charged, actual, age)
     window.used = window.used + actual - charged
     return
   end
-  window.used = max(0, window.used - not_leaked(charged - actual, shape[1], shape[2], age))
+  window.used = max(0, window.used - max(0, charged - actual - leaked_since(shape, age)))
   if window.used == 0 then
     window.at = max(window.at, now) -- nothing is left to leak, and a part of a unit is no credit
   end
@@ -91,7 +92,7 @@ local function charge(shape, window, actual, age)
   if window.starts ~= '' then
     window.used = window.used + actual
   elseif shape[2] > 0 then
-    window.used = window.used + not_leaked(actual, shape[1], shape[2], age)
+    window.used = window.used + max(0, actual - leaked_since(shape, age))
   end
 end
 

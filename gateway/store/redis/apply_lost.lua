@@ -1,4 +1,4 @@
--- What becomes of the leases of a worker that is retired, or silent.
+-- Voids the leases of a worker that is retired, and closes those of silent workers as lost.
 
 if voided_at_once > 0 then
   local found = call('HRANDFIELD', LEASES, voided_at_once, 'WITHVALUES')
@@ -8,7 +8,7 @@ if voided_at_once > 0 then
   end
 end
 
-local buried, dry = {}, {} -- leases that are lost now; workers that have none left
+local newly_lost, emptied = {}, {} -- leases that are lost now; workers that have none left
 
 -- Of the time since the newest batch of any worker, what is no silence (unheard_us of gateway/store/rules/batch.py), and
 -- the workers whose times are moved by it.
@@ -25,16 +25,16 @@ if voided_at_once == 0 then
   end
   local before = format('(%d', now - SILENT_US - unheard)
   local silent = call('ZRANGEBYSCORE', ALIVE, '-inf', before, 'LIMIT', '0', REAPED_AT_ONCE)
-  for _, whose in ipairs(silent) do
-    local room = REAPED_AT_ONCE - #buried
-    if whose ~= worker and room > 0 then
-      local found = call('HRANDFIELD', BASE .. 'leases:' .. whose, room, 'WITHVALUES')
+  for _, owner in ipairs(silent) do
+    local room = REAPED_AT_ONCE - #newly_lost
+    if owner ~= worker and room > 0 then
+      local found = call('HRANDFIELD', BASE .. 'leases:' .. owner, room, 'WITHVALUES')
       for i = 1, #found, 2 do
-        insert(buried, { whose, found[i], found[i + 1], lost_leases().lose(found[i + 1]) })
-        insert(moved_leases, { whose, found[i], false })
+        insert(newly_lost, { owner, found[i], found[i + 1], lost_leases().lose(found[i + 1]) })
+        insert(moved_leases, { owner, found[i], false })
       end
       if #found < 2 * room then
-        dry[#dry + 1] = whose
+        emptied[#emptied + 1] = owner
       end
     end
   end

@@ -1,4 +1,4 @@
--- What Redis knows of the worker, of the windows and of the leases of this batch.
+-- Reads the state of the worker, of the windows and of the leases of this batch.
 
 -- The values of these fields, in their order.
 local function fetch(key, names)
@@ -21,7 +21,7 @@ local function hash_of(starts)
   return starts == '' and WINDOWS or BASE .. 'windows:' .. starts
 end
 
--- A window as it stands, leaked until now. `at` is a text where nothing leaks.
+-- A window at present, leaked until now. `at` is a text where nothing leaks.
 local function read_window(id, starts, shape, text)
   local window = {
     id = id, starts = starts, used = 0, reserved = 0, at = now_text, form = '%d %d %s', is_touched = false, text = false,

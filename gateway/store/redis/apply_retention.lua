@@ -1,4 +1,4 @@
--- What retention deletes with this batch. Rules and names: gateway/store/rules/retention.py, `next_look` and `is_idle`.
+-- The part of retention of this batch. Rules and names: gateway/store/rules/retention.py, `next_look` and `is_idle`.
 --
 -- Redis deletes nothing by itself (no EXPIRE on days): its server's clock can be wrong as well.
 

@@ -1,16 +1,16 @@
--- Writes down what was noted; first, what of it has to be read again.
+-- Writes the noted changes, after it has read the values that they change.
 --
 -- All or nothing holds for a server that runs. One that was killed while it wrote its append-only file leaves a part of a
 -- transaction at the end, which Redis (all versions to date) and Valkey (until 2026) cut in its middle instead of before
 -- it: at the restart *after* the next, that piece is applied too, ahead of all that was written meanwhile. The first
 -- thing that is written meanwhile overwrites it (reassert.lua), as do batches that are sent again after a lost answer:
--- values are written whole, never added to; a draw that came to nothing is drawn and given back (Bookkeeper); and of two
--- records with the same id the newer one counts (reports.py). reassert.lua has to know all that is written here.
+-- values are written whole, never added to; a draw that came to nothing is drawn and given back (LedgerClient); and of
+-- two records with the same id the newer one counts (reports.py). reassert.lua has to know all that is written here.
 
 for place, numbers in pairs(sums_of) do
   local day, group, hour = unpack(groups[place])
-  add(day, group, numbers, 0, 1)
-  add(hour, group, numbers, 0, 1)
+  sum_up(day, group, numbers, 0, 1)
+  sum_up(hour, group, numbers, 0, 1)
 end
 
 local function add_measures(into, by_field)
@@ -33,7 +33,7 @@ for hour, by_field in pairs(measures) do
 end
 
 local SUMS = '%d %d %d %d %d %d %d %d %d'
-local totals = {} -- by day: what to write, what is nothing now, and whether the day may be new
+local totals = {} -- by day: fields to write, fields to delete, and whether the day may be new
 for day, by_group in pairs(sums) do
   local names = {}
   for name in pairs(by_group) do
@@ -80,7 +80,7 @@ local function add_many(text, numbers)
   return table.concat(parts, ' ')
 end
 
--- The same with few, which are changed where they stand: a text has a hundred counters, and a lone call adds to two.
+-- The same with few, which are changed in their places: a text has a hundred counters, and a lone call adds to two.
 local function add_few(text, numbers)
   text = ' ' .. text
   for counter, number in pairs(numbers) do
@@ -122,7 +122,7 @@ for period, by_field in pairs(measures_of) do
   counted[period] = written
 end
 local length = 0
-if #records + #buried > 0 then
+if #records + #newly_lost > 0 then
   length = call('XLEN', RECORDS) -- whatever keeps us from a key shows itself before anything is written
 end
 
@@ -184,7 +184,7 @@ for starts, state in pairs(changed) do
   end
 end
 
--- What is not there is not deleted in the append-only file either, so a lease that this batch has begun and ended is
+-- Deleting a field that is not there is not in the append-only file, so a lease that this batch has begun and ended is
 -- written first.
 if #ended > 0 then
   local gone = {}
@@ -204,11 +204,11 @@ else
   write('HSET', LEASES, opened)
 end
 for _, moved in ipairs(moved_leases) do
-  local whose, lease, text = unpack(moved)
+  local owner, lease, text = unpack(moved)
   if text then
-    call('HSET', BASE .. 'leases:' .. whose, lease, text)
+    call('HSET', BASE .. 'leases:' .. owner, lease, text)
   else
-    call('HDEL', BASE .. 'leases:' .. whose, lease)
+    call('HDEL', BASE .. 'leases:' .. owner, lease)
   end
 end
 
@@ -217,16 +217,16 @@ write('HSET', BASE .. 'deferred', deferred)
 for i = 1, #records do
   call('XADD', RECORDS, '*', 'r', records[i])
 end
-for _, each in ipairs(buried) do
-  local whose, lease, text, record = unpack(each)
+for _, each in ipairs(newly_lost) do
+  local owner, lease, text, record = unpack(each)
   local id = call('XADD', RECORDS, '*', 'r', record)
-  call('HSET', BASE .. 'lost:' .. whose, lease, id .. '\t' .. text)
-  call('EXPIRE', BASE .. 'lost:' .. whose, KEPT_S)
+  call('HSET', BASE .. 'lost:' .. owner, lease, id .. '\t' .. text)
+  call('EXPIRE', BASE .. 'lost:' .. owner, KEPT_S)
 end
-write('HDEL', LOST, unburied)
+write('HDEL', LOST, no_longer_lost)
 -- Not with XADD, which the append-only file has with the exact length of that moment: carried out late, as above, it
 -- would delete newer records.
-if length + #records + #buried > RECORDS_MAX + 0 then
+if length + #records + #newly_lost > RECORDS_MAX + 0 then
   call('XTRIM', RECORDS, 'MAXLEN', '~', RECORDS_MAX)
 end
 
@@ -270,16 +270,16 @@ for i = 1, #alive, 2 do
 end
 write('ZADD', ALIVE, moved)
 call('ZADD', ALIVE, now_text, worker)
-write('ZREM', ALIVE, dry)
-write('HDEL', BASE .. 'sent', dry)
+write('ZREM', ALIVE, emptied)
+write('HDEL', BASE .. 'sent', emptied)
 write('XDEL', RECORDS, dropped) -- last, because a deleted record cannot be written again (reassert.lua)
 
-local stand = {}
+local window_texts = {}
 if is_shown == 1 then
   for place = 1, #states do
     local window = states[place]
-    stand[place] = window.text or format(window.form, window.used, window.reserved, window.at)
+    window_texts[place] = window.text or format(window.form, window.used, window.reserved, window.at)
   end
 end
-return 'a ' .. now_text .. ' ' .. #buried .. '\n' .. table.concat(verdicts) .. '\n' .. table.concat(stand, ' ') .. '\n'
-  .. table.concat(refusals, ' ')
+return 'a ' .. now_text .. ' ' .. #newly_lost .. '\n' .. table.concat(verdicts) .. '\n'
+  .. table.concat(window_texts, ' ') .. '\n' .. table.concat(refusals, ' ')

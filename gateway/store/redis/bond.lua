@@ -7,8 +7,8 @@
 local call = redis.call
 local known = call('GET', KEYS[1])
 if known then
-  local whose = cjson.decode(string.match(known, '^%d+ (.*)$'))[2]
-  if whose ~= ARGV[3] then
+  local owner = cjson.decode(string.match(known, '^%d+ (.*)$'))[2]
+  if owner ~= ARGV[3] then
     return 0
   end
 end

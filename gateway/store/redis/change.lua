@@ -25,8 +25,8 @@ if (text and '=' .. text or '') ~= before then
   return 0
 end
 for i = 1, added do
-  local whose = call('HGET', SECRETS, ARGV[SECRET + i])
-  if whose and whose ~= name then
+  local owner = call('HGET', SECRETS, ARGV[SECRET + i])
+  if owner and owner ~= name then
     return -1
   end
 end

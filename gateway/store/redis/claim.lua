@@ -1,7 +1,7 @@
 -- Claims names for a worker, unless another worker holds them.
 --
 -- KEYS   one for each name, with the store's {tag}
--- ARGV   1: holder, 2: offset_us, 3...: for each name, for how many microseconds from now; 0 lets it go
+-- ARGV   1: holder, 2: offset_us, 3...: for each name, for how many microseconds from now; 0 releases it
 --
 -- Returns for each name for how many more microseconds another worker holds it; 0: the holder has it now.
 

@@ -1,7 +1,7 @@
--- Leaves a worker's post under a name, and reads those of the others.
+-- Keeps a worker's post under a name, and reads those of the others.
 --
 -- KEYS   1: hash: holder -> "until_us text"
--- ARGV   1: holder, 2: text, 3: for how many microseconds it stands, 4: offset_us
+-- ARGV   1: holder, 2: text, 3: for how many microseconds it is kept, 4: offset_us
 --
 -- Returns holders and texts by turns, without the holder's own.
 

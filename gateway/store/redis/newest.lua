@@ -5,8 +5,8 @@
 -- each has its id and a space before it.
 
 local found = redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])
-local told = {}
+local texts = {}
 for place, entry in ipairs(found) do
-  told[place] = entry[1] .. ' ' .. entry[2][2]
+  texts[place] = entry[1] .. ' ' .. entry[2][2]
 end
-return { #found, #found > 0 and found[#found][1] or '', table.concat(told, '\30') }
+return { #found, #found > 0 and found[#found][1] or '', table.concat(texts, '\30') }

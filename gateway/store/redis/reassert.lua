@@ -52,7 +52,7 @@ local function note_window(starts, id)
   note_with_about(starts == '' and WINDOWS or BASE .. 'windows:' .. starts, id)
 end
 
--- What a lease has drawn on, and what is added to the sums when it is lost, and subtracted when it no longer is.
+-- The windows of a lease, and the sums that are changed when it is lost, or no longer is.
 -- `text` has the entry (gateway/quota/ledger_entry.py) behind its last prefix.
 local function note_entry(text, prefixes)
   local from = 1

@@ -4,10 +4,10 @@
 -- Returns for each day where to go on, 0 at its end; and groups and numbers by turns, with U+001E between, which no
 -- name holds.
 
-local told = {}
+local texts = {}
 for place, key in ipairs(KEYS) do
   local found = redis.call('HSCAN', key, ARGV[place + 1], 'COUNT', ARGV[1])
-  told[#told + 1] = found[1]
-  told[#told + 1] = table.concat(found[2], '\30')
+  texts[#texts + 1] = found[1]
+  texts[#texts + 1] = table.concat(found[2], '\30')
 end
-return told
+return texts

@@ -6,7 +6,7 @@ Nothing here reads a clock or a file. The caller reads the state that the items 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import add, sub
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ class LostCalls(NamedTuple):
     settlement: Settlement
     """How it was closed: at its estimate."""
     record: int
-    """The number of the record that says so."""
+    """The number of its record."""
 
 
 class LedgerTransaction:
@@ -50,7 +50,7 @@ class LedgerTransaction:
         self.lost: dict[str, LostCalls] = {}
         """The leases that may be touched and were closed as lost."""
         self.taken: dict[str, Sequence[Claim]] = {}
-        """What open leases took that may be voided or extended."""
+        """The claims of open leases that may be voided or extended."""
 
         # To be written:
         self.changed: dict[str, Window] = {}
@@ -66,12 +66,12 @@ class LedgerTransaction:
         """Leases that go on without their worker."""
         self.records: list[Record] = []
         self.sums: dict[tuple[str, ...], list[int]] = {}
-        """What is added to the sums of hours and so of days; less than nothing, where something is taken back."""
+        """The amounts to add to the sums of hours and so of days; negative where something is taken back."""
         self.measures: dict[tuple[str, str, str, int], int] = {}
-        """What is added to the counters of hours and so of days: by hour, model, upstream and counter."""
+        """The amounts to add to the counters of hours and so of days: by hour, model, upstream and counter."""
 
         self.attributed: dict[tuple[str, str, str, str, str, str], Sequence[int]] = {}
-        """What is added to the sums by user and tag: by day, key, name, value, team and model."""
+        """The amounts to add to the sums by user and tag: by day, key, name, value, team and model."""
 
     def following(self) -> LedgerTransaction:
         """The next one, in the state that this one leaves."""
@@ -87,7 +87,7 @@ class LedgerTransaction:
             if isinstance(item, Reserve):
                 verdict = self._open(item)
             elif isinstance(item, RateDraw):
-                verdict = self._draw(item.claims)
+                verdict = self._draw_all(item.claims)
             elif item.number > self.mark:
                 self.mark = item.number
                 if isinstance(item, Settle):
@@ -99,7 +99,7 @@ class LedgerTransaction:
             verdicts.append(verdict)
         return verdicts
 
-    def reopen(self, leases: Sequence[str]) -> None:
+    def reopen_lost(self, leases: Sequence[str]) -> None:
         """Leases that were closed as lost are open again, as before they were: their worker is alive."""
         for lease in leases:
             lost = self.lost.pop(lease)
@@ -107,20 +107,20 @@ class LedgerTransaction:
             settlement, age_us = lost.settlement, self.now_us - lost.drawn_us
             for claim, before in zip(settlement.claims, windows.charges(*settlement), strict=True):
                 state = self.states[claim.window.id]
-                self._set(claim.window, windows.reopened(claim, state, before, age_us))
+                self._set(claim.window, windows.reopen(claim, state, before, age_us))
             self.opened[lease] = Reserve.of(*settlement)
             self.drawn_us[lease] = lost.drawn_us
 
     def lose(self, lease: str, settlement: Settlement) -> None:
         """Close an open lease at its estimate, because its worker cannot settle it."""
-        self._settle(settlement.record, settlement.claims, self._end(lease))
+        self._settle(settlement.record, settlement.claims, self._end_lease(lease))
         self._count(settlement.record)
 
-    def void(self, lease: str, claims: Sequence[Claim]) -> None:
+    def void_open(self, lease: str, claims: Sequence[Claim]) -> None:
         """Close an open lease that came to nothing."""
-        age_us = self._end(lease)
+        age_us = self._end_lease(lease)
         for claim in claims:
-            self._set(claim.window, windows.voided(claim, self.states[claim.window.id], age_us))
+            self._set(claim.window, windows.void(claim, self.states[claim.window.id], age_us))
 
     def _open(self, item: Reserve) -> Granted | Refused:
         claims, lease = item.claims, item.record.id
@@ -134,7 +134,7 @@ class LedgerTransaction:
                     return refused
             for claim in new:
                 window = claim.window
-                states[window.id] = windows.drawn(claim, states[window.id])
+                states[window.id] = windows.draw(claim, states[window.id])
                 self.changed[window.id] = window
             if not is_open or lease in self.opened:
                 self.opened[lease] = item
@@ -144,58 +144,50 @@ class LedgerTransaction:
                 self.taken[lease] = claims
         return Granted(tuple([windows.window_status(window, states[window.id], now_us) for window, _ in claims]))
 
-    def _draw(self, claims: Sequence[Claim]) -> Granted | Refused:
+    def _draw_all(self, claims: Sequence[Claim]) -> Granted | Refused:
         """Draw without a lease."""
         states, now_us = self.states, self.now_us
         refused = windows.refusal([(claim, states[claim.window.id]) for claim in claims], now_us)
         if refused is not None:
             return refused
         for claim in claims:
-            self._set(claim.window, windows.drawn(claim, states[claim.window.id]))
+            self._set(claim.window, windows.draw(claim, states[claim.window.id]))
         return Granted(tuple([windows.window_status(window, states[window.id], now_us) for window, _ in claims]))
 
     def _held(self, lease: str) -> Sequence[Claim]:
-        """What an open lease holds."""
+        """The claims that an open lease holds."""
         return self.opened[lease].claims if lease in self.opened else self.taken[lease]
 
     def _close(self, record: Record, claims: Sequence[Claim], charged: Sequence[int] | None) -> None:
         if record.id in self.drawn_us:
-            self._settle(record, claims, self._end(record.id), charged)
-        elif (lost := self.lost.pop(record.id, None)) is not None:
-            self._take_back(record.id, lost)
-            lost_charges = windows.charges(*lost.settlement)
-            actual = {
-                claim.window.id: used for claim, used in zip(claims, windows.charges(record, claims), strict=True)
-            }
-            for (window, _), before in zip(lost.settlement.claims, lost_charges, strict=True):
-                self._correct(window, lost, before, actual.get(window.id, 0))
+            self._settle(record, claims, self._end_lease(record.id), charged)
+        elif record.id in self.lost:
+            used_of = zip(claims, windows.charges(record, claims), strict=True)
+            self._end_lost(record.id, {claim.window.id: used for claim, used in used_of})
         else:
             age_us = self.now_us - int(record.time * 1e6)
             for (window, _), used in zip(claims, windows.charges(record, claims), strict=True):
-                self._set(window, windows.charged(window, self.states[window.id], used, age_us))
+                self._set(window, windows.charge(window, self.states[window.id], used, age_us))
         self._count(record)
 
     def _defer(self, item: Defer) -> None:
         lease = item.record.id
         if lease in self.lost:
-            self._void(Void(item.number, lease))
+            self._end_lost(lease, {})
         self._open(Reserve(item.record, item.claims, item.text, is_forced=True))
         self.deferred[lease] = item
 
     def _void(self, item: Void) -> None:
         lease = item.lease
         if (opening := self.opened.get(lease)) is not None:
-            self.void(lease, opening.claims)
+            self.void_open(lease, opening.claims)
         elif lease in self.drawn_us:
-            self.void(lease, self.taken[lease])
-        elif (lost := self.lost.pop(lease, None)) is not None:
-            self._take_back(lease, lost)
-            record, claims = lost.settlement
-            for (window, _), before in zip(claims, windows.charges(record, claims), strict=True):
-                self._correct(window, lost, before, 0)
+            self.void_open(lease, self.taken[lease])
+        elif lease in self.lost:
+            self._end_lost(lease, {})
 
-    def _end(self, lease: str) -> int:
-        """An open lease is open no longer. Its age in microseconds."""
+    def _end_lease(self, lease: str) -> int:
+        """Close an open lease; returns its age in microseconds."""
         if self.opened.pop(lease, None) is None:
             self.ended.append(lease)
             self.extended.pop(lease, None)
@@ -210,16 +202,21 @@ class LedgerTransaction:
         for claim, actual in zip(claims, charged, strict=True):
             window = claim.window
             name = window.id
-            state = windows.settled(claim, states[name], actual, age_us)
-            states[name] = state if state.used else windows.leaked(window, state, self.now_us)
+            state = windows.settle(claim, states[name], actual, age_us)
+            states[name] = state if state.used else windows.leak(window, state, self.now_us)
             changed[name] = window
 
-    def _correct(self, window: Window, lost: LostCalls, charged: int, actual: int) -> None:
+    def _end_lost(self, lease: str, actual: Mapping[str, int]) -> None:
+        """Replace the charges of a lost lease by the actual ones, by window; 0 for a window without one."""
+        lost = self.lost.pop(lease)
+        self._take_back(lease, lost)
         age_us = self.now_us - lost.drawn_us
-        self._set(window, windows.corrected(window, self.states[window.id], charged, actual, age_us))
+        for (window, _), charged in zip(lost.settlement.claims, windows.charges(*lost.settlement), strict=True):
+            used = actual.get(window.id, 0)
+            self._set(window, windows.correct(window, self.states[window.id], charged, used, age_us))
 
     def _take_back(self, lease: str, lost: LostCalls) -> None:
-        """What was written of a lost lease, but for its windows."""
+        """Take back the record and the sums of a lost lease, not its windows."""
         self.replaced[lease] = lost
         self._sum_up(lost.settlement.record, -1)
 
@@ -248,5 +245,5 @@ class LedgerTransaction:
 
     def _set(self, window: Window, state: WindowState) -> None:
         # An empty rate has nothing left to leak: what has leaked of the next unit is no credit for the next draw.
-        self.states[window.id] = state if state.used else windows.leaked(window, state, self.now_us)
+        self.states[window.id] = state if state.used else windows.leak(window, state, self.now_us)
         self.changed[window.id] = window

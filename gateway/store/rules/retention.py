@@ -24,7 +24,7 @@ STEP_H = 24
 """How far the clock of retention advances at one look, in hours."""
 
 IDLE_PERIODS = 100
-"""A rate that was not used for so many of its periods has no level left."""
+"""A rate that was not used for this number of its periods has no level left."""
 
 
 class RetentionLook(NamedTuple):

@@ -94,7 +94,7 @@ class SqliteLedger:
         self._none_silent_until_us = 0
         """No worker can become silent before this time, so that no look is needed."""
         self._behind: WriteBehind | None = None
-        """What is decided in memory and written later; None: batches go to the file."""
+        """The state that is decided in memory and written later; None: batches go to the file."""
         self.uncopied = 0
         """Items of batches since the last checkpoint, and one for each batch."""
         self.db = create(settings)
@@ -118,7 +118,7 @@ class SqliteLedger:
             lost_of = self._lost_of(batch) if has_lost else []
             self._read(transaction, batch.items, lost_of, has_lost)
             if lost_of:
-                transaction.reopen(lost_of)
+                transaction.reopen_lost(lost_of)
             verdicts: Sequence[Granted | Refused | None] = transaction.take(batch.items)
             self._write(transaction, batch.worker)
             self._write_progress(batch.worker, batch.seq, transaction, newest_us)
@@ -151,9 +151,9 @@ class SqliteLedger:
     def write_behind(self, requested_at: float) -> None:
         """Write what is in memory only, in one transaction.
 
-        What cannot be written is dropped, but for a try without patience at a locked file: then the file knows less
-        than was acknowledged, which the worker's next batch finds (`StoreLostWrites`), and the worker has it all in its
-        journal.
+        If that fails the state is dropped, unless the file is locked and this was a try without patience. The file then
+        lacks acknowledged batches; the worker's next batch finds that (`StoreLostWrites`), and the worker sends them
+        again from its journal.
         """
         behind = self._behind
         if behind is None or not behind.unwritten:
@@ -194,7 +194,7 @@ class SqliteLedger:
             self.db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
 
     def claim(self, holder: str, names: Mapping[str, float], requested_at: float) -> dict[str, float]:
-        """Take hold of what is free of these names, each for so many seconds."""
+        """Lock those of these names that are free, each for the given seconds."""
         with Transaction(self.db, requested_at):
             now_us = self._now()
             self.db.execute("DELETE FROM claims WHERE until_us <= ?", (now_us,))
@@ -205,7 +205,7 @@ class SqliteLedger:
         return {name: max(0, held.get(name, 0) - now_us) / 1e6 for name in names}
 
     def exchange(self, place: str, holder: str, text: str, for_s: float, requested_at: float) -> dict[str, str]:
-        """Leave a text under a name for so many seconds, and read those of the other holders."""
+        """Keep a text under a name for `for_s` seconds, and read those of the other holders."""
         with Transaction(self.db, requested_at):
             now_us = self._now()
             self.db.execute("DELETE FROM posts WHERE until_us <= ?", (now_us,))
@@ -268,7 +268,7 @@ class SqliteLedger:
             self._is_far_behind = True
             log.warning(
                 "this machine's clock is %d s behind what it was when the store was last written to: until it is there "
-                "again, rates (per second, minute, hour) do not refill; the runbook says how to end that",
+                "again, rates (per second, minute, hour) do not refill; the runbook describes how to end that",
                 (self._noted_us - now_us) // 1_000_000,
             )
         return max(self._noted_us, now_us)
@@ -333,7 +333,7 @@ class SqliteLedger:
             among("SELECT id, used, reserved, at_us FROM windows", len(windows)), [*windows]
         ):
             window, state = windows[name], WindowState(used, reserved, at_us)
-            states[name] = limits.leaked(window, state, now_us) if window.period_us else state
+            states[name] = limits.leak(window, state, now_us) if window.period_us else state
         if missing := windows.keys() - states.keys():
             states.update(dict.fromkeys(missing, WindowState(0, 0, now_us)))
 
@@ -480,7 +480,7 @@ class SqliteLedger:
             transaction = LedgerTransaction(self._now())
             for lease, settlement in self._take_on(transaction, rows).items():
                 if settlement is not None:
-                    transaction.void(lease, settlement.claims)
+                    transaction.void_open(lease, settlement.claims)
             self._write(transaction, worker)
         return True
 

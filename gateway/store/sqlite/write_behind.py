@@ -37,7 +37,7 @@ class WriteBehind:
         self.until_us = until_us
         """From then on batches go to the file, because something else is due."""
         self.items: list[Item] = []
-        """What was applied and is not written."""
+        """Items that were applied here and are not written."""
         self._written = seq
         """The last batch that is in the file."""
 
@@ -60,7 +60,7 @@ class WriteBehind:
             read_windows(transaction, {name: windows[name] for name in unknown})
         leaks = []
         for name, window in windows.items():
-            if window.period_us and (leaked := limits.leaked(window, before := states[name], now_us)) is not before:
+            if window.period_us and (leaked := limits.leak(window, before := states[name], now_us)) is not before:
                 states[name] = leaked
                 leaks.append((name, before, leaked))
         verdicts = transaction.take(items)
@@ -76,7 +76,7 @@ class WriteBehind:
         return Applied(verdicts)
 
     def _windows_of(self, items: Sequence[Item]) -> dict[str, Window] | None:
-        """What these touch. None: one of them has to be applied to the file."""
+        """The windows of these items, by id. None: one of the items has to be applied to the file."""
         windows: dict[str, Window] = {}
         drawn_us = self.transaction.drawn_us
         for item in items:

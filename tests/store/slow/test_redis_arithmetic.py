@@ -91,14 +91,14 @@ def test_every_change_of_a_window_is_that_of_limits(
     for told, (state, window, amount, actual, charged, age_us, now_us) in zip(
         ask(client, ASKED, *spelt), asked, strict=True
     ):
-        leaked, claim = limits.leaked(window, state, now_us), Claim(window, amount)
+        leaked, claim = limits.leak(window, state, now_us), Claim(window, amount)
         changed = [
-            limits.settled(claim, leaked, actual, age_us), limits.voided(claim, leaked, age_us),
-            limits.charged(window, leaked, actual, age_us), limits.corrected(window, leaked, charged, actual, age_us),
+            limits.settle(claim, leaked, actual, age_us), limits.void(claim, leaked, age_us),
+            limits.charge(window, leaked, actual, age_us), limits.correct(window, leaked, charged, actual, age_us),
         ]  # fmt: skip
-        expected = [leaked, limits.drawn(claim, leaked)]
+        expected = [leaked, limits.draw(claim, leaked)]
         # What has leaked of the next unit is no credit for a rate that is empty.
-        expected += [state if state.used else limits.leaked(window, state, now_us) for state in changed]
+        expected += [state if state.used else limits.leak(window, state, now_us) for state in changed]
         assert [WindowState(*map(int, text.split())) for text in told.split(b"|")] == expected
 
 
