@@ -47,14 +47,14 @@ _DOUBT = {
     "cached": _ABOVE_WHOLE.format("cached", "prompt"),
     "reasoning": _ABOVE_WHOLE.format("reasoning", "completion"),
 }
-"""What the log says of implausible counts, by their kind."""
+"""Log messages about implausible counts, by their kind."""
 
 MAX_RETURNED_MODEL = 256
 """Stored characters of it, as many as a client may send: an upstream's text must not fill the store."""
 
 
 class AttemptCost(Protocol):
-    """What one attempt may have cost. Implemented by relay/charge.py."""
+    """The possible cost of one attempt. Implemented by relay/charge.py."""
 
     @property
     def usage(self) -> Usage: ...
@@ -64,14 +64,14 @@ class AttemptCost(Protocol):
 
 
 class AccessLogExtras(NamedTuple):
-    """What the access line of a call says that its record does not."""
+    """The fields of a call's access line that its record lacks."""
 
     remote: str | None
     """The client's address, as far as it is known."""
     error: str | None
     """The client's error: its code, or its type."""
     upstream_error: str | None
-    """What the last upstream did wrong."""
+    """The fault of the last upstream."""
     trace_id: str | None
 
 
@@ -99,7 +99,7 @@ class CallProgress(NamedTuple):
 
 
 class CallLog:
-    """What has become of one call so far. Its fields are written by its methods only.
+    """The progress of one call. Its fields are written by its methods only.
 
     An asynchronous context: entering makes the reservation, or raises its refusal (`RateLimited`, `QuotaSpent`,
     `Unavailable`, `UpstreamFailed`); after the block the call has been closed exactly once.
@@ -117,18 +117,18 @@ class CallLog:
         self.upstream_s = 0.0
         """Time spent waiting for upstreams."""
         self.spent = Usage()
-        """What attempts that did not answer the call may have cost: added to what the last one has cost."""
+        """The possible cost of attempts that did not answer the call, added to the cost of the last one."""
         self.is_cut_off = False
         """The client is gone, and the answer is not read on for its usage."""
         self.failed: list[str] = []
         """The attempts that failed, as `Record.failed` has them."""
         self.left_out: tuple[str, ...] = ()
-        """What the client asked for and the upstream of the last attempt was not offered."""
+        """Features of the request that were not sent to the upstream of the last attempt."""
         self.upstream_error: str | None = None
-        """What went wrong with the last attempt, for the access line."""
+        """The fault of the last attempt, for the access line."""
         self._accounting = accounting
         self._earlier: tuple[Usage, int] | None = None
-        """What attempts with models before this one may have cost: tokens, and billionths of a US dollar."""
+        """The possible cost of attempts with models before this one: tokens, and billionths of a US dollar."""
         self.first_byte_s: float | None = None
         """From the arrival of the call to the first byte of the attempt that answers it."""
         self._is_handed_over = False
@@ -159,7 +159,7 @@ class CallLog:
 
     @property
     def stopped_as(self) -> str:
-        """What metrics call an attempt that is cancelled."""
+        """The label of a cancelled attempt in metrics."""
         return CLIENT_GONE
 
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -196,11 +196,11 @@ class CallLog:
             self.first_byte_s = None
 
     def note_upstream_error(self, detail: str) -> None:
-        """What the last upstream said of the request, for the access line."""
+        """Keep the last upstream's error about the request, for the access line."""
         self.upstream_error = detail
 
     def note_upstream_wait(self, seconds: float) -> None:
-        """So long the call has waited for an upstream."""
+        """Add to the time that the call has waited for upstreams."""
         self.upstream_s += seconds
 
     def note_first_byte(self) -> None:
@@ -216,7 +216,7 @@ class CallLog:
         self.call, self.route = call, None
 
     def sum_up(self, parts: Sequence[CallLog], attempts_before: int) -> None:
-        """The call was carried in parts since it had so many attempts: their progress is its own."""
+        """Add up the progress of the parts that carried the call after `attempts_before`."""
         self.attempts = attempts_before + sum([each.attempts for each in parts])
         self.route = next((each.route for each in parts if each.route is not None), self.route)
         self.upstream_error = next((each.upstream_error for each in parts if each.upstream_error), None)
@@ -224,14 +224,14 @@ class CallLog:
 
     @property
     def progress(self) -> CallProgress:
-        """What comes before attempts that run at the same time."""
+        """The progress before attempts that run at the same time."""
         return CallProgress(self.attempts, self.spent, tuple(self.failed), self.upstream_s)
 
     def sum_up_race(
         self, before: CallProgress, served: CallLog, usage: Usage, upstream_s: float, *logs: CallLog
     ) -> None:
-        """The call was carried in attempts at the same time, which have these logs, cost so much beside the answer and
-        took so long altogether; `served` is the one whose end is the call's. May be called again."""
+        """Add up the logs of attempts that ran at the same time. `usage` is their cost beside the answer, `upstream_s`
+        their time altogether; `served` is the one whose end is the call's. May be called again."""
         self.attempts = before.attempts + sum([each.attempts for each in logs])
         self.failed = [*before.failed, *[failure for each in logs for failure in each.failed]]
         self.spent = pricing.total_usage((before.spent, usage))

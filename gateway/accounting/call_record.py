@@ -15,7 +15,7 @@ from gateway.quota import pricing, windows
 from gateway.records import Call, Ended, Record, Usage
 
 _VERSION = re.compile(r"(?:[-@](?:\d{8}|latest)|-\d{4}-\d\d-\d\d)?")
-"""What stands behind a model's name in the name of a version of it."""
+"""The suffix of a model's name that names a version of it."""
 
 
 def lost_record(call: Call, route: Route) -> Record:

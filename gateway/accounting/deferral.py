@@ -44,7 +44,7 @@ class Deferral(NamedTuple):
 
     @property
     def spent_usage(self) -> Usage:
-        """What attempts that did not answer the call may have cost."""
+        """The possible cost of attempts that did not answer the call."""
         return Usage(*self.spent, source="estimated") if any(self.spent) else Usage()
 
 

@@ -8,7 +8,7 @@ Where no other worker or gateway writes to the store, a settlement waits up to `
 and its answer ends when the journal has it. No draw is refused for that, because every batch carries what waits, and
 before its draws; reports of this worker are read after it was sent.
 
-A draw is granted when the store says so, which may write it a little later, and the journal has the call's `open`
+A draw is granted when the store confirms it, which may write it a little later, and the journal has the call's `open`
 entry. A settlement is handed to the journal first; delivering the entry is what settles.
 
 The store is unavailable as soon as one batch fails. With `on_outage: deny`, calls are then refused at once. With
@@ -108,7 +108,7 @@ _OPENING_OF = attrgetter("opening")
 
 
 class _SentBatch(NamedTuple):
-    """What one batch carries, in the order of its items."""
+    """The contents of one batch, in the order of its items."""
 
     forced: list[Reserve]
     ends: list[End]
@@ -168,7 +168,7 @@ class LedgerClient:
         self._away_since = 0.0
         self._tries = 0
         self._offline: OfflineQuota | None = None
-        """What this worker may admit during outages; None with `on_outage: deny`."""
+        """The quota that this worker may grant during outages; None with `on_outage: deny`."""
         if settings.on_outage == "allow":
             self._offline = OfflineQuota(settings.outage_share)
         self._time_away = TimeAway(settings.outage_max_s)
@@ -437,7 +437,7 @@ class LedgerClient:
                 self._is_sending = False
 
     def _give_up_answers(self, sent: _SentBatch | None, bug: Exception) -> None:
-        """There is a bug: those who wait for answers of this batch must not wait for ever."""
+        """After a bug: end each wait for an answer of this batch."""
         log.error("a batch could not be built, or its answer not be delivered", exc_info=bug)
         for drawing in sent.draws if sent else ():
             if drawing.answer.done():
@@ -456,7 +456,7 @@ class LedgerClient:
         return bool(self._draws or self._ends or self._forced or self._failed)
 
     def _gather(self) -> _SentBatch:
-        """What goes next. What gives back comes first; it may make room for a draw of the same batch."""
+        """The next batch. Ends come before draws, because they may make room for a draw of the same batch."""
         forced = list(islice(self._forced.values(), self._size)) if self._forced else []
         room = self._size - len(forced)
         room_for_ends = room - min(len(self._draws), room // 2)
@@ -663,7 +663,7 @@ class LedgerClient:
         self._ends.read_again(progress.mark)
 
     async def _give_up(self, sent: _SentBatch) -> None:
-        """Whether this batch was applied will never be known. What waits behind it is answered with it."""
+        """The fate of this batch will never be known: decide its draws, and those that wait, without the store."""
         self._put_back_all_but_draws(sent)
         waiting, self._draws = [*self._draws], deque()
         await self._decide_all_alone(sent.draws, waiting)

@@ -61,7 +61,7 @@ class Reservation:
 
     `likely` is the most probable route of the call: a lost call is counted there. `places` are the routes with limits
     of their own: the first one with room is `place`, and drawn on with the call's windows. With an `admission`
-    the call waits where none has room. `pause` says whether a place has room by what its upstream asked for. With a
+    the call waits where none has room. `pause` returns whether the upstream of a place has asked for a pause. With a
     `fit` it gets less output where its caller's quotas have no room.
     """
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def take_first(waiting: deque[T], most: int) -> list[T]:
-    """Remove and return the first ones, at most so many."""
+    """Remove and return the first items, at most `most`."""
     if len(waiting) > most:
         return [waiting.popleft() for _ in range(most)]
     taken = list(waiting)

@@ -42,7 +42,7 @@ _INSTEAD = {
     "file_id": "Use a model of the provider that keeps the file, or send its content.",
     "input_file_id": "Upload the file again: the model of its requests has moved since.",
 }
-"""What a client can do where what it names by this parameter is kept elsewhere."""
+"""Advice for the client if another upstream keeps the object that this parameter names."""
 
 
 async def serve(call: Call, services: Services, port: ClientPort, trace: Trace = NO_TRACE) -> Answer | Streamed:

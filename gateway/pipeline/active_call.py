@@ -95,7 +95,7 @@ class ActiveCall:
         self._is_single = is_single
 
     async def carry(self) -> Answer | Streamed:
-        """Try one route after the other, as long as `next_step` says so. Raises `UpstreamFailed` or `UpstreamRefused`.
+        """Try routes until `next_step` returns no further one. Raises `UpstreamFailed` or `UpstreamRefused`.
 
         Where a route takes single prompts only, each goes its own way from there.
         """
@@ -294,7 +294,7 @@ class ActiveCall:
     async def _try(
         self, route: Route, way: Adaptation, handle: AttemptHandle, *, is_fresh: bool
     ) -> Answer | Streamed | Failure:
-        """One attempt, and what it says about its upstream."""
+        """One attempt; its outcome counts for the health of its upstream."""
         call_log, services, upstream = self.log, self.services, route.upstream
         telemetry = services.accounting.telemetry
         base_url = services.config.upstreams[upstream].base_url
@@ -346,7 +346,7 @@ class ActiveCall:
 
     @property
     def used_at_place(self) -> Mapping[str, int]:
-        """What was used of the windows of the place that is reserved for the next attempt, this call included."""
+        """Used units by window, this call included: the windows of the place that the next attempt has reserved."""
         if self._place is None:
             return {}
         return {status.window.id: status.used for status in self.log.reservation.place_statuses}

@@ -1,7 +1,7 @@
 """A Realtime session on its way to an upstream: its route, its place in the parallel limits, and its responses.
 
 The session is a call that holds only parallel slots, and is closed with its record when the session ends; each response
-is a call of its own (relay/realtime.py). Other models do not stand in for the session's: `fallbacks` is not used.
+is a call of its own (relay/realtime.py). `fallbacks` of the session's model are not used.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RealtimeSession:
     transcriber: str | None = None
     """The one of its transcriptions."""
     failure: Failure | None = None
-    """What the upstream did wrong."""
+    """The fault of the upstream."""
 
     def fail(self, failure: Failure) -> None:
         """The upstream has done this wrong, which ends the session."""

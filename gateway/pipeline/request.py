@@ -90,8 +90,8 @@ def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handl
 
 
 def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilities: Capabilities) -> dict[str, Any]:
-    """What has to be different in the forwarded body: the model's name, and what the format adds, such as an output
-    limit where tokens or money are counted."""
+    """The members that the forwarded body adds or replaces: the model's name, and those of the format, such as an
+    output limit where tokens or money are counted."""
     changes: dict[str, Any] = {}
     spec = FORMATS[call.endpoint]
     name = route.model or call.params.model
@@ -103,7 +103,7 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
     if call.params.is_output_limit_added:
         added_limit = call.params.output_limit
     elif call.params.output_limit is None and not _METERED.isdisjoint([claim.window.unit for claim in claims]):
-        added_limit = windows.output_limit(call) or None  # what is reserved has to be all that the call can use
+        added_limit = windows.output_limit(call) or None  # the reservation has to cover all that the call can use
     return changes | spec.changes(call, route, capabilities, added_limit)
 
 
@@ -139,7 +139,7 @@ def _binding(call: Call, route: Route, services: Services, position: int) -> Bin
 
 
 def _hearing(active: ActiveCall, call: Call, route: Route, handle: AttemptHandle) -> Callable[[Head], None]:
-    """What an upstream's heads say about its limits."""
+    """A function that learns an upstream's limits from the head of its answer."""
     limits, model = active.services.router.limits, route.model or call.params.model
     used = active.used_at_place
 

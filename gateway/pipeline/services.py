@@ -21,7 +21,7 @@ from .plan import Plans
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What calls are carried with. A call keeps the configuration it began with."""
+    """The objects that serve calls. A call keeps the configuration it began with."""
 
     config: Config
     key_cache: KeyCache
@@ -36,7 +36,7 @@ class Services:
     tasks: Tasks
     """Background work of calls: reading answers to their end after the client left, back-pressure."""
     plans: Plans
-    """What calls of one model have in common under this configuration."""
+    """The parts of a call that depend only on its model and this configuration."""
     reports: ReportReader
     """Reads usage and calls, for the admin API."""
     find_counter: FindsCounter = no_counter
@@ -45,7 +45,6 @@ class Services:
 
 @dataclass(slots=True)
 class CurrentServices:
-    """What a worker serves with at present. A reload puts other parts in the place of these; what has begun with the
-    old ones goes on with them to its end."""
+    """The services of a worker at present. A reload replaces `parts`; calls that have begun keep the old ones."""
 
     parts: Services

@@ -74,7 +74,7 @@ class Waiting:
 
     @property
     def work(self) -> float:
-        """What its flow is charged."""
+        """The amount that its flow is charged."""
         return max(1, self.cost) / self.weight
 
 
@@ -87,7 +87,7 @@ class Backlog(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What another worker's post says."""
+    """The content of another worker's post."""
 
     born: str
     """The queue it is of: another one has other sums."""
@@ -116,12 +116,12 @@ class FairQueue:
     _asking: Counter[str] = field(default_factory=Counter)
     """Flows of the calls that have a turn."""
     _asked: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """What these calls have been charged so far."""
+    """The charges of these calls so far."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _work: dict[str, float] = field(default_factory=dict)
     """Waiting work of each flow."""
     _served: dict[str, float] = field(default_factory=dict)
-    """What this worker served of each flow, ever."""
+    """The work that this worker served of each flow, ever."""
     _last_began: dict[str, None] = field(default_factory=dict)
     """Flows in the order in which their service last changed."""
     _peers: dict[str, Ahead] = field(default_factory=dict)
@@ -220,8 +220,8 @@ class FairQueue:
         )
 
     def displaced_by(self, call: Waiting, calls: int, size: int) -> Sequence[Waiting]:
-        """The calls that give up their places to a new one where the queue would have so many calls, or bytes, too many
-        with it; none: it finds no place."""
+        """The calls that give up their places to a new one with which the queue would have `calls`, or `size` bytes,
+        too many; none: it finds no place."""
         work, left = self._work.copy(), {flow: len(waiting) for flow, waiting in self._flows.items()}
         own = work.get(call.flow, 0.0) + call.work
         given_up: list[Waiting] = []
@@ -312,7 +312,7 @@ class FairQueue:
     # ------------------------------------------------------------------------------------------------- other workers
 
     def post(self, is_blocked: Callable[[Waiting], bool]) -> str:
-        """What other workers have to know: what was served here, and who waits. `is_blocked`: by a limit of its own."""
+        """The post for other workers: the work served here, and the waiting calls. `is_blocked`: by its own limits."""
         waiting: dict[str, Backlog] = {}
         for flow in sorted(self._flows, key=self.counters.__getitem__)[:MAX_POSTED]:
             if any(not is_blocked(call) for call in islice(self._flows[flow], LOOK_BEHIND)):

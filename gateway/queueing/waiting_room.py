@@ -1,11 +1,11 @@
-"""One worker's waiting calls: who gets a turn to ask the ledger for room, and when.
+"""One worker's waiting calls: which one gets a turn to ask the ledger for room, and when.
 
-Calls that may go to the same upstreams stand in one line. A call that finds no other waiting asks at once; if no place
+Calls that may go to the same upstreams wait in one line. A call that finds no other waiting asks at once; if no place
 has room, it waits. The line gives turns in the order of its `FairQueue`, as soon as the windows that refused the last
-call may have room again: a rate when the refusal said, a slot when a call of this worker ends or after `POLL_S`.
+call may have room again: a rate at the time in the refusal, a slot when a call of this worker ends or after `POLL_S`.
 
 A call waits until its deadline; a client that leaves frees its place at once. While calls wait, the worker sends the
-others of the same store what it served and who waits (`Exchange`), every `EXCHANGE_S`.
+others of the same store the work that it served and its waiting calls (`Exchange`), every `EXCHANGE_S`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ EXCHANGE_S = 0.05
 """How often workers with waiting calls exchange what they know: two workers differ by what they serve in that time."""
 
 POSTED_S = 2.0
-"""How long a post stands, and how long a line is kept without waiting calls, so that others learn what it served."""
+"""How long a post is kept, and how long a line without waiting calls, so that other workers learn what it served."""
 
 POSTS_AS = "line2"
-"""What posts in the form of `FairQueue.post` are kept as. Workers of 0.2.0 post another form, as `line`: they and newer
-ones do not know of each other's waiting calls."""
+"""The name of posts in the form of `FairQueue.post`. Workers of 0.2.0 post another form, as `line`: they and newer ones
+do not know of each other's waiting calls."""
 
 TURNS = 8
 """Most calls of one line that ask the ledger at the same time: it answers many as fast as one. After a refusal one call
@@ -76,18 +76,18 @@ class QueueObserver(Protocol):
 
 
 class _Known(NamedTuple):
-    """What is known of a window that had no room for a call."""
+    """The last refusal by a window, and its time."""
 
     refused: Refused
     at: float
 
     def room_at(self, amount: int) -> float:
-        """When it has room for so many units."""
+        """When it has room for `amount` units."""
         wait_s = POLL_S if self._is_parallel else self._wait_us(amount) / 1e6
         return self.at + max(MIN_WAIT_S, wait_s)
 
     def waiting_for(self, amount: int, cost: int, ahead: int, now: float) -> Refused:
-        """The refusal of a call for so many units that uses so many tokens; so many like it go before."""
+        """The refusal of a call for `amount` units that uses `cost` tokens; `ahead` calls like it go before."""
         wait_us = self.refused.retry_after_us or 0
         if not self._is_parallel:
             each = max(1, cost) if self.refused.window_status.window.unit == "tokens" else amount
@@ -135,7 +135,7 @@ class WaitingRoom:
         return f"<WaitingRoom: {', '.join(map(repr, self._lines.values())) or 'empty'}>"
 
     def longest_wait_s(self, *of_call: float | None) -> float:
-        """How long a call may wait whose key and model say this: the shortest of what they say, else the default."""
+        """How long a call may wait: the shortest of these limits, those of its key and model, else the default."""
         return min([wait_s for wait_s in of_call if wait_s is not None], default=self.settings.max_wait_s)
 
     def configure(self, settings: QueueSettings) -> None:
@@ -143,7 +143,7 @@ class WaitingRoom:
         self.settings = settings
 
     def ticket(self, upstreams: Collection[str], call: Waiting, patience_s: float) -> Ticket:
-        """What a call waits with for one of these upstreams, for so long at most."""
+        """A call's place in the line for these upstreams, for `patience_s` at most."""
         return Ticket(self, tuple(sorted(upstreams)), call, patience_s)
 
     def expected(self, call: Waiting) -> int:
@@ -151,14 +151,14 @@ class WaitingRoom:
         return max(call.cost, round(self._use.get(call.flow, 0.0)))
 
     def note_use(self, flow: str, tokens: int) -> None:
-        """A call has used so many tokens."""
+        """A call of this flow has used `tokens`."""
         known = self._use.pop(flow, tokens)
         self._use[flow] = known + (tokens - known) * SMOOTHING
         if len(self._use) > MAX_FLOWS:
             del self._use[next(iter(self._use))]
 
     def line(self, upstreams: tuple[str, ...]) -> Line | None:
-        """The line for these upstreams, if anybody waits or waited there lately."""
+        """The line for these upstreams, if calls wait or waited there lately."""
         return self._lines.get(upstreams)
 
     def open_line(self, upstreams: tuple[str, ...]) -> Line:
@@ -260,7 +260,7 @@ class Ticket:
             line.freed(windows)
 
     def ended(self, tokens: int, windows: Collection[str]) -> None:
-        """The call has used so many tokens, and gives back what it held of these windows."""
+        """The call has used `tokens`, and gives back what it held of these windows."""
         self._room.note_use(self._call.flow, tokens)
         if (line := self._room.line(self._line)) is not None:
             if self._is_charged:
@@ -277,7 +277,7 @@ class Line:
         self._room = room
         self._loop = asyncio.get_running_loop()
         self._turns: dict[Waiting, asyncio.Future[_Over | None]] = {}
-        """What waits. A result of None is a turn."""
+        """The waiting calls. A result of None is a turn."""
         self._asking = 0
         """Calls that have a turn."""
         self._may_ask = 1
@@ -430,7 +430,7 @@ class Line:
             self._timer = self._loop.call_at(min(self._blocked.values()), self.give_turns)
 
     async def keep_in_touch(self) -> None:
-        """Exchange with other workers as long as anybody waits, and a little longer; then close the line."""
+        """Exchange with other workers as long as calls wait, and a little longer; then close the line."""
         idle_since: float | None = None
         place = f"{POSTS_AS}:{'+'.join(self.upstreams)}"
         while True:
@@ -448,7 +448,7 @@ class Line:
                 posts = await self._room.exchange(place, self._room.name, text, POSTED_S)
                 self.queue.read(posts, self._loop.time())
             except StoreUnavailable:
-                pass  # the draws say so to whom it concerns
+                pass  # the draws of the waiting calls raise the same error
             self.give_turns()
             await asyncio.sleep(EXCHANGE_S / 4)
             try:
@@ -481,8 +481,8 @@ class Line:
         )
 
     def _refusals(self, call: Waiting) -> Sequence[Refused]:
-        """Why a call found no room: for each place that of its full windows which has room last. What goes before comes
-        on top of the wait."""
+        """Why a call found no room: for each place that of its full windows which has room last. Calls before it
+        lengthen the wait."""
         now, ahead, known = self._loop.time(), self.queue.ahead_of(call), self._known
         found = []
         for place in call.windows:
