@@ -48,7 +48,7 @@ class GatewayError(Exception):
 
     @property
     def name(self) -> str:
-        """What logs and traces call it: its code, or its type where it has none."""
+        """Its name in logs and traces: its code, or its type if it has none."""
         return self.code or self.type
 
     def body(self) -> bytes:
@@ -194,7 +194,7 @@ class RateLimited(GatewayError):
 
 
 class TooManyWrongTokens(GatewayError):
-    """429: wrong tokens from this address; its requests are refused for so long."""
+    """429: wrong tokens from this address; its requests are refused for `wait_s`."""
 
     status = 429
     type = "requests"

@@ -49,7 +49,7 @@ Ended = Literal["done", "error", "client_gone", "lost"]
 
 
 class KeyInTeam(NamedTuple):
-    """A key in a team. What a key used and keeps in one team is out of its reach in another."""
+    """A key in a team. Its usage and stored objects of one team are out of its reach in another."""
 
     key: str
     team: str | None
@@ -94,7 +94,7 @@ class StoredBytes(Protocol):
     size: int
 
     def read(self, start: int, size: int) -> bytes:
-        """So many bytes from this position; fewer where they end. Raises `OSError`."""
+        """At most `size` bytes from the position `start`. Raises `OSError`."""
 
     def close(self) -> None:
         """Delete them."""
@@ -168,9 +168,9 @@ class Params(NamedTuple):
     other_models: tuple[str, ...] = ()
     """Further models that the body names, such as fallbacks; `*`: any that the upstream chooses."""
     units: units.Counts = ()
-    """What the request uses beside tokens, as far as it says: it is reserved."""
+    """Units beside tokens that the request states. They are reserved."""
     variant: str = ""
-    """The variant of the price that the request asks for, where answers do not say."""
+    """The variant of the price that the request asks for, where answers do not state it."""
     refers_to: str | None = None
     """The id of what an upstream keeps and the call continues; the caller has to have a `Bond` with it."""
     refers_param: str = ""
@@ -189,8 +189,8 @@ class Params(NamedTuple):
     are_units_estimated: bool = False
     """`units` are not exact."""
     token_parts: units.Counts = ()
-    """What of `prompt_tokens` and of the output is sound or images, at most: of an answer without a report, where the
-    model has no price for `units` and one for tokens. Empty: there is no such estimate."""
+    """The most tokens of the prompt and of the output that are sound or images. They estimate an answer without a
+    report if the model has a price for tokens and none for `units`. Empty: there is no such estimate."""
     lines: int = 0
     """Requests of a batch, of which the counts here are the sums; 0: it is no batch."""
     lines_endpoint: str = ""
@@ -199,7 +199,7 @@ class Params(NamedTuple):
 
     @property
     def known_usage(self) -> Usage | None:
-        """What a whole answer without a report has used; None: that is estimated."""
+        """The usage of a whole answer without a report; None: it is estimated."""
         if not self.is_usage_known:
             return None
         source: UsageSource = "estimated" if self.are_units_estimated else "reported"
@@ -217,7 +217,7 @@ class Params(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """What an id belongs to that an upstream has given to something it keeps, such as a stored response."""
+    """The owner of an object that an upstream keeps, such as a stored response, and the object's id."""
 
     id: str
     key: str
@@ -234,9 +234,9 @@ class Bond(NamedTuple):
     made: float
     """Unix time in seconds."""
     kind: str = ""
-    """What it is: `file`, `batch`, `message_batch` or `task`; empty: a response."""
+    """`file`, `batch`, `message_batch` or `task`; empty: a response."""
     note: str = ""
-    """What the gateway has to know of it later, as the module says that makes such bonds."""
+    """Further facts for later requests; the module that makes such bonds writes and reads it."""
 
     @property
     def in_team(self) -> KeyInTeam:
@@ -245,7 +245,7 @@ class Bond(NamedTuple):
 
 
 class PassedRequest(NamedTuple):
-    """What a call of a passthrough row asks its upstream for."""
+    """The upstream request of a call of a passthrough row."""
 
     row: Passthrough
     method: str
@@ -268,7 +268,7 @@ class Call(NamedTuple):
     params: Params
     model: Model
     label_model: str
-    """What metrics and sums call the model: its name, or `other` where a pattern serves it and no upstream has yet."""
+    """The model in metrics and sums: its name, or `other` if a pattern serves it and no upstream has yet."""
     arrived: float
     """When the head was there, on the clock of `time.perf_counter`."""
     body_wait_s: float = 0.0
@@ -278,12 +278,12 @@ class Call(NamedTuple):
     remote: str | None = None
     """The client's address, as far as it is known."""
     query: str = ""
-    """What of the request's query is forwarded, with its question mark."""
+    """The forwarded part of the request's query, with its question mark."""
     target: str | None = None
     """The name of the model that serves, where it is not that of `params`: the client asked for an alias, or a fallback
     serves."""
     affinity: bytes | None = None
-    """What it has in common with calls that go to the same place, hashed; None: it may go anywhere."""
+    """A hash that is equal for calls that go to the same place; None: it may go to any."""
     fallbacks: tuple[Call, ...] = ()
     """The same call for other models, which serve it in this order where this one cannot. They have no fallbacks."""
     other_models: tuple[tuple[str, Model], ...] = ()
@@ -316,13 +316,13 @@ class Phase(Enum):
     REFUSED = "refused"
     """It answered 429 or 5xx: repeat, elsewhere first."""
     WAITING = "waiting"
-    """Sent, and not (wholly) answered: repeat only if the route says so."""
+    """Sent, and not (wholly) answered: repeat only if the route allows it."""
     RELAYING = "relaying"
     """The client has bytes: never repeat."""
 
 
 class Fault(Enum):
-    """What went wrong with an upstream, in the words that a metric and a log line use."""
+    """The fault of an upstream, with the words of the metric and the log line."""
 
     CONNECT = "connect_failed"
     BUSY = "no_free_connection"
@@ -380,19 +380,19 @@ class Usage(NamedTuple):
     reasoning_tokens: int = 0
     source: UsageSource = "none"
     more: units.Counts = ()
-    """Further units (`units.UNITS`): parts of the prompt and of the completion, and what is counted beside tokens."""
+    """Further units (`units.UNITS`): parts of the prompt and of the completion, and units beside tokens."""
     variant: str = ""
-    """What the answer calls the service (`flex`, `priority`, `batch`): it may have prices of its own. Not stored."""
+    """The service named in the answer (`flex`, `priority`, `batch`): it may have prices of its own. Not stored."""
     parts: tuple[Usage, ...] = ()
     """If this is a sum of several upstream requests, or of runs of models inside one: each of them, because a long
     prompt of one may have other prices. Not stored."""
     model: str = ""
-    """Of a part that another model than the call's ran: what the answer calls it. It has that model's prices. Not
+    """The model named in the answer for a part that another model than the call's ran; the part has its prices. Not
     stored."""
 
     @property
     def total_tokens(self) -> int:
-        """What a token quota is charged."""
+        """The tokens that a quota is charged."""
         return self.prompt_tokens + self.completion_tokens
 
 
@@ -424,9 +424,9 @@ class Record(NamedTuple):
     cost_nusd: int | None = None
     """In billionths of a US dollar; None where no price is known."""
     price: str | None = None
-    """What the model's tokens cost when the call was charged, in USD per million: input, cached input and output with a
-    space between (`1.5 0.75 2`). It explains the cost after the configuration has changed. None where no price is
-    known, and in records of gateways that did not keep it."""
+    """The prices of the model's tokens when the call was charged, in USD per million: input, cached input and output
+    with a space between (`1.5 0.75 2`). It explains the cost after the configuration has changed. None where no price
+    is known, and in records of gateways that did not keep it."""
     failed: str = ""
     """The attempts that failed, in their order, each as `UPSTREAM:FAULT` (`Fault`), with spaces between.
     `UPSTREAM:hedged` was stopped because another one answered."""
@@ -441,23 +441,23 @@ TAG_SEPARATOR = "\x1f"
 
 
 OTHER = "other"
-"""What sums and metrics call the names that have no place of their own."""
+"""The name in sums and metrics for all names that have no row of their own."""
 
 UPSTREAM = "upstream:"
 """How the scopes of upstreams' limits begin: `upstream:NAME`, and `upstream:NAME#2` of its second API key."""
 
 Unit = Literal["requests", "tokens", "usd", "parallel"]
-"""What windows count. Money is in billionths of a US dollar."""
+"""The unit of a window. Money is in billionths of a US dollar."""
 
 
 class Window(NamedTuple):
-    """What a limit counts in: made by `quota/windows`."""
+    """The period of one limit in which usage is counted; made by `quota/windows`."""
 
     id: str
     """Scope, unit, period and, of a calendar window, its name; never the limit, so that changing a limit keeps what
     was used."""
     scope: str
-    """Owner of the window: `key:ID`, `team:NAME`, `gateway`, or an upstream, as `UPSTREAM` says."""
+    """Owner of the window: `key:ID`, `team:NAME`, `gateway`, or an upstream (`UPSTREAM`)."""
     unit: Unit
     per: str
     """`minute`, `day`, `90` (seconds) ...; empty for parallel calls."""
@@ -474,14 +474,14 @@ class Window(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What one call draws on one window, in units."""
+    """The amount that one call reserves on one window, in units."""
 
     window: Window
     amount: int
 
 
 class WindowState(NamedTuple):
-    """What a store keeps of one window. `at_us` is when `used` was last leaked (rates only)."""
+    """The stored state of one window. `at_us` is when `used` was last leaked (rates only)."""
 
     used: int = 0
     reserved: int = 0
@@ -509,7 +509,7 @@ class Granted(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """No window was drawn on, because this one has no room for so many units."""
+    """No window was drawn on, because this one has no room for `asked` units."""
 
     window_status: WindowStatus
     asked: int
@@ -520,7 +520,7 @@ class Refused(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """How a call ends, as an entry of the ledger says. The record's id is the call's and the lease's."""
+    """The end of a call, as an entry of the ledger has it. The record's id is the call's and the lease's."""
 
     record: Record
     claims: tuple[Claim, ...]

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 Counts = tuple[tuple[str, int], ...]
-"""Names and counts, both of `UNITS`; a record of a newer gateway may hold names that are not there."""
+"""Names of `UNITS`, each with its count; a record of a newer gateway may hold names that are not there."""
 
 
 class Unit(NamedTuple):
-    """What is counted."""
+    """A unit that is counted."""
 
     what: str
     part_of: str | None = None
@@ -96,7 +96,7 @@ def format_counts(of: Counts) -> str:
 
 
 def read(text: str) -> Counts:
-    """What `format_counts` wrote. Raises `ValueError`."""
+    """The counts that `format_counts` wrote. Raises `ValueError`."""
     found = []
     for each in text.split():
         name, _, count = each.partition("=")

@@ -56,7 +56,7 @@ def is_person_id(name: str) -> bool:
 
 
 def person_digest(issuer: str, name: str) -> bytes:
-    """What stands in the index of secrets for a person of this issuer. No request can present such a text as a secret:
+    """The entry for a person of this issuer in the index of secrets. No request can present its text as a secret:
     no header has a NUL."""
     return hashlib.sha256(f"\0person\0{issuer}\0{name}".encode("utf-8", "surrogatepass")).digest()
 
@@ -81,7 +81,7 @@ class Pause(NamedTuple):
 
     at: float
     by: str
-    """The role of who paused it: a lesser one may not resume it."""
+    """The role of the principal that paused it: a lesser one may not resume it."""
 
 
 def _read_pause(found: list[Any] | None) -> Pause | None:
@@ -175,7 +175,7 @@ class IssuedTeam(NamedTuple):
 
 
 class TopUp(NamedTuple):
-    """More that may be spent in one window of a day, week or month than its quota says."""
+    """An amount that one window of a day, week or month has beyond its quota."""
 
     unit: Unit
     per: str
@@ -187,10 +187,10 @@ class TopUp(NamedTuple):
 
 
 class Overlay(NamedTuple):
-    """What was decided of a key or team beyond its settings."""
+    """The changes that operators made to a key or team of the file."""
 
     revoked_at: float | None = None
-    """Only of a key of the file; one of the store says so itself."""
+    """Unix time in seconds. Of a key of the file only; the document of a key of the store has it itself."""
     top_ups: tuple[TopUp, ...] = ()
     paused: Pause | None = None
     """The same."""
@@ -208,7 +208,7 @@ class Overlay(NamedTuple):
             return cls(values["revoked_at"], top_ups, _read_pause(values.get("paused")))
 
     def topped_up(self, more: TopUp) -> Overlay:
-        """With so much more; what was for earlier windows of this length is dropped."""
+        """With this top-up; those for earlier windows of this length are dropped."""
         kept, amount = [], more.amount
         for known in self.top_ups:
             if known[:4] == more[:4]:
@@ -225,7 +225,7 @@ def topped_up(top_ups: Iterable[TopUp], unit: Unit, per: str, model: str | None)
 
 @contextmanager
 def _unreadable() -> Iterator[None]:
-    """What another version wrote may lack a member, or have one too many."""
+    """Raises `ValueError` if another version wrote the document: it may lack a member, or have one too many."""
     try:
         yield
     except (LookupError, TypeError) as error:
@@ -286,7 +286,7 @@ def show_team(name: str, settings: Team, issued: IssuedTeam | None = None) -> di
 
 
 def show_top_ups(overlay: Overlay) -> list[dict[str, Any]]:
-    """What was granted beyond quotas, as it is shown; money in USD."""
+    """The top-ups as they are shown; money in USD."""
     return [
         {
             "unit": top_up.unit,

@@ -35,7 +35,7 @@ SUMS = (
     "requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens",
     "estimated_tokens", "cost_nusd", "unpriced",
 )  # fmt: skip
-"""What is summed up by day and group. `unpriced`: requests without a known cost."""
+"""The fields of the daily sums. `unpriced`: requests without a known cost."""
 
 SEPARATOR = "\x1f"
 
@@ -88,7 +88,7 @@ def encode(record: Record, claims: Sequence[Claim], charged: Sequence[int] | Non
 def with_note(entry: str, note: str) -> str:
     """The entry of an open lease, with the note of a deferral for the case that its worker is killed.
 
-    The note stands behind the fields of the record, where gateways that do not know it read past it.
+    The note follows the fields of the record, where gateways that do not know it read past it.
     """
     head, _, record = entry.partition("\t")
     values: list[Any] = json.loads(record)
@@ -111,7 +111,7 @@ def note_of(entry: str) -> str | None:
 
 
 def sums_of(record: Record) -> tuple[int, ...]:
-    """What a record adds to the daily sums, in the order of `SUMS`."""
+    """The amounts that a record adds to the daily sums, in the order of `SUMS`."""
     usage, cost = record.usage, record.cost_nusd
     return (
         1, int(record.ended == "error"), usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens,

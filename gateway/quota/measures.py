@@ -75,7 +75,7 @@ def count_of(counters: Mapping[int, int], histogram: Histogram) -> int:
 
 
 def percentile(counters: Mapping[int, int], histogram: Histogram, percent: float) -> float | None:
-    """The value below which so many percent of the measurements are, to three digits; None without measurements."""
+    """The value below which `percent` of the measurements are, to three digits; None without measurements."""
     rank = count_of(counters, histogram) * percent / 100
     below = 0
     for bucket in range(LAST_BUCKET + 1):

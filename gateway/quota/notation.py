@@ -4,7 +4,7 @@
     2027-01-01   2027-01-01T12:00:00+02:00   30d (from now)
     n=4   deny=service_tier,logit_bias   n=none
 
-Everything raises `ValueError` with a sentence that says what is expected.
+Everything raises `ValueError` with a sentence about the expected text.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from gateway.records import Call, Claim, WindowStatus
 from . import windows
 
 Claims = Callable[[Call], tuple[Claim, ...]]
-"""What a call draws on. Raises `GatewayError` if it can never fit."""
+"""Returns the claims of a call. Raises `GatewayError` if it can never fit."""
 
 
 class OutputFit:
-    """The smaller outputs that one call may have. `claims` says what it draws on with each."""
+    """The smaller outputs that one call may have. `claims` returns its claims with each."""
 
     def __init__(self, call: Call, claims: Claims) -> None:
         self.claims = claims
@@ -66,7 +66,7 @@ class OutputFit:
 
 
 def shrunk(call: Call, output_tokens: int) -> Call:
-    """The call and its fallbacks with at most so many output tokens for each candidate, if it sets no limit itself."""
+    """The call and its fallbacks with at most these output tokens for each candidate, if it sets no limit itself."""
     if not _has_default(call) or 0 < windows.output_limit(call) <= output_tokens:
         return call
     return call._replace(

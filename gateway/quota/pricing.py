@@ -22,7 +22,7 @@ MAX_NUSD = 2**53 - 1
 _NOTHING = Usage()
 
 SOURCE = " from "
-"""What stands before the name of the table in the text of a price."""
+"""Separates the rows from the name of the price table in the text of a price."""
 
 
 Prices = Mapping[str, Price | None]
@@ -56,7 +56,7 @@ def is_additive(price: Price | None, variant: str, time: float) -> bool:
 
 
 def record_text(price: Price | None, usage: Usage, time: float = 0) -> str | None:
-    """What a record keeps of its price: the rows that applied, and where they come from."""
+    """The price as a record keeps it: the rows that applied, and their source."""
     if price is None:
         return None
     if price.record_text is not None:
@@ -136,9 +136,9 @@ def most_nusd(
     may_use: Callable[[str], bool] = _everything,
     known: units.Counts = (),
 ) -> int | None:
-    """The most that so many tokens can cost: each at the dearest rate that can apply to it. `variant` is the service
-    that was asked for; `may_use` says whether the call can use a unit. Of what is counted beside tokens only what the
-    request says is in it (`known`), because nothing limits the rest before the call. None if the price is unknown."""
+    """The highest possible cost of these tokens: each at the dearest rate that can apply to it. `variant` is the
+    requested service; `may_use` returns whether the call can use a unit. Of other units only those that the request
+    states (`known`) are in it, because nothing limits the rest before the call. None if the price is unknown."""
     if price is None:
         return None
     if price.nusd_per_million is not None:
@@ -193,7 +193,7 @@ class PaidPrice(NamedTuple):
 
 
 def read_price(text: str) -> PaidPrice:
-    """What `record_text` wrote. Raises `ValueError`."""
+    """The price that `record_text` wrote. Raises `ValueError`."""
     if "=" not in text:
         return PaidPrice(dict(zip(("input", "cached_input", "output"), map(float, text.split()), strict=True)))
     rows, _, source = text.partition(SOURCE)
