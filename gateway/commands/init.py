@@ -60,12 +60,12 @@ _ENDPOINT = re.compile(r"/(?:chat/completions|completions|embeddings|responses|m
 
 
 class Found(NamedTuple):
-    """What asking an upstream came to."""
+    """The result of asking an upstream."""
 
     base_url: str
     models: Sequence[str]
     problems: Sequence[str]
-    """What was tried, and what came; empty where the models were found."""
+    """The requests, with their outcomes; empty where the models were found."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--key-variable", metavar="NAME", help="the environment variable that holds the upstream's API key"
     )
     credential.add_argument("--no-key", action="store_true", help="the upstream needs no key")
-    parser.add_argument("--name", metavar="NAME", help="what the file calls the upstream; default: by its host")
+    parser.add_argument("--name", metavar="NAME", help="the upstream's name in the file; default: by its host")
     parser.add_argument("--config", default="gateway.yaml", metavar="FILE", help="default: gateway.yaml")
     parser.add_argument("--key", metavar="ID", help="make a first key of this name as well; its secret is shown once")
     parser.add_argument("--force", action="store_true", help="replace the file if it is there")
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask, call, write and say what comes next; returns the exit code."""
+    """Ask, call, write and print the next steps; returns the exit code."""
     is_asked = sys.stdin.isatty() and sys.stdout.isatty()
     try:
         return _init(args, _asked if is_asked else None)
@@ -212,8 +212,8 @@ async def find_models(url: str, key: str | None) -> Found:
             what = "the key was refused" if key else "it wants a key: name its variable with --key-variable"
             problems.append(f"GET {base}/models: answered {reply.status}: {what}")
             return Found(base, (), problems)
-        said = reply.says("it") if reply.status != 200 else "it answered 200, and not with a list of models"
-        problems.append(f"GET {base}/models: {said}")
+        outcome = reply.describe("it") if reply.status != 200 else "it answered 200, and not with a list of models"
+        problems.append(f"GET {base}/models: {outcome}")
         if reply.status is None:
             break
     return Found(url if parts.path else f"{url}{known or '/v1'}", (), problems)
@@ -280,7 +280,7 @@ def _models(found: Found) -> str:
 
 
 def _make_key(file: str, key: str) -> str | None:
-    """Make the first key as `gateway keys create` does; None where that failed, and said why."""
+    """Make the first key as `gateway keys create` does; None where that failed, after its error was printed."""
     from gateway.config import ConfigError
     from gateway.config.source import Source
     from gateway.errors import GatewayError

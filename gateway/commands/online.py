@@ -1,4 +1,4 @@
-"""`gateway check --online`: asks what the configuration leads to, and says for each what was tried and what came.
+"""`gateway check --online`: asks each server that the configuration names, and reports each request and its outcome.
 
 Upstreams get GET /models with each of their keys, and a chat of one token with `--spend` only. Redis gets PING and the
 question for its persistence. The webhook gets a connection and no event, the collector an export without a span.
@@ -34,8 +34,9 @@ class Asked(NamedTuple):
     """One question and its answer."""
 
     what: str
-    """What was tried."""
+    """The request."""
     came: str
+    """Its outcome."""
     is_good: bool = True
     is_doubtful: bool = False
     """It may be well: a list of models need not be complete."""
@@ -79,7 +80,7 @@ async def _upstream(name: str, upstream: Upstream, config: Config, spends: bool)
 
 
 def _judge(listing: Listing, *, has_key: bool) -> tuple[str, bool]:
-    """What an answer to GET /models means."""
+    """The meaning of an answer to GET /models, and whether it is good."""
     reply, names = listing
     if names is not None:
         return f"{len(names)} models", True
@@ -93,7 +94,7 @@ def _judge(listing: Listing, *, has_key: bool) -> tuple[str, bool]:
             return f"it answered {reply.status}: base_url is wrong, or it has no list of models", False
         case 200:
             return "it answered 200, and not with a list of models: base_url is probably wrong", False
-    return reply.says("it"), False
+    return reply.describe("it"), False
 
 
 def _sent_names(upstream: str, config: Config) -> list[str]:
@@ -119,7 +120,7 @@ async def _spend(name: str, upstream: Upstream, models: Sequence[str]) -> Asked:
     reply = await ask(upstream, "/chat/completions", WITHIN_S, method="POST", body=json.dumps(body).encode())
     if reply.status == 200 and _has_choices(reply.body):
         return Asked(f"{what} with {model}", "it works")
-    return Asked(f"{what} with {model}", reply.says("it"), is_good=False)
+    return Asked(f"{what} with {model}", reply.describe("it"), is_good=False)
 
 
 def _has_choices(body: bytes) -> bool:
@@ -186,4 +187,4 @@ async def _collector(config: Config) -> Sequence[Asked]:
     reply = await ask(Upstream(base_url=address), "", WITHIN_S, method="POST", headers=headers)
     what = f"tracing.endpoint, POST {address} without a span"
     is_good = reply.status is not None and 200 <= reply.status < 300
-    return [Asked(what, "taken" if is_good else reply.says("it"), is_good)]
+    return [Asked(what, "taken" if is_good else reply.describe("it"), is_good)]

@@ -39,7 +39,7 @@ log = logging.getLogger("gateway")
 
 
 class KnownList(NamedTuple):
-    """What an upstream listed when it was last asked."""
+    """The models that an upstream listed when it was last asked."""
 
     base_url: str
     names: tuple[str, ...]
@@ -120,9 +120,9 @@ class ModelDiscovery:
         self._due[name, upstream.base_url] = now + (every_s if names else min(every_s, TRY_AGAIN_S))
         before = self._known[name].names if self._is_known(name, upstream) else None
         if not names:
-            said = reply.says("GET /models") if reply.status != 200 else "GET /models answered no list of models"
+            outcome = reply.describe("GET /models") if reply.status != 200 else "GET /models answered no list of models"
             kept = "nothing is known of its models" if before is None else f"its {len(before)} known models stay"
-            log.warning("upstream %s: %s; %s", name, said, kept)
+            log.warning("upstream %s: %s; %s", name, outcome, kept)
             return False
         if names == before:
             return False
@@ -138,7 +138,7 @@ class ModelDiscovery:
 
 
 async def _list(upstream: Upstream, within_s: float) -> Listing:
-    """What the upstream lists for the first API key that is not refused."""
+    """The models that the upstream lists for the first API key that is not refused."""
     from gateway.upstream.ask import Listing, Reply, list_models  # a start without discovered models is sooner
 
     listing = Listing(Reply(None), None)

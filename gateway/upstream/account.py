@@ -16,7 +16,7 @@ def account_of(upstream: Upstream, position: int) -> str:
 def position_of(upstream: Upstream, account: str) -> int | None:
     """The position of the API key with this digest; None: it is no longer configured.
 
-    The sole key of an upstream stands for any: a key that was renewed belongs to the same account.
+    The sole key of an upstream matches any digest: a key that was renewed belongs to the same account.
     """
     if len(upstream.credentials) == 1:
         return 0

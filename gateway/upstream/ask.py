@@ -29,7 +29,7 @@ MAX_PAGES = 50
 
 
 class Reply(NamedTuple):
-    """What came."""
+    """The outcome of one request."""
 
     status: int | None
     """None: no answer."""
@@ -39,8 +39,8 @@ class Reply(NamedTuple):
     location: str = ""
     """Where a redirect leads to."""
 
-    def says(self, where: str) -> str:
-        """In plain words. `where` is the address that was asked."""
+    def describe(self, where: str) -> str:
+        """In plain words. `where` is the address of the request."""
         if self.status is None:
             return self.detail or f"no answer from {where}"
         target = f", which leads to {self.location}" if self.location else ""
@@ -163,9 +163,9 @@ class Listing(NamedTuple):
 
 
 async def list_models(settings: Upstream, within_s: float, *, key: int = 0) -> Listing:
-    """GET /models, page by page, within so many seconds, `MAX_PAGES` pages and `MAX_BYTES` in all.
+    """GET /models, page by page, within `within_s` seconds, `MAX_PAGES` pages and `MAX_BYTES` in all.
 
-    A page that cannot be read ends the list: `names` has those of the pages before, and `reply` says why.
+    A page that cannot be read ends the list: `names` has those of the pages before, and `reply` has the reason.
     """
     until, size, query = time.monotonic() + within_s, 0, ""
     found: set[str] | None = None

@@ -69,7 +69,7 @@ class CircuitEvent(Enum):
     PARTIAL = "partial"
     """An attempt failed through a fault of the upstream after a part of an answer had arrived."""
     NEUTRAL = "neutral"
-    """An attempt ended and its result says nothing about the upstream."""
+    """An attempt ended and its result shows nothing about the upstream."""
     TIMER = "timer"
     """The cooldown ended before a call began."""
     PROBE_OK = "probe_ok"

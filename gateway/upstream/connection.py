@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = False
         self._was_paused = False  # during this exchange
         self._exchanges = 0
-        self._upload: Iterator[bytes] | None = None  # what of the request's body is not written yet
+        self._upload: Iterator[bytes] | None = None  # the rest of the request's body
         self._is_full = False  # the transport's buffer
         self._connected_at = self._expires_at = self._sent_at = self._active_at = self._uploaded_at = 0.0
         self._timer: asyncio.TimerHandle | None = None

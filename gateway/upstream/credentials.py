@@ -2,9 +2,9 @@
 
 1. A refusal puts a key in cooldown for the model that was asked for, because a reseller hands on the 401, the spent
    balance and the rate limit of its own channel for that model.
-2. The key is in cooldown for all models when the refusal certainly concerns it: its text says so
-   (`Failure.is_of_credential`), or two models were refused and no call with the key has succeeded since. In the second
-   case a model that was not refused itself is still tried where no key is healthy.
+2. The key is in cooldown for all models when the refusal certainly concerns it: by its text
+   (`Failure.is_of_credential`), or because two models were refused and no call with the key has succeeded since. In
+   the second case a model that was not refused itself is still tried where no key is healthy.
 3. A success ends the cooldown of the key for all models, and that for its own model.
 4. While another key is healthy, a key in cooldown is not used.
 5. Without a healthy key, a key in cooldown is still tried until 3 refusals in a row (the sole key of an upstream: 10),
@@ -79,7 +79,7 @@ class Cooldown(NamedTuple):
     may_concern_key: bool
     """False: a rate limit, or a 403, which is also the answer for one model that the key may not use."""
     is_stated: bool = False
-    """Whether the upstream said when to come back."""
+    """Whether the upstream named the time of the next request."""
     next_trial: float = 0.0
     """When the next call that can wait is sent after that, as long as none is accepted."""
 
@@ -191,7 +191,7 @@ class Credentials:
         return all(self._grade(other, model, now) is not Grade.HEALTHY for other in others)
 
     def _are_models_refused(self, position: int) -> bool:
-        """Whether so many models were refused since the last success that the key itself must be refused."""
+        """Whether enough models were refused since the last success to refuse the key itself."""
         since = self._accepted.get(position, -inf)
         models = [
             model

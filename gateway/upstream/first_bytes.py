@@ -13,7 +13,7 @@ from math import ceil
 
 KEPT = 200
 MIN_SAMPLES = 20
-"""Fewer say nothing about the slowest twentieth."""
+"""Fewer samples do not show the slowest twentieth."""
 
 SHARE = 0.95
 FLOOR_S = 0.05
@@ -30,7 +30,7 @@ class FirstByteTimes:
         self._series: OrderedDict[tuple[str, bool], deque[float]] = OrderedDict()
 
     def note(self, model: str, is_stream: bool, seconds: float) -> None:
-        """An attempt for this model took so long."""
+        """Add the time of one attempt for this model."""
         series = self._series.setdefault((model, is_stream), deque(maxlen=KEPT))
         series.append(seconds)
         self._series.move_to_end((model, is_stream))

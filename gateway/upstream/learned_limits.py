@@ -1,7 +1,7 @@
 """Limits learned from an upstream's answers: an answer lowers the assumed limit at once, and it rises slowly again.
 
 1. A limit in the headers of an answer that is lower than the configured one is the highest that is assumed, until an
-   answer says otherwise. Only limits by the minute are compared with it, because that is what these headers mean:
+   answer has another one. Only limits by the minute are compared with it, because these headers have no others:
    `x-ratelimit-limit-{requests,tokens}` (OpenAI's guide to rate limits; Azure OpenAI sends the same) and
    `anthropic-ratelimit-{requests,tokens}-limit` (Anthropic's API reference, rate limits).
 2. A remainder of a limit by the minute (`x-ratelimit-remaining-*`, `anthropic-ratelimit-*-remaining`) that is less
@@ -44,7 +44,7 @@ _DURATION = re.compile(
 
 
 class Announced(NamedTuple):
-    """What the headers of an answer say of one limit by the minute."""
+    """One limit by the minute in the headers of an answer."""
 
     limit: int | None
     remaining: int | None
@@ -79,7 +79,7 @@ def _seconds(text: str) -> float:
 
 
 class Assumed(NamedTuple):
-    """What is assumed of one limit, beside its configuration."""
+    """The learned state of one limit, beside its configuration."""
 
     ceiling: int | None = None
     """The limit that the upstream announced last."""
@@ -88,7 +88,7 @@ class Assumed(NamedTuple):
     at: float = 0.0
     """When that was."""
     others: int = 0
-    """What others had used of it by the last answer, beyond what the account has more than this limit."""
+    """Units of it that others had used by the last answer, beyond those that the account has above this limit."""
     others_at: float = 0.0
     """When that was."""
     others_for_s: float = MINUTE_S
@@ -100,7 +100,8 @@ class Assumed(NamedTuple):
         return max(1, round((highest - self._of_others(now)) * min(1.0, self._share(now))))
 
     def heard(self, answer: Announced, configured: int, used: int | None, now: float) -> Assumed:
-        """After an answer with these headers; the gateway had used so much of the limit when it reserved the call."""
+        """The state after an answer with these headers. `used`: units of the limit that the gateway had used when it
+        reserved the call; None: unknown."""
         ceiling = self.ceiling if answer.limit is None else answer.limit if answer.limit < configured else None
         after = self._replace(ceiling=ceiling)
         if answer.remaining is None or used is None:
@@ -118,7 +119,7 @@ class Assumed(NamedTuple):
         return self._replace(share=min(1.0, self._share(now)) * DECREASE, at=now)
 
     def is_plain(self, now: float) -> bool:
-        """Whether it says no more than the configuration."""
+        """Whether the assumed limit is the configured one."""
         return self.ceiling is None and self._share(now) >= 1.0 and not self._of_others(now)
 
     def _of_others(self, now: float) -> float:

@@ -27,7 +27,7 @@ INTERACTIVE = "interactive"
 MINUTE_US = 60_000_000
 
 RETRY_AFTER = "retry-after"
-"""The period of a window that stands for a pause that an upstream asked for; no store has it."""
+"""The period of a window that represents a pause that an upstream asked for; no store has it."""
 
 _PERIOD_NAMES: Mapping[int, str] = {1: "second", 60: "minute", 3600: "hour"}
 
@@ -42,8 +42,8 @@ class Place(NamedTuple):
 
 
 class UpstreamLimitTable:
-    """The limits of all upstreams. What is used of them is in the store; what is assumed of them beyond the
-    configuration is private to a worker."""
+    """The limits of all upstreams. Their usage is in the store; limits learned beyond the configuration are private to
+    a worker."""
 
     def __init__(self, upstreams: Mapping[str, Upstream], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -102,9 +102,9 @@ class UpstreamLimitTable:
         return tuple([Claim(window, min(amounts[window.unit], window.limit)) for window in windows])
 
     def named(self, call: Call, place: Place) -> dict[str, int]:
-        """What a call draws on at a place, by the names of the windows, for the waiting room: where the call may not
-        take what is reserved, the window has a second name, by which it has room or not for such calls alone. The pause
-        that the upstream may ask for is like a window."""
+        """The amounts that a call draws at a place, by window name, for the waiting room. If the call may not use the
+        reserved part of a window, the window has a second name, whose room is that of such calls alone. The pause that
+        the upstream may ask for is like a window."""
         amounts = {claim.window.id: claim.amount for claim in place.claims}
         amounts[_pause(place.route.upstream, place.route.model or call.params.model, place.key).id] = 1
         if not self._reserving or call.priority == INTERACTIVE:
@@ -184,7 +184,7 @@ def further(held: Sequence[Claim], wanted: Sequence[Claim]) -> tuple[Claim, ...]
 
 
 def paused(upstream: str, model: str, key: int | None, wait_s: float) -> Refused:
-    """The refusal of a call where the upstream asked by a Retry-After not to be sent such calls for so long."""
+    """The refusal of a call whose upstream asked by a Retry-After for a pause of `wait_s` before such calls."""
     return Refused(WindowStatus(_pause(upstream, model, key), 1, 0, round(wait_s * 1e6)), 1, round(wait_s * 1e6))
 
 

@@ -103,7 +103,7 @@ TABLE: tuple[Row, ...] = (
         "no (?:available )?channels? for ", r"(?:当前)?分组 .{1,200}无可用渠道",
         "获取分组 ", "无效的渠道", "该渠道已被禁用",
     )),
-    # It does not accept our key, or not for this model. (new-api says "Invalid token" for a spent token, too.)
+    # It does not accept our key, or not for this model. (new-api answers "Invalid token" for a spent token, too.)
     Row(Fault.AUTH, message=_starts(
         "无效的令牌", "该令牌已过期", "该令牌状态不可用", "令牌验证失败", "用户已被封禁", "未提供令牌",
         r"invalid token\Z",
@@ -241,8 +241,7 @@ def judge_in_band(
 
 
 def _status_of(error: dict[str, Any]) -> int | None:
-    """The status that an error inside a 200 has as its code (OpenRouter 502, LiteLLM "429"), or that its type stands
-    for."""
+    """The status of an error inside a 200: its code (OpenRouter 502, LiteLLM "429"), or the status of its type."""
     code = str(error.get("code"))
     return int(code) if re.fullmatch(r"[45][0-9][0-9]", code) else _STATUS_OF_TYPE.get(str(error.get("type")))
 

@@ -34,7 +34,7 @@ from gateway.config import Model, Route
 from gateway.records import Failure, Fault, Phase
 
 REPEAT_AFTER_S = (0.1, 0.4)
-"""Pauses before an upstream is tried again that could not be reached (time for a restart), or said `Retry-After: 0`."""
+"""Pauses before the next try of an upstream that was unreachable (time for a restart) or sent `Retry-After: 0`."""
 
 MAX_PAUSES_S = 1.0
 """Limit of all pauses of one call. A longer Retry-After goes to the client, which can wait without a connection."""
@@ -118,7 +118,7 @@ def may_client_repeat(model: Model, failures: Sequence[Failure]) -> bool:
 
 
 def may_wait(failure: Failure) -> bool:
-    """Whether a call that fails so may wait for room at its upstreams: they said when there is some."""
+    """Whether a call with this failure may wait for room at its upstreams: the time of the next try is known."""
     if failure.fault is Fault.LIMIT:
         return True
     return failure.fault is Fault.RATE_LIMITED and failure.phase is Phase.REFUSED and bool(failure.retry_after_s)

@@ -72,7 +72,7 @@ class Router:
         self, call: Call, candidates: Sequence[Route], prompts: Callable[[Route], tuple[int, int]]
     ) -> list[Place]:
         """Where the first attempt of a call may go, the best first: routes, and their API keys where these have limits
-        of their own. `prompts` says how many requests a route takes, and how many at once."""
+        of their own. `prompts` returns how many requests a route takes, and how many at once."""
         limits, now = self.limits, self._clock()
         found: list[Place] = []
         for route in candidates:
@@ -152,7 +152,7 @@ class Router:
         return self.health[route.upstream].first_bytes.p95_s(route.model or call.params.model, call.params.stream)
 
     def note_first_byte(self, call: Call, route: Route, seconds: float) -> None:
-        """An attempt of this call on this route had its first byte after so long."""
+        """An attempt of this call on this route had its first byte after `seconds`."""
         self.health[route.upstream].first_bytes.note(route.model or call.params.model, call.params.stream, seconds)
 
     def beside(self, routes: Sequence[Route], call: Call, tried: Collection[Route]) -> Route | None:

@@ -33,8 +33,8 @@ _HASHES = 2.0**64
 
 
 def affinity(settings: Sticky, document: Document, header: Callable[[str], str | None]) -> bytes | None:
-    """What a call has in common with those that go to the same place: the first of `settings.by` that it has. None:
-    nothing. `header` returns a header of the request by its name."""
+    """A hash that is equal for calls that go to the same place: of the first property of `settings.by` that the call
+    has; None: it has none. `header` returns a header of the request by its name."""
     for by in settings.by:
         value: str | bytes | None
         if by == "header":
