@@ -33,9 +33,9 @@ class Streamed(NamedTuple):
     last: bytes | None
     fault: Fault | None = None
     problem: Failure | None = None
-    """What went wrong, where it was the upstream's fault and not the request's."""
+    """The failure, if it was the upstream's fault and not the request's."""
     detail: str = ""
-    """What the log says of it."""
+    """Its text in the log."""
 
 
 class Binds(Protocol):
@@ -52,7 +52,7 @@ class Attempt(NamedTuple):
     pool: Pool
     upstream: Upstream
     sent: SentRequest
-    """What the upstream is asked for, and what the charge depends on."""
+    """The request to the upstream, with the facts that its charge depends on."""
     log: CallLog
     client: ClientStream
     tasks: Tasks
@@ -63,14 +63,14 @@ class Attempt(NamedTuple):
     answered: Callable[[], None]
     """To be called when the first of a good stream has come, and as often as one likes."""
     heard: Callable[[Head], None] | None = None
-    """To be called with the head of any answer; None: it says nothing that is heeded."""
+    """To be called with the head of any answer; None: nothing is learned from it."""
     bind: Binds | None = None
     """Binds the id of an answer that the upstream keeps to the caller, before the caller sees it; with the usage, whose
     tokens a continuation repeats; empty while it is not known. None: nothing is kept."""
     account: str = ""
     """Which of the upstream's API keys the request presents (upstream/account.py)."""
     left_out: tuple[str, ...] = ()
-    """What the client asked for and the upstream was not offered."""
+    """Features of the request that were not sent to the upstream."""
     upload: Upload | None = None
     """The body, where it is sent in pieces behind the request."""
 

@@ -32,7 +32,7 @@ models."""
 
 
 class BatchSize(NamedTuple):
-    """What is known of a batch from its requests."""
+    """Numbers of a batch that are known from its requests."""
 
     lines: int
     reserved: Usage
@@ -54,7 +54,7 @@ class BatchSize(NamedTuple):
 
 
 class BatchTotals:
-    """Adds up lines of a batch of this size. `sent` stands for any of its requests, at their endpoint."""
+    """Adds up lines of a batch of this size. `sent` represents any of its requests, at their endpoint."""
 
     def __init__(self, sent: SentRequest, size: BatchSize) -> None:
         self.endpoint = sent.call.endpoint
@@ -67,7 +67,7 @@ class BatchTotals:
         self._share = size.share._replace(variant=self._variant)
         self._most = size.most
         self._left = [size.most.prompts, size.most.outputs]
-        """What the remaining lines may report together."""
+        """The most tokens that the remaining lines may report together: prompt, output."""
         self._lines_left = size.lines
         self._answered: set[bytes] = set()
         """Digests of the names of requests that were answered."""

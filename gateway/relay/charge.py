@@ -1,8 +1,8 @@
 """The charge of one attempt of a call: the rule for every way in which an answer can end.
 
 1. A report of the upstream counts if it came with the end of the answer, is below the ceilings (`SentRequest`)
-   and is not a completion of nothing beside text that was shown. The highest report counts. One without a prompt gets
-   the prompt's estimate.
+   and does not count zero completion tokens although text was shown. The highest report counts. One without a prompt
+   gets the prompt's estimate.
 2. Otherwise whatever may have been generated is charged, marked `estimated`: the prompt, as reported or estimated; the
    output that was shown, but at most the limit that was sent unless more events than that show that it was ignored;
    never less than a report on the way; and, where more may have been generated unseen, the whole reservation
@@ -54,7 +54,7 @@ UNSEEN_TOKENS_PER_S = 200
 """The most that one candidate of a stream is taken to generate before its first event arrives."""
 
 MAX_BROKEN_BYTES = 1_048_576
-"""So much of a broken answer is searched for text: more would hold up other calls."""
+"""Bytes of a broken answer that are searched for text: more would hold up other calls."""
 
 REASONING_ALLOWANCE = 131_072
 """The longest output of common reasoning models, rounded up: 128,000."""
@@ -85,7 +85,7 @@ FREE = frozenset({Ending.UNSENT, Ending.REFUSED})
 
 
 class Charge(NamedTuple):
-    """What an attempt is charged."""
+    """The usage that an attempt is charged."""
 
     usage: Usage
     doubts: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Charge(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What arrived of an answer that has no report, or none that counts."""
+    """The part of an answer that arrived, if the answer has no report that counts."""
 
     tokens: int = 0
     events: int = 0
@@ -112,7 +112,7 @@ def _nothing_shown() -> int:
 
 
 class SentRequest(NamedTuple):
-    """What the upstream was asked for, as far as the cost depends on it, and the most that it can have used for it."""
+    """The facts of an upstream request that its cost depends on, and the ceilings of its usage."""
 
     call: Call
     routed_model: str | None = None
@@ -294,13 +294,13 @@ def of_broken(sent: SentRequest, ending: Ending, body: bytes = b"", elapsed_s: f
 
 
 def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
-    """By a report that is below the ceilings and is not a completion of nothing beside text."""
+    """The charge by a report that is below the ceilings and plausible (rule 1)."""
     usage = reported_usage.coherent(report)
     if usage is not report:
         doubts += _doubts(report, usage)
     if call.params.variant and not usage.variant:
         usage = usage._replace(variant=call.params.variant)
-    # What it says of the completion is believed, also where it counts no prompts.
+    # Its completion tokens are believed, also if it counts no prompt tokens.
     is_of_something = usage.completion_tokens > 0 or call.params.default_output == 0
     if not (usage.prompt_tokens or usage.more) and is_of_something and call.params.prompt_tokens:
         usage = usage._replace(prompt_tokens=call.params.prompt_tokens, source="estimated")
@@ -310,8 +310,8 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
 
 
 def _in_priced_units(call: Call, counted: Usage, made: int = 0) -> Usage:
-    """What was counted; where the model has a price for tokens only, an estimate of these: the prompt, and the output
-    that was seen (`made`), else all that was reserved."""
+    """The counted units; if the model has a price for tokens only, an estimate of the tokens: the prompt, and the
+    output that was seen (`made`), else the whole reserved output."""
     params, price = call.params, call.model.price
     if not params.token_parts or price is None or pricing.cost_nusd(price, counted, call.started) is not None:
         return counted

@@ -1,7 +1,7 @@
 """Work that goes on at an upstream after its call has ended, such as a background response.
 
-The call hands over its lease (`defer`). One worker of all gateways on a store asks the upstreams how the work stands
-(`DeferredPoller`), and settles each lease once: by the usage that the upstream reports; without a report by
+The call hands over its lease (`defer`). One worker of all gateways on a store asks the upstreams for the state of the
+work (`DeferredPoller`), and settles each lease once: by the usage that the upstream reports; without a report by
 relay/charge.py; at its whole reservation where the upstream does not know the work, or it has not ended within
 `GIVE_UP_AFTER_S`.
 """
@@ -97,7 +97,7 @@ RETIRE_AFTER_S = 120.0
 
 
 class Parts(Protocol):
-    """What a worker serves with at present. Implemented by `pipeline.Services`."""
+    """The services of a worker at present. Implemented by `pipeline.Services`."""
 
     @property
     def config(self) -> Config: ...
@@ -230,7 +230,7 @@ class DeferredPoller:
             await self._settle(_call(estimate, deferral, self._parts()), deferral, estimate, _TASK_ENDINGS[outcome])
 
     async def _decode(self, deferred: Deferred) -> tuple[Deferral, Settlement] | None:
-        """What is known of deferred work; None: it cannot be read, and is forgotten."""
+        """The stored facts of deferred work; None: they cannot be read, and the work is ended."""
         try:
             estimate = ledger_entry.decode(deferred.entry)
         except ValueError:
@@ -434,7 +434,7 @@ _TASK_ENDINGS: Mapping[passthrough.Outcome, _Ending] = {
 
 
 def _task_ending(row: Passthrough | None, body: bytes) -> _Ending | None:
-    """How a task has ended, by an upstream's answer; None: it goes on, or no row says how to read it."""
+    """How a task has ended, by an upstream's answer; None: it goes on, or no row defines how to read it."""
     try:
         found = None if row is None else passthrough.outcome(row, passthrough.read_answer(body))
     except ValueError:

@@ -39,7 +39,7 @@ class Exchange:
         self.has_passed = False
         """Whether anything of this answer has gone to the client."""
         self.is_over = False
-        """Nothing more may be passed on: the answer has ended, failed, or said `[DONE]` or an error."""
+        """Nothing more may be passed on: the answer has ended, failed, or sent `[DONE]` or an error."""
         self.problem: Failure | None = None
         """Why it is over, where it failed."""
         self.is_ended = False
@@ -55,7 +55,7 @@ class Exchange:
         self._binding: asyncio.Task[None] | None = None
         """Binds the answer's id to the caller; until it is done nothing is passed on."""
         self._unbound = bytearray()
-        """What waits for that."""
+        """Bytes that wait for the binding."""
         self._alive_at = 0.0
         """When something other than a comment came last, on the loop's clock."""
 
@@ -83,7 +83,7 @@ class Exchange:
         return self._clock() - self._began
 
     def charge_stream(self, failure: Failure | None = None) -> charge.Charge:
-        """What the stream has cost so far; `failure`: why it ended, if not by itself."""
+        """The charge of the stream so far; `failure`: why it ended, if not by itself."""
         assert self.scan is not None
         failure = failure or self.problem
         if self.scan.error is not None:
@@ -364,7 +364,7 @@ class Exchange:
 
 
 def response_headers(head: Head, spec: Format) -> tuple[tuple[str, str], ...]:
-    """What of an upstream's headers goes to the client."""
+    """The headers of an upstream's answer that go to the client."""
     return tuple([(name, value) for name, value in head.headers if name in _DOWN or name in spec.response_headers])
 
 

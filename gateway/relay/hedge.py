@@ -66,10 +66,10 @@ async def race(
     call: Call, whole: CallLog, client: ClientStream, *, first: Runs, second: Runs, after_s: float | None,
     accounting: Accounting, tasks: Tasks, noted: Noted,
 ) -> Answer | Streamed | Failure:  # fmt: skip
-    """Try the first route, and the second beside it if there is no byte after so long; None: in no case.
+    """Try the first route, and the second beside it if there is no byte after `after_s`; None: in no case.
 
     Returns the failure of the first if both failed. Raises `GatewayError` as an attempt does. Cancelled: the client is
-    gone, and each attempt ends as relay/disconnect.py says.
+    gone, and each attempt ends by the rules of relay/disconnect.py.
     """
     return await _Race(call, whole, client, accounting, tasks, noted).run(first, second, after_s)
 

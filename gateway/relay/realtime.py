@@ -4,7 +4,7 @@
    It is given back, and never was, if no response begins.
 2. `response.done` settles a response by its usage, before the client sees it. A transcription of the client's audio is
    settled in the same way.
-3. A response that has not ended with its session is charged as relay/charge.py says of a stream that broke off.
+3. A response that has not ended with its session is charged like a stream that broke off (relay/charge.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NextCall(NamedTuple):
 
 
 MakesCalls = Callable[[int, int, int | None], Awaitable[NextCall]]
-"""Makes the call with this number, from 1, whose context has about so many tokens, with the client's own output limit.
+"""Makes a call of: its number, from 1; the tokens of its context, about; the client's own output limit, or None.
 Raises `GatewayError` where its caller may have none any more."""
 
 

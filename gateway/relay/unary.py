@@ -20,7 +20,7 @@ _HTML = re.compile(rb"\s*<(?:!doctype|html)\b", re.IGNORECASE)
 
 
 class PlainAnswer(NamedTuple):
-    """What a plain answer cost, and of which model; `problem`: why it is no answer for the client."""
+    """The charge of a plain answer, and its model; `problem`: why it is no answer for the client."""
 
     charged: charge.Charge
     model: str | None = None
