@@ -1,4 +1,4 @@
-"""Whose call it is, as the client says it: a user of its own, and tags.
+"""Attribution of a call by its client: a user of its own, and tags.
 
 The user is the first text of `safety_identifier` and `user` (OpenAI) and `metadata.user_id` (Anthropic). Tags are the
 headers `x-gateway-tag-NAME`, which are not forwarded, and other members of `metadata` with a text that is fit to be

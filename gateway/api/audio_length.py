@@ -271,7 +271,7 @@ def _time_of_cluster(read: Reads, at: int, size: int) -> int:
 
 
 def _time_of_block(read: Reads, at: int) -> int:
-    """It stands behind the number of the track, which has as many bytes as its first one has leading zeros, and one."""
+    """It follows the number of the track, which has as many bytes as its first one has leading zeros, and one."""
     head = read(at, 10)
     track = 9 - head[0].bit_length() if head else 0
     return int.from_bytes(head[track : track + 2], "big", signed=True)

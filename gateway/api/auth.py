@@ -145,7 +145,7 @@ def may_use(key: Key, model: str) -> bool:
 
 
 def offered(key: Key, config: Config) -> list[str]:
-    """The configured models and aliases that this key may use, by name. What only a pattern serves is not listed."""
+    """The configured models and aliases that this key may use, by name. Models that a pattern serves are not listed."""
     models = [name for name in config.models if not is_pattern(name) and may_use(key, name)]
     aliases = [alias for alias, name in config.aliases.items() if may_use(key, alias) or may_use(key, name)]
     return sorted({*models, *aliases})

@@ -41,7 +41,7 @@ PART_OF: Mapping[Endpoint, Endpoint] = {
 }
 """Endpoints that a model has with another one, by whose name its settings list them."""
 _PLAIN_ENDPOINTS = frozenset({"completions", "chat", "embeddings"})
-"""What `Capabilities.is_all` is about."""
+"""The endpoints that `Capabilities.is_all` covers."""
 _NAMES_MODEL_INSIDE = frozenset({"message_batches", "batch_embed_contents"})
 """Endpoints whose body names the model in each of many requests."""
 _NOT_SERVED = "This model is not supported in this endpoint."
@@ -196,7 +196,7 @@ def served(model: Model, upstreams: Mapping[str, Upstream]) -> tuple[Endpoint, .
 
 
 def unsupported(model: Model, upstreams: Mapping[str, Upstream]) -> list[str]:
-    """What no route of this model can do of completions, by the names of the capabilities."""
+    """The names of the completions capabilities that no route of this model has."""
     able = [upstreams[route.upstream].capabilities for route in model.routes]
     able = [each for each in able if serves("completions", each)]
     if "completions" not in model.endpoints or not able:
@@ -254,7 +254,7 @@ _NEEDS: tuple[tuple[str, str, Callable[[Any], bool], Callable[[str, Any], Invali
     ("logprobs", "logprobs", lambda v: v is not None, lambda p, _: _parameter(p)),
 )
 _NOT_BY_CHAT = frozenset({"token_prompts", "echo", "suffix", "best_of"})
-"""What a chat has no words for."""
+"""Features of completions that chat lacks."""
 _OF_CHAT_ALONE = frozenset({
     "messages", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "modalities", "audio",
     "top_logprobs", "web_search_options",
@@ -269,7 +269,7 @@ def _can(capabilities: Capabilities, name: str) -> bool:
 
 
 def _refusal(members: Mapping[str, Any], capabilities: Capabilities) -> InvalidRequest | None:
-    """What this upstream cannot do of a completions call."""
+    """The refusal of a completions call that needs a capability that this upstream lacks; None: it has all."""
     for name, param, is_needed, refusal in _NEEDS:
         value = members.get(param)
         if is_needed(value) and not _can(capabilities, name):

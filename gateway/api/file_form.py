@@ -50,7 +50,7 @@ class FileForm(NamedTuple):
     part: FormPart
     """The file's."""
     has_end: bool
-    """Whether the client says when the file ends."""
+    """Whether the client states when the file expires."""
 
 
 def read(stored: StoredBytes, parts: Sequence[FormPart]) -> FileForm:

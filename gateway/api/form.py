@@ -52,7 +52,7 @@ class UploadedFile(NamedTuple):
     size: int
     """In bytes."""
     read: Callable[[int, int], bytes]
-    """So many bytes from this position in the file; fewer at its end."""
+    """Returns bytes of the file, from a position, at most a number of them."""
 
 
 FormRules = Callable[[Document, Any, Sequence[UploadedFile]], Params]

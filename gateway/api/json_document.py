@@ -59,7 +59,7 @@ _KINDS = {"[": "an array", '"': "a string", "t": "a boolean", "f": "a boolean", 
 
 
 def parse(raw: bytes) -> Document:
-    """The JSON object in `raw`, or `InvalidRequest` saying what is wrong with it and where."""
+    """The JSON object in `raw`. Raises `InvalidRequest` with the first error and its position."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -121,7 +121,7 @@ def _refuse_depth(raw: bytes) -> None:
 
 
 def _refuse_unreadable(text: str) -> NoReturn:
-    """Say what keeps the text from being one JSON object, and where."""
+    """Raise the reason why the text is not one JSON object, with its position."""
     try:
         _walk(text)
     except json.JSONDecodeError as error:

@@ -17,7 +17,7 @@ from gateway.records import Document, ItemRef, LargeBody, LineCeilings, Params
 from .json_document import spans
 
 LARGE_BYTES = 65536
-"""A longer body is large. So much is read in about 3 ms, or 10 of the worst."""
+"""A longer body is large. One of this length is read in about 3 ms, the worst in 10 ms."""
 
 MAX_KEPT = 8192
 """Characters of a value that is kept. Every number is shorter."""
@@ -51,7 +51,7 @@ def brief(params: Params) -> bytes:
 
 
 def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) -> Params:
-    """The `Params` of the body in these pieces, from what `brief` has said of it."""
+    """The `Params` of the body in these pieces, from the result of `brief`."""
     places = {name: (start, end) for name, (start, end) in known["places"].items()}
     document = Document("", known["members"], LargeBody(pieces, known["opening"], places))
     params = Params(document, **known["params"])

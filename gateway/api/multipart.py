@@ -73,7 +73,7 @@ class FormParser:
         self._delimiter = b"\r\n--" + boundary.encode()
         self._max_file_bytes = max_file_bytes
         self._held = b"\r\n"
-        """What has come and is not read yet. The line break before the first boundary is not sent."""
+        """Bytes that have come and are not read yet. The line break before the first boundary is not sent."""
         self._at = -2
         """The position of `_held` in the body."""
         self._step = self._begin

@@ -36,7 +36,7 @@ NAME_TOKENS = 1
 
 MAX_COUNTED = 65536
 """Characters of a prompt that are counted; a longer one goes by the rule, so that no client can keep a worker from its
-other calls. So much prose takes half a millisecond, so much of the worst text that was found (dashes) 40 ms."""
+other calls. This many of prose take half a millisecond, of the worst text that was found (dashes) 40 ms."""
 
 AUDIO_TOKENS = 500
 """About 50 seconds at 10 tokens a second."""

@@ -113,7 +113,7 @@ class StreamOptions(Part):
 
 
 class Body(Part):
-    """What every endpoint has."""
+    """The members that every endpoint has."""
 
     model: Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -250,7 +250,7 @@ class ResponseTool(Part):
 
 
 class ConversationBody(Part):
-    """What a conversation is made of or gets (CreateConversationBody; `items` as in POST …/items)."""
+    """The items and metadata of a conversation (CreateConversationBody; `items` as in POST …/items)."""
 
     items: Annotated[list[dict[str, Any]], Field(max_length=20)] | None = None
     metadata: dict[str, Any] | None = None

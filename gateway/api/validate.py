@@ -81,7 +81,7 @@ def restrict(params: Params, key: Limits, model: Limits) -> Params:
     """The parameters within the limits of the caller's key and of the model.
 
     Where they bound the output and the client did not, the tighter bound becomes the output limit, and
-    `is_output_limit_added` says that it has to be written into the forwarded body.
+    `is_output_limit_added` is set: the limit has to be written into the forwarded body.
     """
     for limits, owner in ((key, "key"), (model, "model")):
         if limits.model_fields_set:  # rarely set

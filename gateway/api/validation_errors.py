@@ -21,7 +21,7 @@ from gateway.errors import InvalidRequest
 MAX_SHOWN_DIGITS = 32
 
 ONE_OF = "one_of"
-"""Our own pydantic error type: none of several types that a field may have; its context says which."""
+"""Our own pydantic error type: none of several types that a field may have; its context names them."""
 
 _KINDS: Mapping[type, str] = {
     str: "a string",
@@ -118,7 +118,7 @@ def wrong_value(path: str, why: str) -> InvalidRequest:
 
 
 def _unreadable(path: str, why: str) -> InvalidRequest:
-    """What a reader of text expects instead."""
+    """The error of a reader of text, with the reader's reason."""
     sentence = f"{why[:1].upper()}{why[1:]}."
     return wrong_value(path, sentence) if path else InvalidRequest(sentence, code="invalid_value")
 

@@ -1,4 +1,4 @@
-"""The formats of calls that the gateway speaks, one module each; `format.py` says what a format is."""
+"""The formats of calls that the gateway speaks, one module each; `format.py` defines a format."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ AZURE = "/openai"
 _OF_AZURE: tuple[Endpoint, ...] = (
     "completions", "chat", "embeddings", "images", "image_edits", "speech", "transcriptions", "translations"
 )  # fmt: skip
-"""What Azure has below a deployment (openai-python, lib/azure.py, `_deployments_endpoints`)."""
+"""Endpoints that Azure has below a deployment (openai-python, lib/azure.py, `_deployments_endpoints`)."""
 
 
 def azure_paths(spec: Format) -> tuple[str, ...]:

@@ -36,10 +36,9 @@ streams without one."""
 class EventScan:
     """Follows one streamed answer: a `Scan` without the meaning of its events.
 
-    `error` is the error object of an in-band error; `is_done` that the event that ends the stream has come. After
-    either, nothing more is passed on. `usage` is the highest report of those that `allows`; `is_usage_final` that it
-    came when all had finished; `excess` the highest of the other reports. `has_reasoned` says that some of the text was
-    reasoning.
+    `error` is the error object of an in-band error; `is_done`: the event that ends the stream has come. After either,
+    nothing more is passed on. `usage` is the highest report that `allows` permits; `is_usage_final`: it came when all
+    had finished; `excess` is the highest of the other reports. `has_reasoned`: some of the text was reasoning.
     """
 
     TEXTS = reported_usage.TEXT
@@ -187,7 +186,7 @@ class EventScan:
             self._learn(event)
 
     def _cleaned(self, event: bytes) -> bytes:
-        """What is no chunk of an answer may be an upstream's words about us."""
+        """An event that is no chunk of an answer, without the upstream's texts about the gateway."""
         text = event.decode("utf-8", "surrogateescape")
         cleaned = self._clean(text)
         return event if cleaned == text else cleaned.encode("utf-8", "surrogateescape")

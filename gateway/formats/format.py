@@ -302,7 +302,7 @@ class Format:
     show_model: Callable[[str, Collection[Endpoint]], Any] | None = None
     """Writes one model in the same way."""
     has_model_in_path: bool = False
-    """Whether the model is named in the path instead of the body: `{model}` in all of its paths stands for it."""
+    """Whether the model is named in the path instead of the body: as `{model}` in all of its paths."""
     stream_paths: tuple[str, ...] = ()
     """Further paths, whose calls are streams."""
     upstream_stream_path: str = ""

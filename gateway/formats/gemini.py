@@ -57,7 +57,8 @@ def error_body(error: GatewayError, request_id: str) -> bytes:
 
 
 def _details(error: GatewayError, request_id: str) -> Iterator[dict[str, Any]]:
-    """What Google's clients read of an error. A spent quota is one of a day: they do not try again then."""
+    """The details that Google's clients read. A spent quota is reported as one of a day, because they do not try again
+    then."""
     yield {"@type": f"{_DETAIL}ErrorInfo", "reason": error.name.upper(), "domain": "gateway"}
     yield {"@type": f"{_DETAIL}RequestInfo", "requestId": request_id}
     if error.param is not None:
@@ -118,9 +119,9 @@ class _Generated(BaseModel):
     """The members of a plain answer that are read."""
 
     candidates: Any = None
-    promptFeedback: Any = None  # noqa: N815 # as it stands there
-    usageMetadata: Any = None  # noqa: N815 # as it stands there
-    modelVersion: Any = None  # noqa: N815 # as it stands there
+    promptFeedback: Any = None  # noqa: N815 # the member's name
+    usageMetadata: Any = None  # noqa: N815 # the member's name
+    modelVersion: Any = None  # noqa: N815 # the member's name
     error: Any = None
 
 
@@ -145,7 +146,7 @@ def _as_events(answer: bytes, shows_usage: bool) -> bytes:
 class _TokenTotal(BaseModel):
     """The answer of countTokens."""
 
-    totalTokens: Any = None  # noqa: N815 # as it stands there
+    totalTokens: Any = None  # noqa: N815 # the member's name
     error: Any = None
 
 

@@ -45,7 +45,7 @@ class Camel(Part):
 
 
 class GenerationConfig(Camel):
-    """What bounds the generation."""
+    """The limits and parameters of the generation."""
 
     candidate_count: Annotated[int, Field(ge=1, le=MAX_CANDIDATES)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT)] | None = None
@@ -88,7 +88,7 @@ Turns = Annotated[
 
 
 class GenerateContent(Camel):
-    """GenerateContentRequest. The model stands in the path."""
+    """GenerateContentRequest. The model is in the path."""
 
     contents: Turns
     system_instruction: dict[str, Any] | None = None

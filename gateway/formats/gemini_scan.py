@@ -101,7 +101,7 @@ class GeminiScan(EventScan):
             self._searches[index] = max(found, self._searches.get(index, 0))
 
     def _take(self, chunk: Mapping[str, Any]) -> None:
-        """What stands beside the candidates."""
+        """Read the members beside the candidates."""
         self.has_begun = True
         self._is_blocked = self._is_blocked or gemini_usage.is_blocked(chunk)
         if self.model is None and isinstance(chunk.get("modelVersion"), str):

@@ -29,7 +29,7 @@ Path = tuple[str, ...]
 _INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _OUTSIDE = re.compile(rb'["{}\[\],]')
 _LINES_OF_DATA = re.compile(rb"[\r\n]+data: ?")
-"""Between the lines of one event, where its JSON stands on several."""
+"""Between the lines of one event, where its JSON has several."""
 
 _QUOTE, _COMMA, _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = b'",{}[]'
 
@@ -69,7 +69,7 @@ class MemberReader:
             return None
 
     def feed(self, data: bytes) -> None:
-        """The next piece of the text. What stands before the object may have no brackets, quotes and commas."""
+        """The next piece of the text. Bytes before the object may have no brackets, quotes and commas."""
         at, start, size = 0, 0, len(data)
         while at < size:
             if self._is_inside_string:

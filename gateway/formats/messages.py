@@ -45,7 +45,7 @@ def type_of(status: int) -> str:
 
 
 def error_body(error: GatewayError, request_id: str) -> bytes:
-    """Anthropic's error object. The gateway's code stands in `error.details.error_code`, where the SDK shows it.
+    """Anthropic's error object. The gateway's code is in `error.details.error_code`, where the SDK shows it.
 
     The message of an unknown model begins with `model:`, by which Claude Code knows it.
     """

@@ -25,7 +25,7 @@ _PING = re.compile(rb'(?:event:\s?ping|data:\s?\{\s*"type"\s*:\s*"ping"[^\r\n]*)
 
 
 class MessagesScan(EventScan):
-    """Follows one streamed answer. `is_done` says that `message_stop` has come."""
+    """Follows one streamed answer. `is_done`: `message_stop` has come."""
 
     TEXTS = messages_usage.TEXT
 
@@ -35,7 +35,7 @@ class MessagesScan(EventScan):
         """The stop reason has come."""
         self._end = b""
         self._report: dict[str, Any] = {}
-        """What the reports of usage said so far."""
+        """The reports of usage so far, merged."""
 
     @property
     def last(self) -> bytes:
@@ -54,7 +54,7 @@ class MessagesScan(EventScan):
         return bool(passed) and super().is_sign_of_life(passed)
 
     def _forget_end(self) -> None:
-        pass  # what ends an answer is no long event
+        pass  # no long event ends an answer
 
     def _event(self, event: bytes) -> bytes:
         if self.is_alike(event):

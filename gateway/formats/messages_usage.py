@@ -10,7 +10,7 @@
 3. `iterations` lists the runs of models inside one call. Compactions are not in the counts at the top (anthropic-sdk,
    BetaUsage), so each count is the sum over the list, if that is more. Each run is then a part of the usage, with the
    `model` that it names, because each has the price of its model and of its own length.
-4. `fallback_credit` says that a retry was billed less than its counts, not by how much: the usage is an estimate.
+4. With `fallback_credit` a retry was billed less than its counts; by how much is unknown: the usage is an estimate.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def _model(run: Mapping[str, Any]) -> str:
 
 
 def _service(report: Mapping[str, Any]) -> str:
-    """What the answer calls the service that is billed: of `speed`, `service_tier` and `inference_geo`."""
+    """The billed service that the answer names: of `speed`, `service_tier` and `inference_geo`."""
     tier = "fast" if report.get("speed") == "fast" else report.get("service_tier")
     return variant_of(tier if isinstance(tier, str) else "", report.get("inference_geo"))
 
 
 def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """What two reports of one stream say together, the later one second."""
+    """Two reports of one stream as one, the later one second."""
     given = {name: value for name, value in now.items() if value is not None}
     has_input = any(_count(given.get(name)) for name in _INPUT)
     known = dict(before)

@@ -73,8 +73,8 @@ def replace_links(row: Passthrough, base_path: str, public_url: str, answer: Any
     """Make the addresses in an answer that the row names those of the gateway, in place. Returns the ids that they
     have, and whether there were any.
 
-    Their host does not matter, and they may stand below the base URL of the upstream (`base_path`) and the row's prefix
-    there, or below neither. One that is no read of the row becomes null.
+    Their host does not matter, and their path may be below the base URL of the upstream (`base_path`) and the row's
+    prefix there, or below neither. One that is no read of the row becomes null.
     """
     ids, places = [], [each for pointer in row.links for each in texts_at(answer, pointer)]
     for container, name in places:
@@ -124,7 +124,7 @@ def _scan(asked: ScanInput) -> PassedScan:
 
 
 def _no_event(error: GatewayError, scan: object, request_id: str) -> None:
-    """Nothing can be said inside a file: the connection is closed, and the message stays incomplete."""
+    """A file cannot carry an error: the connection is closed, and the message stays incomplete."""
 
 
 PASSTHROUGH = Format(
@@ -144,7 +144,7 @@ PASSTHROUGH = Format(
     has_model_in_path=True,
     response_headers=frozenset({"content-disposition"}),
 )
-"""What the calls of all rows have in common."""
+"""The format of the calls of any row."""
 
 
 def format_of(row: Passthrough, *, is_read: bool) -> Format:

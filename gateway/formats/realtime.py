@@ -20,7 +20,7 @@ from . import openai, reported_usage, transcriptions
 from .format import Format
 
 KEY_PROTOCOL = "openai-insecure-api-key."
-"""What stands before a browser's key among its subprotocols (openai-realtime-api-beta, `lib/api.js`)."""
+"""The prefix of a browser's key among its subprotocols (openai-realtime-api-beta, `lib/api.js`)."""
 PROTOCOL = "realtime"
 BETA_PROTOCOL = "openai-beta.realtime-v1"
 BETA = "realtime=v1"
@@ -55,7 +55,7 @@ Event = Mapping[str, Any]
 
 
 class ResponseEnd(NamedTuple):
-    """What `response.done` says."""
+    """The content of `response.done` that is read."""
 
     id: str | None
     usage: Usage | None
@@ -103,7 +103,7 @@ def settings_of(event: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def output_limit(settings: Mapping[str, Any]) -> tuple[str, int | None] | None:
-    """The name and the value of the output limit in these settings, None for no limit; or None: they do not say.
+    """The name and the value of the output limit in these settings, None for no limit; or None: they have none.
     Raises `InvalidRequest` for what servers may read differently."""
     given = [name for name in OUTPUT_LIMITS if name in settings]
     if not given:

@@ -36,7 +36,7 @@ _WHOLE = frozenset({
     "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call",
     "apply_patch_call_output", "computer_call", "computer_call_output", "compaction", "mcp_approval_response",
 })  # fmt: skip
-"""Types of items that say all that an upstream needs of them; of others it keeps a part under their ids."""
+"""Types of items that are complete; of others the upstream keeps a part under their ids."""
 
 _EVENTS = {status: f"response.{status}" for status in (*_PENDING, "incomplete")}
 """The event with a whole response, by its status; of others it is `response.completed`."""
@@ -125,7 +125,7 @@ def refuse_references(items: Sequence[Any], param: str) -> None:
 
 
 def _items(body: Response) -> tuple[ItemRef, ...]:
-    """The input items that an upstream may look up by their ids. Items that hold all that they say are left out."""
+    """The input items that an upstream may look up by their ids. Complete items are left out."""
     if not isinstance(body.input, list):
         return ()
     found = []
@@ -140,7 +140,7 @@ def _items(body: Response) -> tuple[ItemRef, ...]:
 
 
 def _account_bound_by(body: Response, *, asks: bool = False) -> str:
-    """What a conversation with encrypted parts (reasoning, compactions) is recognised by: a digest of its
+    """The identity of a conversation with encrypted parts (reasoning, compactions): a digest of its
     `prompt_cache_key`, else of its beginning. Another account refuses such parts (`invalid_encrypted_content`). Empty:
     it has none, and asks for none."""
     turns = body.input if isinstance(body.input, list) else ()
@@ -182,7 +182,7 @@ def _is_whole(item: Mapping[str, Any], kind: Any) -> bool:
 
 
 def _reference(body: Response) -> tuple[str | None, str]:
-    """What the call continues, and the parameter that names it."""
+    """The id of the response or conversation that the call continues, and the parameter that names it."""
     conversation = body.conversation
     if isinstance(conversation, dict):
         conversation = conversation.get("id")

@@ -1,9 +1,11 @@
 """Scans a streamed response (OpenAI's Responses API): typed events with a number, the last of which holds it whole.
 
-Events leave as they came. Exceptions: the terminal event is held back until the call is settled, of a long one the last
-piece; `[DONE]`, which some upstreams add, `id:` and `retry:` lines and events without data are dropped; and
-`response.failed` and `error` events do not leave: the relay decides what the client gets instead, and `failed` writes
-it.
+Events are passed on unchanged, with these exceptions:
+
+1. The terminal event, or the last piece of a long one, is held back until the call is settled.
+2. `[DONE]`, which some upstreams add, `id:` and `retry:` lines and events without data are dropped.
+3. `response.failed` and `error` events are not passed on: the relay decides what the client gets instead, and `failed`
+   writes it.
 
 The terminal event repeats the request's instructions and tools, so it is often the longest of the stream. One that is
 too long to be held is read on its way (`MemberReader`).
@@ -46,7 +48,7 @@ _REQUEST_FAULTS = re.compile(
 """Codes of a failed response that blame the request (openai-openapi, ResponseErrorCode). They come without a type."""
 
 MAX_ITEMS = 100
-"""So many items of one answer are bound to its key."""
+"""Items of one answer that are bound to its key, at most."""
 
 _FIRST_TYPE = re.compile(rb'\s*\{\s*"type"\s*:\s*"([^"\\]{1,80})"')
 _NAMED = re.compile(rb"(?:\A|[\r\n])event: ?([a-z_.]{1,80})[\r\n]")
@@ -91,11 +93,11 @@ class ResponsesScan(EventScan):
         """A long `response.failed` was passed on before it was known to be one: `last` is its end."""
         self.id: str | None = None
         self.is_stored = True
-        """Whether the upstream keeps it under its id, as far as the stream says."""
+        """Whether the upstream keeps it under its id; True where the stream does not state it."""
         self.items: tuple[str, ...] = ()
         """The ids of the items of its output, when it has ended."""
         self.has_ended = False
-        """Whether the event came that says how the response has ended."""
+        """Whether the terminal event has come."""
         self._created_at: Any = None
 
     @property

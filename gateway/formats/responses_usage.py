@@ -1,7 +1,7 @@
 """The usage of a response of OpenAI's Responses API: its tokens, and the use of its hosted tools.
 
-Sources: openai-python 3.54.0, `types/responses/response_usage.py` and `response.py`. `tool_usage` stands beside `usage`
-and may be missing or incomplete. Searches and containers are counted in `output` where it does not have them.
+Sources: openai-python 3.54.0, `types/responses/response_usage.py` and `response.py`. `tool_usage` is a member beside
+`usage`; it may be missing or incomplete. Searches and containers are counted in `output` where it does not have them.
 
 A container makes the usage an estimate: OpenAI bills it by minute and memory since June 2026, which no answer reports,
 several answers may use one container, and one that was made and not used is in no answer.
@@ -23,7 +23,7 @@ Items = Mapping[str, int]
 
 
 class Used(NamedTuple):
-    """The members of a response that say what it used."""
+    """The members of a response that report its usage."""
 
     usage: Any = None
     tool_usage: Any = None
@@ -92,7 +92,7 @@ def _image_generation(tools: Any) -> dict[str, int] | None:
     return {"image_tool_in": taken, "image_tool_out": made}
 
 
-# Member of `tool_usage`, the type of its items in `output`, and how it is read: None if it says nothing.
+# Member of `tool_usage`, the type of its items in `output`, and how it is read: None if it reports nothing.
 _REPORTED: tuple[tuple[str, str, Callable[[Any], dict[str, int] | None]], ...] = (
     ("web_search", "web_search_call", _web_search),
     ("image_gen", "image_generation_call", _image_generation),

@@ -100,7 +100,7 @@ class SpeechScan(PassedScan):
         return -(-(length_ms or 0) // MS_PER_TOKEN)
 
     def _read_at(self, place: int, count: int) -> bytes:
-        """So many bytes, without those of the middle, of which nothing is kept."""
+        """At most `count` bytes; those of the middle are not kept."""
         end = place + count
         tail = self._tail[max(0, len(self._head) + len(self._tail) - self._size) :]
         begin = self._size - len(tail)
@@ -108,7 +108,7 @@ class SpeechScan(PassedScan):
 
 
 def _no_event(error: GatewayError, scan: object, request_id: str) -> None:
-    """Nothing can be said inside audio: the connection is closed, and the message stays incomplete."""
+    """Audio cannot carry an error: the connection is closed, and the message stays incomplete."""
 
 
 SPEECH = Format(

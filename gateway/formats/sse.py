@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 LONG_EVENT = 65536
-"""Bytes before its blank line that make an event a long one; so much of an unfinished event is held back at most."""
+"""Bytes before its blank line that make an event a long one; no more of an unfinished event is held back."""
 
 # A CRLF is one line end, never two. The first character is a set, which `re` looks for at full speed.
 _BLANK_LINE = re.compile(rb"[\r\n](?:(?<=\r)\n)?+(?>\r\n|\n|\r)")
@@ -22,11 +22,11 @@ _FIELD = re.compile(rb"(?:id|retry)[:\r\n]")
 _LATER_FIELD = re.compile(rb"[\r\n](?:id|retry)[:\r\n]")
 _FIELDS = (b"id", b"retry")
 _LONGEST_END = 3
-"""A blank line has at most four bytes: so many may be there already before its last one comes."""
+"""A blank line has at most four bytes: three may be there already before its last one comes."""
 
 
 class EventSplitter:
-    """Cuts bytes into events. `is_inside_long` says that the last piece belongs to an event that is still going on."""
+    """Cuts bytes into events. `is_inside_long`: the last piece belongs to an event that has not ended."""
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -40,7 +40,7 @@ class EventSplitter:
         return len(self._held)
 
     def split(self, data: bytes) -> list[tuple[bytes, bool]]:
-        """Pairs of bytes and whether they are one whole event. What is not whole is a piece of a long event."""
+        """Pairs of bytes and whether they are one whole event; if not, they are a piece of a long event."""
         text: bytes | bytearray = data
         if self._held:
             self._held += data
@@ -65,7 +65,7 @@ class EventSplitter:
         return found
 
     def rest(self) -> bytes:
-        """What is left when the stream has ended: an event without its blank line, or nothing."""
+        """The remaining bytes when the stream has ended: an event without its blank line, or nothing."""
         rest = bytes(self._held)
         self._held.clear()
         self._searched = 0

@@ -34,7 +34,7 @@ _CHAT_CHUNK = "chat.completion.chunk"
 
 class StreamScan(EventScan):
     """Follows one streamed answer. `finished` are the indexes whose `finish_reason` has come (a negative number if the
-    index is unknown); `is_done` says that `[DONE]` has come."""
+    index is unknown); `is_done`: `[DONE]` has come."""
 
     def __init__(
         self,

@@ -60,8 +60,8 @@ def _class_of(byte: int) -> str:
 
 
 _CLASSES = "".join(map(_class_of, range(256))).encode("latin-1")
-"""What each byte is: a letter, a digit, a space, a break, a mark, or the end of a text; a character that is not ASCII
-is its lead byte, written as 0x80 and its quarters."""
+"""The class of each byte: a letter, a digit, a space, a break, a mark, or the end of a text; a character that is not
+ASCII is its lead byte, written as 0x80 and its quarters of a token."""
 _FOLDED = _CLASSES.replace(b"A", b"a")
 _NOT_ASCII = sorted({quarters for _, _, quarters in _SCRIPTS})
 

@@ -1,8 +1,8 @@
 """OpenAI's transcriptions and translations of audio (openai-openapi, CreateTranscriptionRequest): a form in; JSON,
 text, subtitles or events out.
 
-Seconds are what the answer reports (`usage.seconds`, or `duration` of verbose_json), else those of the file's header.
-Of a file without a length there, they are estimated from its size, and so is the usage of an answer without a report.
+The seconds of audio are those of the answer (`usage.seconds`, or `duration` of verbose_json), else those of the file's
+header, else an estimate from the file's size. The usage of an answer without a report is estimated in the same way.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ LOWEST_BYTES_PER_S = 2_000
 """Of audio in a file without a length: 16 kbit/s, the lowest usual bit rate of speech."""
 
 AUDIO_TOKENS_PER_S, TEXT_TOKENS_PER_S = 10, 5
-"""What is reserved for models that charge tokens, and charged where the answer reports none. OpenAI counts a token for
-100 ms of audio; fast speech has four words a second."""
+"""Tokens that are reserved for models that charge tokens, and charged where the answer reports none. OpenAI counts a
+token for 100 ms of audio; fast speech has four words a second."""
 
 TEXTS = frozenset({"text", "srt", "vtt"})
 """Values of `response_format` whose answer is no JSON."""
