@@ -23,7 +23,7 @@ _READ_AT_ONCE_BYTES = 1 << 18
 
 
 class JournalEntry(NamedTuple):
-    """What happened to a lease."""
+    """One event of a lease."""
 
     number: int
     """From 1 on, rising."""
@@ -43,7 +43,7 @@ def encode(number: int, kind: EntryKind, lease: str, text: str) -> bytes:
 
 
 def decode(line: bytes) -> Iterator[JournalEntry | None]:
-    """What a line holds: an entry; None for what is none; both, or several, where the ends of lines have suffered."""
+    """The entries of a line, usually one; None for a part that is no entry. Several if ends of lines are damaged."""
     while line:
         entry, line = _first(line)
         yield entry

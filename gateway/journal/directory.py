@@ -179,7 +179,7 @@ def _read_head(head: bytes, origin: str) -> tuple[str, str]:
 
 
 def _boot() -> str:
-    """Which start of this machine it is, as far as it says so: Linux does (man 4 random)."""
+    """The id of this start of the machine; empty where the system has none. Linux has one (man 4 random)."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -188,7 +188,7 @@ def _boot() -> str:
 
 @lru_cache(maxsize=1024)
 def warn_unused(path: str, reason: str) -> None:
-    """Say why a journal is not touched: once, however often it is found."""
+    """Log why a journal is not used: once, however often it is found."""
     log.warning("the journal %s is not used: %s", path, reason)
 
 

@@ -82,7 +82,7 @@ class WritePlan(NamedTuple):
 
 
 class WriteResult(NamedTuple):
-    """What became of a write."""
+    """The result of a write."""
 
     error: OSError | None
     took_s: float
@@ -93,7 +93,7 @@ class WriteResult(NamedTuple):
 
 def append(target: Segment, blob: bytes) -> float | None:
     """Write behind the entries of a segment. Returns how many seconds it took; None where not all of it was written:
-    a plan for the same entries writes it again at the same place, and says why it cannot."""
+    a plan for the same entries writes it again at the same place, and its result has the error."""
     began = time.monotonic()
     try:
         written_bytes = os.pwrite(target.descriptor, blob, target.size_bytes)

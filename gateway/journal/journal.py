@@ -255,7 +255,7 @@ class Journal:
         self._note_pace(outcome.took_s)
 
     def _note_pace(self, took_s: float) -> None:
-        """A write took so long."""
+        """Note the duration of a write; log if the disk becomes slow, or quick again."""
         if self._pace.note(took_s, time.monotonic()):
             now = "slow, and answers wait for it" if self._pace.is_slow else "quick again"
             log.warning("the disk of the journal %s is %s", self.name, now)
@@ -310,7 +310,7 @@ class Journal:
                 self._is_short = False
                 log.warning("the disk of the journal %s has room again", self.name)
         except OSError:
-            pass  # which was said when it failed first
+            pass  # it was logged when it failed first
         self._segments.note_delivered()
         if self._on_disk == self._appended and (plan := self._segments.plan_to_shrink(KEPT_S)) is not None:
             self._note(plan, disk.perform(plan))

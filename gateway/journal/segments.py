@@ -99,7 +99,7 @@ class Segments:
             self._unsynced.append(outcome.begun)
 
     def _note_growth(self, target: Segment, blob_bytes: int, last: int) -> None:
-        """So much was written behind its entries."""
+        """Note a write behind its entries."""
         size_bytes = target.size_bytes
         if size_bytes // OFFSET_EVERY_BYTES > len(target.offsets):
             target.offsets.append((target.last, size_bytes))
@@ -143,7 +143,7 @@ class Segments:
                 segment.delivered_at = now
 
     def outlived(self, kept_s: float) -> list[Segment]:
-        """What was delivered long ago. Never the current one; nor any, before there is one that carries on."""
+        """The segments that were delivered over `kept_s` ago, except the current one; none without a current one."""
         until = time.monotonic() - kept_s
         return [s for s in self._segments if self._current not in (None, s) and _was_delivered_before(s, until)]
 
@@ -196,7 +196,7 @@ class Segments:
 
 
 def _is_long(target: Segment, more_bytes: int) -> bool:
-    """Whether a segment is long enough with so much more that a new one is to be begun."""
+    """Whether a segment with `more_bytes` more is long enough to begin a new one."""
     return target.fresh_bytes + more_bytes >= max(SEGMENT_BYTES, target.size_bytes - target.fresh_bytes)
 
 

@@ -122,7 +122,7 @@ class Reserve(NamedTuple):
     """Reserved even beyond the limit: it was granted before, by a server that has lost it, or by the worker itself
     during an outage."""
     held: int = 0
-    """An extension of an open lease: it holds the first so many claims already."""
+    """An extension of an open lease: the number of claims, the first ones, that it holds already."""
 
     @classmethod
     def of(cls, record: Record, claims: tuple[Claim, ...], *, is_forced: bool = False, held: int = 0) -> Reserve:
@@ -153,11 +153,11 @@ class Settle(NamedTuple):
     """Of the journal's entry."""
     record: Record
     claims: tuple[Claim, ...]
-    """What its lease holds."""
+    """The claims that its lease holds."""
     text: str
     """Its entry (quota/ledger_entry)."""
     charged: Sequence[int] | None = None
-    """What it is charged for each claim, by `quota/windows.charges`; None: not worked out yet."""
+    """The units that each claim is charged, by `quota/windows.charges`; None: not calculated yet."""
 
 
 class Void(NamedTuple):
@@ -182,7 +182,7 @@ class Defer(NamedTuple):
     text: str
     """Its entry (quota/ledger_entry)."""
     note: str
-    """What to ask the upstream for, for the workers; without tabs and ends of lines."""
+    """The note for the workers that poll the upstream (accounting/deferral.py); without tabs and ends of lines."""
 
     @property
     def whole_text(self) -> str:
@@ -208,7 +208,7 @@ Item = Reserve | RateDraw | Settle | Void | Defer
 
 
 class Batch(NamedTuple):
-    """What one worker sends at once; applied in this order, all of it or nothing."""
+    """Items that one worker sends at once; applied in this order, all or none."""
 
     worker: str
     """The worker's incarnation, which is the name of its journal."""
@@ -231,7 +231,7 @@ class Progress(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What became of a batch."""
+    """The result of a batch."""
 
     verdicts: Sequence[Granted | Refused | None]
     """One for each item; None for what is no draw."""
@@ -299,7 +299,7 @@ class ReportReader(Protocol):
         """The rows of `usage`, at most `USAGE_AT_ONCE` in memory at a time. Raises `StoreUnavailable`."""
 
     async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
-        """What was measured (`quota/measures.py`), by some of `MEASURE_GROUPS`; days or hours as `usage`. Raises
+        """The measurements (`quota/measures.py`), by some of `MEASURE_GROUPS`; days or hours as `usage`. Raises
         `StoreUnavailable`."""
 
     async def calls(
@@ -368,17 +368,16 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
         otherwise. Raises `StoreUnavailable`."""
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
-        """Lock names, each for so many seconds from now, so that one of all workers does the work of a name. Returns
-        for
-        how many seconds each is still locked by another holder; 0: it is `holder`'s now.
+        """Lock names, each for the given seconds from now, so that one of all workers does the work of a name. Returns
+        for how many seconds each is still locked by another holder; 0: it is `holder`'s now.
 
         A holder may lock again for a longer or shorter time; 0 seconds release the name. A lock that a server loses is
         free. Raises `StoreUnavailable`: then the names may have been locked or not.
         """
 
     async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
-        """Leave a text of one line under this name for so many seconds, in place of the holder's last one. Returns
-        those of the other holders that stand. A server may lose them. Raises `StoreUnavailable`."""
+        """Keep a text of one line under this name for `for_s` seconds, in place of the holder's last one. Returns the
+        texts of the other holders that are kept. A server may lose them. Raises `StoreUnavailable`."""
 
     async def deferred(self, limit: int) -> list[Deferred]:
         """Some of the deferred leases that were not removed, in any order. Raises `StoreUnavailable`."""
@@ -500,10 +499,10 @@ USAGE_AT_ONCE = 5000
 """Rows of a usage report that are in memory at a time: each takes about a kilobyte."""
 
 USAGE_GROUPS = ("key", "team", "model", "upstream", "endpoint", "day", "month", "hour")
-"""What a usage report may be grouped by."""
+"""The possible groups of a usage report."""
 
 ATTRIBUTED_GROUPS = ("key", "team", "model", "day", "month")
-"""What a report by user or by a tag may be grouped by besides."""
+"""The further possible groups of a report by user or by a tag."""
 
 ATTRIBUTED_OF_KEY = 1000
 """Groups by user, tag and model of one key and day; what is beyond them counts as `other`."""
@@ -512,7 +511,7 @@ ATTRIBUTED_A_DAY = 20_000
 """Groups by user, tag, key and model of one day: about 3 MB."""
 
 MEASURE_GROUPS = ("model", "upstream", "day", "month", "hour")
-"""What a report of latency may be grouped by."""
+"""The possible groups of a report of latency."""
 
 HOURS_KEPT_DAYS = 14
 """Days for which sums of single hours are kept, unless `store.sums_days` is less."""

@@ -45,7 +45,7 @@ class BondStore(Protocol):
 
 
 def item_bonds(bond: Bond, items: Sequence[str], tokens: int) -> list[Bond]:
-    """Bonds with the items of an answer that has this bond, which share its output of so many tokens."""
+    """Bonds with the items of an answer that has this bond, which share its output of `tokens`."""
     share = tokens // len(items) if items else 0
     return [bond._replace(id=each, tokens=share, kind="item", note="") for each in items]
 
@@ -57,7 +57,7 @@ def owner_of(bond: Bond) -> str:
 
 
 def owners_of(key: str) -> tuple[str, str]:
-    """All that `owner_of` says of the bonds of this key."""
+    """All possible results of `owner_of` for the bonds of this key."""
     return key, f"{key} items"
 
 

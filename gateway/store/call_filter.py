@@ -46,7 +46,7 @@ class CallFilter(NamedTuple):
 
     @property
     def texts(self) -> list[str]:
-        """What occurs in every wanted record."""
+        """Texts that occur in every wanted record."""
         texts = (self.id, self.team, self.model, self.upstream, self.ended, self.user)
         return [text for text in texts if text is not None]
 

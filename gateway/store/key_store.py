@@ -36,7 +36,7 @@ class StoreChange(NamedTuple):
     before: str | None
     """The document as it was read; None: there must be none."""
     after: str | None
-    """What it is from now on; None: it is removed. The same as `before` where only windows are reset."""
+    """The new document; None: it is removed. The same as `before` where only windows are reset."""
     audit: str
     """The entry for the audit log, as text; empty: none is written."""
     secrets_added: tuple[str, ...] = ()
@@ -44,9 +44,8 @@ class StoreChange(NamedTuple):
     secrets_removed: tuple[str, ...] = ()
     """Of secrets that no longer do."""
     resets: tuple[Window, ...] = ()
-    """Windows of which nothing is used from now on; what running calls have reserved stays reserved. Those of parallel
-    calls stay as they are, for running calls are running. What a call that ran then gives back to a rate at its end, it
-    gives back as ever, down to nothing used."""
+    """Windows of which nothing is used from now on; reservations of running calls stay. Windows of parallel calls are
+    not changed. A running call that gives back a part of a rate at its end does so, down to nothing used."""
     journal: str = ""
     """The decision journal of the gateway that made this change (keys/decisions.py); empty: none."""
     number: int = 0
@@ -65,7 +64,7 @@ class StoredAudit(NamedTuple):
 
 
 class ChangeFeed(NamedTuple):
-    """What was changed since a position."""
+    """The changes since a position."""
 
     position: str
     """To ask from the next time."""
@@ -95,7 +94,7 @@ class KeyStore(Protocol):
         """The documents of these names; None where there is none."""
 
     async def page(self, kind: DocumentKind, after: str = "", limit: int = 1000) -> list[tuple[str, str]]:
-        """Names and documents of a kind behind the name `after`, in the order of the names' bytes (UTF-8): so many, or
+        """Names and documents of a kind behind the name `after`, in the order of the names' bytes (UTF-8): `limit`, or
         all that are left."""
 
     async def change(self, change: StoreChange) -> bool:
@@ -107,11 +106,11 @@ class KeyStore(Protocol):
 
     async def is_used(self, key: str) -> bool:
         """Whether anything was counted or kept under this id of a key: usage, a record, a refusal, a bond, or a call
-        that is under way. Reads much: for a person who makes or deletes a key."""
+        that is under way. Reads much: for making or deleting a key."""
 
     async def is_replicated(self) -> bool | None:
         """Whether a replica of the store has the last change of this instance; waits for that for a moment. None: there
-        is no replica, or the store does not say."""
+        is no replica, or the store does not report it."""
 
     async def last_change(self, journal: str) -> int:
         """The number of the last change of this decision journal that the store has; 0: it has none."""

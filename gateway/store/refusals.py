@@ -116,8 +116,8 @@ class RequestStore(Protocol):
         no position."""
 
     async def find_request(self, request_id: str) -> Record | RefusalEntry | None:
-        """The usage record or the refusal with this request id. Reads all records that are kept: for a person who looks
-        for one request, not for a loop."""
+        """The usage record or the refusal with this request id. Reads all records that are kept: for one look-up by a
+        person, not for a loop."""
 
 
 def encode_refusal(entry: RefusalEntry) -> str:

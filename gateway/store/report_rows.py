@@ -142,7 +142,7 @@ def percent(part: int, whole: int) -> float:
 
 
 def reported_name(record: Record) -> str:
-    """What the upstream called the model: in its answer, else when it was asked."""
+    """The upstream's name of the model: that of its answer, else that of the request."""
     return record.returned_model or record.routed_model
 
 

@@ -104,7 +104,7 @@ def encode_items(items: Sequence[Item]) -> EncodedBatch:
 
 
 def _measured(record: Record, fields: dict[str, int]) -> str:
-    """What was measured of a call: the places of fields, counted from 1, each with one counter."""
+    """The measurements of a call: the places of fields, counted from 1, each with one counter."""
     found: list[int] = []
     for upstream, counter in measures_of(record):
         place = fields.setdefault(record.label_model + SEPARATOR + upstream, len(fields) + 1)
@@ -167,7 +167,7 @@ class _Windows:
 
 
 def _claims_of(item: Item) -> Sequence[Claim]:
-    """What an item draws on or gives back."""
+    """The claims that an item draws or releases."""
     return () if isinstance(item, Void) else item.claims
 
 
@@ -188,7 +188,7 @@ class _Groups:
 
 
 def read_answer(batch: Batch, drawn: Sequence[Sequence[int]], answer: str) -> Applied:
-    """What became of the batch. Raises `StoreLostWrites`, or `StoreUnavailable` for a late copy."""
+    """The result of the batch. Raises `StoreLostWrites`, or `StoreUnavailable` for a late copy."""
     first, *lines = answer.split("\n")
     kind, *numbers = first.split()
     if kind == "b":
@@ -196,10 +196,10 @@ def read_answer(batch: Batch, drawn: Sequence[Sequence[int]], answer: str) -> Ap
     if kind == "l":
         raise StoreUnavailable("a later batch of this worker was applied before")
     now_us, lost = map(int, numbers)
-    letters, stand, refusals = lines
+    letters, granted, refusals = lines
     verdicts: list[Granted | Refused | None] = [None] * len(batch.items)
     if drawn:
-        states, then = list(_read_states(stand)), _read_states(refusals)
+        states, then = list(_read_states(granted)), _read_states(refusals)
         known: dict[int, WindowStatus] = {}
         places = iter(drawn)
         for i, item in enumerate(batch.items):

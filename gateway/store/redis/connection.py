@@ -1,8 +1,8 @@
 """One connection to the master, through redis-py, one request at a time and each within its time.
 
 redis-py's clients repeat commands by themselves, and wait: ten times and 5 s each by default. A batch must never be
-sent twice, and its caller waits 0.8 s at most. So only redis-py's connections are used, and what is sent again is
-decided here: what the server has said that it did not carry out (NOSCRIPT, MOVED), and nothing else.
+sent twice, and its caller waits 0.8 s at most. So only redis-py's connections are used, and a request is sent again
+only if the server has answered that it did not carry it out (NOSCRIPT, MOVED).
 
 The time limit of a request includes connecting, if there is no connection: finding the master, TLS and greeting.
 
@@ -54,7 +54,7 @@ AWAY = {
     "CROSSSLOT": "it belongs to a cluster; use redis+cluster://",
     "MOVED": "its cluster nodes disagree about the owner of the store's slot",
 }
-"""What errors mean that have nothing to do with what was sent, and pass."""
+"""The meaning of temporary errors that do not depend on the request."""
 
 
 class ServerMisconfigured(StoreUnavailable):
@@ -227,7 +227,7 @@ class RedisConnection:
     # --------------------------------------------------------------------------------------------------- in plain words
 
     def _explained(self, error: ResponseError) -> Exception:
-        """What a person reads of an error of the server; our own mistakes as they are."""
+        """An error of the server in plain words; errors in our own requests unchanged."""
         code = _code(error)
         if code == "NOPERM":
             return ServerMisconfigured(f"{self._url}: the user may not do all that the gateway does: {error}")
@@ -248,7 +248,7 @@ def _code(error: BaseException) -> str:
     if isinstance(error, AskError):
         return "MOVED" if isinstance(error, MovedError) else "ASK"
     text = str(error)
-    # Inside a script most servers do not say NOPERM.
+    # Inside a script most servers do not answer NOPERM.
     if isinstance(error, NoPermissionError) or re.search(
         r"user executing the script can't|ACL failure in script", text
     ):

@@ -30,7 +30,7 @@ SCAN = Script.read("scan.lua")
 
 DAYS_AT_ONCE = 16
 GROUPS_AT_ONCE = 250
-"""What one portion holds, more or less; half a millisecond of Redis."""
+"""The size of one portion, about; it takes half a millisecond of Redis."""
 
 ADDED_AT_ONCE = 100
 """Groups after which others on our event loop get their turn; a third of a millisecond."""

@@ -38,7 +38,7 @@ class MasterDiscovery(Protocol):
         """It was not there, or is no master any more."""
 
     def moved(self, address: Address) -> None:
-        """A server has said that it is there."""
+        """A server has redirected a request to this address."""
 
 
 def discovery_for(url: RedisURL) -> MasterDiscovery:
@@ -107,7 +107,7 @@ class SentinelDiscovery:
         """The next request asks again anyway."""
 
     def moved(self, address: Address) -> None:
-        raise StoreUnavailable(f"the server belongs to a cluster, and says {address}; use redis+cluster://")
+        raise StoreUnavailable(f"the server belongs to a cluster, and redirects to {address}; use redis+cluster://")
 
     async def _ask(self, host: str, port: int) -> Address | None:
         connection = Connection(host=host, port=port, protocol=2, socket_timeout=None, decode_responses=True)

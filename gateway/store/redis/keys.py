@@ -54,7 +54,7 @@ async def page(link: RedisConnection, base: str, kind: DocumentKind, after: str,
         count = min(READ_AT_ONCE, limit - len(rows))
         (names,) = await link.ask(("ZRANGEBYLEX", f"{base}names:{kind}", start, "+", "LIMIT", 0, count))
         texts = await read(link, base, kind, names)
-        # What has lost its document meanwhile is no more.
+        # A name without a document was removed meanwhile.
         rows += [(name, text) for name, text in zip(names, texts, strict=True) if text is not None]
         if len(names) < count:
             break
@@ -127,7 +127,7 @@ def encode_change(change: StoreChange, base: str, schema: str, offset_us: int) -
 
 
 def was_applied(result: int) -> bool:
-    """What change.lua says. Raises `SecretTaken`."""
+    """Whether change.lua applied the change, by its result. Raises `SecretTaken`."""
     if result < 0:
         raise SecretTaken
     return result > 0

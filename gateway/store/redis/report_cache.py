@@ -26,7 +26,7 @@ REMEMBERED_S = 3600.0
 """While gateways are replaced, an older one may settle a late call and leave no mark."""
 
 ReportQuery = tuple[tuple[str, ...], tuple[str, ...], ReportScope | None, Where]
-"""What a report is grouped by, its days, and what it is about."""
+"""The groups of a report, its days, its scope and its conditions."""
 
 
 class _Remembered(NamedTuple):

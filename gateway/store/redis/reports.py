@@ -90,7 +90,7 @@ async def calls(
 ) -> list[Mapping[str, Any]]:
     """The newest records, newest first. Raises `StoreUnavailable`, `ValueError`.
 
-    Of several records of one call the newest counts: apply_writing.lua says how there can be another.
+    Of several records of one call the newest counts: apply_writing.lua explains how there can be another.
     """
     rows: list[Mapping[str, Any]] = []
     seen: set[str] = set()

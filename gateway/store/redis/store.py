@@ -114,8 +114,8 @@ VOIDED_AT_ONCE = 100
 class RedisStore:
     """The `Store` promise over Redis. Made by `open`.
 
-    What `offset_us` returns is added to the server's clock; for tests. There are three connections: for batches, for
-    what calls wait for of keys, and for all that may take a while, such as reports.
+    The result of `offset_us` is added to the server's clock; for tests. There are three connections: for batches, for
+    reads of keys that calls wait for, and for all that may take a while, such as reports.
     """
 
     may_forget = True
@@ -145,7 +145,7 @@ class RedisStore:
     async def open(cls, settings: Settings, offset_us: Callable[[], int] = lambda: 0) -> Self:
         """Open the store, available or not.
 
-        Raises `StoreMisconfigured` for a wrong password, a user who may not do what is needed, or data of a newer
+        Raises `StoreMisconfigured` for a wrong password, a user without a needed permission, or data of a newer
         gateway.
         """
         store = cls(settings, offset_us)
@@ -193,7 +193,7 @@ class RedisStore:
             pass
 
     async def _run_apply(self, worker: str, arguments: Sequence[str]) -> str:
-        """Run the script, behind a command that says so: reassert.lua has to know what may have been carried out."""
+        """Run the script, after a command that notes it: reassert.lua has to know what may have been carried out."""
         noted = ("HSET", f"{self._base}sent", worker, arguments[0])
         answer: str = await self._writing.run(self._script, [f"{self._base}worker:{worker}"], arguments, noted)
         return answer
@@ -386,12 +386,12 @@ class RedisStore:
         )  # fmt: skip
 
     def _reasserting(self) -> list[Command]:
-        """What has to be written on a connection before anything else."""
+        """The first commands of a connection."""
         script = self._reassert
         return [("SCRIPT", "LOAD", script.text), ("EVALSHA", script.sha, 1, f"{self._base}sent")]
 
     async def _check_schema(self, ask: Ask, *more: Command) -> None:
-        """What has to be true of every server that we use."""
+        """Check that a server has no data of a newer gateway. Raises `ServerMisconfigured`."""
         schema, *_ = await ask(("GET", self._schema), *more)
         if schema is not None and int(schema) > SCHEMA:
             raise ServerMisconfigured(
@@ -418,7 +418,7 @@ class RedisStore:
 
 
 def _constants(base: str, schema: str, settings: Settings) -> str:
-    """What apply.lua has the same for every batch of a store. A name of a namespace needs no escapes in Lua."""
+    """The constants of apply.lua for all batches of a store. A name of a namespace needs no escapes in Lua."""
     keys = [base, *[base + name for name in ("windows", "alive", "records", "days", "retention")], schema]
     numbers = SILENT_S * 1_000_000, MAX_GAP_US, settings.sums_days * 86400
     # These are arguments of commands alone; to write a number as one takes Redis longer than to pass on a text.

@@ -1,7 +1,7 @@
 """A time limit for answers of a server that does not count pauses of the event loop.
 
 While the event loop is blocked (a long step of other code, a suspended machine), time passes and answers wait in the
-socket, unread. A limit that expired only during such a pause says nothing about the server.
+socket, unread. A limit that expired only during such a pause shows nothing about the server.
 """
 
 from __future__ import annotations

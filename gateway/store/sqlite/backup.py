@@ -20,7 +20,7 @@ PART = ".part"
 
 
 class NotBackedUp(Exception):
-    """There is no copy; the text says why, and what to do."""
+    """There is no copy; the text has the reason, and what to do."""
 
 
 def back_up(settings: StoreSettings, to: Path) -> int:

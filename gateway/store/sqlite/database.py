@@ -34,13 +34,13 @@ workers find the file locked meanwhile, and their settlements wait in the journa
 """
 
 NO_PATIENCE = float("-inf")
-"""A transaction that was requested so long ago tries for the write lock once."""
+"""As the time of its request: the transaction tries for the write lock once."""
 
 LOOK_AGAIN_S = (0.0002, 0.001)
 """Pause between two attempts to get the write lock; random, so that no worker is always second."""
 
 FEW_ROWS = 20
-"""So many rows fit into one statement, whatever its table (at most 999 values in the oldest SQLite)."""
+"""Rows that fit into one statement, whatever its table (at most 999 values in the oldest SQLite)."""
 
 STATEMENTS_KEPT = 1000
 """Prepared statements; one for each table and number of rows that a batch may read or write."""
@@ -59,7 +59,7 @@ _WORDS = {
 
 
 def describe_error(error: sqlite3.Error | OSError) -> str:
-    """What has happened to the file, in plain words, and in SQLite's own."""
+    """An error of the file in plain words, followed by SQLite's name of it."""
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
     words = _WORDS.get((getattr(error, "sqlite_errorcode", None) or 0) & 0xFF)
@@ -98,7 +98,7 @@ def _insertion(table: str, columns: tuple[str, ...], rows: int, end: str) -> str
 
 @lru_cache(maxsize=STATEMENTS_KEPT)
 def among(statement: str, number: int, column: str = "id") -> str:
-    """The statement, on rows with so many ids."""
+    """The statement, on rows whose ids are among `number` values."""
     return f"{statement} WHERE {column} IN ({', '.join('?' * number)})"
 
 

@@ -111,7 +111,7 @@ class KeyReader:
 
 
 def apply_change(db: sqlite3.Connection, change: StoreChange, now_us: int) -> bool:
-    """What one change does, in a transaction that the caller has begun; False: nothing, for the document is another.
+    """Apply one change, in a transaction that the caller has begun; False: not applied, because the document differs.
 
     Raises `SecretTaken`: then the transaction has to be taken back.
     """

@@ -62,7 +62,7 @@ _USED = (
     "SELECT 1 FROM sums WHERE key = :key AND requests > 0 LIMIT 1",
     f"SELECT 1 FROM refusals WHERE json_extract(text, '$[{RefusalEntry._fields.index('key')}]') = :key LIMIT 1",  # noqa: S608 - a constant
 )
-"""What a key that was used has left, the cheapest first."""
+"""Queries for the traces of a key that was used, the cheapest first."""
 
 _UNDER_WAY = "SELECT entry FROM leases WHERE instr(entry, :mark) > 0"
 
@@ -120,7 +120,7 @@ class Reader:
         table, period = ("hours", "hour") if range_.is_hourly else ("sums", "day")
         if attribution is not None:
             table, meant, names = "attributed", f"AND name = ? {meant}", (attribution, *names)
-        # What was counted and taken back leaves zeros.
+        # Sums that were counted and taken back are zeros.
         text = (
             f"SELECT {columns} FROM {table} WHERE {period} >= ? AND {period} <= ? {behind}{meant}"  # noqa: S608 - names from a table
             f"GROUP BY {groups_sql} HAVING sum(requests) > 0 ORDER BY {groups_sql} LIMIT ?"
@@ -215,7 +215,7 @@ def _part(only: ReportScope | None, where: Where = ()) -> tuple[str, tuple[str, 
 
 
 def _usage_rows(group_by: Sequence[str], found: sqlite3.Cursor) -> list[dict[str, Any]]:
-    """What was found: groups, and behind them sums."""
+    """The found rows: groups, followed by sums."""
     width = len(group_by)
     return [usage_row(group_by, row[:width], row[width:]) for row in in_chunks(found.fetchall(), ROWS_AT_ONCE)]
 

@@ -26,7 +26,7 @@ WORKERS_KEPT = timedelta(days=800)
 """How long the progress of a silent worker is kept. A journal that is found after that would be counted again."""
 
 JUMP_H = 48
-"""A wall clock that advances so many hours between two looks of a running worker was or is wrong."""
+"""A wall clock that advances by more hours between two looks of a running worker was or is wrong."""
 
 _NAMES = ("retention_wall_h", "retention_clock_h")
 """Where `meta` has the last look."""

@@ -50,14 +50,14 @@ log = logging.getLogger("gateway")
 T = TypeVar("T")
 
 OURS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.InterfaceError)
-"""What is wrong with an item, and not with the file."""
+"""Errors of an item, and not of the file."""
 
 
 WRITE_BEHIND_S = 0.1
 """How long what a lone worker's batches have changed may be in memory only."""
 
 HERE_ITEMS = 20
-"""What is behind is written on the event loop where it is not more; more would take longer than a millisecond."""
+"""Unwritten items up to this number are written on the event loop; more would take longer than a millisecond."""
 
 SLOW_S = 0.05
 CALM_S = 10.0
@@ -83,8 +83,8 @@ class WritePace:
 class SqliteStore:
     """The `Store` promise over one SQLite file. Raises `StoreMisconfigured` where the file cannot be opened.
 
-    What cannot be written because of what it is (a number beyond 64 bits) raises SQLite's error or an `OverflowError`,
-    and nothing of its batch is applied.
+    A value that the file cannot hold (a number beyond 64 bits) raises SQLite's error or an `OverflowError`, and nothing
+    of its batch is applied.
     """
 
     may_forget = False
