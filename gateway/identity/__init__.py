@@ -1,1 +1,1 @@
-"""Who makes a request of the admin API, and what it may reach."""
+"""The principal of a request of the admin API, and its reach."""

@@ -46,7 +46,7 @@ def name_of(claims: Mapping[str, Any], claim: str) -> str:
     because anyone can claim it."""
     name = claims.get(claim)
     if not isinstance(name, str) or not name or len(name) > MAX_PERSON or BAD_SIGNS.search(name):
-        raise NotAllowed(f"Your identity provider does not say who you are (claim '{claim}').")
+        raise NotAllowed(f"Your identity provider does not name you (claim '{claim}').")
     if claim == "email" and claims.get("email_verified", True) not in (True, "true"):
         raise NotAllowed("Your e-mail address is not verified at your identity provider.")
     return name

@@ -21,7 +21,7 @@ class TokenRefused(Exception):
 
 
 class ExpectedToken(NamedTuple):
-    """What a token must say."""
+    """The required claims of a token."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -92,7 +92,7 @@ def check_claims(claims: Mapping[str, Any], expected: ExpectedToken, now: float)
     if expected.nonce is not None and claims.get("nonce") != expected.nonce:
         raise TokenRefused("it answers another sign-in")
     if not isinstance(claims.get("sub"), str) or not claims["sub"]:
-        raise TokenRefused("it does not say whose it is")
+        raise TokenRefused("it does not name a person (claim 'sub')")
 
 
 def _moment(claims: Mapping[str, Any], name: str) -> float | None:

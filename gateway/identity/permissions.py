@@ -19,7 +19,7 @@ ROLES: Sequence[Role] = ("operator", "lead", "member", "viewer", "key")
 
 Reach = Literal["all", "team", "own", "self"]
 """Everything; one team and its keys; a person's own keys, or the presented key and those of the same owner and team;
-the presented key alone, where its team says so (`members.by_key`)."""
+the presented key alone, where its team allows it (`members.by_key`)."""
 
 _REACHES: Mapping[str, Reach] = {"all": "all", "team": "team", "own": "own", "self": "self"}
 
@@ -79,7 +79,7 @@ PERMISSIONS = _read(_TABLE)
 
 
 class Principal(NamedTuple):
-    """Who makes a request."""
+    """The author of a request."""
 
     name: str
     """For the audit log: `admin.token`, `token ci`, `person alice@example.org`, `key alice`."""
@@ -95,7 +95,7 @@ class Principal(NamedTuple):
 
 
 class KeyFacts(Protocol):
-    """What decides whether a key is within a scope: its settings have it."""
+    """The settings that decide whether a key is within a scope."""
 
     @property
     def id(self) -> str: ...

@@ -118,7 +118,7 @@ class OidcProvider:
             raise TokenRefused("the answer is of another issuer")
 
     async def claims_of(self, code: str, verifier: str, nonce: str) -> dict[str, Any]:
-        """What the provider says of the person behind a code. Raises `TokenRefused`, `ProviderUnavailable`."""
+        """The provider's claims about the person behind a code. Raises `TokenRefused`, `ProviderUnavailable`."""
         known, settings = await self.discover(), self.settings
         form = {
             "grant_type": "authorization_code", "code": code, "redirect_uri": settings.redirect_url,
@@ -157,7 +157,7 @@ class OidcProvider:
         status, body = await self._http.fetch("GET", address, headers={"Authorization": f"Bearer {access_token}"})
         more = _json(body)
         if status != 200 or more.get("sub") != claims["sub"]:
-            raise TokenRefused("the provider describes somebody else")
+            raise TokenRefused("the provider describes another person")
         return {**more, **claims}
 
     async def sign_out_url(self) -> str | None:

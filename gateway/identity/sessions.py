@@ -69,7 +69,7 @@ class Session(NamedTuple):
 
     @property
     def principal(self) -> Principal:
-        """Who makes a request with this session."""
+        """The principal of a request with this session."""
         return Principal(f"person {self.person}", self.role, self.team, self.person)
 
     def encode(self, key: bytes) -> str:
@@ -77,7 +77,7 @@ class Session(NamedTuple):
         return sign("session", self._asdict(), key)
 
     def csrf_token(self, key: bytes) -> str:
-        """What a change must present beside the cookie: another site can make a browser send the cookie, not this."""
+        """A change has to present it beside the cookie: another site can make a browser send the cookie, not this."""
         return _signature("csrf", self.id, key)
 
     @classmethod

@@ -11,7 +11,7 @@ from .documents import Documents, Page
 
 
 class AuditLog(Documents):
-    """What was done."""
+    """Reads the audit log."""
 
     async def audit(self, limit: int = 100, before: str | None = None) -> Page:
         """The newest changes: `id`, `time`, `actor`, `action`, `kind`, `name`, `before`, `after`."""

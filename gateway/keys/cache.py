@@ -121,7 +121,7 @@ class KeyCache:
         return list({known.key.id: known.key for known in self.known.values()}.values())
 
     async def named(self, names: frozenset[str]) -> list[Key]:
-        """The keys of these ids, of file and store, whether anybody has called here with them or not. Raises
+        """The keys of these ids, of file and store, whether calls have used them here or not. Raises
         `StoreUnavailable`."""
         found = {known.key.id: known.key for known in self.known.values() if known.key.id in names}
         missing = [name for name in names if name not in found]
@@ -135,7 +135,7 @@ class KeyCache:
 
     @property
     def teams(self) -> Mapping[str, Team]:
-        """All teams by name; what the file says counts."""
+        """All teams by name; of equal names, the team of the file."""
         return self.terms.teams
 
     def trust(self) -> None:
@@ -144,7 +144,7 @@ class KeyCache:
             raise _away()
 
     async def look_up(self, secret: str) -> KnownSecret | None:
-        """What the store says of a secret that is not among the known. Raises `Unavailable`."""
+        """The store's key for a secret that is not in the cache; None: there is none. Raises `Unavailable`."""
         return await self.look_up_digest(auth.digest(secret)) if may_be_issued(secret) else None
 
     async def look_up_digest(self, digest: bytes) -> KnownSecret | None:
@@ -280,7 +280,7 @@ class KeyCache:
             return None
         settings, sha256 = issued.settings, digest.hex()
         secret = next((secret for secret in issued.secrets if secret.sha256 == sha256), None)
-        if secret is None or settings.id in self._file_ids:  # what the file says of an id counts
+        if secret is None or settings.id in self._file_ids:  # the file's key with this id counts
             return None
         refusal = None
         if issued.revoked_at is not None:

@@ -159,8 +159,8 @@ class Decisions:
         )  # fmt: skip
         if (dropped := self._file.last - known - len(lost)) > 0:
             log.error(
-                "%d older changes are not in the decision journal any more and cannot be made again: the runbook says"
-                " what to do (The store has lost changes)",
+                "%d older changes are not in the decision journal any more and cannot be made again: the runbook"
+                " describes what to do (The store has lost changes)",
                 dropped,
             )
             self._note("failed", dropped)

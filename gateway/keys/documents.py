@@ -38,7 +38,7 @@ class Page(NamedTuple):
 
     rows: list[Shown]
     next: str | None
-    """What to give as `after` (of the audit log: `before`) for the next ones; None: these were the last."""
+    """The parameter `after` (of the audit log: `before`) of the next page; None: this is the last one."""
 
     @classmethod
     def of(cls, rows: list[Shown], limit: int, name: str) -> Page:
@@ -54,7 +54,7 @@ class DocumentStore(KeyStore, Protocol):
 
 
 class AuditEvent(NamedTuple):
-    """What is done, for the audit log; `before` and `after` as JSON."""
+    """One change, for the audit log; `before` and `after` as JSON."""
 
     actor: str
     action: str
@@ -90,7 +90,7 @@ class Documents:
         return same
 
     async def teams(self) -> Mapping[str, Team]:
-        """All teams by name; what the file says counts."""
+        """All teams by name; of equal names, the team of the file."""
         issued = {name: IssuedTeam.decode(text).settings async for rows in self._pages("team") for name, text in rows}
         return {**issued, **self._config().teams}
 
@@ -117,7 +117,7 @@ class Documents:
         return text, Overlay() if text is None else Overlay.decode(text)
 
     async def _overlays(self, scopes: Sequence[str]) -> list[Overlay]:
-        """What they say alone."""
+        """The documents, decoded; empty ones where there are none."""
         texts: list[str | None] = []
         for some in portions(scopes, READ_AT_ONCE):
             texts += await self._store.read("overlay", some)
@@ -206,7 +206,7 @@ def exists(kind: str, name: str) -> Conflict:
 
 
 def in_file(kind: str, name: str) -> Conflict:
-    """What can be changed in the file alone."""
+    """The refusal of a change that can be made in the file only."""
     return Conflict(
         f"The {kind} '{name}' is defined in the configuration file. Change it there and reload.", code="managed_by_file"
     )

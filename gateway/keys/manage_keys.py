@@ -60,26 +60,26 @@ ChecksChange = Callable[[KeySettings, KeySettings], None]
 
 
 def permits_any(before: KeySettings, after: KeySettings) -> None:
-    """The `ChecksChange` of one who may change everything."""
+    """The `ChecksChange` of an operator: every change is allowed."""
 
 
 class CreatedKey(NamedTuple):
-    """A key as it is shown, and its new secret: the only time that anybody sees it."""
+    """A key as it is shown, and its new secret: the only time that it is shown."""
 
     key: Shown
     secret: str
     warnings: tuple[str, ...] = ()
-    """What its maker may have overlooked."""
+    """Possible mistakes in the settings."""
 
 
 class KeyManager(Documents):
-    """What is done to keys."""
+    """Creates, changes, rotates, pauses and revokes keys."""
 
     async def create_key(
         self, body: Mapping[str, Any], actor: str, check: ChecksChange = permits_any, *, sees_all: bool = True
     ) -> CreatedKey:
-        """Make a key from settings as in the file, without a secret: one is made. What is not named comes from
-        `defaults.keys`. `check` compares it with a key for which nothing is named."""
+        """Make a key from settings as in the file, without a secret: one is made. Settings that are not given come
+        from `defaults.keys`. `check` compares the key with one that has an id only."""
         now = self._clock()
         settings = await self._read_settings(with_key_defaults(body, self._config(), now))
         check(KeySettings(id=settings.id), settings)
@@ -307,7 +307,7 @@ class KeyManager(Documents):
         return any(each.used or each.reserved for each in statuses) or await self._store.is_used(settings.id)
 
     async def _warnings(self, settings: KeySettings, *, sees_all: bool) -> tuple[str, ...]:
-        """Points out a key that no quota limits, where others have one; to one who does not see all others, always."""
+        """Points out a key that no quota limits, if others have one; always to a caller that does not see all keys."""
         config, teams = self._config(), await self.teams()
         team = teams.get(settings.team or "")
         if settings.quotas or config.quotas or (team is not None and team.quotas):

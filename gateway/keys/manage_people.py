@@ -13,7 +13,7 @@ from .documents import AuditEvent, Documents, Shown
 
 
 class PeopleManager(Documents):
-    """What is done to people."""
+    """Ends sessions of people."""
 
     async def end_sessions(self, person: str, actor: str) -> Shown:
         """End every session that this person has now, at every worker of every gateway. Whether she has one is not

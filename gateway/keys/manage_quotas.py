@@ -29,7 +29,7 @@ MAX_LIMIT = 2**53 - 1
 
 
 class QuotaManager(Documents):
-    """What is done to the windows of a key (`key:ID`), of a team (`team:NAME`), or of the whole `gateway`."""
+    """Tops up and resets the windows of a key (`key:ID`), of a team (`team:NAME`), or of the whole `gateway`."""
 
     async def reset_quotas(self, scope: str, which: Mapping[str, Any], actor: str) -> list[Shown]:
         """Reset the current windows of `key:ID`, `team:NAME` or `gateway`; `which` may have `unit`, `per` and `model`,

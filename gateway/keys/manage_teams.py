@@ -17,7 +17,7 @@ from .documents import AuditEvent, Documents, Page, Shown, exists, in_file, inva
 
 
 class TeamManager(Documents):
-    """What is done to teams."""
+    """Creates, changes, pauses and deletes teams."""
 
     async def list_teams(
         self, after: str = "", limit: int = 100, is_meant: Callable[[str], bool] = lambda _: True

@@ -1,7 +1,8 @@
 """Keys that people make for themselves, within what their team allows. Pure.
 
-A person belongs to the teams in which she has an active key. A team says in `members` how many keys she may have there
-and what they may call. All else that a key may do comes from `defaults.keys`; what they leave open she may narrow.
+A person belongs to the teams in which she has an active key. `members` of a team has the number of keys that she may
+have there, and the models that they may call. All other settings come from `defaults.keys`; she may narrow those that
+`defaults.keys` does not set.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gateway.config import Team
 from gateway.errors import Forbidden
 
 EVERY_MODEL = ("*",)
-"""What a team allows without a word of its own; then `defaults.keys` counts."""
+"""The models of `members` by default; then those of `defaults.keys` count."""
 _HERS = frozenset({"id", "team", "note"})
 _NARROWING = frozenset({"models", "expires", "ips", "max_parallel", "limits", "quotas"})
 _REVOKED_COUNTS_S = 86_400

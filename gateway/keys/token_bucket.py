@@ -1,4 +1,4 @@
-"""A token bucket: so many events a second, and a burst after a pause."""
+"""A token bucket: a number of events a second, and a burst after a pause."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class TokenBucket:
         return self._left < 1
 
     def spend(self, number: int) -> None:
-        """So many were done; more than there were leave a debt."""
+        """Take `number` tokens; more than there are leave a debt."""
         self._left -= number

@@ -33,7 +33,7 @@ Name = tuple[str, str]
 
 
 class RecordedUsage(NamedTuple):
-    """What the gateway counted: tokens; and numbers of requests, errors and requests without a price (`unpriced`)."""
+    """Sums of the gateway: tokens; and numbers of requests, errors and requests without a price (`unpriced`)."""
 
     requests: int = 0
     errors: int = 0

@@ -45,13 +45,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "quota": ("quota",),
     "type": ("type",),
 }  # fmt: skip
-"""What the columns are called, the best first, in small letters and with `_` for spaces."""
+"""The names of the columns, the best first, in small letters and with `_` for spaces."""
 
 ONE_CALL_A_LINE = ("id", "request_id", "generation_id", "created_at")
 """Columns of files in which each line is one call."""
 
 QUOTA_OF_A_DOLLAR = 500_000
-"""What one-api and new-api take for a US dollar (their `QuotaPerUnit`), unless the reseller has set something else."""
+"""Units for a US dollar in one-api and new-api (their `QuotaPerUnit`), unless the reseller has set another number."""
 
 CONSUMPTION = ("", "2")
 """In the column `type` of such logs; the others are payments, errors and acts of administration."""

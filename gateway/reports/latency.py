@@ -46,7 +46,7 @@ MEASURED_CALLS = 2000
 
 
 def read_measure_groups(text: str) -> list[str]:
-    """What `model,hour` groups by. Raises `ValueError`."""
+    """The groups of a text such as `model,hour`. Raises `ValueError`."""
     groups = [name for name in dict.fromkeys(part.strip() for part in text.split(",")) if name]
     if unknown := [name for name in groups if name not in MEASURE_GROUPS]:
         raise ValueError(f"{unknown[0]!r} is not one of {', '.join(MEASURE_GROUPS)}")
@@ -63,8 +63,8 @@ def latency_rows(groups: Sequence[str], usage: Iterable[Row], measures: Measures
 
 
 def measures_of_calls(groups: Sequence[str], calls: Iterable[Mapping[str, Any]]) -> Measures:
-    """What was measured of these rows of `Store.calls`, by some of `MEASURE_GROUPS`. For a thread: it takes its
-    time."""
+    """The measurements of these rows of `Store.calls`, by some of `MEASURE_GROUPS`. To be run in a thread: it may take
+    long."""
     found: dict[tuple[str, ...], Counter[int]] = {}
     for call in in_chunks(calls, CALLS_AT_ONCE):
         record = Record(

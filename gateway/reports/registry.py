@@ -41,7 +41,7 @@ def _limits(limits: Row) -> str:
 def _secrets(secrets: Sequence[Row]) -> str:
     return "; ".join(
         [
-            f"{number}: since {secret['created_at'] or 'the file says so'}"
+            f"{number}: since {secret['created_at'] or 'the file has it'}"
             + (f", until {secret['expires_at']}" if secret["expires_at"] else "")
             for number, secret in enumerate(secrets, 1)
         ]
@@ -121,7 +121,7 @@ def format_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
 
 
 def format_one(row: Row) -> str:
-    """One thing, a line for each of its members that say something."""
+    """One object, a line for each of its members that has a value."""
     texts = {name: _cell(_COLUMNS[name], row, "") for name in row if name in _COLUMNS and name != "object"}
     width = max(map(len, texts))
     return "".join(

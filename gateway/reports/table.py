@@ -25,7 +25,7 @@ def format_json(value: Any) -> str:
 
 
 def format_members(row: Row) -> str:
-    """One thing for people: a line for each member that says something."""
+    """One object as text: a line for each member that has a value."""
     texts = {name: printable(str(value)) for name, value in row.items() if value not in (None, "", {}, [])}
     width = max(map(len, texts))
     return "".join([f"{name.replace('_', ' '):<{width}}  {value}\n" for name, value in texts.items()])

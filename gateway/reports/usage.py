@@ -34,7 +34,7 @@ ROWS_AT_ONCE = 25
 
 
 def read_groups(text: str) -> list[str]:
-    """What `key,model,day` groups by; one row for everything where there is no name. Raises `ValueError`."""
+    """The groups of a text such as `key,model,day`; one row for everything without a name. Raises `ValueError`."""
     groups = [name for name in dict.fromkeys(part.strip() for part in text.split(",")) if name]
     labels = [name for name in groups if name.startswith(LABEL) and name != LABEL]
     if unknown := [*check_groups([name for name in groups if name not in labels]), *labels[1:]]:
@@ -105,7 +105,7 @@ def read_period(text: str, now: datetime) -> str:
 
 
 def _back(duration: str, now: datetime) -> datetime:
-    """So long before now. Raises `ValueError` where no calendar begins so early."""
+    """The moment `duration` before now. Raises `ValueError` where no calendar begins so early."""
     try:
         return (now - timedelta(seconds=read_duration_s(duration))).astimezone(UTC)
     except OverflowError:
