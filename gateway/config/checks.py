@@ -93,7 +93,7 @@ NAMED = ("upstreams", "models", "aliases", "teams")
 
 @dataclass(frozen=True, slots=True)
 class ValidParts:
-    """What is checked against each other. Lists are by index, because some of their items may be missing."""
+    """The parts that are checked against each other. Lists are by index, because some items may be missing."""
 
     names: Sequence[Place]
     """All names that the operator has given, also of faulty entries."""
@@ -101,7 +101,7 @@ class ValidParts:
     admin: AdminSettings
     upstreams: Sequence[str]
     discovering: Mapping[str, Discovery]
-    """The upstreams whose models are served, with what of them."""
+    """The upstreams whose listed models are served, with which of these."""
     model_defaults: ModelSettings
     connections: Mapping[str, int]
     """The limit of each sound upstream."""

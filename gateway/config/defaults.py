@@ -1,4 +1,4 @@
-"""The section `defaults`: what models of the file have where they say nothing, and keys that are made at run time."""
+"""The section `defaults`: settings that models of the file, and keys that are made at run time, have by default."""
 
 from __future__ import annotations
 

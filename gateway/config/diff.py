@@ -27,7 +27,7 @@ NEEDS_RESTART: Sequence[Place] = (
 """Settings of what is opened, bound or started once, including nested settings."""
 
 SECRET_FIELDS = frozenset({"sha256", "url"})
-"""Settings that show more than a log should hold, though their type does not say so."""
+"""Settings that show more than a log should hold, though their type is not secret."""
 
 MAX_SHOWN = 120
 """Characters of one value."""
@@ -58,7 +58,7 @@ class SettingChange:
 def changes(
     old: Config, new: Config, referenced_before: Iterable[Place] = (), referenced_now: Iterable[Place] = ()
 ) -> list[SettingChange]:
-    """What differs, in the order of the file. `referenced_...` are the places whose values came out of references."""
+    """The differences, in the order of the file. `referenced_...`: the places whose values came out of references."""
     found: list[SettingChange] = []
     before, now = _Side(referenced_before), _Side(referenced_now)
     _compare(old, new, (), (before, ()), (now, ()), found)
@@ -101,7 +101,7 @@ def _compare(one: Any, other: Any, place: Place, before: _Where, now: _Where, fo
 
 
 def _members(value: Any) -> dict[str | int, tuple[str | int, Any]] | None:
-    """What a value consists of, by name: with its name in the file, and itself. None: it is shown as a whole."""
+    """The parts of a value, by name: each with its name in the file. None: the value is shown as a whole."""
     if isinstance(value, BaseModel):
         return {name: (name, getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, Mapping):

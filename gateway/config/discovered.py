@@ -22,7 +22,7 @@ MAX_NAME_CHARS = 256
 """As many as a client may ask for."""
 
 _RESERVED = frozenset({"other"})
-"""What sums and metrics call names that have no place of their own."""
+"""The name in sums and metrics for all names that have no row of their own."""
 
 
 def usable(names: Iterable[Any]) -> tuple[str, ...]:

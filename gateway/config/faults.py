@@ -13,7 +13,7 @@ class ConfigFault:
     path: str
     message: str
     file: str = field(default="", compare=False)
-    """Where it stands; empty: not known."""
+    """The file that has it; empty: not known."""
     line: int = field(default=0, compare=False)
     """0: not known."""
 

@@ -2,7 +2,7 @@
 
 The meaning of its settings is that of its public documentation (https://docs.litellm.ai/docs/proxy/configs and
 /docs/proxy/config_settings, as of October 2026). Keys and teams are in its database and not in the file. A secret that
-stands in the file is not copied: the result names a variable for it.
+is in the file is not copied: the result names a variable for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Provider(NamedTuple):
     key_variable: str | None
     """Where LiteLLM finds the key of an entry that has none."""
     suffix: str = ""
-    """What its OpenAI-compatible API has behind `api_base`."""
+    """The path of its OpenAI-compatible API below `api_base`."""
 
 
 PROVIDERS: Mapping[str, Provider] = {
@@ -89,11 +89,11 @@ _VARIABLE = re.compile(r"os\.environ/(\w+)")
 
 @dataclass(slots=True)
 class Converted:
-    """What came of a file."""
+    """The result of converting a file."""
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[ConfigFault] = field(default_factory=list)
-    """What could not be converted, or means something else here, with its line; in the order of the file."""
+    """Settings that could not be converted, or mean something else here, with their lines; in the order of the file."""
     variables: dict[str, None] = field(default_factory=dict)
     """The environment variables that the result names, in order."""
 
@@ -328,7 +328,7 @@ class _Converter:
             defaults["unpriced"] = "allow"
         self._aliases()
         self._store()
-        # The defaults stand first: they are about every model.
+        # The defaults come first: they are about every model.
         values["defaults"] = {"models": defaults}
         values["models"] = values.pop("models")
 
@@ -409,7 +409,7 @@ class _Converter:
 
 
 def _leaves(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
-    """Settings: what stands in the sections, and in the entries of `model_list` two levels deeper."""
+    """The settings of the sections, and of the entries of `model_list`, two levels deeper."""
     depth = 4 if place[:1] == ("model_list",) else 2
     if isinstance(value, dict) and value and len(place) < depth:
         for name, item in value.items():

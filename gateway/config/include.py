@@ -1,8 +1,8 @@
 """`include:`: a configuration that is spread over several files, and the file and line of each of its settings.
 
-    include: [teams.yaml, "keys/*.yaml"]     # relative to the file that says it
+    include: [teams.yaml, "keys/*.yaml"]     # relative to the file that has it
 
-Lists (`keys`, `quotas`) are put one after the other. In every other section a name stands in one file only: a second
+Lists (`keys`, `quotas`) are put one after the other. In every other section a name is in one file only: a second
 one is a fault, because one of the two would not count. An included file may include others. YAML anchors and `x-`
 sections end with their file.
 """
@@ -34,7 +34,7 @@ Place = tuple[str | int, ...]
 
 @dataclass(slots=True)
 class Assembled:
-    """What the files say together."""
+    """The settings of all files together."""
 
     values: dict[str, Any] = field(default_factory=dict)
     """Of all files, references not yet replaced."""
@@ -43,7 +43,7 @@ class Assembled:
     unmatched: list[str] = field(default_factory=list)
     """Patterns without a file."""
     origins: dict[Place, tuple[str, Place]] = field(default_factory=dict)
-    """Of sections and of what stands directly in them: the file, and the place there."""
+    """Of sections and of their direct members: the file, and the place there."""
     _nodes: dict[str, yaml.Node | None] = field(default_factory=dict)
 
     def locate(self, fault: ConfigFault) -> ConfigFault:
@@ -94,7 +94,7 @@ class _Reader:
         self._read_file = read_file
         self._find_files = find_files
         self._includer: dict[str, str] = {}
-        """By real path, who included a file."""
+        """By real path, the file that included it."""
         self.found = Assembled()
         self.faults: list[ConfigFault] = []
 
@@ -166,7 +166,7 @@ class _Reader:
                 if (first := origins.get((str(section), str(name)))) is not None:
                     line = self.found.line_of(*first)
                     self._fault(
-                        file, (str(section), str(name)), f"stands in {first[0]}:{line} as well; keep one of the two"
+                        file, (str(section), str(name)), f"is in {first[0]}:{line} as well; keep one of the two"
                     )
                 else:
                     known[name] = item

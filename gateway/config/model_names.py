@@ -1,7 +1,7 @@
 """Which model serves a name that a client asks for: the one of this very name, else the most specific pattern.
 
-A name of the section `models` that holds `*` is a pattern: `*` stands for any characters, also for none. Every other
-character stands for itself, because names of models hold `?` and `[`. The most specific pattern has the most characters
+A name of the section `models` that holds `*` is a pattern: `*` matches any characters, also none. Every other
+character matches itself, because names of models hold `?` and `[`. The most specific pattern has the most characters
 beside `*`; of equals, the longer text before its first `*`; then the first in the file.
 
 An alias is a further name of one model. It counts before every pattern and leads to a model, never to another alias.
@@ -26,7 +26,7 @@ MAX_KEPT_NAMES = 1024
 
 
 class NamedModel(NamedTuple):
-    """What serves a name."""
+    """The model that serves a name."""
 
     name: str
     """The model's real name."""
@@ -57,11 +57,11 @@ class ModelTable:
         }
 
     def find(self, name: str) -> NamedModel | None:
-        """What serves this name; None: nothing does."""
+        """The model that serves this name; None: none does."""
         return self._configured.get(name) or self._under_pattern(name)
 
     def fallbacks(self, found: NamedModel) -> list[NamedModel]:
-        """What serves a call instead of this model, in this order. Their own fallbacks do not count."""
+        """The models that serve a call instead of this one, in this order. Their own fallbacks do not count."""
         others = [self._fallback(name, found.name) for name in found.model.fallbacks if name != found.name]
         return [other for other in others if other is not None]
 
@@ -81,7 +81,7 @@ def _by_alias(found: NamedModel, alias: str) -> NamedModel:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name of the section `models` stands for many."""
+    """Whether a name of the section `models` matches many."""
     return WILDCARD in name
 
 
@@ -92,7 +92,7 @@ def most_specific_first(names: Iterable[str]) -> list[str]:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Matches the names that it stands for, in linear time."""
+    """The expression that matches the pattern's names, in linear time."""
     return re.compile(translate(re.sub(r"[\[?]", r"[\g<0>]", pattern)))
 
 

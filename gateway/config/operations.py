@@ -1,7 +1,7 @@
 """The notation of passthrough rows: operations, options and conditions.
 
 An operation is a method and a path below the row's prefix: `POST /v1/videos/{kind}`, `GET /v1/tasks?id={task}`. A name
-in braces stands for one segment or a part of it, `{task*}` for several segments. Without a method it is POST.
+in braces matches one segment or a part of it, `{task*}` several segments. Without a method it is POST.
 
 A reference is a JSON pointer to the id of an earlier task, or to a text that has it: `/content={task} *`.
 
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 TASK = "task"
-"""The name that stands for the id of a task."""
+"""The name of the part that is the id of a task."""
 
 _OPERATION = re.compile(r"(?:(GET|POST|PUT|PATCH|DELETE) +)?(/[^\s?#]*)(?:\?([\w-]+)=\{(\w+)\})?")
 _PART = re.compile(r"\{(\w+)(\*?)\}")
@@ -106,7 +106,7 @@ def is_pointer(text: str) -> bool:
 
 
 def at_pointer(document: Any, pointer: str) -> Any:
-    """What is at this place of a JSON document; None: nothing."""
+    """The value at this place of a JSON document; None: there is none."""
     for step in [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]:
         if isinstance(document, dict):
             document = document.get(step)
@@ -152,7 +152,7 @@ def read_reference(text: str) -> Reference:
 
 
 def texts_at(document: Any, pointer: str) -> list[tuple[Any, str | int]]:
-    """Every text at this place of a JSON document, as its container and its name there; a `*` in the pointer stands for
+    """Every text at this place of a JSON document, as its container and its name there; a `*` in the pointer matches
     each element of an array."""
     path, _, last = pointer.rpartition("/")
     found = [document]

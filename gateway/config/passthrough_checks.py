@@ -93,9 +93,9 @@ def _check_ends(place: Place, row: Passthrough) -> Iterator[ConfigFault]:
         ]
         return
     if not row.done:
-        yield _fault((*place, "done"), "is required with task: what the answer says when a task has ended")
+        yield _fault((*place, "done"), "is required with task: the values in the answer about a task that has ended")
     if not row.read:
-        yield _fault((*place, "read"), "is required with task: where the gateway asks how a task stands")
+        yield _fault((*place, "read"), "is required with task: where the gateway reads the state of a task")
         return
     poll = row.reads[0]
     if poll.method != "GET":

@@ -6,7 +6,7 @@ worker, because the import takes a quarter of a second and 25 MB. It looks nothi
 
 The table's numbers are decimals, and stay decimals. One with more than 9 decimals (a converted binary fraction) is
 rounded to 9. Units of the table that the gateway does not count (pages, pixels, video) are left out; a call that
-reports none of them costs what the table says.
+reports none of them has the table's price.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ ROWS: Mapping[str, tuple[str, int]] = {
 """Our row for each price of the table, and by how much the table's number is divided."""
 
 VARIANT_KEYS = frozenset({"service_tier", "processing", "speed"})
-"""What the table calls the members of an answer that name a variant."""
+"""The table's names for the members of an answer that name a variant."""
 
 REGIONS: Mapping[str, Mapping[str, Decimal]] = {"anthropic": {"us": Decimal("1.1")}}
 """By what a provider multiplies its prices of tokens for inference in a region (platform.claude.com, "Data residency"),
@@ -87,7 +87,7 @@ which the table leaves out. It is so for the models that have variants in the ta
 _OF_TOKENS = frozenset({"input", "output", "cached_input", "cache_write", "cache_write_1h"})
 
 MINIMUM_CHARGE = frozenset({("groq", "whisper-large-v3"), ("groq", "whisper-large-v3-turbo")})
-"""Models of which each call costs at least ten seconds: rows cannot say that."""
+"""Models of which each call costs at least ten seconds: rows cannot express that."""
 
 
 class Unpriced(NamedTuple):
@@ -111,7 +111,7 @@ def provider_of(upstream: Mapping[str, Any]) -> str | None:
 
 
 class UnreadableTable(Exception):
-    """A file that holds no price table; the text says why."""
+    """A file that holds no price table; the text has the reason."""
 
 
 class PriceTable:
@@ -218,7 +218,7 @@ def _multiplied(rows: Mapping[str, Any], factor: Decimal) -> dict[str, Any]:
 
 def _read(text: str) -> tuple[str, DataSnapshot]:
     from genai_prices.data_snapshot import DataSnapshot
-    from genai_prices.types import _providers_from_raw  # what the package's own updater reads its data with
+    from genai_prices.types import _providers_from_raw  # as in the package's own updater
 
     try:
         kept = json.loads(text, parse_float=Decimal)
@@ -325,7 +325,7 @@ class Wanted(NamedTuple):
 
 def wanted_prices(values: Mapping[str, Any]) -> dict[str, Wanted]:
     """The models of plain values, faulty or not, that have their price from the table: those whose price is `auto`, and
-    those without one, unless they say `unpriced: allow`, if the provider of each upstream is known."""
+    those without one, unless they have `unpriced: allow`, if the provider of each upstream is known."""
     upstreams, models = _section(values, "upstreams"), _section(values, "models")
     defaults = _section(_section(values, "defaults"), "models")
     found = {}
@@ -398,7 +398,7 @@ def price_of(table: PriceTable, name: str, wanted: Wanted) -> dict[str, Any] | U
 
 
 def _under_pattern(table: PriceTable, pattern: str, wanted: Wanted) -> dict[str, Any]:
-    """The prices of the table's names that a pattern stands for."""
+    """The prices of the table's names that a pattern matches."""
     matches = compiled(pattern).match
     listed = {
         f"{wanted.strip_prefix}{name}": None for provider, _ in wanted.providers for name in table.names(provider)

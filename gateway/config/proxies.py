@@ -57,7 +57,7 @@ def read_proxy(text: str) -> Proxy | None:
         return None
     if re.search(r"[\s\x00-\x1f\x7f]", text):  # some of which urlsplit would take out without a word
         raise ValueError(f"{_FORM}, without spaces")
-    if re.search(r"[\ud800-\udfff]", text):  # what Python makes of such bytes in an environment variable
+    if re.search(r"[\ud800-\udfff]", text):  # bytes of an environment variable that are not UTF-8
         raise ValueError(f"{_FORM}, in UTF-8")
     if "://" in text and not text.lower().startswith("http://"):
         raise ValueError(f"{_FORM}; proxies of another kind than http do not work")

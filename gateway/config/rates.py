@@ -22,12 +22,12 @@ SCALE = 18_000_000
 
 
 class PriceRow(NamedTuple):
-    """What a row of a price counts."""
+    """The unit of a row of a price."""
 
     unit: str
     """A name of `units.UNITS`; `prompt`, `cached`, `completion` or `reasoning` for these tokens."""
     per: int
-    """The price is for so many units."""
+    """The number of units that the price is for."""
 
 
 ROWS: Mapping[str, PriceRow] = {
@@ -70,11 +70,11 @@ TABLE_DEFAULTS: Mapping[str, str] = {
 """The same for prices of a table: it has a row for each part that costs something else than its whole."""
 
 DEAR_OR_CHEAP = frozenset({"batch", "fast", "flex", "priority", "ultrafast", "us"})
-"""What answers call a service, or a region, that has prices of its own at the providers that offer it. Every other name
-is taken for the standard service, because upstreams have many names for that."""
+"""Names in answers of services, or of a region, that have prices of their own at the providers that offer them. Every
+other name is taken for the standard service, because upstreams have many names for that."""
 
 ANYWHERE = frozenset({"", "global", "not_available"})
-"""What answers of Anthropic call no particular region."""
+"""Names for no particular region in answers of Anthropic."""
 
 
 def variant_of(service: str, region: object) -> str:
@@ -94,7 +94,7 @@ Rates = Mapping[str, int]
 
 
 class Tier(NamedTuple):
-    """Rates for prompts above so many tokens. Above the start everything costs these rates."""
+    """Rates for prompts above `above` tokens. They apply to the whole call."""
 
     above: int
     rates: Rates

@@ -29,7 +29,7 @@ FORMS = {
     "redis+sentinel": "redis+sentinel://host1,host2/service/0",
     "redis+cluster": "redis+cluster://host1,host2",
 }
-"""What each scheme looks like."""
+"""The form of each scheme."""
 
 _ENCODED = "in a user or password, / ? # @ : , and % are written %2F %3F %23 %40 %3A %2C %25"
 
@@ -43,7 +43,7 @@ class RedisURL:
     """Names or addresses, and ports: of the server, of the Sentinels, or of some nodes of the cluster."""
     db: int = 0
     service: str = ""
-    """What the Sentinels call the master; empty without Sentinels."""
+    """The name of the master at the Sentinels; empty without Sentinels."""
     user: str | None = field(default=None, repr=False)
     """None: the default user."""
     password: SecretStr | None = field(default=None, repr=False)

@@ -1,4 +1,4 @@
-"""Settings that load and have no effect beside others, or make what stands beside them useless: one function each.
+"""Settings that load and have no effect beside others, or make those beside them useless: one function each.
 
 Warnings of `gateway check`, like those of `probable_mistakes.py`.
 """
@@ -174,7 +174,7 @@ def _addresses_behind_a_proxy(config: Config) -> Warnings:
         if network.prefixlen == 0:
             yield _warning(
                 ("server", "trusted_proxies", index),
-                "trusts everybody: a client may write any address and pass keys[].ips",
+                "trusts every address: a client may write any other one and pass keys[].ips",
             )
     if config.server.host not in LOOPBACK or config.server.trusted_proxies:
         return

@@ -17,7 +17,7 @@ from .sections import Config
 
 
 class Reading(NamedTuple):
-    """What was read."""
+    """The result of reading a file."""
 
     config: Config
     values: dict[str, Any]
@@ -42,7 +42,7 @@ class Source:
         self._env = env
         self._overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
         self.seen: Contents = {}
-        """What was there when it was last read, sound or not."""
+        """The contents at the last reading, valid or not."""
 
     def __repr__(self) -> str:
         return f"<Source {self._path}>"
@@ -81,7 +81,7 @@ class Source:
             raise ConfigError([whole.locate(fault) for fault in error.faults]) from None
 
     def look(self) -> Contents:
-        """What is there now of what was read last."""
+        """The present contents of the files that were read last."""
         return {path: _hash_of(path) for path in self.seen}
 
 

@@ -32,7 +32,7 @@ EXAMPLE = re.compile(
     r"(?i)(sk-|key-)?(your|my|the)[-_ ].*(key|token|secret)([-_ ]here)?|(sk-)?x{3,}.*|.*\bchange[-_]?me\b.*|"
     r"(sk-)?\.{3,}|(sk-)?(example|placeholder|todo|fixme|redacted)\b.*|sk-1234(5678.*)?"
 )
-"""Text that stands in examples in the place of a secret."""
+"""Text that examples have in the place of a secret."""
 
 MANAGERS = re.compile(r"(?:op|vault|aws-sm|gcp-sm|azure-kv|secret|awssm|doppler|sops|ref\+\w+):\S+|env\(\w+\)|!env \w+")
 """References to managers of secrets, which other programs resolve."""
@@ -111,14 +111,14 @@ def _examples(config: Config) -> Warnings:
 
 
 def _shared_secrets(config: Config) -> Warnings:
-    """A secret of one purpose that stands in another place as well: one leak opens both."""
+    """A secret that is used for two purposes: one leak opens both."""
     first: dict[str, Place] = {}
     for place, secret in secrets_of(config):
         if secret is None or place[2:3] == ("headers",) or place[0] in ("alerts", "tracing"):
             continue
         known = first.setdefault(secret.get_secret_value(), place)
         if known[0] != place[0]:
-            yield _warning(place, f"is the same secret as {format_faults(known)}: whoever has one of them has both")
+            yield _warning(place, f"is the same secret as {format_faults(known)}: one leak opens both")
 
 
 def _addresses(config: Config) -> Warnings:
@@ -245,7 +245,7 @@ def _unverified_names(config: Config) -> Warnings:
             if host in WITHOUT_VERIFIED_ADDRESSES:
                 yield _warning(
                     (section, "person_claim"),
-                    f"is email, and {host} does not say whether an address was verified: a person can have another's "
+                    f"is email, and {host} does not state whether an address was verified: a person can have another's "
                     "address there and would own her keys; write oid, or sub",
                 )
 

@@ -90,7 +90,7 @@ def test_references_work_in_every_file(folder: Folder) -> None:
 MISTAKES: list[tuple[dict[str, str], list[tuple[str, int, str]]]] = [
     ({"a": keys("bob") + "- {id: eve}\n"}, [("a.yaml", 3, "keys[1]: expected exactly one of secret, sha256")]),
     ({"a": "teams:\n  red:\n    qoutas: []\n"}, [("a.yaml", 3, "teams.red.qoutas: there is no such setting; did you")]),
-    ({"a": "models:\n  m: {}\n"}, [("a.yaml", 2, "models.m: stands in ")]),
+    ({"a": "models:\n  m: {}\n"}, [("a.yaml", 2, "models.m: is in ")]),
     ({"a": "teams: [red]\n", "main": "teams: {blue: {}}\n"}, [("a.yaml", 1, "teams: has another form than in ")]),
     ({"a": "a: [\n"}, [("a.yaml", 0, "not valid YAML at line 2")]),
     ({"a": "include: main.yaml\n"}, [("a.yaml", 1, "include[0]: includes ")]),
@@ -98,7 +98,7 @@ MISTAKES: list[tuple[dict[str, str], list[tuple[str, int, str]]]] = [
     ({"a": "include: 5\n"}, [("a.yaml", 1, "include: expected a list of files, such as [teams.yaml,")]),
     ({"a": "include: c.yaml\n", "main": "", "c": "include: a.yaml\n"}, [("c.yaml", 1, "include[0]: includes ")]),
     ({"main": "server: {port: 99999}\n", "a": ""}, [("main.yaml", 6, "server.port: expected less than or equal")]),
-    ({"a": "server: {port: 1}\n", "main": "server: {port: 2}\n"}, [("a.yaml", 1, "server.port: stands in ")]),
+    ({"a": "server: {port: 1}\n", "main": "server: {port: 2}\n"}, [("a.yaml", 1, "server.port: is in ")]),
     (
         {"a": keys("bob"), "main": keys("bob").replace("bob}", "b2b}")},
         [("main.yaml", 7, "keys[0].id: 'bob' is the id of 2 keys"), ("a.yaml", 2, "keys[1].id: 'bob' is the id of 2")],

@@ -235,7 +235,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str]] = [
             }
         },
         "jwt.person_claim",
-        "does not say whether an address was verified",
+        "does not state whether an address was verified",
     ),
     (
         "more than the gateway",
@@ -295,7 +295,12 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str]] = [
         "alerts.webhook",
         "nothing is ever sent",
     ),
-    ("everybody is a proxy", {"server": {"trusted_proxies": ["0.0.0.0/0"]}}, "server.trusted_proxies[0]", "everybody"),
+    (
+        "everybody is a proxy",
+        {"server": {"trusted_proxies": ["0.0.0.0/0"]}},
+        "server.trusted_proxies[0]",
+        "every address",
+    ),
     ("clients behind a proxy", {"key": {"ips": ["10.0.0.0/8"]}}, "keys[0].ips", "server.trusted_proxies"),
     (
         "a part above the whole",

@@ -1,4 +1,4 @@
-"""`keys`, `teams` and `quotas`: who may call, and how much."""
+"""`keys`, `teams` and `quotas`: which keys may call which models, and how much."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ class MemberKeys(Section):
     max_keys: Annotated[int, NOT_BOOL, Field(ge=1, le=100)] = 3
     """Keys that one person may have in the team; a revoked one counts for a day."""
     models: tuple[str, ...] = ("*",)
-    """What these keys may call at most."""
+    """Patterns of the models that these keys may use at most."""
     by_key: tuple[Literal["pause", "rotate"], ...] = ()
-    """What a key of the team may do to itself in the admin API, without a session or a token."""
+    """The changes that a key of the team may make to itself in the admin API, without a session or a token."""
 
 
 class Team(Section):
     quotas: tuple[Quota, ...] = ()
-    """What the whole team may spend."""
+    """Limits of the usage of the whole team."""
     members: MemberKeys | None = None
     """Keys that members of the team may make by themselves; null: none."""
 
@@ -138,7 +138,7 @@ LabelValue = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(
 
 
 class KeySettings(Section):
-    """What a key may do; wherever it is kept."""
+    """The settings of a key of the file or of the store."""
 
     id: Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
     """Public name of the key, never used again once it was used: in logs, metrics, reports."""
@@ -155,7 +155,7 @@ class KeySettings(Section):
     limits: Limits = Limits()
     """Stricter limits for this key."""
     quotas: tuple[Quota, ...] = ()
-    """What this key may spend."""
+    """Limits of the usage of this key."""
     on_exceeded: Literal["deny", "shadow"] = "deny"
     """deny, or shadow: count and report, never block."""
     priority: Literal["interactive", "normal", "batch"] = "normal"
@@ -163,7 +163,7 @@ class KeySettings(Section):
     weight: Annotated[int, NOT_BOOL, Field(ge=1, le=1000)] = 1
     """Share of the key where calls wait, beside other keys of its class."""
     max_wait_s: Seconds | None = None
-    """How long its calls may wait for room at an upstream; default: as the model and queue.max_wait_s say."""
+    """How long its calls may wait for room at an upstream; default: as of the model, else queue.max_wait_s."""
     owner: Annotated[str, Field(min_length=1, max_length=MAX_PERSON), AfterValidator(one_line)] | None = None
     """The person whose key it is: the e-mail address or name that the sign-in gives."""
     note: Annotated[str, Field(max_length=1000), AfterValidator(one_line)] | None = None
@@ -176,7 +176,7 @@ class FileKey(KeySettings):
     """A key in the file."""
 
     secret: Secret | None = None
-    """What the client presents; at least 24 characters."""
+    """The secret that the client presents; at least 24 characters."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
     """SHA-256 of the secret in hex, instead of the secret."""
 
@@ -202,7 +202,7 @@ class FileKey(KeySettings):
 
 
 class KeyDefaults(Section):
-    """What a key has that is made while the gateway runs, where its maker says nothing else."""
+    """The default settings of keys that are made while the gateway runs."""
 
     models: tuple[str, ...] = ("*",)
     """Patterns of the models that a new key may use."""
@@ -213,4 +213,4 @@ class KeyDefaults(Section):
     limits: Limits = Limits()
     """Stricter limits for a new key."""
     quotas: tuple[Quota, ...] = ()
-    """What a new key may spend."""
+    """Limits of the usage of a new key."""

@@ -54,7 +54,7 @@ class Sticky(Section):
     by: Annotated[tuple[Literal["header", "prompt_cache_key", "prefix"], ...], Field(min_length=1)] = (
         "header", "prompt_cache_key", "prefix",
     )  # fmt: skip
-    """What says that calls belong together: the first one of these that a call has."""
+    """Properties of calls that belong together: the first one that a call has counts."""
     header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] = "X-Gateway-Conversation"
     """Request header that names a conversation; it is not sent on."""
     prefix_bytes: Annotated[int, NOT_BOOL, Field(ge=64, le=65536)] = 1024
@@ -83,7 +83,7 @@ HedgeAfter = Annotated[
 
 
 class ModelSettings(Section):
-    """What each model may have, and `defaults.models` for all of them."""
+    """The settings of a model, and those of `defaults.models` for all of them."""
 
     endpoints: tuple[EndpointName, ...] = (
         "completions", "chat", "embeddings", "messages", "responses", "generate_content", "embed_content"
@@ -95,7 +95,7 @@ audio have to be named."""
     repeat_when_waiting: bool = False
     """Whether a call that was sent and not answered may be sent again."""
     hedge_after: HedgeAfter | None = None
-    """Try a second route beside the first when no byte has come for so long: a time such as 2s, or p95 of the times \
+    """Try a second route beside the first when no byte has come for this time: a time such as 2s, or p95 of the times \
 lately. Both may be billed. Default: never."""
     max_output_tokens: Positive | None = None
     """Output tokens reserved for a chat call without a limit; required where a token or USD quota can apply."""
@@ -103,13 +103,13 @@ lately. Both may be billed. Default: never."""
     """Where a quota has no room for max_output_tokens, a chat call without a limit gets what is left, at least this \
 number; default: it is refused."""
     store_responses: bool | None = None
-    """What `store` is in a response whose request does not say; default: up to the upstream, and OpenAI keeps it."""
+    """The value of `store` in a request without one; default: the upstream decides, and OpenAI keeps the response."""
     max_wait_s: Seconds | None = None
     """How long its calls may wait for room at an upstream; default: as queue.max_wait_s."""
     limits: Limits = Limits()
     """Stricter limits for this model."""
     price: Annotated[Price | None, BeforeValidator(without_auto)] = None
-    """What its calls cost; auto, the default where the provider is known: as the price table says; null: unknown."""
+    """The price of its calls; auto, the default where the provider is known: that of the price table; null: unknown."""
     unpriced: Literal["deny", "allow"] = "deny"
     """Without a price under a USD quota: deny (403 model_not_priced), or allow, and nothing is drawn on that quota."""
 

@@ -56,20 +56,20 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_read_texts)]
 
 
 class TaskPrice(Section):
-    """What a submission costs whose options are these: USD for each task, second or image."""
+    """The price of a submission with these options: USD for each task, second or image."""
 
     when: dict[Option, Texts] = {}
     """The options and the texts that they may have, with * for any characters; '' is an option that is not there."""
     task: Usd | None = None
     """USD per task."""
     second: Usd | None = None
-    """USD per second, of which `count` says how many."""
+    """USD per second; `count` names the option with their number."""
     image: Usd | None = None
-    """USD per image, of which `count` says how many."""
+    """USD per image; `count` names the option with their number."""
     count: Option | None = None
     """The option with the number of seconds, images or tasks; default: one."""
     default: Positive | None = None
-    """That number where the request does not say; default: then the price does not apply."""
+    """That number where the request has none; default: then the price does not apply."""
 
     @model_validator(mode="after")
     def _has_one_unit(self) -> Self:
@@ -81,7 +81,7 @@ class TaskPrice(Section):
 
     @cached_property
     def unit(self) -> str:
-        """What is counted, by its name in `units.UNITS`."""
+        """The counted unit, by its name in `units.UNITS`."""
         return "seconds" if self.second is not None else "images" if self.image is not None else "tasks"
 
     @cached_property
@@ -100,7 +100,7 @@ class Passthrough(Section):
     prefix: Annotated[str, Field(pattern=r"^(/[\w.~-]+)*$")] = ""
     """Beginning of the paths that clients ask for."""
     upstream_prefix: Annotated[str, Field(pattern=r"^(/[\w.~-]+)*$")] | None = None
-    """What stands in its place at the upstream; default: the same."""
+    """The beginning of their paths at the upstream; default: the same."""
     submit: Annotated[tuple[OperationText, ...], Field(min_length=1)]
     """Operations that are paid: POST /v1/videos/{kind}."""
     read: tuple[OperationText, ...] = ()
@@ -114,13 +114,13 @@ class Passthrough(Section):
     refers: tuple[ReferenceText, ...] = ()
     """Where a submission names earlier tasks, which have to be the same key's: /taskId, in a text /content={task} *."""
     accepted: dict[Pointer, Texts] = {}
-    """What the answer to a submission says if it is paid; default: that it has an id, where the row has tasks."""
+    """Values in the answer to a submission that is paid; default: an id, where the row has tasks."""
     task: Pointer | None = None
     """Where the answer to a submission has the id of the task; default: it is the whole result."""
     done: dict[Pointer, Texts] = {}
-    """What the answer about a task says when it has ended and is paid."""
+    """Values in the answer about a task that has ended and is paid."""
     failed: dict[Pointer, Texts] = {}
-    """What it says when it has ended and is not paid."""
+    """Values in the answer about a task that has ended and is not paid."""
     also: tuple[Pointer, ...] = ()
     """Where the answer about a task has further ids, such as of files, that are read like tasks."""
     links: tuple[Pointer, ...] = ()
@@ -130,7 +130,7 @@ class Passthrough(Section):
     callbacks: bool = False
     """Whether a submission may name an address that the upstream calls."""
     prices: tuple[TaskPrice, ...] = ()
-    """What submissions cost: the first one whose options match."""
+    """The prices of submissions: the first one whose options match counts."""
     unpriced: Literal["deny", "allow"] = "deny"
     """Without a price under a USD quota: deny (403 model_not_priced), or allow, and nothing is drawn on that quota."""
 

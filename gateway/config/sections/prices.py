@@ -132,7 +132,7 @@ class LaterPrice(FullRows):
 
 
 class Price(FullRows):
-    """What calls cost."""
+    """The price of calls."""
 
     later: tuple[LaterPrice, ...] = ()
     """Prices from a day on."""
@@ -173,7 +173,7 @@ class Price(FullRows):
 
 
 def without_auto(price: Any) -> Any:
-    # What the table has for it stands here already; a provider or model that it lacks has no price.
+    # The table's price was put in its place before; a provider or model that the table lacks has none.
     return None if price == "auto" else price
 
 

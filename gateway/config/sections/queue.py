@@ -17,4 +17,4 @@ class QueueSettings(Section):
     max_bytes: Positive = 67108864
     """Bytes of their requests that may wait at once in one worker."""
     by: Literal["key", "team"] = "key"
-    """Who shares fairly: keys, or teams with all of their keys."""
+    """The sharers: keys, or teams with all of their keys."""

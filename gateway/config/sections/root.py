@@ -50,7 +50,7 @@ class Config(Section):
     files: FileSettings = FileSettings()
     """Files that an upstream keeps for clients."""
     store: StoreSettings = StoreSettings()
-    """What outlives a request."""
+    """Keys, quotas, usage: the data that outlives a request."""
     admin: AdminSettings = AdminSettings()
     """The admin API."""
     oidc: OidcSettings | None = None
@@ -58,15 +58,15 @@ class Config(Section):
     jwt: JwtSettings | None = None
     """Signed tokens of an identity provider in place of API keys."""
     records: RecordSettings = RecordSettings()
-    """What is kept of a call beside its numbers."""
+    """The facts that records keep of a call beside its numbers."""
     metrics: MetricsSettings = MetricsSettings()
     """/metrics."""
     upstreams: Annotated[dict[str, Upstream], Field(min_length=1)]
     """Where calls can go, by name."""
     defaults: Defaults = Defaults()
-    """What models and new keys have where they say nothing."""
+    """The settings that models and new keys have by default."""
     models: Annotated[dict[str, Model], BeforeValidator(_refuse_from)] = {}
-    """What clients may ask for, by name or by pattern: gpt-4o*; "*" is every other model."""
+    """The models that clients may use, by name or by pattern: gpt-4o*; "*" is every other model."""
     prices: PriceSettings = PriceSettings()
     """The price table."""
     aliases: dict[str, str] = {}
@@ -76,7 +76,7 @@ class Config(Section):
     queue: QueueSettings = QueueSettings()
     """Waiting for room at upstreams."""
     quotas: tuple[Quota, ...] = ()
-    """What the whole gateway may spend."""
+    """Limits of the usage of the whole gateway."""
     teams: dict[str, Team] = {}
     """Teams, by name."""
     keys: tuple[FileKey, ...] = ()
@@ -88,7 +88,7 @@ class Config(Section):
 
     @cached_property
     def model_table(self) -> ModelTable:
-        """What serves each name that a client may ask for."""
+        """The model that serves each name that a client may ask for."""
         return ModelTable(self.models, self.aliases)
 
     @property
@@ -99,11 +99,11 @@ class Config(Section):
 
     @property
     def has_admin_api(self) -> bool:
-        """Whether anybody can use the admin API."""
+        """Whether there is a way to use the admin API."""
         return self.admin.is_on or self.oidc is not None
 
     def model(self, name: str) -> NamedModel | None:
-        """What serves this model name, or None where it is not offered."""
+        """The model that serves this name, or None where it is not offered."""
         return self.model_table.find(name)
 
 

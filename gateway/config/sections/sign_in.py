@@ -50,7 +50,7 @@ class OidcSettings(Section):
     session_s: Annotated[float, NOT_BOOL, Field(ge=60, le=604800)] = 28800
     """After how long a person has to sign in again."""
     scopes: tuple[str, ...] = ("openid", "email", "profile")
-    """What the provider is asked for."""
+    """The scopes that the provider is asked for."""
     person_claim: Annotated[str, Field(min_length=1)] = "email"
     """The claim that names a person; it is the owner of her keys."""
     groups_claim: Annotated[str, Field(min_length=1)] = "groups"
@@ -60,7 +60,7 @@ class OidcSettings(Section):
     groups: tuple[str, ...] = ()
     """Groups of which one is needed to sign in; default: none is needed."""
     roles: tuple[RoleRule, ...] = ()
-    """Who gets which role; the first rule that fits counts."""
+    """Rules for roles; the first one that fits a person counts."""
     default_role: Literal["member", "viewer"] | None = "member"
     """The role of whom no rule fits; null: she may not sign in."""
     clock_skew_s: Annotated[float, NOT_BOOL, Field(ge=0, le=600)] = 60
@@ -105,10 +105,10 @@ class OidcSettings(Section):
 
     @cached_property
     def rules(self) -> str:
-        """A digest of everything that decides who may sign in as what."""
+        """A digest of all settings that decide which person may sign in, and with which role."""
         names = ("issuer", "client_id", "person_claim", "groups_claim", "domains", "groups", "roles", "default_role")
-        said = self.model_dump_json(include=set(names))
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        text = self.model_dump_json(include=set(names))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class JwtSettings(Section):

@@ -61,7 +61,7 @@ class TracingSettings(Section):
     endpoint: str | None = None
     """Address of an OpenTelemetry collector that takes OTLP over HTTP, such as http://localhost:4318; null is off."""
     sample_ratio: Annotated[float, NOT_BOOL, Field(ge=0, le=1)] = 1.0
-    """Share of the calls that are traced, where the client does not say itself whether its call is."""
+    """Share of the calls that are traced, where the client does not decide it by a header."""
     headers: dict[str, SecretStr] = {}
     """Added to what is sent to the collector, for instance a token."""
 

@@ -55,7 +55,7 @@ def _written(value: bool | str) -> str:
 
 
 class Capabilities(Section):
-    """What an upstream does differently from OpenAI."""
+    """The differences of an upstream from OpenAI."""
 
     stream_usage: bool = True
     """Whether stream_options.include_usage may be sent."""
@@ -129,7 +129,7 @@ Rates = Annotated[tuple[Annotated[str, AfterValidator(_is_rate)], ...], BeforeVa
 
 
 class RateLimits(Section):
-    """What one account at an upstream may be sent."""
+    """The limits of one account at an upstream."""
 
     requests: Rates = ()
     """Requests, such as 500/min, or several rates: [10/s, 10000/day]. Each refills smoothly up to a burst of itself."""
@@ -138,7 +138,7 @@ class RateLimits(Section):
     parallel: Positive | None = None
     """Requests under way at once."""
     reserved: Annotated[int, NOT_BOOL, Field(ge=0)] = 0
-    """Of parallel, so many places only interactive calls take."""
+    """Places of parallel that only interactive calls take."""
 
     @model_validator(mode="after")
     def _leaves_a_place(self) -> Self:
@@ -201,7 +201,7 @@ def _defaults_of(url: str) -> dict[str, Any]:
 
 
 def _with_defaults_of_host(settings: Any) -> Any:
-    """The settings of an upstream as they stand in the file, with the defaults for Anthropic's and Google's APIs."""
+    """The settings of an upstream as in the file, with the defaults for Anthropic's and Google's APIs."""
     if not isinstance(settings, dict) or not isinstance(url := settings.get("base_url"), str):
         return settings
     try:
@@ -270,7 +270,7 @@ class Upstream(Section):
     discover: Annotated[Discovery | None, BeforeValidator(_read_discover)] = None
     """Serve the models that this upstream lists; true is every one of them."""
     limits: UpstreamLimits = UpstreamLimits()
-    """What may be sent to it, counted exactly over all workers and gateways that share the store."""
+    """Its limits, counted exactly over all workers and gateways that share the store."""
 
     _of_host = model_validator(mode="before")(_with_defaults_of_host)
 

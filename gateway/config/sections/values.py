@@ -167,7 +167,7 @@ def _visible_ascii(secret: SecretStr | None) -> SecretStr | None:
 
 
 Secret = Annotated[SecretStr, AfterValidator(_visible_ascii)]
-"""What is presented in a header, which can hold no other signs."""
+"""A text that is sent in a header, which can hold no other signs."""
 
 
 def read_off(value: Any) -> Any:
@@ -262,11 +262,11 @@ def is_http(url: str) -> bool:
 
 
 BAD_SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""What no name may hold: columns and lines of reports would shift, or it could not be written at all."""
+"""Characters that no name may hold: columns and lines of reports would shift, or it could not be written at all."""
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name can stand in reports and metrics."""
+    """Whether a name can be used in reports and metrics."""
     return BAD_SIGNS.search(name) is None
 
 
