@@ -22,7 +22,7 @@ class Frame(NamedTuple):
     created: int
     """Unix time in seconds."""
     model: str
-    """As the client asked for it: said only where the upstream does not name one."""
+    """As the client asked for it: used only where the upstream does not name one."""
 
     @classmethod
     def of(cls, call: Call) -> Frame:
@@ -45,7 +45,7 @@ class Frame(NamedTuple):
 
 
 class One(NamedTuple):
-    """What is asked of one of the calls."""
+    """The request of one of the calls."""
 
     prompt: int
     """The number of its prompt."""

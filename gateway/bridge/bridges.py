@@ -1,6 +1,6 @@
 """Calls in a format that their upstream lacks: the request in the upstream's format, and its answers in the client's.
 
-`WAYS` says which formats can be reached from which. The translations themselves are in `translate/`.
+`WAYS` has the formats that can be reached from each format. The translations themselves are in `translate/`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Translated(NamedTuple):
     format: Format
     """The upstream's, with answers for the client."""
     left_out: tuple[str, ...] = ()
-    """What the client asked for and the upstream is not offered."""
+    """Features of the request that are not sent to the upstream."""
 
 
 class _Way(NamedTuple):
-    """What differs between the ways. `asked` is the translated request."""
+    """The differences between the ways. `asked` is the translated request."""
 
     target: Endpoint
     ask: Callable[[Params, Capabilities, int], Any]

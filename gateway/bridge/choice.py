@@ -31,20 +31,20 @@ class ChatChoice:
         self._characters = 0
         self._logprobs = _Logprobs(prompt_characters)
 
-    def completions_choice(self, said: Any, logprobs: Any, finish_reason: Any, index: int) -> dict[str, Any] | None:
-        """A piece as completions say it; None where there is nothing in it. `said` is a message or a delta.
+    def completions_choice(self, message: Any, logprobs: Any, finish_reason: Any, index: int) -> dict[str, Any] | None:
+        """A piece as a choice of completions; None where there is nothing in it. `message` may be a delta.
 
         Raises `Unfit`.
         """
-        if said is None:
-            said = {}
-        if not isinstance(said, dict):
+        if message is None:
+            message = {}
+        if not isinstance(message, dict):
             raise Unfit("the message of a choice is not a JSON object")
-        if said.get("tool_calls") or said.get("function_call") or finish_reason in _CALLS:
+        if message.get("tool_calls") or message.get("function_call") or finish_reason in _CALLS:
             raise Unfit("a tool was called, and none was offered")
         if finish_reason is not None and not isinstance(finish_reason, str):
             raise Unfit("a finish_reason that is no text")
-        text = _text(said.get("content")) + _text(said.get("refusal"))
+        text = _text(message.get("content")) + _text(message.get("refusal"))
         self._characters += len(text)
         shown = self._logprobs.shown(logprobs) if self._has_logprobs else None
         if finish_reason and self._has_logprobs and self._logprobs.characters < self._characters:

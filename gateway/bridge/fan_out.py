@@ -153,12 +153,12 @@ class _FanOut:
 
     def _take(self, answer: Answer, number: int, call: Call, share: PartLog) -> None:
         """A plain answer; some upstreams send one where a stream was asked for."""
-        said = read(answer.body)
-        choices = choices_of(self._asked(number, call, share), said)
-        self._first = self._first or said
+        body = read(answer.body)
+        choices = choices_of(self._asked(number, call, share), body)
+        self._first = self._first or body
         if call.params.stream:
             self._sum_up()
-            chunk = self._frame.around(said, choices)
+            chunk = self._frame.around(body, choices)
             event = write_chunk(chunk, shows_usage=self._call.params.include_usage)
             self._client.open(_EVENTS).write(event)
             return
@@ -198,7 +198,7 @@ class _FanOut:
         )
 
     def pass_on(self, stream: Stream, share: PartLog, data: bytes) -> bytes:
-        """What of a prompt's stream the client may see now; nothing, once the call has failed."""
+        """The bytes of a prompt's stream that the client may get now; none once the call has failed."""
         if self._over.done():
             return b""
         try:

@@ -21,7 +21,7 @@ from gateway.quota import windows
 from gateway.records import Call, Document
 
 _WITHOUT_CHAT = frozenset({"prompt", "best_of", "echo", "suffix", "logprobs", "max_tokens", "max_completion_tokens"})
-"""Parameters of completions that a chat call says otherwise, or that ask for nothing by the time they come here."""
+"""Parameters of completions that have another form in a chat call, or ask for nothing by the time they come here."""
 
 
 class Split:

@@ -286,4 +286,4 @@ class SimulatedAnswer:
     body: Callable[[], bytes]
     events: Callable[[], Iterator[SimulatedEvent]]
     end: bytes = DONE
-    """What ends its stream."""
+    """The bytes that end its stream."""

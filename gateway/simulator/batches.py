@@ -1,6 +1,6 @@
 """Batches of the simulated upstream (/v1/batches): the requests of a file, answered into another one.
 
-A batch takes as long as `takes_s` of its metadata says, or nearly no time. All of its requests are answered at its end,
+A batch takes `takes_s` of its metadata, in seconds, or nearly no time. All of its requests are answered at its end,
 and the ledger has each of them as a call of its own, under the id of the batch. One that is cancelled before has
 answered nothing.
 """
@@ -22,7 +22,7 @@ from .requests import APIError, ChatRequest, CompletionRequest, EmbeddingRequest
 from .settings import Settings
 
 TAKES_S = 0.05
-"""How long a batch takes that does not say so."""
+"""How long a batch without `takes_s` takes."""
 
 Answer = tuple[bytes, int, int]
 """A body, and its prompt and completion tokens."""

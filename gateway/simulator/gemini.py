@@ -1,7 +1,7 @@
 """Gemini's native API in the simulator: contents are generated and billed as the chat that they amount to. Embeddings
 are in `vectors.py`.
 
-Thoughts are billed beside the candidates and are not shown. The model and the method stand in the path.
+Thoughts are billed beside the candidates and are not shown. The model and the method are in the path.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _STATUSES = {401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"
 
 
 class ContentRequest(SimulatedCall):
-    """The body of generateContent, with what its path says."""
+    """The body of generateContent, with the parameters of its path."""
 
     contents: list[dict[str, Any]] = Field(min_length=1)
     stream: bool = False
-    systemInstruction: dict[str, Any] | None = None  # noqa: N815 # as it stands there
-    generationConfig: dict[str, Any] = Field(default_factory=dict)  # noqa: N815 # as it stands there
+    systemInstruction: dict[str, Any] | None = None  # noqa: N815 # the member's name
+    generationConfig: dict[str, Any] = Field(default_factory=dict)  # noqa: N815 # the member's name
     tools: list[dict[str, Any]] | None = None
 
     @property

@@ -126,8 +126,8 @@ def _transcription(asked: MediaRequest, entry: ServedCall) -> web.Response:
     if not file:
         raise APIError(400, "Invalid parameter: file.", param="file")
     seconds = seconds_of(file)
-    said = text.sentences(text.key_of(file), 3)
-    whole = "".join(said).strip()
+    sentences = text.sentences(text.key_of(file), 3)
+    whole = "".join(sentences).strip()
     kind = asked.fields.get("response_format") or "json"
     if kind in _TEXTS:
         entry.audio_ms = math.ceil(seconds * 1000)
@@ -141,7 +141,7 @@ def _transcription(asked: MediaRequest, entry: ServedCall) -> web.Response:
         usage = _usage(audio, entry.completion_tokens)
         usage |= {"type": "tokens", "input_token_details": {"audio_tokens": audio, "text_tokens": 0}}
     if asked.is_stream:
-        deltas = [{"type": "transcript.text.delta", "delta": each} for each in said]
+        deltas = [{"type": "transcript.text.delta", "delta": each} for each in sentences]
         return _events([*deltas, {"type": "transcript.text.done", "text": whole, "usage": usage}])
     more = {"task": "transcribe", "language": "english", "duration": seconds} if kind == "verbose_json" else {}
     return web.json_response({**more, "text": whole, "usage": usage})
@@ -180,10 +180,10 @@ def _usage(prompt: int, completion: int) -> dict[str, Any]:
     return {"input_tokens": prompt, "output_tokens": completion, "total_tokens": prompt + completion}
 
 
-def _events(said: list[dict[str, Any]]) -> web.Response:
-    return web.Response(body=b"".join(_lines(said)), content_type="text/event-stream")
+def _events(events: list[dict[str, Any]]) -> web.Response:
+    return web.Response(body=b"".join(_lines(events)), content_type="text/event-stream")
 
 
-def _lines(said: list[dict[str, Any]]) -> Iterator[bytes]:
-    for each in said:
+def _lines(events: list[dict[str, Any]]) -> Iterator[bytes]:
+    for each in events:
         yield f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode()

@@ -1,6 +1,6 @@
 """Anthropic's message batches of the simulated upstream.
 
-A batch takes as long as the longest `delay_s` of its requests says, or nearly no time. All of its requests are
+A batch takes as long as the longest `delay_s` of its requests, or nearly no time. All of its requests are
 answered at its end, and the ledger has each of them as a call of its own, under the id of the batch. One that is
 cancelled before has answered nothing.
 """

@@ -106,7 +106,7 @@ class PromptCache:
 
 
 def _prompt(request: MessageRequest) -> Iterator[tuple[dict[str, Any], int]]:
-    """The blocks of a prompt in their order, each with the tokens that stand before it."""
+    """The blocks of a prompt in their order, each with the number of tokens before it."""
     for tool in request.tools or []:
         yield tool, 0
     for block in _blocks(request.system):

@@ -19,7 +19,7 @@ LEAST_TOKENS = 1024
 
 
 class PrefixCache:
-    """At most so many blocks; 0: nothing is ever cached."""
+    """A limited number of blocks; 0: nothing is ever cached."""
 
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks

@@ -1,6 +1,6 @@
 """Sessions of OpenAI's Realtime API: text in, text out, over a WebSocket. No audio is understood or made.
 
-Each `response.create` is a call of the ledger. Its prompt is everything that was said in the session, one token a role.
+Each `response.create` is a call of the ledger. Its prompt is the whole text of the session, with one token a role.
 `{"response": {"simulate": {"tokens_per_s": 50}}}` sets its pace.
 """
 

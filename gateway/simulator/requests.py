@@ -94,7 +94,7 @@ class RequestedStreamOptions(_Body):
 
 
 class SimulatedCall(_Body):
-    """What every body has."""
+    """The members of every body."""
 
     model: str
     simulate: Simulate | None = None
@@ -114,7 +114,7 @@ class SimulatedCall(_Body):
 
 
 class GenerationRequest(SimulatedCall):
-    """What endpoints share that generate text."""
+    """The members of all bodies that generate text."""
 
     stream: bool | None = None
     stream_options: RequestedStreamOptions | None = None

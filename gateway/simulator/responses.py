@@ -192,7 +192,7 @@ _BEGUN: Mapping[str, dict[str, Any]] = {
     "message": {"status": "in_progress", "content": []},
     "function_call": {"status": "in_progress", "arguments": ""},
 }
-"""What an item has when it begins."""
+"""The members of an item when it begins."""
 
 
 def response_usage(usage: GeneratedUsage) -> dict[str, Any]:

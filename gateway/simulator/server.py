@@ -384,7 +384,7 @@ class _Simulator:
     async def _relay_stream(
         self, request: web.Request, kept: StoredResponse, after: int, cut_after: int | None = None
     ) -> web.StreamResponse:
-        """The stream of a background response behind an event, cut off after so many events."""
+        """The stream of a background response behind an event, cut off after `cut_after` events."""
         events = kept.events_after(after)
         response = await _opened(request)
         sent = 0
@@ -497,9 +497,9 @@ class _Simulator:
         entry.model, entry.stream = asked.model, asked.is_stream
         if self._settings.models.get(asked.model) not in (endpoint, _ALSO.get(endpoint, endpoint)):
             raise unknown_model(asked.model)
-        said = await media.answer(request, endpoint, asked, entry)
+        answer = await media.answer(request, endpoint, asked, entry)
         self._ledger.close(entry, "done")
-        return said
+        return answer
 
     def _cached(self, request: web.Request, entry: ServedCall, asked: ChatRequest, prompt_tokens: int) -> int:
         owner = request.headers.get("Authorization", "")
@@ -597,7 +597,7 @@ async def _opened(request: web.Request) -> web.StreamResponse:
 
 
 def _with_path(request: web.Request, body: bytes) -> bytes:
-    """A body of Gemini's API with what its path says."""
+    """A body of Gemini's API with the parameters of its path."""
     try:
         members = json.loads(body)
     except ValueError:
@@ -617,7 +617,7 @@ def _answer(
     tokens_per_event: int,
     cached: Callable[[ChatRequest, int], int],
 ) -> SimulatedAnswer:
-    """Generate the answer of any endpoint; its bytes are made on demand. `cached` says how many tokens of a chat's
+    """Generate the answer of any endpoint; its bytes are made on demand. `cached` returns how many tokens of a chat's
     prompt are."""
     match asked:
         case CompletionRequest():

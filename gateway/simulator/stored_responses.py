@@ -113,8 +113,8 @@ class ResponseStore:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        said = [item for item in previous.whole["output"] if item["type"] != "reasoning"]
-        return [*previous.input, *said, *own]
+        output = [item for item in previous.whole["output"] if item["type"] != "reasoning"]
+        return [*previous.input, *output, *own]
 
     def keep(
         self, whole: dict[str, Any], items: list[dict[str, Any]], delay_s: float, takes_s: float

@@ -2,7 +2,7 @@
 Ideogram, Recraft and OpenAI's videos, with the paths and the answers of their public documentation (config/tasks.yaml
 names it for each).
 
-The member or text field `simulate` of a submission says how its task goes: `{"takes_s": 0.5, "fails": true, "refuses":
+The member or text field `simulate` of a submission sets how its task goes: `{"takes_s": 0.5, "fails": true, "refuses":
 true}`. The state of a task follows from the clock. The ledger has a task when it has ended: one unit if it is done,
 none if it failed.
 """
@@ -211,7 +211,7 @@ class SimulatedTask:
 
     @property
     def state(self) -> State:
-        """What it is now."""
+        """The state at present."""
         if time.monotonic() < self.ends:
             return "running"
         return "failed" if self.fails else "done"
@@ -260,7 +260,7 @@ def family_of(path: str) -> tuple[str, Family] | None:
 
 
 async def read_options(request: web.Request) -> Mapping[str, Any]:
-    """What a submission says of its own fate."""
+    """The options of a submission for its own task."""
     if request.content_type == "multipart/form-data":
         options: Any = json.loads(str((await request.post()).get("simulate", "{}")))
     else:

@@ -112,13 +112,13 @@ def logprob(token: str, position: int) -> float:
 
 def likeliest(token: str, position: int, count: int) -> list[tuple[str, float]]:
     """The `count` likeliest tokens at a position with their log probabilities, the generated token first."""
-    said = logprob(token, position)
-    found = [(token, said)]
+    first = logprob(token, position)
+    found = [(token, first)]
     start = crc32(token.encode("utf-8", "surrogatepass")) + position
     for step in range(count):
         if len(found) >= count:
             break
         other = token_text(start + step)
         if other != token:
-            found.append((other, round(said - len(found) / 2, 2)))
+            found.append((other, round(first - len(found) / 2, 2)))
     return found

@@ -25,14 +25,14 @@ _THINKING = frozenset({"thinking", "redacted_thinking"})
 
 
 class ChatFrame(NamedTuple):
-    """What an answer needs that is not in the upstream's."""
+    """The parts of an answer that are not in the upstream's."""
 
     base: str
     """The end of the answer's id: that of the call, without its prefix."""
     created: int
     """Unix time in seconds."""
     model: str
-    """As the client asked for it: said only where the upstream does not name one."""
+    """As the client asked for it: used only where the upstream does not name one."""
     shows_usage: bool = False
     """Whether the client of a stream asked for usage."""
 
@@ -42,7 +42,7 @@ def answer(frame: ChatFrame, message: Mapping[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     if message.get("type") != "message" or not isinstance(content, list):
         raise Unfit("an answer that is no message")
-    said: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+    answer: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
     texts, thoughts, kept, calls = [], [], [], []
     for block in content:
         match _kind(block):
@@ -55,17 +55,17 @@ def answer(frame: ChatFrame, message: Mapping[str, Any]) -> dict[str, Any]:
                 function = {"name": _string(block, "name"), "arguments": compact(block.get("input") or {})}
                 calls.append({"id": _string(block, "id"), "type": "function", "function": function})
     if texts or not calls:
-        said["content"] = "".join(texts)
+        answer["content"] = "".join(texts)
     if any(thoughts):
-        said["reasoning_content"] = "".join(thoughts)
+        answer["reasoning_content"] = "".join(thoughts)
     if kept:
-        said["thinking_blocks"] = kept
+        answer["thinking_blocks"] = kept
     if calls:
-        said["tool_calls"] = calls
-    said["refusal"] = _refusal(message)
+        answer["tool_calls"] = calls
+    answer["refusal"] = _refusal(message)
     choice = {
         "index": 0,
-        "message": said,
+        "message": answer,
         "logprobs": None,
         "finish_reason": _finish_reason(message.get("stop_reason")),
     }
@@ -96,7 +96,7 @@ class ChatStream:
         self._has_finished = False
 
     def feed(self, event: Mapping[str, Any]) -> bytes:
-        """Take one event, parsed. Pings and events of unknown types say nothing to a chat client."""
+        """Take one event, parsed. Pings and events of unknown types have no meaning for a chat client."""
         match event.get("type"):
             case "message_start":
                 return self._start(event.get("message"))

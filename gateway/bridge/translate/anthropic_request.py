@@ -1,6 +1,6 @@
 """A chat body as a Messages body, for Anthropic itself as the upstream.
 
-System and developer messages, wherever they stand, become the system prompt, one block each, as Anthropic's own
+System and developer messages, wherever they are, become the system prompt, one block each, as Anthropic's own
 chat endpoint has it (platform.claude.com/docs, "OpenAI SDK compatibility"). Messages of one role in a row become one,
 with the results of tools first, where Messages wants them. Thinking comes back to the model in `thinking_blocks` of a
 message, which `anthropic_answer` writes; `reasoning_content` without its signature stays out.
@@ -78,7 +78,7 @@ class AskedAnthropic(NamedTuple):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What is not offered to the upstream: nothing."""
+        """Features that are not sent to the upstream: none."""
         return ()
 
 
@@ -147,7 +147,7 @@ def _texts(content: Any, path: str) -> list[dict[str, Any]]:
     for number, each in enumerate(a_list(content, path)):
         part = an_object(each, f"{path}[{number}]")
         if part.get("type") not in ("text", "refusal"):
-            raise unsupported(f"{path}[{number}].type", f"a part of type `{part.get('type')}` cannot stand here")
+            raise unsupported(f"{path}[{number}].type", f"a part of type `{part.get('type')}` cannot be used here")
         text = a_text(part.get(part["type"]), f"{path}[{number}].{part['type']}")
         if text:
             blocks.append({"type": "text", "text": text})

@@ -27,12 +27,12 @@ _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filt
 
 
 class MessageFrame(NamedTuple):
-    """What an answer needs that is not in the upstream's."""
+    """The parts of an answer that are not in the upstream's."""
 
     base: str
     """The end of every id in the answer: that of the call, without its prefix."""
     model: str
-    """As the client asked for it: said only where the upstream does not name one."""
+    """As the client asked for it: used only where the upstream does not name one."""
     prompt_tokens: int
     """The gateway's estimate, which message_start has; the end too, where the upstream reports nothing."""
 

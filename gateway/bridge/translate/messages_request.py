@@ -69,7 +69,7 @@ class AskedMessage(NamedTuple):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What is not offered to the upstream: nothing."""
+        """Features that are not sent to the upstream: none."""
         return ()
 
     @property
@@ -159,7 +159,7 @@ def _text_of(content: Any, path: str) -> str | None:
     for number, each in enumerate(a_list(content, path)):
         block = an_object(each, f"{path}[{number}]")
         if block.get("type") != "text":
-            raise unsupported(f"{path}[{number}].type", f"a block of type `{block.get('type')}` cannot stand here")
+            raise unsupported(f"{path}[{number}].type", f"a block of type `{block.get('type')}` cannot be used here")
         texts.append(a_text(block.get("text"), f"{path}[{number}].text"))
     return "\n\n".join(text for text in texts if text) or None
 

@@ -495,6 +495,6 @@ def _logprob(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _annotation(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A citation of chat; its members stand one level deeper there."""
+    """A citation of chat; its members are one level deeper there."""
     inner = given.get("url_citation")
     return {"type": "url_citation", **inner} if isinstance(inner, dict) else None

@@ -333,7 +333,7 @@ class _Conversation:
         return self._assistant
 
     def _end_plain_message(self) -> None:
-        """What comes next is another message, unless calls are waiting for their results."""
+        """The next item begins another message, unless calls are waiting for their results."""
         if self._assistant is not None and "content" in self._assistant and "tool_calls" not in self._assistant:
             self._assistant = None
 
@@ -354,7 +354,7 @@ def _only_text(content: Any, path: str) -> str:
     for number, each in enumerate(a_list(content, path)):
         part = an_object(each, f"{path}[{number}]")
         if part.get("type") not in ("input_text", "output_text", "text"):
-            raise unsupported(f"{path}[{number}].type", f"a part of type `{part.get('type')}` cannot stand here")
+            raise unsupported(f"{path}[{number}].type", f"a part of type `{part.get('type')}` cannot be used here")
         texts.append(a_text(part.get("text"), f"{path}[{number}].text"))
     return "\n\n".join(texts)
 
@@ -372,7 +372,7 @@ def _assistant_text(content: Any, path: str) -> tuple[str, str]:
             case "refusal":
                 refusals.append(a_text(part.get("refusal"), f"{path}[{number}].refusal"))
             case other:
-                raise unsupported(f"{path}[{number}].type", f"a part of type `{other}` cannot stand here")
+                raise unsupported(f"{path}[{number}].type", f"a part of type `{other}` cannot be used here")
     return "".join(texts), "".join(refusals)
 
 

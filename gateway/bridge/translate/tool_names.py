@@ -17,7 +17,7 @@ LONGEST_NAME = 64
 """Characters of a function's name (openai-openapi, FunctionObject)."""
 LEFT_OUT = frozenset({"web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"})
 """Tools that run at OpenAI and that Codex offers in every request. The model can do without them, so they are not
-offered, and the answer says so: its `tools` list does not have them, and a header names them."""
+offered, and the answer shows it: its `tools` list does not have them, and a header names them."""
 _CALLERS = frozenset({"direct"})
 
 _INPUT = {
