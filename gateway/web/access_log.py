@@ -1,7 +1,7 @@
 """The access line: one per call, on standard output; never prompts, never secrets.
 
 Lines are gathered and written by a thread every `FLUSH_S`, so that a slow reader of the log never holds a call. Where
-it falls behind by more than `MAX_WAITING`, lines are left out, and how many is said in the log itself.
+it falls behind by more than `MAX_WAITING`, lines are left out, and the log has their number.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ FIELDS: Mapping[str, str] = {
     "param": "The parameter that the error is about.",
     "limit": "Limit that refused the call: its owner, unit and period.",
     "limit_state": "State of that limit, and the amount that the call requested.",
-    "upstream_error": "What went wrong at the upstream, in its words for programs and with its own request id.",
+    "upstream_error": "The upstream's error, in its words for programs and with its own request id.",
     "stream": "Whether the answer was asked for as a stream.",
     "ended": "done, error, or client_gone.",
     "truncated": "Whether the answer broke off.",
     "prompt_tokens": "Tokens of the prompt.",
     "completion_tokens": "Tokens of the answer.",
     "cached_tokens": "Of the prompt's tokens those that the upstream had in its cache; left out where none.",
-    "reasoning_tokens": "Of the answer's tokens those that were thought and not said; left out where none.",
+    "reasoning_tokens": "Of the answer's tokens those of reasoning; left out where none.",
     "units": "Further units that were used, as name=count; left out where none.",
     "usage_source": "Source of the usage: reported by the upstream, estimated by the gateway, or none.",
     "cost_usd": "The cost in US dollars; left out where the model has no price.",
@@ -53,7 +53,7 @@ FIELDS: Mapping[str, str] = {
     "remote": "The client's address, as far as it is known.",
     "client_request_id": "The client's own X-Client-Request-Id.",
 }
-"""Every field of a line, in its order, and what it says. A field without a value is left out."""
+"""Every field of a line, in its order, with its meaning. A field without a value is left out."""
 
 FLUSH_S = 0.1
 MAX_WAITING = 20_000
@@ -71,7 +71,7 @@ class AccessLog:
         self._left_out = 0
         self._writer: threading.Thread | None = None
         self._to_write: SimpleQueue[bytes | None] = SimpleQueue()
-        """What the thread has to write; None: it ends."""
+        """Bytes for the thread to write; None: it ends."""
         self._is_writing = False
         self._timer: asyncio.TimerHandle | None = None
         self._second = 0

@@ -73,16 +73,16 @@ class Worker:
 
     app: web.Application
     admin_app: web.Application | None
-    """What operators use, where it has a listener of its own; None: it is part of `app`."""
+    """The admin API, if it has a listener of its own; None: it is part of `app`."""
     shortcuts: Mapping[str, Handler]
-    """What of the application is so hot that it is reached without its router: by path, for POST."""
+    """The handlers of frequent calls, which are reached without the router: by path, for POST."""
     live: CurrentServices
     status: Status
     changeover: HotReload
 
     @property
     def parts(self) -> Services:
-        """What is served with at present."""
+        """The services at present."""
         return self.live.parts
 
     def report_upstreams(self) -> list[UpstreamReport]:

@@ -38,13 +38,13 @@ MAX_LINE_BYTES = 1_048_576
 """Of one request: it is parsed at once."""
 
 YIELD_BYTES = 65_536
-"""After so many bytes other calls have their turn."""
+"""Bytes after which other calls have their turn."""
 
 _LINE_NAMES = frozenset({"custom_id", "method", "url", "body"})
 
 
 class BatchSums(NamedTuple):
-    """What the requests of a file have in common, and what they may use together."""
+    """The common properties of a file's requests, and the sums of what they may use."""
 
     url: str
     model: str
@@ -55,7 +55,7 @@ class BatchSums(NamedTuple):
 
 
 class BatchInput(NamedTuple):
-    """What the gateway keeps of the input of a batch."""
+    """The facts that the gateway keeps of the input of a batch."""
 
     sums: BatchSums
     ceilings: LineCeilings
@@ -66,7 +66,7 @@ class BatchInput(NamedTuple):
 
 
 def input_of(note: str) -> BatchInput | None:
-    """What the note of a file's bond says; None: the file is no input of a batch."""
+    """The input of a batch in the note of a file's bond; None: the file is no input of a batch."""
     noted = json.loads(note)
     if (sums := noted.get("batch")) is None:
         return None
@@ -131,7 +131,7 @@ class BatchChecker:
         self._claims = [Claim(term.window(now), 0) for term in services.key_cache.terms.of(key)]
 
     async def check(self, file: UploadedFile) -> BatchInput:
-        """What is kept of a file. Raises `InvalidRequest` or `ModelNotFound` for the first fault, with its line."""
+        """The facts of a file. Raises `InvalidRequest` or `ModelNotFound` for the first fault, with its line."""
         since = 0
         async for line in _lines(file):
             self._number += 1

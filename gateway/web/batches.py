@@ -49,7 +49,7 @@ class StoredBatches:
         return await self._relay(request, "")
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:
-        """Cancel the batch. What was answered by then is charged."""
+        """Cancel the batch. Requests that were answered by then are charged."""
         return await self._relay(request, "/cancel")
 
     async def list(self, request: web.Request) -> web.StreamResponse:

@@ -108,7 +108,7 @@ class BodyReader:
             raise InvalidRequest(_DAMAGED) from None
 
     def _make_room(self, size: int, context: RequestContext, server: ServerSettings, details: str = "") -> None:
-        """For so many bytes more. Raises `BodyTooLarge` or `Unavailable`."""
+        """Hold `size` bytes more. Raises `BodyTooLarge` or `Unavailable`."""
         if context.held_bytes + size > server.max_request_bytes:
             raise BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded{details}")
         if not self._capacity.hold(size):

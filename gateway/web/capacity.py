@@ -20,7 +20,7 @@ class Capacity:
         self.resize(server, uploads)
 
     def resize(self, server: ServerSettings, uploads: UploadSettings) -> None:
-        """These are the limits from now on. What is held stays counted."""
+        """Replace the limits. Held bytes stay counted."""
         self._max_stored_bytes = max(uploads.max_stored_bytes // server.workers, uploads.max_bytes)
         self.max_calls = server.max_in_flight // server.workers
         # A request that is allowed has to be possible, however small the share.
@@ -30,12 +30,12 @@ class Capacity:
         return f"<Capacity at most {self.max_calls} calls, {self._bytes} of {self._max_bytes} bytes>"
 
     def refuse_when_full(self, calls: int) -> None:
-        """Raises `Unavailable` where so many calls are as many as there may be."""
+        """Raises `Unavailable` if the calls under way are as many as the limit."""
         if calls >= self.max_calls:
             raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
 
     def hold(self, size: int) -> bool:
-        """Whether there is room for so many bytes more; then `release` gives it back."""
+        """Hold these bytes if there is room, and return whether there was; `release` gives them back."""
         if self._bytes + size > self._max_bytes:
             return False
         self._bytes += size
@@ -49,12 +49,12 @@ class Capacity:
         self._bytes -= size
 
     def store(self, size: int) -> bool:
-        """Whether there is room for so many bytes more in temporary files; then `remove` gives it back."""
+        """The same for bytes in temporary files; `remove` gives them back."""
         if self._stored_bytes + size > self._max_stored_bytes:
             return False
         self._stored_bytes += size
         return True
 
     def remove(self, size: int) -> None:
-        """So many bytes of temporary files are deleted."""
+        """These bytes of temporary files are deleted."""
         self._stored_bytes -= size

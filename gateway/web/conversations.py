@@ -1,6 +1,6 @@
 """Conversations that an upstream keeps (OpenAI's Conversations API): made, read, changed, deleted, and their items.
 
-A new one has no model that would say where it belongs. It goes to the upstream that is the first choice of most of the
+A new one has no model, and so no route of its own. It goes to the upstream that is the first choice of most of the
 caller's models, among those with Responses of their own, and stays there with the API key that made it: calls with
 `conversation` go there, too. Requests count in limits of requests per time alone: nothing is
 generated.
@@ -157,7 +157,7 @@ def _upstream_of(key: Key, config: Config) -> str | None:
     """The upstream that is the first choice of most of the key's models among those with Responses of their own."""
     served: Counter[str] = Counter()
     for name, model in config.models.items():
-        is_usable = is_pattern(name) or auth.may_use(key, name)  # what a key may use of a pattern is not known
+        is_usable = is_pattern(name) or auth.may_use(key, name)  # a pattern may have names that the key may use
         if not is_usable or not capabilities.lists(model, RESPONSES.name):
             continue
         keeping = [

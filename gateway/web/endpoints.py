@@ -301,7 +301,7 @@ class DataPlane:
         return key
 
     async def list_models(self, request: web.Request, spec: Format | None = None) -> web.StreamResponse:
-        """What this key may use, in the words of this format; None: in those of the client's API."""
+        """The models that this key may use, in this format; None: in that of the client's API."""
         context = request[CONTEXT]
         spec = spec or _of_client(request)
         key = await self.caller(request, context, None if spec is None else spec.query_key)
@@ -383,11 +383,11 @@ def _may_use(key: Key, asked: str, found: NamedModel) -> bool:
 
 
 class _Address(NamedTuple):
-    """What the path of a call says."""
+    """The parameters in the path of a call."""
 
     model: str
     is_stream: bool | None = None
-    """None: the body says it."""
+    """None: it is in the body."""
 
     def applied(self, asked: Params, spec: Format) -> Params:
         """The parameters of the body with those of the path. Raises `InvalidRequest` if the body of a format whose
@@ -431,7 +431,7 @@ class _Client(NamedTuple):
 
 
 def _named_paths(spec: Format) -> tuple[tuple[tuple[str, ...], bool | None], ...]:
-    """Paths of a format that may name the model, and whether their calls are streams; None: the body says it."""
+    """Paths of a format that may name the model, and whether their calls are streams; None: that is in the body."""
     if spec.has_model_in_path:
         return ((spec.path, *spec.more_paths), False), (spec.stream_paths, True)
     return ((azure_paths(spec), None),)

@@ -49,7 +49,7 @@ MAX_LIMIT = 10_000
 """Of `limit` (openai-openapi, listFiles)."""
 
 BYTES_PER_TOKEN, MAX_FILE_TOKENS = 4, 131_072
-"""What a call is estimated to read of a file that it names."""
+"""The estimate of the tokens that a call reads of a file that it names."""
 
 
 class StoredFiles:

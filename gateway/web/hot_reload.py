@@ -33,7 +33,7 @@ from .capacity import Capacity
 
 
 class Prepared(NamedTuple):
-    """What takes its time about a configuration."""
+    """The parts of a configuration that take time to make."""
 
     config: Config
     keys: Mapping[bytes, Key]

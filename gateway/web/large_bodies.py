@@ -39,15 +39,15 @@ class LargeBodies:
 
         Cancelled: the reading goes on to its end, so that the next request finds a clean process.
         """
-        said = await asyncio.shield(self._tasks.spawn(self._ask(endpoint, pieces), "read-large-body"))
-        if said is None:
+        answer = await asyncio.shield(self._tasks.spawn(self._ask(endpoint, pieces), "read-large-body"))
+        if answer is None:
             raise Unavailable("The gateway cannot read so long a body right now.", code="reader_busy")
-        if "refused" in said:
-            message, param, code = said["refused"]
+        if "refused" in answer:
+            message, param, code = answer["refused"]
             raise InvalidRequest(message, param=param, code=code)
-        if "failed" in said:
-            raise RuntimeError(f"the reader of large bodies failed with {said['failed']}")
-        return large_body.from_brief(said, pieces)
+        if "failed" in answer:
+            raise RuntimeError(f"the reader of large bodies failed with {answer['failed']}")
+        return large_body.from_brief(answer, pieces)
 
     async def close(self) -> None:
         """End the process."""
@@ -80,8 +80,8 @@ class LargeBodies:
         for piece in pieces:
             process.stdin.write(piece)
             await process.stdin.drain()
-        said: dict[str, Any] = json.loads(await process.stdout.readuntil(b"\n"))
-        return said
+        answer: dict[str, Any] = json.loads(await process.stdout.readuntil(b"\n"))
+        return answer
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -109,5 +109,5 @@ async def _start() -> asyncio.subprocess.Process:
 
 
 def _environment() -> dict[str, str]:
-    """What Python needs to start, and none of the secrets that an operator may have put beside it."""
+    """The variables that Python needs to start, and none that may be an operator's secret."""
     return {name: value for name, value in os.environ.items() if name in _HANDED_DOWN}

@@ -50,7 +50,7 @@ class StoredMessageBatches:
         return await self._relay(request, "")
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:
-        """Cancel the batch. What was answered by then is charged."""
+        """Cancel the batch. Requests that were answered by then are charged."""
         return await self._relay(request, "/cancel")
 
     async def delete(self, request: web.Request) -> web.StreamResponse:

@@ -120,7 +120,7 @@ class ErrorMiddleware:
 
     @property
     def config(self) -> Config:
-        """What is served by at present."""
+        """The configuration at present."""
         return self._live.parts.config
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -34,7 +34,7 @@ class Ops:
         return [web.get("/healthz", self.show_health), web.get("/readyz", self.show_readiness)]
 
     def inside(self) -> list[web.RouteDef]:
-        """What operators ask."""
+        """The endpoints for operators."""
         return [web.get("/metrics", self.show_metrics)]
 
     async def show_health(self, request: web.Request) -> web.StreamResponse:

@@ -48,7 +48,7 @@ def is_signed_token(secret: str) -> bool:
 class _Checked(NamedTuple):
     """The claims of a valid token."""
 
-    person: str
+    name: str
     team: str | None
     models: frozenset[str] | None
     """None: not in the token."""
@@ -87,22 +87,22 @@ class PersonTokens:
         """The key that calls with this token are made with. Raises `Unauthorized`, `Unavailable`."""
         settings, key_cache = parts.config.jwt, parts.key_cache
         assert settings is not None
-        said = await self._check(token, settings)
-        if said.team is not None and said.team not in key_cache.teams:
+        person = await self._check(token, settings)
+        if person.team is not None and person.team not in key_cache.teams:
             raise _refused("its team does not exist here")
-        digest = person_digest(settings.issuer, said.person)
+        digest = person_digest(settings.issuer, person.name)
         known = key_cache.known.get(digest) or await key_cache.look_up_digest(digest)
-        if known is None or (settings.team_claim is not None and known.key.team != said.team):
-            await self._record(settings.issuer, said, parts)
+        if known is None or (settings.team_claim is not None and known.key.team != person.team):
+            await self._record(settings.issuer, person, parts)
             known = await key_cache.look_up_digest(digest)
             if known is None:
                 raise _refused("there is another key with the id of your record")
         key = auth.admit(known, "", now=time.time(), remote=remote)
-        if settings.team_claim is not None and key.team != said.team:
+        if settings.team_claim is not None and key.team != person.team:
             raise Unavailable(
                 "Your record is being moved to another team. Please try again.", code="too_many_unknown_keys"
             )
-        return key if said.models is None else replace(key, models=_narrowed(key, said.models))
+        return key if person.models is None else replace(key, models=_narrowed(key, person.models))
 
     async def _check(self, token: str, settings: JwtSettings) -> _Checked:
         issuer, now, digest = await self._current(settings), time.time(), auth.digest(token)
@@ -112,16 +112,16 @@ class PersonTokens:
         expected = ExpectedToken(settings.issuer, settings.audiences, settings.clock_skew_s)
         try:
             claims = await check_token(token, issuer.keys, expected, now)
-            said = _read(claims, settings, now)
+            person = _read(claims, settings, now)
         except (TokenRefused, NotAllowed) as error:
             raise _refused(str(error).rstrip(".")) from None
         except ProviderUnavailable as error:
             log.warning("tokens cannot be checked: %s", error)
             raise Unavailable("Tokens cannot be checked right now.", code="identity_provider_unavailable") from None
-        self._checked[digest] = said
+        self._checked[digest] = person
         if len(self._checked) > MAX_KEPT:
             self._checked.popitem(last=False)
-        return said
+        return person
 
     async def _current(self, settings: JwtSettings) -> _Issuer:
         if self._issuer is None or self._issuer.settings != settings:
@@ -131,18 +131,18 @@ class PersonTokens:
             self._issuer = _Issuer(settings, http, KeySet(lambda: http.get(settings.jwks_url)))
         return self._issuer
 
-    async def _record(self, issuer: str, said: _Checked, parts: Services) -> None:
+    async def _record(self, issuer: str, person: _Checked, parts: Services) -> None:
         """Make the record of a person, or move it to the team that her token names."""
         async with self._lock:
-            name = person_id(said.person)
+            name = person_id(person.name)
             if self._allowance.is_spent(time.monotonic()):
                 raise Unavailable("Too many people are new here. Please try again.", code="too_many_unknown_keys")
             self._allowance.spend(1)
             try:
                 if await self._registry.key_facts(name) is None:
-                    await self._registry.create_person(issuer, said.person, said.team)
+                    await self._registry.create_person(issuer, person.name, person.team)
                 elif parts.config.jwt is not None and parts.config.jwt.team_claim is not None:
-                    await self._registry.update_key(name, {"team": said.team}, f"person {said.person}, token")
+                    await self._registry.update_key(name, {"team": person.team}, f"person {person.name}, token")
             except Conflict:
                 pass  # another worker was faster; a revoked record is refused by its key
             except InvalidRequest as error:

@@ -46,10 +46,10 @@ _ANY_KIND = Document('"audio" "image"', {})
 
 
 class _End(NamedTuple):
-    """Why a session ends, and how the client hears of it."""
+    """Why a session ends, and how that is sent to the client."""
 
     code: int
-    said: SessionEnd
+    session: SessionEnd
     error: GatewayError | None = None
     """Sent as an event before the close."""
     failure: Failure | None = None
@@ -252,11 +252,11 @@ class _Relay:
         return next(each.result() for each in sides if each in done)  # type: ignore[no-any-return]
 
     def _account(self, end: _End) -> None:
-        session, said = self._session, end.said
-        session.accounts.close(said)
+        session, ending = self._session, end.session
+        session.accounts.close(ending)
         if end.failure is not None:
             session.fail(end.failure)
-        session.log.close(status=said.status, usage=Usage(), ended=said.ended, error=said.error)
+        session.log.close(status=ending.status, usage=Usage(), ended=ending.ended, error=ending.error)
 
     async def _say(self, end: _End) -> None:
         await self._session.log.acknowledged()
@@ -343,8 +343,7 @@ class _Relay:
             return _CLIENT_GONE
         code = socket.close_code
         if code in (1000, 1001):
-            said = SessionEnd(200, "done", Ending.BROKEN)
-            return _End(code, said)
+            return _End(code, SessionEnd(200, "done", Ending.BROKEN))
         return _upstream_gone(f"closed with {code}")._replace(code=_passed_code(code, BROKEN))
 
     async def _pass_down(self, text: str) -> _End | None:

@@ -48,7 +48,7 @@ class RefusalLog:
             await self.write()
 
     async def write(self) -> None:
-        """Write what was added. What the store does not take is dropped: metrics have counted it."""
+        """Write the added entries. Those that the store does not take are dropped: metrics have counted them."""
         if not self._entries:
             return
         entries, self._entries, self._unknown = self._entries, [], 0

@@ -167,7 +167,7 @@ class EventStream(web.StreamResponse):
 class ArrayStream(EventStream):
     """A stream of server-sent events as one JSON array: each event's data is an item.
 
-    What is written to it has to be whole events of one line of data, or pieces of them.
+    It takes whole events of one line of data, or pieces of them.
     """
 
     def __init__(self, request: web.BaseRequest, headers: Iterable[tuple[str, str]], *, is_last: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Streams of stored responses, resumed: events leave as they come, and nothing is charged.
 
 The response has its own call, which is charged by its own stream or by polling (relay/deferred.py). The end of a
-resumed stream is therefore no end of the response, unless the upstream says so.
+resumed stream is therefore no end of the response, unless it has the terminal event.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_ERROR_BYTES = 65_536
 
 
 async def resume(request: web.Request, bond: Bond, *, is_last: bool) -> web.StreamResponse:
-    """Pass on the stream of a stored response from where the query says. `is_last` closes the connection behind it.
+    """Pass on the stream of a stored response from the query's position. `is_last` closes the connection behind it.
 
     Raises `UpstreamFailed` or `UpstreamRefused` where there is none.
     """
@@ -83,7 +83,7 @@ class _Resumed:
         self._head = head
         self._hide = hide
         self._scan = ResponsesScan(ScanInput(clean=partial(refusal.cleaned, hide=hide)))
-        self._scan.id = bond.id  # events behind the first do not say it
+        self._scan.id = bond.id  # events behind the first do not have it
         client.speaker = self
 
     @property

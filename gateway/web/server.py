@@ -29,7 +29,7 @@ LINGER_S = 5.0
 unread is to reset the connection, and the answer may be lost with it; nginx's default."""
 
 END_WITHIN_S = 1.0
-"""What is still under way when a worker ends is cancelled after half of it; the other half is for settling."""
+"""Calls under way when a worker ends are cancelled after half of it; the other half is for settling."""
 
 
 class QuietServerLog(logging.Filter):
@@ -93,7 +93,7 @@ def runner_of(app: web.Application, shortcuts: Mapping[str, Handler], parts: Ser
 
 
 def _limits(config: Config) -> dict[str, Any]:
-    """What of the configuration the server goes by, by the names of its attributes."""
+    """The settings that the server uses, by the names of its attributes."""
     connections = sum(upstream.max_connections // config.server.workers for upstream in config.upstreams.values())
     return {
         "head_timeout_s": config.server.client_head_timeout_s,

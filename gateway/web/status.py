@@ -19,7 +19,7 @@ class Status:
     is_draining: bool = False
     """No new calls; those under way may end."""
     calls: set[asyncio.Task[Any] | None] = field(default_factory=set)
-    """What carries the calls that are under way."""
+    """The tasks of the calls that are under way."""
 
     def cut_off_calls(self) -> None:
         """End the running calls; their clients get an error."""

@@ -55,8 +55,8 @@ def meant(path: str) -> str:
 
 
 def advice(path: str) -> str | None:
-    """What a client of this path should do, as the end of a sentence in brackets or behind a full stop; None: nothing
-    is known of it."""
+    """Advice for a client of this path, as the end of a sentence in brackets or behind a full stop; None: there is
+    none."""
     wanted = meant(path)
     if (single := _SLASHES.sub("/", path)) != path:
         further = advice(single) or f"Did you mean {single}?"

@@ -54,16 +54,16 @@ SESSION = web.RequestKey("session", Session)
 """The session of a request that has one."""
 
 SCOPE = web.RequestKey("scope", Scope)
-"""Who makes the request, and what it may reach."""
+"""The principal of the request, and its reach."""
 
 WARNINGS = web.RequestKey("warnings", list[str])
-"""What the author of a change has to know of how safely it is kept."""
+"""Warnings for the author of a change about how safely it is kept."""
 
 log = logging.getLogger("gateway")
 
 
 class AdminAccess(NamedTuple):
-    """What all endpoints need: the registry, and the checks of tokens and sessions."""
+    """Shared by all endpoints: the registry, and the checks of tokens and sessions."""
 
     registry: Registry
     gate: TokenAuth
@@ -94,8 +94,8 @@ class AdminAccess(NamedTuple):
                 return await handler(request)
             except StoreUnavailable:
                 is_reading = request.method in (hdrs.METH_GET, hdrs.METH_HEAD)
-                said = AWAY_WHILE_READING if is_reading else AWAY_WHILE_CHANGING
-                raise Unavailable(said, code=StoreUnavailable.code) from None
+                text = AWAY_WHILE_READING if is_reading else AWAY_WHILE_CHANGING
+                raise Unavailable(text, code=StoreUnavailable.code) from None
 
         return enter
 
@@ -109,8 +109,8 @@ class AdminAccess(NamedTuple):
         return self.registry.warning(warn)
 
     async def _check_targets(self, request: web.Request, scope: Scope) -> None:
-        """Whether the keys and teams that path and query name are within the scope. What is not is answered as if it
-        did not exist. Raises `NotFound`."""
+        """Check that the keys and teams that path and query name are within the scope. Raises `NotFound`: one outside
+        it is answered like one that does not exist."""
         if scope.is_all:
             return
         for key in [found for found in (request.match_info.get("id"), request.query.get("key")) if found is not None]:
@@ -122,8 +122,8 @@ class AdminAccess(NamedTuple):
                 raise no_team(team)
 
     async def reach(self, request: web.Request) -> ReportScope | None:
-        """What of usage, calls and refusals a request may see: all, those that a lead's team had, or those that a
-        person's keys had in the teams that they have now."""
+        """The usage, calls and refusals that a request may see: all (None), those of a lead's team, or those of a
+        person's keys in the teams that they have now."""
         scope = request[SCOPE]
         if scope.reach == "all":
             return None
@@ -186,13 +186,13 @@ def _own_alone(scope: Scope) -> Scope:
 
 
 def by_key(request: web.Request, principal: Principal) -> Collection[str]:
-    """What the team of the presented key leaves to its keys; nothing to a secret that was replaced."""
+    """Operations that the team of the presented key allows its keys; none to a secret that was replaced."""
     team = parts_of(request).key_cache.teams.get(principal.team or "")
     return () if principal.is_replaced or team is None or team.members is None else team.members.by_key
 
 
 OPERATOR, VIEWER = "admin.token", "admin.viewer_token"
-"""What the audit log calls the two tokens without a name of their own: their settings."""
+"""The two tokens without a name of their own, in the audit log: their settings."""
 
 
 async def _known_key(key_cache: KeyCache, secret: str) -> KnownSecret | None:
@@ -205,7 +205,7 @@ async def _known_key(key_cache: KeyCache, secret: str) -> KnownSecret | None:
 
 
 def parts_of(request: web.Request) -> Services:
-    """What this request is answered with."""
+    """The services that answer this request."""
     return request[CONTEXT].parts
 
 
@@ -251,7 +251,7 @@ def bad(name: str, what: str) -> InvalidRequest:
 
 
 def limit_of(query: Mapping[str, str]) -> int | None:
-    """The number of rows of a page; None if the request does not say."""
+    """The number of rows of a page; None: the request has none."""
     if (text := query.get("limit")) is None:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,8}", text) or int(text) > MAX_ROWS:

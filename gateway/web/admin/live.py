@@ -47,7 +47,7 @@ class LiveEndpoints:
         ]
 
     async def show_session(self, request: web.Request) -> web.StreamResponse:
-        """Who asks: the role (`admin` is the public name of an operator), and the operations that it may use."""
+        """The principal: its role (`admin` is the public name of an operator), and the operations that it may use."""
         principal = request[SCOPE].principal
         role = "admin" if principal.role == "operator" else principal.role
         allowed = [place for place, roles in PERMISSIONS.items() if principal.role in roles]

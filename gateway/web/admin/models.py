@@ -48,8 +48,8 @@ def _row(name: str, model: Model, aliases: Iterable[str], now: float) -> dict[st
 
 
 def _price(model: Model, now: float) -> dict[str, Any]:
-    """The rates in US dollars that hold now, and where they are from. A pattern may have prices by name instead, so
-    many as `priced_names` says."""
+    """The rates in US dollars that hold now, and their source. A pattern may have prices by name instead;
+    `priced_names` is their number."""
     price = model.price
     rates = None if price is None else price.plan.at(now)[""][0].rates_text.split()
     return {

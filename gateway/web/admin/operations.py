@@ -31,7 +31,7 @@ _SINCE = in_query(
 _UNTIL = in_query("until", "The last day or hour, included.", **_PERIOD)
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_ROWS}
 _ROWS = {"type": "string", "description": "The same rows, with a line of names before them."}
-_PAGE = in_query("limit", "At most so many rows.", **_LIMIT, default=PAGE_ROWS)
+_PAGE = in_query("limit", "The most rows of a page.", **_LIMIT, default=PAGE_ROWS)
 _FORMAT = in_query("format", "The format of the rows.", type="string", enum=["json", "csv"], default="json")
 _FILTERS = (
     in_query("key", "Only those of the key with this id.", type="string"),
@@ -84,7 +84,7 @@ _OWNERS: Mapping[str, tuple[tuple[Mapping[str, object], ...], str]] = {
 
 ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/admin/api/usage"): Operation(
-        "What was used, summed by day or hour and grouped.", "viewer",
+        "Usage, summed by day or hour and grouped.", "viewer",
         {JSON: named("Usage"), "text/csv": _ROWS}, _READING,
         parameters=(
             in_query("group_by", "Names with commas between: key, team, model, upstream, endpoint, day, month, "
@@ -93,7 +93,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
             _SINCE,
             _UNTIL,
             *[in_query(name, f"Only the usage of this {name}.", type="string") for name in NARROWING_GROUPS],
-            in_query("limit", "A page of at most so many rows; default: all rows.", **_LIMIT),
+            in_query("limit", "The most rows of a page; default: all rows.", **_LIMIT),
             in_query("after", "Only rows behind this one: `next` of the page before.", type="string"),
             _OWN,
             _FORMAT,
@@ -116,7 +116,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/admin/api/calls"): Operation(
         "Usage records, the newest first.", "viewer", {JSON: named("Calls"), "text/csv": _ROWS}, _READING,
         parameters=(
-            in_query("limit", f"At most so many rows; default: {PAGE_ROWS} of JSON, all of CSV.", **_LIMIT),
+            in_query("limit", f"The most rows of a page; default: {PAGE_ROWS} of JSON, all of CSV.", **_LIMIT),
             in_query("before", "Only records older than this one: `next` of the page before.", type="string"),
             *_FILTERS,
             in_query("upstream", "Only those that this upstream served.", type="string"),
@@ -139,7 +139,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/admin/api/quotas"): _reading(
         "Every limit, and what is used of it.", "Quotas",
-        in_query("limit", "A page with the windows of at most so many keys; default: all windows. The first page has "
+        in_query("limit", "The most keys whose windows are on a page; default: all windows. The first page has "
                           "the windows of the gateway and of teams, too.", **_LIMIT),
         in_query("after", "Only windows of keys behind this id: `next` of the page before.", type="string"),
         in_query("key", "Only those of the key with this id.", type="string"),
@@ -150,11 +150,11 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/admin/api/upstreams"): _reading("How each upstream is doing, over all workers.", "Upstreams"),
     ("GET", "/admin/api/models"): _reading(
-        "What is served: routes, prices and settings of each model, as the configuration in use has them.",
+        "The served models: routes, prices and settings of each, as the configuration in use has them.",
         "ServedModels",
     ),
     ("GET", "/admin/api/reload"): Operation(
-        "What a reload would change, or why it would be refused; nothing is applied.", "admin",
+        "The changes of a reload, or the reasons to refuse it; nothing is applied.", "admin",
         {JSON: named("ReloadPreview")}, (401, 403, 429),
     ),
     ("POST", "/admin/api/reload"): _change("Read the configuration again, in all workers.", "Reload"),
@@ -162,7 +162,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/admin/api/live"): _reading("The counters of the whole gateway since it started.", "Live"),
     ("GET", KEYS): _reading(
         "Keys of the file and of the store, by id.", "IssuedKeys", _PAGE,
-        in_query("after", "Only behind this id: what `next` of the page before says.", type="string"),
+        in_query("after", "Only behind this id: `next` of the page before.", type="string"),
         in_query("team", "Only those of this team.", type="string"),
         _OWN,
     ),
@@ -179,7 +179,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", f"{KEYS}/{{id}}/delete"): _change("Take away a key that was never used.", "KeyGone", _ID),
     ("GET", TEAMS): _reading(
         "Teams of the file and of the store, by name.", "Teams", _PAGE,
-        in_query("after", "Only behind this name: what `next` of the page before says.", type="string"),
+        in_query("after", "Only behind this name: `next` of the page before.", type="string"),
     ),
     ("POST", TEAMS): _change("Make a team.", "Team", body=bodies.CreateTeam, status=201),
     ("GET", f"{TEAMS}/{{name}}"): _reading("One team.", "Team", _TEAM, more=(404,)),
@@ -205,7 +205,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/admin/api/audit"): Operation(
         "Changes with their author, newest first.", "admin", {JSON: named("Changes")}, (401, 403, 429),
         parameters=(
-            _PAGE, in_query("before", "Only those before this entry: what `next` of the page before says.",
+            _PAGE, in_query("before", "Only those before this entry: `next` of the page before.",
                             type="string"),
         ),
     ),

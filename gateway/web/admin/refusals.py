@@ -40,7 +40,7 @@ class RefusalEndpoints:
         try:
             found = await self._store.refusals(limit + 1, query.get("before"), wanted)
         except ValueError:
-            raise bad("before", "expected what 'next' of a page says") from None
+            raise bad("before", "expected the value 'next' of a page") from None
         rows = [refusal_members(each.entry) for each in found[:limit]]
         return await page_of(rows, found[limit - 1].position if len(found) > limit else None)
 

@@ -243,7 +243,7 @@ async def _page_of_calls(
     try:
         calls = await reports.calls(limit + 1, key, before, only, wanted)
     except ValueError:
-        raise bad("before", "expected what 'next' of a page says") from None
+        raise bad("before", "expected the value 'next' of a page") from None
     return calls[:limit], calls[limit - 1]["position"] if len(calls) > limit else None
 
 
@@ -268,12 +268,12 @@ def _groups_behind(query: Mapping[str, str], number: int) -> list[str] | None:
     except ValueError:
         groups = None
     if not isinstance(groups, list) or len(groups) != number or not all(isinstance(name, str) for name in groups):
-        raise bad("after", "expected what 'next' of a page with the same 'group_by' says")
+        raise bad("after", "expected the value 'next' of a page with the same 'group_by'")
     return groups
 
 
 def _narrowed_to(query: Mapping[str, str], groups: Sequence[str]) -> Where:
-    """What a usage report is narrowed to."""
+    """The conditions of a usage report."""
     if "upstream" in query and (by := attribution_in(groups)) is not None:
         raise bad("upstream", f"sums by {by} are not kept by upstream")
     return tuple([(name, query[name]) for name in NARROWING_GROUPS if name in query])

@@ -3,7 +3,7 @@
 1. `GET /admin/sign-in` keeps state, nonce and the PKCE verifier in a signed cookie of ten minutes, and sends the
    browser to the provider. `GET /admin/sign-in/callback` needs that cookie, so a sign-in that another browser began
    cannot be finished here; its state is claimed in the store, so it is finished once, at whichever worker or gateway.
-2. A browser is always sent back to the dashboard: no parameter says where to.
+2. A browser is always sent back to the dashboard: no parameter names another address.
 3. A session is read by every worker of every gateway with the same `oidc.session_key`. `POST /admin/sign-out` claims
    its id in the store for the rest of its life; a session whose id is claimed is over everywhere. While the
    store is unavailable, sessions are refused with 503; tokens work on.
@@ -123,7 +123,7 @@ class SignIn:
         return Whole(302, headers, b"")
 
     async def sign_out(self, request: web.Request) -> web.StreamResponse:
-        """The session is over, everywhere; the answer says where to sign out of the provider, too."""
+        """The session is over, everywhere; the answer has the address to sign out of the provider, too."""
         settings = _settings(request)
         session = await self.session_of(request)
         if session is None:
@@ -133,8 +133,8 @@ class SignIn:
             address = await (await self._client(settings)).sign_out_url()
         except ProviderUnavailable:
             address = None
-        said = json.dumps({"object": "sign_out", "provider_url": address}).encode()
-        return json_response(said, headers=[NO_STORE, _cookie(settings, "session", "", 0)])
+        body = json.dumps({"object": "sign_out", "provider_url": address}).encode()
+        return json_response(body, headers=[NO_STORE, _cookie(settings, "session", "", 0)])
 
     async def session_of(self, request: web.Request) -> Session | None:
         """The session of a request; None: it has none. Raises `Unauthorized` for one that is over, `Forbidden` for a
@@ -154,7 +154,7 @@ class SignIn:
             token = request.headers.get(CSRF, "")
             if not secrets.compare_digest(token.encode("utf-8", "surrogateescape"), session.csrf_token(key).encode()):
                 raise Forbidden(
-                    f"A change by session needs the header {CSRF} with what GET /admin/api/session says as 'csrf'.",
+                    f"A change by session needs the header {CSRF} with the value 'csrf' of GET /admin/api/session.",
                     code="csrf_token_missing",
                 )
         return session

@@ -80,7 +80,7 @@ class GatewayEndpoints:
 
 
 def _settings(upstream: Upstream) -> dict[str, Any]:
-    """What the configuration says about an upstream, without defaults and without anything that may be secret."""
+    """The settings of an upstream, without defaults and without anything that may be secret."""
     answer = upstream.model_dump(mode="json", include=SHOWN_SETTINGS, exclude_defaults=True)
     return answer if upstream.way is None else answer | {"proxy": str(upstream.way)}
 

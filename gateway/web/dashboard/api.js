@@ -37,7 +37,7 @@ export function takeFromAddress() {
 
 let csrf = null;
 
-/** What changes by session are sent with: `csrf` of the session, or null. */
+/** The token of changes by session: `csrf` of the session, or null. */
 export function useSession(token) {
   csrf = token;
 }

@@ -18,8 +18,8 @@ import { playground } from "./view_playground.js";
 import { quotas } from "./view_quotas.js";
 import { teams } from "./view_teams.js";
 
-// Each fills the page and may return a function that is called with what stands behind its name in the address,
-// and with that name.
+// Each fills the page and may return a function that is called with the part behind its name in the address, and with
+// that name.
 const VIEWS = { overview, mine, calls, quotas, keys, teams, models, playground, audit };
 const PART_OF = { upstreams: "models" };
 // The operation without which a view has nothing to show.

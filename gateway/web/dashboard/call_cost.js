@@ -1,4 +1,4 @@
-// What one call cost, asked for with the key that made it: its record is written a moment after its end.
+// The cost of one call, asked for with the key that made it: its record is written a moment after its end.
 
 const BASE = new URL("../admin/api/requests/", import.meta.url);
 const TRIES = 8;

@@ -1,4 +1,4 @@
-// Drawings: one bar for each day or hour, and the small curve of a live number. A table always says the same in words.
+// Drawings: one bar for each day or hour, and the small curve of a live number. A table always has the same numbers.
 
 import { fill, h, s } from "./dom.js";
 import { stepInWords, stepShort } from "./format.js";
@@ -19,7 +19,7 @@ export function scaleTop(most) {
 
 /**
  * `parts`: [{name, class, of(row) -> number, pick}], stacked; `pick` is called when one is chosen. `format`: an amount alone,
- * or for the axis with its step. `say(row)`: the whole day in words. `isOneNumber`: the parts are not said one by one.
+ * or for the axis with its step. `say(row)`: the whole day in words. `isOneNumber`: the parts are not listed one by one.
  */
 export class DayChart {
   constructor() {
@@ -160,7 +160,7 @@ export class DayChart {
   }
 }
 
-/** The last values of something, without any scale: it says how the number beside it came about. */
+/** The last values of a number, without any scale, to be shown beside it. */
 export function spark(values) {
   const width = 120;
   const height = 26;

@@ -28,7 +28,7 @@ const TOOLS = {
     `# Admin Panel, Settings, Connections, OpenAI API; or in the environment:\nOPENAI_API_BASE_URL=${base}/v1\nOPENAI_API_KEY=${key}`],
 };
 
-/** The address at which clients reach the gateway, without /v1: what the configuration says, or that of this page. */
+/** The address at which clients reach the gateway, without /v1: that of the configuration, or that of this page. */
 export const baseUrl = (publicUrl) => publicUrl ?? new URL("..", import.meta.url).href.replace(/\/$/, "");
 
 /**

@@ -1,4 +1,4 @@
-// What is known of a thing, name by name.
+// The facts of an object, by name.
 
 import { h } from "./dom.js";
 import { minute } from "./format.js";

@@ -1,4 +1,4 @@
-// What forms are made of.
+// The parts of forms.
 
 import { h } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// What a report is narrowed to: one name each of key, team, model and upstream, in the address and as chips.
+// The filters of a report: one name each of key, team, model and upstream, in the address and as chips.
 
 import { fill, h } from "./dom.js";
 

@@ -12,7 +12,7 @@ export const count = (number) => whole.format(number);
 export const many = (number, word) => `${whole.format(number)} ${word}${number === 1 ? "" : "s"}`;
 export const compact = (number) => (Math.abs(number) < 10_000 ? whole.format(number) : short.format(number));
 
-/** A rate with as many digits as say something. */
+/** A rate with its significant digits. */
 export function rate(number) {
   if (number === null) return NOTHING;
   if (number >= 1000) return compact(number);
@@ -68,7 +68,7 @@ export function span(seconds) {
 const isoText = (date) => date.toISOString().replace("T", " ");
 const asDate = (time) => new Date(typeof time === "number" ? time * 1000 : time);
 
-/** A Unix time in seconds, or a text that says a time. */
+/** A Unix time in seconds, or a text of a time. */
 export const moment = (time) => (time === null || time === undefined ? NOTHING : isoText(asDate(time)).slice(0, 19));
 export const clock = (time) => isoText(asDate(time)).slice(11, 19);
 /** The time of today, or a day and a time: 14:32:05, 11-23 14:32:05. */
@@ -85,7 +85,7 @@ export function momentInWords(date, per, today = day()) {
   return `on the ${number}${ending}`;
 }
 
-/** The UTC day so many days before today: 2026-11-20. */
+/** The UTC day a number of days before today: 2026-11-20. */
 export const day = (before = 0) => new Date(Date.now() - before * DAY_MS).toISOString().slice(0, 10);
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -102,7 +102,7 @@ export function stepShort(text) {
   return text.length > 10 ? `${text.slice(11)}:00` : `${Number(text.slice(8))} ${MONTHS[Number(text.slice(5, 7)) - 1]}`;
 }
 
-/** An amount of a quota's unit; without the unit where another amount says it. */
+/** An amount of a quota's unit; without the unit where another amount has it. */
 export const bare = (unit, number) => (unit === "usd" ? usd(number) : count(number));
 
 export function amount(unit, number) {
@@ -123,7 +123,7 @@ export function quotaWords(quota) {
   return `${amount(unit, Number(quota[unit]))}${per}`;
 }
 
-/** What a quota is, without how much: "tokens per day for gpt-4*". */
+/** The name of a quota, without its amount: "tokens per day for gpt-4*". */
 export function quotaName(row) {
   const name = row.unit === "parallel" ? "calls at once" : row.unit === "usd" ? "US dollars" : row.unit;
   const per = !row.per ? "" : ` per ${PERIODS[row.per] ?? `${count(Number(row.per))} s`}`;

@@ -1,4 +1,4 @@
-// What a report is grouped by: key, team, model, upstream, the user that clients name, one tag of theirs, or a label of keys.
+// The grouping of a report: by key, team, model, upstream, the user that clients name, one tag of theirs, or a label of keys.
 
 import { address } from "./address.js";
 import { h } from "./dom.js";

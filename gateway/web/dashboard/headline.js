@@ -42,7 +42,7 @@ function spend(rows) {
   );
 }
 
-/** What is left out of a comparison, and the numbers of both periods, in words. */
+/** The omissions of a comparison, and the numbers of both periods, in words. */
 function without({ until, compared }, now, before) {
   const left = compared.now.until === until ? "" : `Without ${compared.unit === "hour" ? "the running hour" : "today"}: `;
   return `${left}${now}, ${before} in the same part of the period before`;

@@ -1,4 +1,4 @@
-// What is done to keys and windows, each behind a question: rotate, revoke, top up, count anew.
+// Actions on keys and windows, each behind a question: rotate, revoke, top up, count anew.
 
 import { keyPath, post, remove, token } from "./api.js";
 import { attempt, confirmFirst, openDialog, showSecret } from "./dialog.js";

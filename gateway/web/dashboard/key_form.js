@@ -19,7 +19,7 @@ const LIMITS = {
   max_audio_s: "seconds of audio",
 };
 
-// What a new key may begin with: quotas that are changed before it is made, and for how many days it is good.
+// Presets of a new key: quotas, which can be changed before it is made, and the days until it expires.
 const PRESETS = {
   none: { title: "nothing", quotas: [] },
   person: { title: "a person", quotas: [{ requests: 60, per: "minute" }, { usd: 20, per: "month" }] },
@@ -123,7 +123,7 @@ export function editKey(key, then, { role, publicUrl, can }) {
           close();
           return;
         }
-        // What was not touched comes from the defaults of the configuration.
+        // Fields that were not changed come from the defaults of the configuration.
         const named = Object.entries(wish).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name]));
         const issued = await post("keys", { id: controls.id.value.trim(), ...Object.fromEntries(named) });
         close();

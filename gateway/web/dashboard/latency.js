@@ -17,7 +17,7 @@ const MEASURED_CALLS = 2000; // of a key, a team or a person, as gateway/reports
 const times = (number, step) => (step ? axisSpan(number, step) : span(number));
 const amount = (number, step) => (step ? axisCount(number, step) : compact(number));
 
-// What the chart can show: percentiles of a time, one number, or a count that is stacked by model or upstream.
+// The measures of the chart: percentiles of a time, one number, or a count that is stacked by model or upstream.
 const SHOWN = {
   first: { title: "First token", of: "first_token", format: times, words: "Time to first token: p50, p95 and p99" },
   duration: { title: "Took", of: "duration", format: times, words: "Duration: p50, p95 and p99" },

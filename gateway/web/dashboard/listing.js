@@ -9,7 +9,7 @@ import { Table, filterField } from "./table.js";
 const EVERY_MS = 30_000;
 
 /**
- * Show a list, and keep it fresh. `what` says what is listed: `list` (its name in the API and in addresses), `title`,
+ * Show a list, and keep it fresh. `what` describes the list: `list` (its name in the API and in addresses), `title`,
  * `columns`, `name(thing)`, `matches(thing, part)`, `filterBy`, `note(found, isWhole)`, `none` (title and words of an
  * empty list), `one` (its name on the button and in ids), `edit(thing, then)`, and `open(name, context, changed)`.
  * Returns how to open one by its name.

@@ -1,4 +1,4 @@
-// What happens right now: rates of the last seconds, times of the last minute, and how the upstreams are.
+// Live numbers: rates of the last seconds, times of the last minute, and the state of the upstreams.
 
 import { spark } from "./chart.js";
 import { fill, h } from "./dom.js";

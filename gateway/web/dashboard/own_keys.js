@@ -32,7 +32,7 @@ export function keyPanel(key, windows, { can, ownKey, role, team }, redo) {
   );
 }
 
-/** What these keys share with others: the windows of their teams and of the gateway. */
+/** The windows that these keys share with others: those of their teams and of the gateway. */
 export async function sharedWindows(keys, own, signal) {
   const oneOfEach = [...Map.groupBy(keys, (key) => key.team).values()].map(([first]) => first);
   const found = await Promise.all(oneOfEach.map((key) => get("quotas", { key: key.id, binding: "true", ...own }, signal)));

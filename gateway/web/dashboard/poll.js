@@ -3,7 +3,7 @@
 const AGAIN_MS = 4000;
 
 /**
- * Run `work` now and, after each time, `every_ms` later; sooner where it says false, because it came to nothing. Never
+ * Run `work` now and, after each time, `every_ms` later; sooner where it returns false, because it failed. Never
  * while the page is hidden, and until `signal` aborts.
  */
 export function poll(work, every_ms, signal) {

@@ -50,7 +50,7 @@ function quotaRow(quota, drop) {
   return node;
 }
 
-/** `node`, `read()` for what stands there, and `set(quotas)` for other ones. `without`: what is said without any. */
+/** `node`, `read()` for the quotas shown, and `set(quotas)` for other ones. `without`: the text without any. */
 export function quotaList(quotas, without) {
   const list = h("ul", { class: "quota-rows" });
   const none = h("p", { class: "trouble no-quota", role: "status" });

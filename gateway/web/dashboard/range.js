@@ -14,7 +14,7 @@ const HOUR_MS = 3_600_000;
 const DAY = /^\d{4}-\d\d-\d\d$/;
 const DAY_MS = 86_400_000;
 
-/** The day so many days after another. */
+/** The day a number of days after another. */
 export const shifted = (text, days) => new Date(Date.parse(`${text}T00:00:00Z`) + days * DAY_MS).toISOString().slice(0, 10);
 export const monthStart = (text) => `${text.slice(0, 7)}-01`;
 const daysBetween = (since, until) => Math.round((Date.parse(until) - Date.parse(since)) / DAY_MS) + 1;
@@ -28,13 +28,13 @@ export function monthBefore(until) {
   return { since: monthStart(last), until: same < last ? same : last };
 }
 
-/** What is compared of whole hours with those so many hours before. The running hour is left out. */
+/** The compared whole hours, with those the same number of hours before. The running hour is left out. */
 function comparedHours(since, length) {
   const until = hour(1);
   return { unit: "hour", now: { since, until }, before: { since: earlierHour(since, length), until: earlierHour(until, length) } };
 }
 
-/** What is compared of whole days; `isMonth`: with the same days of the month before. Today is left out. */
+/** The compared whole days; `isMonth`: with the same days of the month before. Today is left out. */
 function comparedDays(since, until, isMonth) {
   const last = until < day() ? until : day(1);
   const length = daysBetween(since, until);
@@ -52,7 +52,7 @@ const hoursOf = (since, until) => {
  * The range of the settings of an address: `name`, `unit` (hour or day), `since` and `until` (included), `steps` (all its
  * hours or days), `whole` (`since` and `until` for sums of the whole range: days where they are enough, which are cheaper), and
  * `compared`: what is compared with what (`unit`, `now` and `before` with `since` and `until`; an equal part of the period
- * before, without the running hour or day). What cannot be read is the default, 30 days.
+ * before, without the running hour or day). An unreadable range is the default, 30 days.
  */
 export function readRange(query) {
   const today = day();

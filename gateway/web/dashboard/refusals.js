@@ -1,4 +1,4 @@
-// What the gateway itself refused, as far as its metrics say it: why, and whom. Such calls have no record.
+// Refusals of the gateway itself, by its metrics: the reasons, and the keys. Such calls have no record.
 
 import { fill, h } from "./dom.js";
 import { NOTHING, count } from "./format.js";

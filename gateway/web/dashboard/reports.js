@@ -14,7 +14,7 @@ export class Reports {
     this.past = new Map(); // by question: {at, rows}
   }
 
-  /** What a range and its comparison need: sums by day, from the day `first` at the latest, and by its hours or days (`steps`). */
+  /** The sums for a range and its comparison: by day, from the day `first` at the latest, and by its hours or days (`steps`). */
   async ofRange(range, filters = {}, first = firstDay(range)) {
     const { unit, since, until, compared } = range;
     const last = [until.slice(0, 10), day()].sort()[1];

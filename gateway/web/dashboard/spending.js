@@ -1,4 +1,4 @@
-// What a month will cost, and how a period compares with the one before. Pure.
+// The expected cost of a month, and the comparison of a period with the one before. Pure.
 
 import { total } from "./sums.js";
 
@@ -32,11 +32,11 @@ const FIRST_DAY = {
   week: (now) => [now.getUTCFullYear(), now.getUTCMonth(), now.getUTCDate() - ((now.getUTCDay() + 6) % 7)],
   month: (now) => [now.getUTCFullYear(), now.getUTCMonth(), 1],
 };
-const SHORTEST = 0.02; // of a window: a pace of less says nothing
+const SHORTEST = 0.02; // of a window: a pace of less is no forecast
 
 /**
  * When a calendar window (a row of the quotas) will be spent at the pace since it began: a Date; null where it will not
- * be, is already, or where it is too early to say.
+ * be, is already, or where it is too early for a forecast.
  */
 export function spentAt(row, now = new Date()) {
   const taken = row.used + row.reserved;

@@ -1,4 +1,4 @@
-// What stands where there is nothing (yet): loading, empty, failed, the store away.
+// The places of content that is not there (yet): loading, empty, failed, the store unavailable.
 
 import { fill, h } from "./dom.js";
 
@@ -27,7 +27,7 @@ export function failed(error, again) {
 }
 
 /**
- * Show what `work` brings in a place. What was there stays until then, and is shown as old if it fails. Returns whether
+ * Show the result of `work` in a place. The old content stays until then, and is shown as old if it fails. Returns whether
  * it came to something.
  */
 export async function into(place, signal, work, again) {

@@ -1,4 +1,4 @@
-// What a chart draws, as a table: a row for each day or hour.
+// The numbers of a chart as a table: a row for each day or hour.
 
 import { fill, h } from "./dom.js";
 import { NUMBERS } from "./sums.js";

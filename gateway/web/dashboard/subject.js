@@ -1,4 +1,4 @@
-// What one key, team, model or upstream was used for: its sums over time and their split, latency, and refusals.
+// The usage of one key, team, model or upstream: its sums over time and their split, latency, and refusals.
 
 import { address, noteSettings, readAddress } from "./address.js";
 import { get } from "./api.js";
@@ -20,7 +20,7 @@ import { MEASURES, dayInNumbers, total, totals } from "./sums.js";
 import { switcher } from "./switcher.js";
 import { Table } from "./table.js";
 
-// What each is split by, first by the first one.
+// The splits of each; the first one is shown first.
 const SPLITS = { key: ["model", "upstream"], team: ["key", "model", "upstream"], model: ["key", "team", "upstream"], upstream: ["model", "key", "team"] };
 const REFUSALS_READ = 200;
 const titles = (things) => Object.fromEntries(Object.entries(things).map(([name, { title }]) => [name, title]));

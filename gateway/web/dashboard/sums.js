@@ -39,10 +39,10 @@ const share = (part, whole) =>
   part === 0 ? 0 : part === whole ? 100 : Math.min(99.99, Math.max(0.01, Number(((100 * part) / whole).toFixed(2))));
 
 const MANY_FAILED = 0.01;
-/** Whether so many requests failed that it is pointed out. */
+/** Whether the share of failed requests is high enough to be pointed out. */
 export const isBad = (row) => row.errors > MANY_FAILED * row.requests;
 
-/** What is known of a cost, and that there is more than that. */
+/** The known cost, with a mark if there is more than that. */
 function cost(row) {
   const title = row.unpriced
     ? `The cost of ${count(row.unpriced)} of ${count(row.requests)} requests is unknown`
@@ -107,8 +107,8 @@ const dollars = (number, step) => (step ? axisUsd(number, step) : number >= 1000
 
 const amount = (number, step) => (step ? axisCount(number, step) : compact(number));
 
-/** What the chart and the bars of tables can show: `of` a row, formatted alone, or for an axis with its `step`; a cost may be
- * unknown (null). */
+/** The measures of the chart and the bars of tables: `of` a row, formatted alone, or for an axis with its `step`; a cost may
+ * be unknown (null). */
 export const MEASURES = {
   cost: { title: "Cost", of: (row) => row.cost_usd, format: dollars },
   tokens: { title: "Tokens", of: (row) => row.total_tokens, format: amount },

@@ -8,8 +8,7 @@ const PAGE = 50;
 
 /**
  * `columns`: {title, show(row) -> text or node, sort(row) -> number or text, isNumber, isExact (the cell holds
- * what `sort` says as data), hint}. What is downloaded is what
- * `sort` says, or else the text of `show`.
+ * the result of `sort` as data), hint}. Downloads have the result of `sort`, or else the text of `show`.
  * `of`: {caption, name(row) -> the row's own, sort: place, isDown, filter(row, text) -> bool, open(row), none: text,
  * details(row) -> {title, node()} of what is shown below an opened row, or null; saved(rows) -> the rows
  * of the file}.

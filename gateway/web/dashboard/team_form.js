@@ -9,7 +9,7 @@ import { quotaList } from "./quota_rows.js";
 
 const BY_KEY = { pause: "pause", rotate: "rotate" };
 
-/** What members may do by themselves: `node`, and `read()` for the setting of the team, null for nothing. */
+/** The operations that members may use: `node`, and `read()` for the setting of the team, null for none. */
 function membersField(members) {
   const may = h("input", { type: "checkbox", name: "members", checked: Boolean(members) });
   const most = input(members?.max_keys ?? 3, { type: "number", min: "1", max: "100", required: true });
@@ -83,7 +83,7 @@ export function editTeam(team, then) {
         isNew && field("name", "Name", name, "In keys, metrics and reports."),
         quotasField("Quotas of all its keys together", quotas),
         members.node,
-        h("p", { class: "note" }, "What a key may call stands with the key; a team bounds what its keys spend."),
+        h("p", { class: "note" }, "The models of a key are settings of the key; a team limits what its keys spend."),
         trouble,
         h("footer", null, h("button", { type: "button", onclick: close }, "Cancel"), save),
       );

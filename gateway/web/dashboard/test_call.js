@@ -29,7 +29,7 @@ export async function modelNames(secret) {
 /** The models that a key may call for chats: their names. Raises `Error`. */
 export const chatModels = async (secret) => (await modelsOf(secret)).filter(serves("chat")).map((model) => model.id);
 
-// What a test call sends, by endpoint: to where, and the body for a model. The first one that a model has is taken.
+// The request of a test call, by endpoint: its path, and the body for a model. The first one that a model has is taken.
 const HELLO = [{ role: "user", content: "Say hello." }];
 const TESTS = {
   chat: ["chat/completions", (model) => ({ model, max_tokens: 16, messages: HELLO })],
@@ -61,7 +61,7 @@ const send = (secret, path, body, signal) =>
     signal,
   });
 
-/** A button that makes one call with this key, and says how it went. */
+/** A button that makes one call with this key, and shows its outcome. */
 export function testCall(secret) {
   const said = h("p", { class: "why", data: { test: "" }, role: "status", hidden: true });
   const tell = (kind, ...words) => {

@@ -42,7 +42,7 @@ export const resting = ({ credentials }) =>
     .filter((each) => each.resting_s > 0)
     .map((each) => `key ${each.number}${each.model ? ` for ${each.model}` : ""} in cooldown for ${span(each.resting_s)}: ${each.fault}`);
 
-/** The settings of a thing that differ from the defaults, as facts: their names, and what the configuration says. */
+/** The settings of an object that differ from the defaults, as facts: their names and values. */
 export function settingsOf(settings, prefix = "") {
   return Object.fromEntries(
     Object.entries(settings).flatMap(([name, value]) =>

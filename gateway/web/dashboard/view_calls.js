@@ -12,7 +12,7 @@ import { Table, filterField } from "./table.js";
 
 const EVERY_MS = 10_000;
 
-// What each outcome asks for: `only` one of the two lists, or a filter.
+// The query of each outcome: `only` one of the two lists, or a filter.
 const OUTCOMES = {
   "": { title: "every outcome" },
   calls: { title: "calls only", only: "call" },

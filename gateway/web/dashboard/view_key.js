@@ -52,7 +52,7 @@ function factsOf(key) {
   });
 }
 
-/** How often this key was refused, as far as the metrics say it; and what that means now. */
+/** How often this key was refused, by the metrics, and what that means now. */
 function refusals(id, sample, windows) {
   const mine = (sample?.refused ?? []).filter((row) => row.key === id);
   if (!mine.length) return null;

@@ -1,4 +1,4 @@
-// What is served: the models with their routes and prices, the upstreams with their state, and the configuration.
+// The models with their routes and prices, the upstreams with their state, and the configuration.
 
 import { address } from "./address.js";
 import { get } from "./api.js";

@@ -17,7 +17,7 @@ const HEADERS = [
   { title: "Value", class: "mono", sort: (row) => row.value, show: (row) => row.value },
 ];
 
-/** What a call came to, as facts. */
+/** The outcome of a call, as facts. */
 function outcomeFacts(call) {
   const { usage } = call;
   return facts({

@@ -27,7 +27,7 @@ const thin = (row) => {
   );
 };
 
-/** What a window belongs to, in words. */
+/** The owner of a window, in words. */
 const ownerOf = (row) => (row.team ? `team ${row.team}` : "the whole gateway");
 
 const columns = (opener) => [
@@ -75,7 +75,7 @@ function fullestOfEach(windows, shared) {
   });
 }
 
-/** What is spent, in words. */
+/** The spent limits, in words. */
 function spentInWords(keys, shared) {
   const full = keys.filter(isSpent).length;
   const owners = [...new Set(shared.filter(isSpent).map(ownerOf))];

@@ -1,4 +1,4 @@
-// One model or one upstream: what the configuration says of it, its state and limits, and what it was used for.
+// One model or one upstream: its settings, its state and limits, and its usage.
 
 import { address } from "./address.js";
 import { get } from "./api.js";

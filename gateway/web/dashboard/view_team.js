@@ -36,7 +36,7 @@ function members(keys, isWhole) {
   );
 }
 
-/** What members may do by themselves. */
+/** The operations that members may use, in words. */
 function membersInWords(members) {
   if (!members) return "no keys";
   const models = members.models.includes("*") ? "all models" : members.models.join(", ");

@@ -17,7 +17,7 @@ const STATUS = {
   504: "The upstream did not answer in time.",
 };
 
-/** What an upstream answers to requests that it finds wrong. */
+/** Statuses of an upstream's answer to a wrong request. */
 const REFUSED = [400, 403, 404, 413, 422];
 
 const SOURCE = {

@@ -45,7 +45,7 @@ MAX_LENGTH_DIGITS = 18
 
 
 STALLED_S = 60
-"""A client that takes nothing of its answer for so long is cut off, by the kernel, where it can (Linux)."""
+"""A client that takes nothing of its answer for longer is cut off, by the kernel, where it can (Linux)."""
 
 MOST_CLOSED_AT_ONCE = 32
 RESTED_S = 0.5

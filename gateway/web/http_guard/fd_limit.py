@@ -30,5 +30,5 @@ def raise_limit() -> int:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (ValueError, OSError):
-        return soft  # macOS says that there is no limit, and means another
+        return soft  # macOS reports no limit, and has another one
     return hard if hard != resource.RLIM_INFINITY else 2**31

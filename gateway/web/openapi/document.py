@@ -198,11 +198,11 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
         answers={"audio/*": {"type": "string", "format": "binary"}}
     ),
     ("POST", "/v1/audio/transcriptions"): _call(
-        "Write down what is said.", Transcription, "Transcribed",
+        "Write down speech.", Transcription, "Transcribed",
         streamed="With `stream: true`: events of JSON, `transcript.text.done` at the end.",
     )._replace(body_type=FORM),
     ("POST", "/v1/audio/translations"): _call(
-        "Write down in English what is said.", Translation, "Transcribed", streamed=None
+        "Write down speech in English.", Translation, "Transcribed", streamed=None
     )._replace(body_type=FORM),
     ("POST", "/v1/responses"): _call(
         "Create a response, in OpenAI's Responses API.", Response, "Responded",
@@ -213,7 +213,7 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("POST", "/v1/responses/compact"): _call("Compact a conversation.", Response, "Responded", streamed=None),
     ("GET", "/v1/responses"): Operation(
-        "Refused: 426 for a WebSocket, else 405.", "everybody", {JSON: named("Error")}, (426,), status=405
+        "Refused: 426 for a WebSocket, else 405.", "public", {JSON: named("Error")}, (426,), status=405
     ),
     ("GET", "/v1/realtime"): Operation(
         "A session of OpenAI's Realtime API over a WebSocket, with the model in the query: 101. Refused otherwise.",
@@ -255,33 +255,33 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "One model, if this key may use it.", "key", {JSON: named("Model")}, (401, 404), parameters=(_MODEL,)
     ),
     ("GET", "/v1/key"): Operation("The caller's own limits and usage.", "key", {JSON: named("Key")}, (401,)),
-    ("GET", "/healthz"): Operation("Whether the process answers.", "everybody", {JSON: named("Health")}),
-    ("GET", "/readyz"): Operation("Whether calls would be served now.", "everybody", {JSON: named("Health")}),
+    ("GET", "/healthz"): Operation("Whether the process answers.", "public", {JSON: named("Health")}),
+    ("GET", "/readyz"): Operation("Whether calls would be served now.", "public", {JSON: named("Health")}),
     ("GET", "/metrics"): Operation(
         "Metrics in the Prometheus text format.", "metrics", {"text/plain": {"type": "string"}}, (401, 429)
     ),
-    ("GET", PATH): Operation("This document.", "everybody", {JSON: {"type": "object"}}),
-    ("GET", "/docs"): Operation("The API reference.", "everybody", {"text/html": {"type": "string"}}),
+    ("GET", PATH): Operation("This document.", "public", {JSON: {"type": "object"}}),
+    ("GET", "/docs"): Operation("The API reference.", "public", {"text/html": {"type": "string"}}),
     ("GET", "/docs/{file}"): Operation(
-        "A file of the API reference.", "everybody",
+        "A file of the API reference.", "public",
         {media: {"type": "string"} for media in ("text/html", "text/css", "text/javascript")},
         (404,), parameters=(in_path("file"),),
     ),
-    ("GET", "/"): Operation("To the dashboard, or to the API reference.", "everybody", {}, status=302),
+    ("GET", "/"): Operation("To the dashboard, or to the API reference.", "public", {}, status=302),
     ("GET", "/dashboard"): Operation(
-        "The page over the admin API.", "everybody", {"text/html": {"type": "string"}}, (404,)
+        "The page over the admin API.", "public", {"text/html": {"type": "string"}}, (404,)
     ),
     ("GET", "/dashboard/{file}"): Operation(
-        "What the page is made of.", "everybody",
+        "A file of the page.", "public",
         {media: {"type": "string"} for media in ("text/html", "text/css", "text/javascript", "image/svg+xml")},
         (404,), parameters=(in_path("file"),),
     ),
-    ("GET", "/admin/sign-in"): Operation("To the identity provider.", "everybody", {}, (404,), status=302),
+    ("GET", "/admin/sign-in"): Operation("To the identity provider.", "public", {}, (404,), status=302),
     ("GET", "/admin/sign-in/callback"): Operation(
-        "Back from the identity provider: the session begins.", "everybody", {}, (401, 403, 404), status=302
+        "Back from the identity provider: the session begins.", "public", {}, (401, 403, 404), status=302
     ),
     ("POST", "/admin/sign-out"): Operation(
-        "The session is over, everywhere.", "everybody", {JSON: named("SignOut")}, (401, 403, 404)
+        "The session is over, everywhere.", "public", {JSON: named("SignOut")}, (401, 403, 404)
     ),
     **ADMIN_OPERATIONS,
 }  # fmt: skip

@@ -10,7 +10,7 @@ from gateway.api.schema import Part
 JSON = "application/json"
 
 Schema = Mapping[str, Any]
-Caller = Literal["everybody", "key", "admin", "viewer", "metrics"]
+Caller = Literal["public", "key", "admin", "viewer", "metrics"]
 
 
 class Operation(NamedTuple):
@@ -20,7 +20,7 @@ class Operation(NamedTuple):
     caller: Caller
     """The required authorization: a name of `SECURITY`."""
     answers: Mapping[str, Schema]
-    """What comes with success, by media type."""
+    """The schema of a successful answer, by media type."""
     errors: tuple[int, ...] = ()
     """Beside 400 and 503, which everything can be answered with."""
     body: type[Part] | None = None
@@ -35,7 +35,7 @@ class Operation(NamedTuple):
 
 
 SECURITY: Mapping[Caller, list[dict[str, list[str]]]] = {
-    "everybody": [],
+    "public": [],
     "key": [{"key": []}],
     "admin": [{"admin": []}],
     "viewer": [{"admin": []}, {"viewer": []}],

@@ -56,7 +56,7 @@ def _fields(kind: type[Any], *left_out: str) -> dict[str, Schema]:
 def _upstream_s(name: str, items: Schema) -> Schema:
     return {
         "type": "object",
-        "description": "As the upstream says it.",
+        "description": "As the upstream sends it.",
         "properties": {name: _list(items), "model": _TEXT, "usage": {"type": ["object", "null"]}},
         "required": [name],
     }
@@ -68,16 +68,16 @@ def _counts(what: str) -> Schema:
 
 _BUCKETS = _exact(
     le={"type": "array", "items": {"type": "number"}, "description": "Bounds in seconds, but for the infinite one."},
-    counts={"type": "array", "items": _COUNT, "description": "At most so long; the last is all."},
+    counts={"type": "array", "items": _COUNT, "description": "Calls up to each bound; the last is all."},
 )
 _PRICE = {
     "type": "object",
-    "description": "In USD, by the names of the configuration; per million tokens if the name says nothing else.",
+    "description": "In USD, by the names of the configuration; per million tokens if the name has no other unit.",
     "properties": dict.fromkeys(ROWS, _USD),
     "additionalProperties": False,
 }
 _SETTINGS: Schema = {
-    "type": "object", "description": "What differs from the defaults, by the names of the configuration.",
+    "type": "object", "description": "Differences from the defaults, by the names of the configuration.",
 }  # fmt: skip
 _SECONDS: Schema = {"type": "number", "minimum": 0}
 _TAGS: Schema = {"type": "object", "additionalProperties": _TEXT}
