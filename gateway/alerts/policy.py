@@ -136,8 +136,8 @@ def is_enforced(window: Window) -> bool:
 def next_pause_s(status: int | None, retry_after_s: float | None, attempts: int, elapsed_s: float) -> float | None:
     """After a failed attempt at the webhook: seconds to the next one, or None where there is none.
 
-    `status` is what it answered, None where no answer came; `attempts` have been made, the first `elapsed_s` ago. What
-    says that the request is wrong (4xx, but for 429) or leads elsewhere (3xx) will say so again.
+    `status` is that of its answer, None where none came; `attempts` have been made, the first `elapsed_s` ago. A status
+    that blames the request (4xx, but for 429) or redirects it (3xx) would come again.
     """
     if status is not None and status != 429 and status < 500:
         return None

@@ -70,7 +70,7 @@ class _Delivery(NamedTuple):
     """An alert to be delivered in one way."""
 
     name: str
-    """What is claimed."""
+    """The name of its claim."""
     way: str
     alert: Alert
 
@@ -210,7 +210,7 @@ class Watcher:
         return policy.reached(statuses, still_refused, int(now * 1e6))
 
     def _note_claim(self, delivery: _Delivery, held_s: float, now: float) -> None:
-        """The result of a claim: held by this worker, which sends it, or by another worker for so many seconds."""
+        """The result of a claim: this worker holds it and delivers (0), or another one holds it for `held_s`."""
         until = now + held_s
         if not held_s:
             until = delivery.alert.window_status.window.resets_us / 1e6 + AFTER_END_S

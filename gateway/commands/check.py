@@ -1,4 +1,4 @@
-"""`gateway check`: every fault of a configuration at once, or what it says."""
+"""`gateway check`: every fault of a configuration at once, or its content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what the configuration says; returns the exit code. Raises `ConfigError`."""
+    """Print the content of the configuration; returns the exit code. Raises `ConfigError`."""
     from gateway.api import tokenizer
     from gateway.config.source import Source
     from gateway.process.discovery import ModelDiscovery

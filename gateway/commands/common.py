@@ -23,11 +23,11 @@ PAGE = 1000
 
 
 class UsageError(Exception):
-    """Arguments that make no sense; each text says which and why."""
+    """Arguments that make no sense; each text names one and the reason."""
 
 
 def ask(settings: Settings, question: Callable[[Store | None], Coroutine[Any, Any, T]]) -> T:
-    """What the store answers; it is None where there is none yet, and nothing is written then.
+    """The answer of the store; `question` gets None where there is none yet, and nothing is written then.
 
     Raises `StoreUnavailable`, `StoreMisconfigured`; `OSError` where the store's folder may not be looked at.
     """
@@ -39,7 +39,7 @@ def ask(settings: Settings, question: Callable[[Store | None], Coroutine[Any, An
 
 
 def on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
-    """What comes of working on the store. Raises `StoreUnavailable`, `StoreMisconfigured`."""
+    """The result of `work` on the store. Raises `StoreUnavailable`, `StoreMisconfigured`."""
 
     async def run() -> T:
         store = await open_store(settings)
@@ -69,8 +69,8 @@ def file_of(settings: Settings) -> Path:
 async def newest_rows(
     limit: int, turn: Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
 ) -> list[T]:
-    """So many of the newest rows of a list that is read backwards. `turn` gets a size and a position, and returns at
-    most so many rows before that position, and the position to go on from; None: there are no more."""
+    """The newest `limit` rows of a list that is read backwards. `turn` gets a number and a position, and returns at
+    most that number of rows before the position, and the next position; None: there are no more."""
     rows: list[T] = []
     before: str | None = None
     while len(rows) < limit:
@@ -92,7 +92,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def add_attribution(parser: argparse.ArgumentParser) -> None:
-    """The filters by what clients say of a request."""
+    """The filters by the attribution that clients give a request."""
     parser.add_argument("--user", metavar="NAME", help="only requests with this user, as named by the client")
     parser.add_argument("--tag", metavar="NAME:VALUE", help="only requests with this tag")
 
@@ -123,12 +123,12 @@ def named(settings: Settings, why: str) -> str:
 
 
 def warn(text: str) -> None:
-    """Say what has to be known of something that was done."""
+    """Print a warning about a change that was made."""
     print(f"gateway: warning: {text}", file=sys.stderr)
 
 
 def fail(*lines: str, code: int = 1) -> int:
-    """Say what is wrong, each in one line; returns the exit code."""
+    """Print errors, each in one line; returns the exit code."""
     for line in lines:
         print(f"gateway: {' '.join(line.split())}", file=sys.stderr)
     return code

@@ -1,7 +1,7 @@
 """`gateway usage --compare FILE`: compares the gateway's usage with a provider's usage export.
 
-It is a report: the exit code does not depend on the differences. Notes say what cannot be compared, and how model names
-were matched.
+It is a report: the exit code does not depend on the differences. Notes name the lines that cannot be compared, and how
+model names were matched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.store import Store
 
 
 class Question(NamedTuple):
-    """What is asked for. Days are both included; None is where the file begins or ends."""
+    """The requested comparison. Days are both included; None is where the file begins or ends."""
 
     export: Export
     upstreams: Sequence[str]
@@ -38,7 +38,7 @@ class Question(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The answer, and what has to be said beside it."""
+    """The comparison, and the notes beside it."""
 
     pairs: Sequence[Pair]
     notes: Sequence[str]

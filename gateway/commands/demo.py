@@ -128,7 +128,7 @@ class Demo:
             await simulator.serve_on(self._shaky, replace(settings, fails_every_s=240, fails_for_s=40))
 
     def welcome(self, address: str) -> str:
-        """What to type next. Begins the calls of the other keys."""
+        """The commands to type next. Begins the calls of the other keys."""
         for every, local in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
             address = address.replace(every, local)
         if self.key_secrets:

@@ -25,7 +25,7 @@ from gateway.store import Batch, RefusalEntry, Settle, Store, open_store
 
 DAYS = 60
 BAD_DAY = 9
-"""So many days ago the second upstream failed most attempts."""
+"""Days since the second upstream failed most attempts."""
 AT_ONCE = 200
 WORKER = "demo-history"
 SPARE = "shaky"
@@ -33,7 +33,7 @@ SPARE = "shaky"
 
 
 class DemoCaller(NamedTuple):
-    """Who calls with one key."""
+    """The behaviour of one key's calls."""
 
     team: str
     models: Mapping[str, float]
@@ -148,7 +148,7 @@ def _priced(record: Record, model: Model) -> Record:
 
 
 def refusals(now: float) -> list[RefusalEntry]:
-    """What was refused in the last days, the oldest first."""
+    """The refusals of the last days, the oldest first."""
     chance = random.Random(27)
     kinds = (
         ("ci-bot", "gpt-4o-mini", 429, "insufficient_quota", "The quota of 60000 tokens per day is spent.",

@@ -26,7 +26,7 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
     read: Callable[[str], Any] | None = str
     none: Any = None
-    """What `none` means to `keys create`; to `keys update` it always means the default."""
+    """The meaning of `none` for `keys create`; for `keys update` it is always the default."""
 
 
 def _moment(text: str) -> str:

@@ -120,7 +120,7 @@ def _labels(texts: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
 def _create(args: argparse.Namespace, place: Place) -> str:
     body = {"id": one_name(args, "--id"), **settings_of(args, is_new=True)}
     if quotas := quotas_of(args):
-        # Over the network the defaults are not known: the named quotas stand alone.
+        # Over the network the defaults are not known: the key has the named quotas only.
         default = () if isinstance(place, RemoteGateway) else place.defaults.keys.quotas
         body["quotas"] = merged(shown_quotas(default), quotas)
     if args.limit:

@@ -75,7 +75,7 @@ async def every_row(turn: Callable[[str], Awaitable[Page]]) -> list[dict[str, An
 
 
 def run(args: argparse.Namespace, place: Place) -> int:
-    """Run `args.act`, and say in plain lines what went wrong; returns the exit code."""
+    """Run `args.act`, and print errors in plain lines; returns the exit code."""
     # Warnings of opening a store are for `gateway serve`.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
@@ -179,7 +179,7 @@ def given(args: argparse.Namespace, name: str, reader: Callable[[str], T]) -> T 
 
 
 def read(option: str, how: Callable[[str], T], text: str) -> T:
-    """What an argument says. Raises `UsageError`, which names the option."""
+    """The value of an argument. Raises `UsageError`, which names the option."""
     try:
         return how(text)
     except ValueError as error:

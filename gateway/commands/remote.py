@@ -29,7 +29,7 @@ class RemoteRefused(GatewayError):
 
 
 def on_gateway(place: RemoteGateway, work: Callable[[RemoteRegistry], Awaitable[T]]) -> T:
-    """What comes of working on a running gateway. Raises `GatewayError`."""
+    """The result of `work` on a running gateway. Raises `GatewayError`."""
     if not is_safe_url(place.url):
         print(f"gateway: {place.url} is not encrypted, and the token travels readable", file=sys.stderr)
 
@@ -136,7 +136,7 @@ class RemoteRegistry:
         return _rows(await self._ask("GET", f"usage{query}"))
 
     async def newest(self, path: str, limit: int, **filters: str | None) -> list[Shown]:
-        """So many of the newest rows of a list that is read backwards."""
+        """The newest `limit` rows of a list that is read backwards."""
 
         async def turn(size: int, before: str | None) -> tuple[list[Shown], str | None]:
             page = await self._page(path, limit=size, before=before, **filters)

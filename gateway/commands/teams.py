@@ -70,7 +70,7 @@ def _add_settings(parser: argparse.ArgumentParser, quota: str) -> None:
     parser.add_argument("--member-keys", metavar="N", help="keys that each member may make; none: members make none")
     parser.add_argument("--member-models", action="append", metavar="NAMES", help="which models these may have")
     parser.add_argument(
-        "--member-by-key", action="append", choices=["pause", "rotate", NONE], help="what a key may do to itself"
+        "--member-by-key", action="append", choices=["pause", "rotate", NONE], help="changes that a key may make itself"
     )
     add_quotas(parser, quota)
 

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, place: Config | RemoteGateway) -> int:
     # Warnings of opening a store are for `gateway serve`, not for a report.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
-        text, said = _compared(args, place) if args.compare is not None else _report(args, place)
+        text, beside = _compared(args, place) if args.compare is not None else _report(args, place)
     except UsageError as error:
         return fail(*error.args, code=2)
     except GatewayError as error:
@@ -79,9 +79,9 @@ def run(args: argparse.Namespace, place: Config | RemoteGateway) -> int:
     except OSError as error:
         return fail(f"cannot read the usage: {_named(place, (error.strerror or str(error)).lower())}")
     if args.format != "table":
-        print("".join([f"gateway: {note}\n" for note in said]), end="", file=sys.stderr)
-    elif said:
-        text += "\n" + "".join([f"{note}\n" for note in said])
+        print("".join([f"gateway: {note}\n" for note in beside]), end="", file=sys.stderr)
+    elif beside:
+        text += "\n" + "".join([f"{note}\n" for note in beside])
     return put(text)
 
 
@@ -90,7 +90,7 @@ def _named(place: Config | RemoteGateway, why: str) -> str:
 
 
 def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[str, list[str]]:
-    """What was used. Raises `UsageError`, and as `commands.ask`."""
+    """The usage report and its notes. Raises `UsageError`, and as `commands.ask`."""
     since, until = _days(args)
     try:
         groups = read_groups("key" if args.by is None else args.by)
@@ -122,7 +122,7 @@ def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[st
 
 
 def _compared(args: argparse.Namespace, config: Config | RemoteGateway) -> tuple[str, Sequence[str]]:
-    """What was used, beside what a provider says. Raises `UsageError`, and as `commands.ask`."""
+    """The usage beside a provider's export, and notes. Raises `UsageError`, and as `commands.ask`."""
     if isinstance(config, RemoteGateway):
         raise UsageError("argument --compare: needs --config, for it reads the store itself")
     since, until = _days(args)
@@ -162,7 +162,7 @@ def _days(args: argparse.Namespace) -> tuple[str | None, str | None]:
 
 
 def _shown_period(args: argparse.Namespace, since: str | None, until: str | None) -> list[str]:
-    """What a duration means: usage is summed by whole days and hours."""
+    """The period of a duration, in whole days and hours, by which usage is summed."""
     spans = [f"from {since} on"] if since and since != args.since else []
     spans += [f"until {until}"] if until and until != args.until else []
     return [f"{' and '.join(spans)} (UTC)"] if spans else []

@@ -33,7 +33,7 @@ def add_window_actions(actions: Actions, command: str, kind: str, example: str) 
         f"gateway {command} top-up {example} --config gateway.yaml --tokens 100000/day",
     )  # fmt: skip
     top_up.add_argument("name", metavar="NAME" if kind == "team" else "ID")
-    add_quotas(top_up, "so much more")
+    add_quotas(top_up, "the amount to add")
     add_shape(top_up, csv=True)
 
 

@@ -1,4 +1,4 @@
-"""Which names have a label of their own in metrics: at most so many, and the same ones for every worker. One object for
+"""Which names have a label of their own in metrics: a limited number, the same ones for every worker. One object for
 keys, one for models.
 
 The names of the configuration come first, in its order; what room they leave goes to other names in the order in which
@@ -43,7 +43,7 @@ class BoundedLabels:
         return frozenset(self._own)
 
     def configure(self, names: Iterable[str], most: int) -> None:
-        """At most so many from now on, these names before others. A name with a label keeps it."""
+        """At most `most` labels from now on, these names before others. A name with a label keeps it."""
         self._most = most
         self._claim(list(islice(names, most)))
 

@@ -23,7 +23,7 @@ from .metrics import KeyCollector, QuotaRow
 
 
 class Reloads(NamedTuple):
-    """What has become of reloads so far."""
+    """The results of reloads so far."""
 
     generation: int
     results: Mapping[str, int]
@@ -57,8 +57,8 @@ class SupervisorMetrics(Collector):
         yield version
         number = self._reloads.generation
         yield GaugeMetricFamily("gateway_config_generation", "Number of the configuration in use.", number)
-        said = "Reloads of the configuration, by result: applied, refused."
-        reloads = CounterMetricFamily("gateway_config_reloads", said, labels=["result"])
+        text = "Reloads of the configuration, by result: applied, refused."
+        reloads = CounterMetricFamily("gateway_config_reloads", text, labels=["result"])
         for result, count in self._reloads.results.items():
             reloads.add_metric([result], count)
         yield reloads

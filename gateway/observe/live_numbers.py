@@ -23,7 +23,7 @@ class _Histogram:
         self._counts[bound] = self._counts.get(bound, 0) + sample.value
 
     def shown(self) -> dict[str, list[Any]]:
-        """`le`: the bounds in seconds but for the infinite one; `counts`: at most so long, the last one all."""
+        """`le`: the bounds in seconds but for the infinite one; `counts`: calls up to each bound, the last one all."""
         bounds = sorted(self._counts)
         return {"le": bounds[:-1], "counts": [int(self._counts[bound]) for bound in bounds]}
 

@@ -36,7 +36,7 @@ _OWN_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05
 _ERROR_TOKENS = (-4096, -1024, -256, -64, -16, 0, 16, 64, 256, 1024, 4096)
 
 _KINDS = ("prompt", "completion", "cached", "reasoning")
-"""What tokens are counted apart, in the order of the fields of a `Usage`."""
+"""The kinds of tokens that are counted apart, in the order of the fields of a `Usage`."""
 
 GATHER_S = 0.05
 """How long a worker gathers what calls add before it writes."""
@@ -58,8 +58,8 @@ class _Ended(NamedTuple):
 
 
 class Telemetry:
-    """The metrics of one worker. `defer` says when to write what was added; by default at once. `files`: where; None:
-    to files of prometheus-client, or to none."""
+    """The metrics of one worker. `defer` schedules the writing of added values; by default it is at once. `files`: the
+    files to write; None: those of prometheus-client, or none."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ class Telemetry:
         self._waits.labels(priority, outcome).observe(seconds)
 
     def count_under_way(self, change: int) -> None:
-        """So many more calls are under way: 1 when a call begins, -1 when it has ended."""
+        """Change the number of calls under way: by 1 when a call begins, by -1 when it has ended."""
         self._under_way += change
         if not self._is_due:
             self._write_soon()
@@ -310,7 +310,7 @@ class Telemetry:
         self._add(self._store_errors)
 
     def calls_closed(self, number: int) -> None:
-        """So many calls of silent workers were closed at their estimates."""
+        """`number` calls of silent workers were closed at their estimates."""
         if number:
             self._closed_calls.inc(number)
 
@@ -319,7 +319,7 @@ class Telemetry:
         self._add(self._alerts, (self.key_labels(key), team, unit, per, str(level)))
 
     def show_pending(self, count: int) -> None:
-        """So many records wait for the store."""
+        """`count` records wait for the store."""
         self._pending.set(count)
 
     # ------------------------------------------------------------------------------------------------------ writing
@@ -427,7 +427,7 @@ class QuotaRow(NamedTuple):
 
 
 def quota_rows(statuses: Iterable[WindowStatus], label: Callable[[str], str]) -> Iterator[QuotaRow]:
-    """What the metrics show of these windows: those of all models, of keys that have a label of their own."""
+    """The rows of those windows that metrics show: of all models, and of keys that have a label of their own."""
     for status in statuses:
         window = status.window
         kind, _, name = window.scope.partition(":")

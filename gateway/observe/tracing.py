@@ -173,7 +173,7 @@ class OpenTelemetryTracer(Tracer):
         return span, fields
 
     def end(self, span: Span, error: str | None, *, is_failure: bool) -> None:
-        """End a span; `error` says what went wrong, if anything."""
+        """End a span; `error` is the name of its error, if it has one."""
         if error is not None:
             span.set_attribute(span_attributes.ERROR, error)
         if is_failure:
@@ -187,7 +187,7 @@ class OpenTelemetryTracer(Tracer):
 
 
 def open_tracer(settings: TracingSettings) -> Tracer:
-    """What these settings ask for."""
+    """The tracer of these settings."""
     return NO_TRACER if settings.endpoint is None else OpenTelemetryTracer(settings)
 
 

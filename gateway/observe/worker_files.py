@@ -3,7 +3,7 @@
 Values are plain numbers in memory. A write first puts all new values, and up to which entry of each journal the calls
 are counted (the marks), into a log beside the files: one of two slots in turns, with a checksum. Only then does it
 change the files, which are those of prometheus-client. The log holds sums and no differences, so the supervisor can
-repeat the last write of a killed worker: either all of it is in the files then, or nothing of it, and the marks say
+repeat the last write of a killed worker: either all of it is in the files then, or nothing of it, and the marks show
 which.
 
 All private names of prometheus-client that the gateway uses are in this module (`tests/test_private_names.py`).

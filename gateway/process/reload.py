@@ -2,8 +2,8 @@
 
 It is looked for on SIGHUP, when the admin API asks, and, unless `server.reload_on_change` is false, when the content
 of the file, or of a file that it refers to, has changed and then stayed as it is for a moment: half of a file is no
-configuration. All of it counts or nothing: what is faulty, or changes what only a restart can, changes nothing. That is
-said once, and tried again now and then, for what is missing may turn up elsewhere than in these files.
+configuration. All of it counts or nothing: one with a fault, or with a change that needs a restart, changes nothing.
+That is logged once, and the reload is tried again now and then, because its cause may be outside these files.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ HandOver = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
 class ReloadResult(NamedTuple):
-    """What became of a reload."""
+    """The result of a reload."""
 
     generation: int
     """In use from now on."""
     changed: Sequence[str] = ()
-    """What differs from before, one line each."""
+    """The differences from before, one line each."""
     code: str | None = None
     """Why it was refused; None: it was not."""
     faults: Sequence[str] = ()
 
 
 class ReloadPreview(NamedTuple):
-    """What a reload would do now."""
+    """The effect that a reload would have now."""
 
     generation: int
     """In use."""
@@ -71,7 +71,7 @@ class Reloader:
         """As it was read, without what `extend` adds to it."""
         self._extend = extend
         self.now = extend(reading)
-        """What a worker that starts is given."""
+        """The configuration of workers that start."""
         self.generation = 1
         """In use by all workers."""
         self.results: Counter[str] = Counter({"applied": 0, "refused": 0})
@@ -81,7 +81,7 @@ class Reloader:
         self._lock = asyncio.Lock()
         self._last_look: Contents = {}
         self._last_result: ReloadResult | None = None
-        """What was refused last, and why; None: nothing since something was applied."""
+        """The last refused reload; None: none since one was applied."""
         self._looks = 0
         """Since it was refused."""
 
@@ -113,7 +113,7 @@ class Reloader:
             return ReloadPreview(self.generation, changed, "restart_required" if stuck else None, stuck, by_itself)
 
     async def extend_again(self, *, is_start: bool = False) -> None:
-        """What `extend` adds has changed: apply it. `is_start`: no worker has begun with anything else."""
+        """Apply changes in the result of `extend`. `is_start`: no worker has begun with another configuration."""
         async with self._lock:
             reading = await asyncio.to_thread(self._extend, self._plain)
             if reading.config == self.now.config:
@@ -147,8 +147,8 @@ class Reloader:
     async def _read(self) -> tuple[Reading, Reading, list[SettingChange]]:
         """The file, the same with what `extend` adds, and its difference from what is in use. Raises `ConfigError`."""
         if self._source is None:
-            said = "this gateway was started without a file, so there is nothing to reload"
-            raise ConfigError([ConfigFault("", said)])
+            reason = "this gateway was started without a file, so there is nothing to reload"
+            raise ConfigError([ConfigFault("", reason)])
         plain = await asyncio.to_thread(self._source.read)
         reading = await asyncio.to_thread(self._extend, plain)
         before = self.now

@@ -41,7 +41,7 @@ from .worker_start import Process, StartedWorker
 MAX_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
 SERVED_WELL_S = 10.0
-"""A worker that ends after serving for so long did not fail at its start."""
+"""A worker that ends after serving for longer did not fail at its start."""
 RESTART_AFTER_S = (0.1, 0.5, 1.0, 2.0, 4.0)
 KILL_AFTER_S = 10.0
 """How long after the last moment of its drain a worker may take to end."""
@@ -58,7 +58,7 @@ log = logging.getLogger("gateway")
 
 
 class CannotServe(Exception):
-    """The gateway cannot start or continue; the text says what to do."""
+    """The gateway cannot start or continue; the text has advice."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -133,7 +133,7 @@ class Supervisor:
         return self._reloader.now.config
 
     async def run(self, on_ready: Callable[[], None]) -> None:
-        """Serve until a signal says otherwise. Raises `CannotServe` when the workers cannot be kept alive."""
+        """Serve until a signal. Raises `CannotServe` when the workers cannot be kept running."""
         with files.temporary("gateway-metrics-") as folder:
             self._metrics_dir, self._live_counters = str(folder), LiveCounters(folder)
             await self._run(on_ready)
@@ -283,7 +283,7 @@ class Supervisor:
         heard = [member for member, _ in answers]
         for member in self._members.values():
             if member not in heard and member.ready_at is not None:
-                log.error("worker %d has not said yet that it goes by the new configuration", member.slot)
+                log.error("worker %d has not confirmed yet that it serves with the new configuration", member.slot)
         for member, failure in answers:
             if failure:
                 log.error("worker %d cannot use the new configuration (%s); it is replaced", member.slot, failure)
@@ -339,7 +339,7 @@ class Supervisor:
 
 
 async def _ask(line: ControlChannel, what: str, more: Mapping[str, Any]) -> Any:
-    """What one worker answers; None: it is gone."""
+    """The answer of one worker; None: it has ended."""
     with contextlib.suppress(ChannelClosed):
         return await line.ask(what, **more)
     return None

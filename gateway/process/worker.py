@@ -192,7 +192,7 @@ class WorkerProcess:
         self._line.answer(question, failure)
 
     async def _ask(self, what: str, /, **more: Any) -> Any:
-        """What the supervisor answers; None: it cannot."""
+        """The supervisor's answer; None: it has ended."""
         try:
             return await self._line.ask(what, **more)
         except ChannelClosed:
@@ -232,7 +232,7 @@ def _take(file: Path) -> bytes:
 
 
 def settle_memory() -> None:
-    """What is loaded by now stays: it need not be looked at by every collection. Collections begin here."""
+    """Exclude the objects that are loaded by now from garbage collections, and begin these."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20000, 20, 100)
