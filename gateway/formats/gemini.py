@@ -86,7 +86,7 @@ _METHODS: Mapping[Endpoint, tuple[str, ...]] = {
     "generate_content": ("generateContent", "countTokens"),
     "embed_content": ("embedContent",),
 }
-"""What Google calls the methods of a model, by the endpoints that serve it."""
+"""Google's names of the methods of a model, by the endpoints that serve them."""
 
 
 def show_model(name: str, endpoints: Collection[Endpoint]) -> dict[str, Any]:

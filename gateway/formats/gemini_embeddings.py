@@ -131,7 +131,7 @@ def _batch_changes(call: Call, route: Route, capabilities: Capabilities, added_l
 class _Embedded(BaseModel):
     """The members of an answer that are read."""
 
-    usageMetadata: Any = None  # noqa: N815 # as it stands there
+    usageMetadata: Any = None  # noqa: N815 # the member's name
     error: Any = None
 
 

@@ -47,7 +47,7 @@ class ContentRequest(SimulatedCall):
 
 
 class EmbedContentRequest(SimulatedCall):
-    """The requests of batchEmbedContents, or the one of embedContent, with what its path says."""
+    """The requests of batchEmbedContents, or the one of embedContent, with the parameters of its path."""
 
     requests: list[dict[str, Any]] = Field(min_length=1)
     is_batch: bool
@@ -63,7 +63,7 @@ class EmbedContentRequest(SimulatedCall):
 
 
 def text_of(content: dict[str, Any]) -> str:
-    """What a content says."""
+    """The text of a content."""
     parts = content.get("parts") or []
     return "".join([part["text"] if isinstance(part.get("text"), str) else compact(part) for part in parts])
 
