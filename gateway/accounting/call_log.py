@@ -49,6 +49,8 @@ _DOUBT = {
 }
 """Log messages about implausible counts, by their kind."""
 
+_NOTHING = Usage()
+
 MAX_RETURNED_MODEL = 256
 """Stored characters of it, as many as a client may send: an upstream's text must not fill the store."""
 
@@ -116,7 +118,7 @@ class CallLog:
         """Of the last attempt; None: there was none with this model."""
         self.upstream_s = 0.0
         """Time spent waiting for upstreams."""
-        self.spent = Usage()
+        self.spent = _NOTHING
         """The possible cost of attempts that did not answer the call, added to the cost of the last one."""
         self.is_cut_off = False
         """The client is gone, and the answer is not read on for its usage."""
@@ -212,7 +214,7 @@ class CallLog:
         """Another model serves from here on: this is the call for it. It has the price of that model."""
         usage, nusd = self._earlier or (Usage(), 0)
         nusd += cost_nusd(self.call, self.route, self.spent) or 0
-        self._earlier, self.spent = (pricing.total_usage((usage, self.spent)), nusd), Usage()
+        self._earlier, self.spent = (pricing.total_usage((usage, self.spent)), nusd), _NOTHING
         self.call, self.route = call, None
 
     def sum_up(self, parts: Sequence[CallLog], attempts_before: int) -> None:
@@ -272,7 +274,8 @@ class CallLog:
         if status == 200 and call.label_model == OTHER:
             call = call._replace(label_model=self._accounting.served.note(call.model_name))
         duration_s = time.perf_counter() - call.arrived
-        usage = pricing.total_usage((self.spent, usage))
+        if self.spent is not _NOTHING:
+            usage = pricing.total_usage((self.spent, usage))
         record = record_of(
             call, self.route, status, usage, ended,
             returned_model=returned_model and returned_model[:MAX_RETURNED_MODEL],

@@ -58,6 +58,10 @@ def record_of(
     """A call and what became of it on this route; None: it was tried on none."""
     price = call.model.price
     others = _other_prices(call, route, usage) if usage.parts else {}
+    cost_nusd = price_text = None
+    if price is not None:
+        cost_nusd = pricing.cost_nusd(price, usage, call.started, others)
+        price_text = price.record_text or pricing.record_text(price, usage, call.started)
     return Record(
         id=call.id,
         time=call.started,
@@ -78,8 +82,8 @@ def record_of(
         attempts=attempts,
         truncated=is_truncated,
         client_request_id=call.client_request_id,
-        cost_nusd=pricing.cost_nusd(price, usage, call.started, others),
-        price=None if price is None else price.record_text or pricing.record_text(price, usage, call.started),
+        cost_nusd=cost_nusd,
+        price=price_text,
         failed=failed,
         user=call.user,
         tags=call.tags,

@@ -54,10 +54,9 @@ from gateway.store import (
 from gateway.tasks import Tasks
 
 from .changed_windows import ChangedWindows
-from .commit_waiters import CommitWaiters
 from .offline_quota import OfflineQuota, TimeAway
 from .recovery import NoMetrics, RecoveredCalls, Recovery
-from .send_queue import End, SendQueue, take_first
+from .send_queue import CommitWaiters, End, SendQueue, take_first
 
 log = logging.getLogger("gateway")
 

@@ -1,4 +1,5 @@
-"""The send queue: settlements and voids that wait for the store, in the order of the journal, which has each first.
+"""The send queue: settlements and voids that wait for the store, in the order of the journal, which has each first; and
+the answers that wait for their settlements.
 
 Up to `MAX_KEPT` of them are kept in memory. After a long outage, or when the store lost writes, they are read from the
 journal again, until none is left.
@@ -6,8 +7,9 @@ journal again, until none is left.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -15,6 +17,7 @@ from gateway.journal import Journal, JournalEntry
 from gateway.quota import ledger_entry, windows
 from gateway.records import Claim, Record
 from gateway.store import Defer, Settle, Void
+from gateway.tasks import Tasks
 
 from .recovery import item_of
 
@@ -140,3 +143,57 @@ class SendQueue:
             self._waiting.append(end)
             if len(self._waiting) > MAX_KEPT:
                 self.read_again()
+
+
+class CommitWaiters:
+    """Delay the end of an answer until its settlement is stored, or journalled if the store is slow.
+
+    `write_journal` returns when all settlements are written, if they can be.
+    """
+
+    def __init__(self, write_journal: Callable[[], Awaitable[object]], tasks: Tasks) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._write_journal = write_journal
+        self._tasks = tasks
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._is_store_slow = False
+
+    def of(self, number: int, *, is_store_behind: bool) -> asyncio.Future[None]:
+        """Done when this settlement is safe: in the store, if it is neither slow nor behind."""
+        done = self._waiting.get(number)
+        if done is None:
+            done = self._waiting[number] = self._loop.create_future()
+        if self._is_store_slow or is_store_behind:
+            self.wait_no_longer()
+        return done
+
+    def store_has(self, number: int) -> None:
+        """The store has this settlement."""
+        done = self._waiting.pop(number, None)
+        if done is not None and not done.done():
+            done.set_result(None)
+
+    def store_is_slow(self) -> None:
+        """Waiting settlements, and new ones, need only the journal from now on."""
+        self._is_store_slow = True
+        self.wait_no_longer()
+
+    def store_is_well(self, number: int) -> None:
+        """The store has answered in time, and has all settlements up to this number."""
+        self._is_store_slow = False
+        if self._waiting:
+            for each in [waiting for waiting in self._waiting if waiting <= number]:
+                self.store_has(each)
+
+    def wait_no_longer(self) -> None:
+        """Settlements that wait now need only the journal."""
+        if self._waiting and (self._writing is None or self._writing.done()):
+            self._writing = self._tasks.spawn(self._acknowledge_written(), "acknowledge")
+
+    async def _acknowledge_written(self) -> None:
+        while self._waiting:
+            numbers = list(self._waiting)
+            await self._write_journal()  # on a full disk the answer ends as well
+            for number in numbers:
+                self.store_has(number)

@@ -95,7 +95,7 @@ def replace(document: Document, values: Mapping[str, Any]) -> bytes:
     text, members = document.text, document.members
     if not values:
         return text.encode()
-    written = {name: _ENCODER.encode(value) for name, value in values.items()}
+    written = {name: str(value) if type(value) is int else _ENCODER.encode(value) for name, value in values.items()}
     added = ",".join([f"{quote(name)}:{value}" for name, value in written.items() if name not in members])
     if added and members:
         added += ","

@@ -13,9 +13,10 @@ first fault, so that hostile input cannot produce 100,000 of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
+from pydantic_core import CoreSchema, core_schema
 
 from .validation_errors import ONE_OF
 
@@ -52,6 +53,18 @@ def one_of(expected: str, choose: Callable[[Any], str | None] = _by_type) -> Dis
     )
 
 
+class AnyOf(NamedTuple):
+    """As `one_of`, for types without rules of their own: pydantic chooses among them without a call of Python."""
+
+    expected: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.custom_error_schema(
+            handler(source), ONE_OF, custom_error_message="none of the allowed types",
+            custom_error_context={"expected": self.expected},
+        )  # fmt: skip
+
+
 Name = Annotated[str, Field(min_length=1)]
 Text = Annotated[str, Tag("<text>")]
 Null = Annotated[None, Tag("<null>")]
@@ -85,15 +98,12 @@ Input = Annotated[
     ],
     one_of("a string, array of strings, array of integers or array of integer arrays", _by_items),
 ]
-Content = Annotated[
-    Text | Annotated[list[Any], Tag("<array>")] | Null,
-    one_of("a string or array of objects"),
-]
+Content = Annotated[str | list[Any] | None, AnyOf("a string or array of objects")]
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<text>")] | AnyObject | Null,
     one_of("a string or object"),
 ]
-FunctionCall = Annotated[Text | AnyObject | Null, one_of("a string or object")]
+FunctionCall = Annotated[str | dict[str, Any] | None, AnyOf("a string or object")]
 
 OutputLimit = Annotated[int, Field(ge=0, le=MAX_OUTPUT)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -242,7 +252,7 @@ ResponseInput = Annotated[
     Text | Annotated[list[dict[str, Any]], Field(fail_fast=True), Tag("<array>")] | Null,
     one_of("a string or array of objects"),
 ]
-Conversation = Annotated[Text | AnyObject | Null, one_of("a string or object")]
+Conversation = Annotated[str | dict[str, Any] | None, AnyOf("a string or object")]
 
 
 class ResponseTool(Part):
@@ -275,7 +285,7 @@ class Response(Body):
     conversation: Conversation = None
     prompt: dict[str, Any] | None = None
     tools: Annotated[list[ResponseTool], Field(fail_fast=True)] | None = None
-    tool_choice: Annotated[Text | AnyObject | Null, one_of("a string or object")] = None
+    tool_choice: Annotated[str | dict[str, Any] | None, AnyOf("a string or object")] = None
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None

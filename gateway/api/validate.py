@@ -83,8 +83,10 @@ def restrict(params: Params, key: Limits, model: Limits) -> Params:
     Where they bound the output and the client did not, the tighter bound becomes the output limit, and
     `is_output_limit_added` is set: the limit has to be written into the forwarded body.
     """
+    if not (key.model_fields_set or model.model_fields_set):  # as nearly always
+        return params
     for limits, owner in ((key, "key"), (model, "model")):
-        if limits.model_fields_set:  # rarely set
+        if limits.model_fields_set:
             _refuse_beyond(_with_config(params.document.members), limits, owner)
             if limits.max_audio_s is not None:
                 _refuse_long_audio(params, limits.max_audio_s, owner)
@@ -94,7 +96,15 @@ def restrict(params: Params, key: Limits, model: Limits) -> Params:
     return params._replace(output_limit=min(bounds), is_output_limit_added=True) if bounds else params
 
 
-def generation(document: Document, body: Generation, prompt: prompt_tokens.Estimate, best_of: int = 1) -> Params:
+def generation(
+    document: Document,
+    body: Generation,
+    prompt: prompt_tokens.Estimate,
+    *,
+    best_of: int = 1,
+    output_param: str = "max_tokens",
+    default_output: int | None = None,
+) -> Params:
     """The parameters that completions and chat share."""
     if body.logit_bias:
         _check_bias(body.logit_bias)
@@ -110,6 +120,8 @@ def generation(document: Document, body: Generation, prompt: prompt_tokens.Estim
         prompt_tokens=prompt.tokens,
         is_prompt_exact=prompt.is_exact,
         output_limit=max(given) if given else None,  # an upstream may read one of them only
+        output_param=output_param,
+        default_output=default_output,
     )
 
 

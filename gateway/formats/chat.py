@@ -22,9 +22,8 @@ def _read(document: Document, body: Chat, count: Counter | None) -> Params:
     for index, tool in enumerate(body.tools or ()):
         if tool.type == "function" and tool.function is None:
             raise validation_errors.missing(f"tools[{index}].function")
-    asked = validate.generation(document, body, prompt_tokens.chat(document, count))
-    has_old_name = "max_tokens" in document.members
-    return asked._replace(output_param="max_tokens" if has_old_name else "max_completion_tokens")
+    output_param = "max_tokens" if "max_tokens" in document.members else "max_completion_tokens"
+    return validate.generation(document, body, prompt_tokens.chat(document, count), output_param=output_param)
 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:

@@ -46,8 +46,7 @@ def _read(document: Document, body: Completion, count: Counter | None) -> Params
             f"{MAX_CHOICES}: ask for fewer choices, or send the prompts in several requests.",
         )
     # best_of: 0 is what the SDKs' own tests send for "not used".
-    asked = validate.generation(document, body, prompt, best_of=body.best_of or 1)
-    return asked._replace(default_output=DEFAULT_OUTPUT)
+    return validate.generation(document, body, prompt, best_of=body.best_of or 1, default_output=DEFAULT_OUTPUT)
 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:

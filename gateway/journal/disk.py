@@ -91,17 +91,6 @@ class WriteResult(NamedTuple):
     """Whether the reserve had to be given up."""
 
 
-def append(target: Segment, blob: bytes) -> float | None:
-    """Write behind the entries of a segment. Returns how many seconds it took; None where not all of it was written:
-    a plan for the same entries writes it again at the same place, and its result has the error."""
-    began = time.monotonic()
-    try:
-        written_bytes = os.pwrite(target.descriptor, blob, target.size_bytes)
-    except OSError:
-        return None
-    return time.monotonic() - began if written_bytes == len(blob) else None
-
-
 def perform(plan: WritePlan) -> WriteResult:
     """Write. Where a disk has no room left the reserve is given up, once."""
     began = time.monotonic()

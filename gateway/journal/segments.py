@@ -1,16 +1,18 @@
 """The segments of a journal: which is written, which are to be synced or deleted, and their entries.
 
-It has no event loop and blocks only for reads. The caller does the writes and deletions that it decides.
+It has no event loop, and blocks for reads and for the write of `append`. The caller does the other writes, and the
+deletions, that it decides.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .codec import JournalEntry, Position, encode, read
-from .disk import Segment, WritePlan, WriteResult, append, found
+from .disk import Segment, WritePlan, WriteResult, found
 
 SEGMENT_BYTES = 16 * 2**20
 """A segment that has become as long as this is the last but one. More where the open entries alone are longer."""
@@ -50,14 +52,20 @@ class Segments:
 
     def append(self, lines: list[bytes], last: int) -> float | None:
         """Write these to the segment that is written, as long as it stays the same: what is done with nearly every
-        write, in one step. Returns how many seconds it took; None where they are not written, and have to be planned.
-        `last` as in `WritePlan`."""
+        write, in one step. Returns how many seconds it took; None where not all of them are written: a plan for them
+        writes them at the same place, and its result has the error. `last` as in `WritePlan`."""
         blob, target = b"".join(lines), self._current
-        if target is None or target.fresh_bytes + len(blob) >= SEGMENT_BYTES:
+        size_bytes = len(blob)
+        if target is None or target.fresh_bytes + size_bytes >= SEGMENT_BYTES:
             return None
-        took_s = append(target, blob)
-        if took_s is not None:
-            self._note_growth(target, len(blob), last)
+        began = time.monotonic()
+        try:
+            if os.pwrite(target.descriptor, blob, target.size_bytes) != size_bytes:
+                return None
+        except OSError:
+            return None
+        took_s = time.monotonic() - began
+        self._note_growth(target, size_bytes, last)
         return took_s
 
     def plan(self, lines: list[bytes], number: int, last: int) -> WritePlan:

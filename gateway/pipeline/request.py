@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from gateway.config import Capabilities, Route
 from gateway.formats import FORMATS
 from gateway.formats.passthrough import format_of
 from gateway.quota import windows
-from gateway.records import Bond, Call, Claim, Document, Usage
+from gateway.records import Bond, Call, Claim, Usage
 from gateway.relay import Attempt
 from gateway.relay.attempt import Binds
 from gateway.relay.charge import SentRequest
@@ -49,7 +49,14 @@ def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handl
             translated = bridges.translate(call, upstream.capabilities, max_bytes)
             call = translated.call
     changes = changed_members(call, log.reservation.held.claims, route, upstream.capabilities)
-    body = _body(call.params.document, changes)
+    document = call.params.document
+    body: bytes | Sequence[memoryview] | Upload
+    if document.form is not None:
+        body = form.replace(document.form, changes)
+    elif document.large is not None:
+        body = large_body.replace(document.large, changes)
+    else:
+        body = json_document.replace(document, changes)
     spec = FORMATS[call.endpoint]
     added_limits = [changes[name] for name in spec.limit_fields if name in changes]
     path = spec.upstream_path + call.query
@@ -112,13 +119,6 @@ def model_path(call: Call, route: Route) -> str:
     spec = FORMATS[call.endpoint]
     path = spec.upstream_stream_path if call.params.stream else spec.upstream_path
     return path.replace("{model}", quote(route.model or call.params.model, safe="/"))
-
-
-def _body(given: Document, changes: Mapping[str, Any]) -> bytes | Sequence[memoryview] | Upload:
-    """The client's own body with these members."""
-    if given.form is not None:
-        return form.replace(given.form, changes)
-    return json_document.replace(given, changes) if given.large is None else large_body.replace(given.large, changes)
 
 
 def _binding(call: Call, route: Route, services: Services, position: int) -> Binds:

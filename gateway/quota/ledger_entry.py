@@ -161,6 +161,21 @@ def decode_record(text: str) -> Record:
         raise ValueError(f"not a record of the ledger: {error}") from None
 
 
+def storable(record: Record) -> Record:
+    """The same, without halves of surrogate pairs, which no UTF-8 can hold. Outsiders write these fields."""
+    model, returned, client_id = record.model, record.returned_model or "", record.client_request_id or ""
+    if model.isascii() and returned.isascii() and client_id.isascii():
+        return record
+    return record._replace(
+        model=_whole(model), returned_model=_whole(record.returned_model),
+        client_request_id=_whole(record.client_request_id),
+    )  # fmt: skip
+
+
+def _whole(text: str | None) -> Any:
+    return text and text.encode("utf-8", "replace").decode()
+
+
 def _claim(
     name: str, starts: str, unit: Any, limit: int, period_us: int, is_enforced: int, amount: int, actual: int
 ) -> Claim:

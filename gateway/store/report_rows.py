@@ -8,7 +8,7 @@ from operator import add
 from typing import Any, NamedTuple
 
 from gateway.chunked import in_chunks, in_order
-from gateway.quota.ledger_entry import SEPARATOR, SUMS
+from gateway.quota.ledger_entry import SEPARATOR, SUMS, storable
 from gateway.records import Record
 
 from . import ReportScope, Where, attribution_in, check_groups
@@ -150,18 +150,3 @@ def call_row(record: Record, position: str) -> Mapping[str, Any]:
     """A record by its field names, and its `position` in the store's list of records."""
     record = storable(record)
     return record._asdict() | {"usage": record.usage._asdict(), "position": position}
-
-
-def storable(record: Record) -> Record:
-    """The same, without halves of surrogate pairs, which no UTF-8 can hold. Outsiders write these fields."""
-    model, returned, client_id = record.model, record.returned_model or "", record.client_request_id or ""
-    if model.isascii() and returned.isascii() and client_id.isascii():
-        return record
-    return record._replace(
-        model=_whole(model), returned_model=_whole(record.returned_model),
-        client_request_id=_whole(record.client_request_id),
-    )  # fmt: skip
-
-
-def _whole(text: str | None) -> Any:
-    return text and text.encode("utf-8", "replace").decode()

@@ -120,14 +120,6 @@ class _NotHTTP(Exception):
     """Raised inside a parser callback to reject what llhttp accepts."""
 
 
-def _decode(names: list[bytes], values: list[bytes]) -> tuple[tuple[str, str], ...]:
-    """Headers as text, joined for one decode, since an answer may have 25: llhttp rejects LF inside."""
-    if not names:
-        return ()
-    texts = b"\n".join(values).decode("latin-1").split("\n")
-    return tuple(zip(b"\n".join(names).decode("latin-1").lower().split("\n"), map(str.strip, texts), strict=True))
-
-
 class Connection(asyncio.BufferedProtocol):
     """One connection on one event loop. A `Pool` makes it and hands it out for one exchange at a time.
 
@@ -141,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         "_connected_at",
         "_exchanges",
         "_expires_at",
+        "_first_look_s",
         "_header_names",
         "_header_values",
         "_interim_bytes",
@@ -172,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self._name = name
         self._owner = owner
         self._timeouts = timeouts
+        self._first_look_s = min(timeouts.head_s, timeouts.idle_s, timeouts.total_s)
         self._max_age_s = max_age_s
         self._buffer = buffer
         self._loop = asyncio.get_running_loop()
@@ -255,8 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             self._may_stay = self._is_chunked = self._was_paused = False
             self._is_head = request[0][:5] == b"HEAD "
             now = self._sent_at = self._uploaded_at = self._loop.time()
-            limit_s = min(self._timeouts.head_s, self._timeouts.total_s)
-            self._arm(now + limit_s)
+            self._arm(now + self._first_look_s)
             self._transport.writelines(request)
             if upload is not None:
                 self._upload, self._is_full = upload, False
@@ -436,7 +429,11 @@ class Connection(asyncio.BufferedProtocol):
             if status < 200:
                 self._interim_bytes = size
                 return  # an interim answer; the head limit continues to run
-        headers = _decode(names, values)
+        headers: tuple[tuple[str, str], ...] = ()
+        if names:  # joined for one decode, since an answer may have 25: llhttp rejects LF inside
+            texts = b"\n".join(values).decode("latin-1").split("\n")
+            small = b"\n".join(names).decode("latin-1").lower().split("\n")
+            headers = tuple(zip(small, map(str.strip, texts), strict=True))
         head = Head(status, headers)
         codings = []
         if head.get("transfer-encoding") is not None:
@@ -452,8 +449,7 @@ class Connection(asyncio.BufferedProtocol):
         self._state = ConnectionState.BODY if has_length or is_empty else ConnectionState.BODY_UNTIL_EOF
         if self._is_head:  # llhttp would wait for a body: close the connection after this
             self._state, self._may_stay = ConnectionState.DONE, False
-        now = self._active_at = self._loop.time()
-        self._arm(now + self._timeouts.idle_s)
+        self._active_at = self._loop.time()
         if self._receiver is not None:
             self._receiver.head_received(head)
 
@@ -563,7 +559,7 @@ class Connection(asyncio.BufferedProtocol):
         """Make the timer fire at `when` or before.
 
         One timer serves all exchanges. It is only moved to an earlier time; if it fires too early it is set again. So
-        most exchanges on a reused connection set no timer.
+        most exchanges on a reused connection set no timer, and one that is sent arms it for all of its limits at once.
         """
         if self._timer is not None:
             if self._timer_at <= when:

@@ -18,6 +18,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 import aiohappyeyeballs
@@ -43,6 +44,9 @@ _KEEPALIVE_AFTER_S = 60
 
 _JOINED_BODY_BYTES = 65536
 """A body up to this size is appended to its head: one buffer costs less to send than two."""
+
+LINES_KEPT = 256
+"""Heads of which the lines are kept: at most two megabytes, because a head of a client is at most 8 KB a line."""
 
 _UNSAFE = re.compile(r"[\r\n\0]+")
 
@@ -158,11 +162,6 @@ class Pool:
 
         A line break or NUL inside `path` or a header becomes a space, so that no argument can inject a header line.
         """
-        given = list(headers)
-        lines = "".join([f"{name}: {value}\r\n" for name, value in given])
-        breaks = len(given)
-        if lines.count("\n") != breaks or lines.count("\r") != breaks or "\0" in lines:
-            lines = "".join([f"{_UNSAFE.sub(' ', name)}: {_UNSAFE.sub(' ', value)}\r\n" for name, value in given])
         if not path.isprintable() or " " in path:
             path = re.sub(r"[\s\0]+", "%20", path)
         if isinstance(body, Upload):
@@ -171,7 +170,7 @@ class Pool:
             size = len(body) if isinstance(body, bytes) else sum(map(len, body))
         length = f"Content-Length: {size}\r\n" if size or method != "GET" else ""
         # aiohttp decodes bytes that are not UTF-8 as surrogates; this restores the bytes of the client.
-        text = f"{method} {self._base_path}{path}{self._static_heads[key]}{lines}{length}\r\n"
+        text = f"{method} {self._base_path}{path}{self._static_heads[key]}{_lines(tuple(headers))}{length}\r\n"
         head = text.encode("utf-8", "surrogateescape")
         if not isinstance(body, bytes):
             return [head, *body]
@@ -368,6 +367,15 @@ def _hidden(settings: config.Upstream, host: str, proxy: config.Proxy | None) ->
         secrets += proxy.secrets
         names.append((proxy.host, "the proxy"))
     return *((secret, "***") for secret in secrets), *names
+
+
+@lru_cache(maxsize=LINES_KEPT)
+def _lines(headers: tuple[tuple[str, str], ...]) -> str:
+    """Lines of a head, one for each header. Kept, because a client sends the same ones with most of its calls."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
+    if lines.count("\n") == lines.count("\r") == len(headers) and "\0" not in lines:
+        return lines
+    return "".join([f"{_UNSAFE.sub(' ', name)}: {_UNSAFE.sub(' ', value)}\r\n" for name, value in headers])
 
 
 def _static_head(host: str, port: int | None, settings: config.Upstream, key: SecretStr | None) -> str:

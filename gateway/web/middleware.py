@@ -151,9 +151,9 @@ class ErrorMiddleware:
         finally:
             context.stream = None
         if isinstance(response, Whole):
-            response.add_header("x-request-id", context.id)
+            response.own_headers.append(("x-request-id", context.id))
             if (id_header := _format_of(request, context).id_header) is not None:
-                response.add_header(id_header, context.id)
+                response.own_headers.append((id_header, context.id))
             if not self._status.is_ready:
                 response.make_last()  # the client's next call is for another gateway
         return response

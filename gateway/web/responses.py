@@ -48,15 +48,12 @@ class Whole(web.StreamResponse):
     ) -> None:
         # Not aiohttp's own __init__, which makes a map of headers and a state that nothing here looks at.
         self._status = status
-        self._own_headers = list(headers)
+        self.own_headers = list(headers)
+        """May be added to until it is sent."""
         self._bytes = body
         self._request: web.BaseRequest | None = None
         self._is_last = is_last
         self._on_sent = on_sent
-
-    def add_header(self, name: str, value: str) -> None:
-        """Add a header; only before the answer is sent."""
-        self._own_headers.append((name, value))
 
     def make_last(self) -> None:
         """Close the connection behind it; only before the answer is sent."""
@@ -73,16 +70,16 @@ class Whole(web.StreamResponse):
             transport = None if request is None else request.transport
             if request is None or transport is None or transport.is_closing():
                 return
-            self._own_headers.append(("Content-Length", str(len(self._bytes))))
+            self.own_headers.append(("Content-Length", str(len(self._bytes))))
             if not self._keep_alive:
-                self._own_headers.append(("Connection", "close"))
+                self.own_headers.append(("Connection", "close"))
             elif request.version < (1, 1):
-                self._own_headers.append(("Connection", "keep-alive"))
+                self.own_headers.append(("Connection", "keep-alive"))
             body = b"" if request.method == "HEAD" else self._bytes
             if len(body) <= CONGESTED_BYTES:
-                transport.write(head(self._status, self._own_headers) + body)
+                transport.write(head(self._status, self.own_headers) + body)
             else:
-                transport.writelines([head(self._status, self._own_headers), body])  # which does not copy it
+                transport.writelines([head(self._status, self.own_headers), body])  # which does not copy it
             if self._is_last and transport.can_write_eof():
                 transport.write_eof()  # the client does not wait while the rest of its body is discarded
             if transport.get_write_buffer_size():

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.journal import Journal, disk
+from gateway.journal import Journal, disk, segments
 from gateway.journal import journal as under_test
 from tests.fakes.scripted import until
 
@@ -204,7 +204,8 @@ class SlowDisk:
         self.threads: list[threading.Thread] = []
         self._now = 0.0
         self._pwrite = os.pwrite
-        patch.setattr(disk, "time", SimpleNamespace(monotonic=lambda: self._now))
+        for module in (disk, segments):
+            patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self._now))
         patch.setattr(os, "pwrite", self._write)
 
     def _write(self, descriptor: int, data: bytes, offset: int) -> int:

@@ -18,7 +18,6 @@ from gateway.store.report_rows import (
     call_row,
     range_of,
     reported_name,
-    storable,
     usage_row,
 )
 
@@ -130,7 +129,7 @@ async def usage_by_returned_model(link: RedisConnection, base: str, since: str, 
     while True:
         found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(CALLS_AT_ONCE)])
         for text in texts.split(BETWEEN) if found else []:
-            record = storable(ledger_entry.decode_record(text.partition(" ")[2]))
+            record = ledger_entry.storable(ledger_entry.decode_record(text.partition(" ")[2]))
             hour, _, _, model, upstream, _ = ledger_entry.group_of(record)
             day = hour[:10]
             if since <= day <= until and record.id not in known:

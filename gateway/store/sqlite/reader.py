@@ -27,7 +27,7 @@ from gateway.store import (
     attribution_in,
 )
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
-from gateway.store.report_rows import ROWS_AT_ONCE, call_row, range_of, storable, usage_row
+from gateway.store.report_rows import ROWS_AT_ONCE, call_row, range_of, usage_row
 
 from .database import connect, path_of
 from .schema import RECORD
@@ -222,7 +222,7 @@ def _usage_rows(group_by: Sequence[str], found: sqlite3.Cursor) -> list[dict[str
 
 def record_row(record: Record) -> tuple[Any, ...]:
     """A record as a row of the columns `RECORD`."""
-    record = storable(record)
+    record = ledger_entry.storable(record)
     usage = record.usage
     more = units.format_counts(usage.more) if usage.more else ""
     return (*record[:_USAGE_AT], *usage[:_MORE], *record[_USAGE_AT + 1 :], more)
