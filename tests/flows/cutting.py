@@ -17,6 +17,13 @@ AT_ONCE = 24
 Case = TypeVar("Case")
 
 
+def telling_cuts(text: bytes) -> list[int]:
+    """Numbers of bytes: around each end of a line, and every eleventh byte. Scans alone are cut at every
+    byte (tests/formats/slow/test_every_cut.py and tests/formats/test_stream_scan.py)."""
+    ends = {found.end() + more for found in re.finditer(rb"[\r\n]", text) for more in (-1, 0, 1)}
+    return [cut for cut in sorted({*ends, *range(1, len(text), 11), len(text)}) if 0 < cut <= len(text)]
+
+
 async def write_beginning(wire: Wire, text: bytes, end: int) -> None:
     """This text up to this byte, as a stream whose connection is lost there."""
     await wire.write(CHUNKED + (chunk(text[:end]) if end else b""))

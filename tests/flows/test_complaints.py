@@ -133,7 +133,7 @@ COMPLAINTS: dict[int, Complaint] = {
     15: Complaint(
         "a large chunk of Gemini's was cut inside its JSON; thoughts and images were left out or priced as text",
         "BerriAI/litellm#30471, #15779, #17410, #18980",
-        ("flows/slow/test_gemini_cuts.py::test_every_cut_of_every_recorded_stream",
+        ("flows/slow/test_gemini_cuts.py::test_cuts_of_every_recorded_stream",
          "formats/test_gemini_scan.py::test_a_long_chunk_passes_in_pieces",
          "flows/test_gemini.py::test_a_long_chunk_is_read_on_its_way",
          f"{OURS}::test_15_thoughts_and_images_have_their_prices"),
