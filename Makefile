@@ -4,14 +4,15 @@ BIN := .venv/bin
 # Without byte code each gateway that a test starts compiles all its modules, and each test process rewrites all asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs screenshots chart image lock test test-all check format servers bench bench-lone bench-starts bench-wide counts soak stack
+.PHONY: help demo docs screenshots chart image lock test test-rest test-all check format servers bench bench-lone bench-starts bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
 	@echo "make docs    build the documentation site into site/"
 	@echo "make screenshots  make the pictures of the documentation from the demo; needs Chromium (make servers); 2 minutes"
 	@echo "make test    format, lint, strict types and the fast tests; 5 to 8 minutes on two cores, no root, no servers needed"
-	@echo "make test-all  every test, on every Redis and Valkey, with real clients and browsers; 40 minutes; installs servers"
+	@echo "make test-rest  what make test leaves out: every Redis and Valkey, real clients, browsers, kills; installs servers"
+	@echo "make test-all  make test, then make test-rest; 40 minutes"
 	@echo "make check   format, lint and strict types alone"
 	@echo "make servers install what the slow tests run on: servers, a browser, the SDK for Node"
 	@echo "make chart   copy files of deploy/ into the Helm chart, and render its golden files; needs helm (make servers)"
@@ -70,13 +71,19 @@ SLOWEST := --durations=15 --durations-min=3
 test: check
 	$(BIN)/pytest --tier fast -n auto --dist loadfile $(SLOWEST)
 
-# Everything: the fast tier on every installed Redis and Valkey; the slow tier, two files at a time and the longest first
-# (without the option xdist begins with the file of the most tests); then what judges timing or memory, alone. A failure
-# in one of the last two does not skip the other.
-test-all: check servers
-	$(BIN)/pytest --tier fast --all-redis -n auto --dist loadfile $(SLOWEST)
-	failed=0; $(BIN)/pytest --tier slow -n 2 --dist loadfile --no-loadscope-reorder $(SLOWEST) || failed=1; \
+# What `make test` leaves out or shortens: the fast tests on the other Redis and Valkey and with all Hypothesis examples;
+# the slow tier, $(SLOW_PROCESSES) files at a time and the longest first (without the option xdist begins with the file of
+# the most tests); then what judges timing or memory, alone. A failure in one of them does not skip those behind it.
+SLOW_PROCESSES := 2
+test-rest: .venv/.installed servers
+	failed=0; $(BIN)/pytest --tier fast --all-redis --rest -n auto --dist loadfile $(SLOWEST) || failed=1; \
+	$(BIN)/pytest --tier slow -n $(SLOW_PROCESSES) --dist loadfile --no-loadscope-reorder $(SLOWEST) || failed=1; \
 	$(BIN)/pytest --tier alone $(SLOWEST) || failed=1; exit $$failed
+
+# Everything. First `make test` as on a machine without the servers.
+test-all:
+	$(MAKE) test
+	$(MAKE) test-rest
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 LOCKED := Written by `make lock` for all platforms, from pyproject.toml

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ settings.register_profile("full", deadline=None)
 settings.register_profile("fast", deadline=None, max_examples=25)
 
 TIERS = ("fast", "slow", "alone", "all")
+FORKED_TIERS = ("fast", "slow")
+"""Their commands are forks (tests/flows/forked.py), but for those of `INTERPRETERS`."""
 
 LONGEST = tuple(
     f"tests/{name}.py"
@@ -38,6 +40,15 @@ LONGEST = tuple(
 )  # fmt: skip
 """Files that take half a minute and more, the longest first. They begin first: at the end of the tier one process would
 run such a file while the other has none left."""
+
+INTERPRETERS = tuple(
+    f"tests/{name}.py"
+    for name in ("flows/slow/test_cli", "flows/slow/test_secrets", "process/slow/test_worker_start")
+)  # fmt: skip
+"""Files of the slow tier whose commands are new interpreters: they judge starts, arguments and environments."""
+
+USED_REDIS = "tiers/redis"
+"""In the cache of pytest: the server of the last run of the fast tier on one server, or None."""
 
 DAY_S, HOUR_S = 86_400, 3600
 
@@ -67,31 +78,59 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-redis", action="store_true", help="in the fast tier, use every installed Redis and Valkey, not only one"
     )
+    parser.addoption(
+        "--rest", action="store_true", help="with --all-redis: only what the last run without it left out or shortened"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The tier decides the number of Hypothesis examples and the Redis servers (`servers_to_test`)."""
     keep_bytecode()
     config.addinivalue_line("markers", "within_an_hour: ends in the UTC hour in which it begins")
+    config.addinivalue_line("markers", "shortened: `make test` runs a part of it, by the number of Hypothesis examples")
     is_fast = config.getoption("tier") == "fast" and not config.getoption("all_redis")
     settings.load_profile("fast" if is_fast else "full")
     os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"
-    if config.getoption("tier") == "fast":
+    if config.getoption("tier") in FORKED_TIERS:
         FORKS.begin("", WITHOUT_TOKENS["PYTHONPATH"])
         config.add_cleanup(FORKS.end)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("rest"):
+        _keep_the_rest(config, items)
     ranks = {config.rootpath / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
+def _keep_the_rest(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """All tests if `make test` found no Redis: those that need one were skipped."""
+    cache = getattr(config, "cache", None)
+    used = cache.get(USED_REDIS, None) if cache is not None else None
+    if used is None:
+        return
+    others = {name_of(binary) for binary in servers_to_test()} - {used}
+    left_out = {item for item in items if is_left_out(item, others)}
+    config.hook.pytest_deselected(items=[item for item in items if item not in left_out])
+    items[:] = [item for item in items if item in left_out]
+
+
+def is_left_out(item: pytest.Item, others: Iterable[str]) -> bool:
+    """Whether `make test` leaves this test out, because it runs on one of the `others`, or runs a part of it."""
+    has_examples = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return has_examples or bool(item.get_closest_marker("shortened")) or any(name in item.name for name in others)
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Keep how the tier ended: .ci/repeatable.py distinguishes failed tests from an interrupted run."""
-    cache = getattr(session.config, "cache", None)
-    if cache is not None and not hasattr(session.config, "workerinput"):
-        cache.set(f"tiers/{session.config.getoption('tier')}", int(exitstatus))
+    config = session.config
+    cache = getattr(config, "cache", None)
+    if cache is None or hasattr(config, "workerinput"):
+        return
+    cache.set(f"tiers/{config.getoption('tier')}", int(exitstatus))
+    if os.environ[SERVERS_VARIABLE] == "first":
+        cache.set(USED_REDIS, next((name_of(binary) for binary in servers_to_test() if shutil.which(binary)), None))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -135,6 +174,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """
     period = HOUR_S if item.get_closest_marker("within_an_hour") else DAY_S
     time.sleep(wait_s(time.time(), period, limit_s(item)))
+    FORKS.is_paused = item.path.relative_to(item.config.rootpath).as_posix() in INTERPRETERS
     return (yield)
 
 

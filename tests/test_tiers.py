@@ -5,11 +5,24 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.conftest import DAY_S, HOUR_S, LONGEST, TIERS, pytest_ignore_collect, tier_of, wait_s
+from tests.conftest import (
+    DAY_S,
+    HOUR_S,
+    INTERPRETERS,
+    LONGEST,
+    TIERS,
+    is_left_out,
+    pytest_ignore_collect,
+    tier_of,
+    wait_s,
+)
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -46,8 +59,8 @@ def test_the_folders_of_a_file_name_its_tier() -> None:
     assert tier_of(Path("tests/flows/test_slow.py")) == "fast"
 
 
-def test_the_longest_files_are_of_the_slow_tier() -> None:
-    assert {ROOT / name for name in LONGEST} <= set(collected("slow"))
+def test_files_that_are_listed_are_of_the_slow_tier() -> None:
+    assert {ROOT / name for name in (*LONGEST, *INTERPRETERS)} <= set(collected("slow"))
 
 
 def test_slow_folders_are_packages() -> None:
@@ -61,6 +74,40 @@ def test_fast_test_files_import_large_packages_inside_the_tests_that_use_them() 
         r"^(?:import|from) (?:anthropic|cohere|google|langchain\w*|litellm|openai|schemathesis)\b", re.MULTILINE
     )
     assert [str(path) for path in FILES if tier_of(path) == "fast" and large.search(path.read_text())] == []
+
+
+def test_make_test_all_runs_what_make_test_leaves_out_or_shortens() -> None:
+    class Item:
+        """As much of an item as the choice reads."""
+
+        def __init__(self, name: str, *, has_examples: bool = False, is_shortened: bool = False) -> None:
+            self.name, self._is_shortened = name, is_shortened
+            self.obj = SimpleNamespace(is_hypothesis_test=has_examples)
+
+        def get_closest_marker(self, name: str) -> object:
+            assert name == "shortened"
+            return self._is_shortened or None
+
+    others = {"valkey-8.0.1"}
+    for item, is_run in (
+        (Item("test_x[redis-7.0.15]"), False),
+        (Item("test_x[valkey-8.0.1-y]"), True),
+        (Item("test_x", has_examples=True), True),
+        (Item("test_x", is_shortened=True), True),
+    ):
+        assert is_left_out(cast("pytest.Item", item), others) is is_run, item.name
+
+
+@given(st.just(1))
+def test_a_hypothesis_test_is_known_as_one(number: int) -> None:
+    assert number
+    assert test_a_hypothesis_test_is_known_as_one.is_hypothesis_test  # type: ignore[attr-defined]
+
+
+def test_what_depends_on_the_number_of_examples_is_marked() -> None:
+    reads = re.compile(r"settings\.default\.max_examples")
+    files = [path for path in FILES if tier_of(path) == "fast" and reads.search(path.read_text())]
+    assert [str(path) for path in files if "pytest.mark.shortened" not in path.read_text()] == []
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Commands of the gateway as forks of one process that has imported it, which saves each of them most of its start.
 
-The fast tier starts its gateways so (`FORKS.begin` in tests/conftest.py); every other tier starts interpreters. This
-file is also the program of that process: it has one thread and neither an event loop nor an open file that a command
-could inherit. A fork gets the environment, folder, session and standard files that a new interpreter would get.
+The tiers `fast` and `slow` start commands so (`FORKS.begin` in tests/conftest.py), but for the files that judge starts;
+the tier `alone` starts interpreters. This file is also the program of that process: it has one thread and neither an
+event loop nor an open file that a command could inherit. A fork gets the environment, folder, session and standard
+files that a new interpreter would get.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Forks:
     """The forking process, which is started when it is first needed, and ends with this one."""
 
     def __init__(self) -> None:
+        self.is_paused = False
+        """Whether commands are interpreters for now."""
         self._is_used = False
         self._environment: dict[str, str] = {}
         self._paths: set[str] = set()
@@ -83,6 +86,7 @@ class Forks:
         names = {name for name in {*environment, *self._environment} if name.startswith("PYTHON")} - {"PYTHONPATH"}
         return (
             self._is_used
+            and not self.is_paused
             and environment.get("PYTHONPATH", "") in self._paths
             and all(environment.get(name) == self._environment.get(name) for name in names)
         )

@@ -24,6 +24,7 @@ from .client import Answer, Raw
 from .faults_table import OF_FORMAT, TABLE, Expected, Passed, Whole, error_at_the_end
 from .house import UPSTREAM_KEY, Gateway, eventually, key, model, secret, settings
 
+pytestmark = pytest.mark.shortened
 REAL_MODEL = "up-model-v2-0914"
 AT_ONCE = 32
 PATIENT: dict[str, float] = {"connect_s": 5, "head_s": 10, "idle_s": 10, "total_s": 60}

@@ -82,6 +82,7 @@ def longest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return int(request.param)
 
 
+@pytest.mark.shortened
 @pytest.mark.parametrize("name", sorted(STREAMS))
 def test_every_cut_of_a_good_stream(name: str, longest: int) -> None:
     text = STREAMS[name]
@@ -99,6 +100,7 @@ def test_every_cut_of_a_good_stream(name: str, longest: int) -> None:
         assert scan.text_events() == TEXTS or longest < 65536
 
 
+@pytest.mark.shortened
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_every_cut_of_a_stream_that_fails(name: str, longest: int) -> None:
     text = BAD[name]
@@ -130,6 +132,7 @@ def test_every_cut_of_a_stream_that_fails(name: str, longest: int) -> None:
             assert scan.is_usage_final
 
 
+@pytest.mark.shortened
 @pytest.mark.parametrize("name", sorted(STREAMS))
 def test_a_cut_stream_is_never_complete(name: str, longest: int) -> None:
     text = STREAMS[name].removesuffix(b"data: [DONE]\n\n").rstrip(b"\r\n")
