@@ -24,7 +24,15 @@ from gateway.records import OTHER, Call, Ended, Fault, Record, Usage
 from gateway.store import Ledger
 from gateway.tasks import is_cut_off
 
-from .call_record import cost_nusd, lost_record, record_of, with_earlier
+from .call_record import (
+    EndedAttempt,
+    cost_nusd,
+    failed_text,
+    lost_record,
+    record_of,
+    timeline_text,
+    with_earlier,
+)
 from .deferral import Deferral, encode_deferral
 from .reservation import Reservation
 from .served_models import ServedModels
@@ -96,7 +104,7 @@ class CallProgress(NamedTuple):
 
     attempts: int
     spent: Usage
-    failed: tuple[str, ...]
+    failed: tuple[EndedAttempt, ...]
     upstream_s: float
 
 
@@ -122,8 +130,8 @@ class CallLog:
         """The possible cost of attempts that did not answer the call, added to the cost of the last one."""
         self.is_cut_off = False
         """The client is gone, and the answer is not read on for its usage."""
-        self.failed: list[str] = []
-        """The attempts that failed, as `Record.failed` has them."""
+        self.failed: list[EndedAttempt] = []
+        """The attempts that failed."""
         self.left_out: tuple[str, ...] = ()
         """Features of the request that were not sent to the upstream of the last attempt."""
         self.upstream_error: str | None = None
@@ -133,6 +141,8 @@ class CallLog:
         """The possible cost of attempts with models before this one: tokens, and billionths of a US dollar."""
         self.first_byte_s: float | None = None
         """From the arrival of the call to the first byte of the attempt that answers it."""
+        self._attempt_began: float | None = None
+        """When the last attempt began, unless it has failed; as `Call.arrived`."""
         self._is_handed_over = False
 
     async def __aenter__(self) -> Self:
@@ -188,14 +198,22 @@ class CallLog:
         self.route, self.left_out = route, left_out
         self.attempts += 1
         self.first_byte_s = None
+        self._attempt_began = time.perf_counter()
 
     def attempt_failed(self, fault: Fault, upstream_error: str, *, has_begun: bool = False) -> None:
         """The last attempt has failed. `has_begun`: behind the beginning of an answer, which the client has."""
-        assert self.route is not None
-        self.failed.append(f"{self.route.upstream}:{fault.value}")
+        self.note_failed(fault.value)
         self.upstream_error = upstream_error
         if not has_begun:
             self.first_byte_s = None
+
+    def note_failed(self, fault: str) -> None:
+        """The last attempt has ended without an answer for the client."""
+        assert self.route is not None
+        arrived, ended = self.call.arrived, time.perf_counter()
+        began = ended if self._attempt_began is None else self._attempt_began
+        self.failed.append(EndedAttempt(self.route.upstream, fault, began - arrived, ended - arrived))
+        self._attempt_began = None
 
     def note_upstream_error(self, detail: str) -> None:
         """Keep the last upstream's error about the request, for the access line."""
@@ -240,6 +258,7 @@ class CallLog:
         self.upstream_s = before.upstream_s + upstream_s
         self.route, self.left_out = served.route or self.route, served.left_out
         self.upstream_error, self.first_byte_s = served.upstream_error, served.first_byte_s
+        self._attempt_began = served._attempt_began
 
     def add_cost(self, charged: AttemptCost) -> None:
         """Add what an attempt that did not answer the call may have cost."""
@@ -283,7 +302,8 @@ class CallLog:
             duration_s=duration_s,
             attempts=self.attempts,
             is_truncated=is_truncated,
-            failed=" ".join(self.failed) if self.failed else "",
+            failed=failed_text(self.failed) if self.failed else "",
+            timeline=self._timeline(duration_s) if self.attempts > 1 or self.reservation.waits else "",
         )  # fmt: skip
         if self._earlier is not None:
             record = with_earlier(record, *self._earlier)
@@ -298,6 +318,16 @@ class CallLog:
         extras = AccessLogExtras(call.remote, error, self.upstream_error if error else None, self.trace.id)
         self._accounting.write_line(record, extras)
         self.trace.recorded(record, error)
+
+    def _timeline(self, duration_s: float) -> str:
+        """All attempts and waits with their times; nothing where the times of some attempts are not known."""
+        found = [*self.failed]
+        if self._attempt_began is not None and self.route is not None:
+            began_s = self._attempt_began - self.call.arrived
+            found.append(EndedAttempt(self.route.upstream, "", began_s, duration_s))
+        if len(found) != self.attempts:
+            return ""
+        return timeline_text([*found, *[EndedAttempt("", "", *wait) for wait in self.reservation.waits]])
 
     def note_deferral(self, deferral: Deferral) -> None:
         """Should the worker be killed before the call ends, its reservation is left to what goes on at the upstream."""

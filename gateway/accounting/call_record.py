@@ -8,7 +8,8 @@ that the request does not name, because the upstream chose it, has no price that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from gateway.config import Model, Price, Route
 from gateway.quota import pricing, windows
@@ -16,6 +17,31 @@ from gateway.records import Call, Ended, Record, Usage
 
 _VERSION = re.compile(r"(?:[-@](?:\d{8}|latest)|-\d{4}-\d\d-\d\d)?")
 """The suffix of a model's name that names a version of it."""
+
+
+class EndedAttempt(NamedTuple):
+    """An attempt that has ended, or the wait of a call for room."""
+
+    upstream: str
+    """Empty: a wait."""
+    fault: str
+    """Empty: the attempt answered the call."""
+    began_s: float
+    """Since the call arrived."""
+    ended_s: float
+
+
+def failed_text(attempts: Iterable[EndedAttempt]) -> str:
+    """These attempts as `Record.failed` has them."""
+    return " ".join([f"{each.upstream}:{each.fault}" for each in attempts])
+
+
+def timeline_text(attempts: Iterable[EndedAttempt]) -> str:
+    """These attempts and waits as `Record.timeline` has them."""
+    ordered = sorted(attempts, key=lambda each: each.began_s)
+    return " ".join([
+        f"{each.upstream}:{each.began_s * 1000:.0f}:{each.ended_s * 1000:.0f}:{each.fault}" for each in ordered
+    ])  # fmt: skip
 
 
 def lost_record(call: Call, route: Route) -> Record:
@@ -54,6 +80,7 @@ def record_of(
     attempts: int = 0,
     is_truncated: bool = False,
     failed: str = "",
+    timeline: str = "",
 ) -> Record:
     """A call and what became of it on this route; None: it was tried on none."""
     price = call.model.price
@@ -87,6 +114,7 @@ def record_of(
         failed=failed,
         user=call.user,
         tags=call.tags,
+        timeline=timeline,
     )
 
 

@@ -47,6 +47,9 @@ SHRINKS = 3
 class Admission(Protocol):
     """Admission of one call to an upstream with free capacity. Implemented by queueing/waiting_room.py."""
 
+    has_waited: bool
+    """Whether the call was in the queue."""
+
     async def admit(self, attempt: Callable[[], Awaitable[Sequence[Refused]]]) -> Sequence[Refused]: ...
 
     def taken_back(self, windows: Collection[str]) -> None: ...
@@ -88,6 +91,8 @@ class Reservation:
         """The output limit of the call, if a quota had no room for its model's default; None: the default."""
         self.waited_s = 0.0
         """Seconds spent waiting for free capacity."""
+        self.waits: tuple[tuple[float, float], ...] = ()
+        """When the call began and ended to wait in the queue, in seconds since it arrived."""
         self.is_open = True
         self._own = claims
         self._places = places
@@ -246,7 +251,11 @@ class Reservation:
         began = time.perf_counter()
         admit = self._reserve_place() if self._admission is None else self._admission.admit(self._reserve_place)
         refusals = await admit
-        self.waited_s += time.perf_counter() - began
+        ended = time.perf_counter()
+        self.waited_s += ended - began
+        if self._admission is not None and self._admission.has_waited:
+            arrived = self.call.arrived
+            self.waits = (*self.waits, (began - arrived, ended - arrived))
         return min(refusals, key=lambda refused: refused.retry_after_us or 0, default=None)
 
     async def _reserve_place(self) -> Sequence[Refused]:

@@ -174,7 +174,7 @@ def _tiers(layers: Sequence[TieredRows], defaults: Mapping[str, str], variant: s
     """The tiers of some rows; a row that the first layer does not name comes from the next one."""
     starts = sorted({0, *[tier.above for rows in layers for tier in rows.tiers]})
     prices = [(start, _prices_above(start, layers)) for start in starts]
-    return tuple([Tier(start, _rates(each, defaults), _format_rates(each, start, variant)) for start, each in prices])
+    return tuple([Tier(start, rates_of(each, defaults), _format_rates(each, start, variant)) for start, each in prices])
 
 
 def _prices_above(start: int, layers: Sequence[TieredRows]) -> dict[str, Decimal]:
@@ -188,7 +188,8 @@ def _prices_above(start: int, layers: Sequence[TieredRows]) -> dict[str, Decimal
     return prices
 
 
-def _rates(prices: Mapping[str, Decimal], defaults: Mapping[str, str]) -> Rates:
+def rates_of(prices: Mapping[str, Decimal], defaults: Mapping[str, str]) -> Rates:
+    """The rates of these rows."""
     rates = {
         ROWS[name].unit: int(usd.scaleb(9).to_integral_value()) * (SCALE // ROWS[name].per)
         for name, usd in prices.items()

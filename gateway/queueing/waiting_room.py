@@ -200,6 +200,8 @@ class Ticket:
         self._line = line
         self._call = call
         self._patience_s = patience_s
+        self.has_waited = False
+        """Whether the call was in the queue."""
         self._is_charged = False
         call.cost = room.expected(call)
 
@@ -223,6 +225,7 @@ class Ticket:
                 line.note(self._call, refusals, waits_on=may_wait)
             if line is None or not may_wait:
                 return refusals
+        self.has_waited = True
         refusals = await self._wait(line, attempt)
         self._is_charged = not refusals
         return refusals

@@ -9,11 +9,23 @@ that was used and has no price.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import lru_cache
 from typing import NamedTuple
 
 from gateway import units
 from gateway.config import NUSD, Price
-from gateway.config.rates import SCALE, Rates, Tier, Tiers, has_own_price
+from gateway.config.rates import (
+    DEFAULTS,
+    ROWS,
+    SCALE,
+    TABLE_DEFAULTS,
+    Rates,
+    Tier,
+    Tiers,
+    has_own_price,
+    rates_of,
+)
 from gateway.records import Usage
 
 MAX_NUSD = 2**53 - 1
@@ -102,6 +114,17 @@ def _scaled(rates: Rates, usage: Usage) -> int | None:
             (prompt - cached) * rates["prompt"] + cached * rates["cached"]
             + (completion - reasoning) * rates["completion"] + reasoning * rates["reasoning"]
         )  # fmt: skip
+    total = 0
+    for unit, amount in _amounts(rates, usage).items():
+        if amount:
+            if (rate := rates.get(unit)) is None:
+                return None
+            total += amount * rate
+    return total
+
+
+def _amounts(rates: Rates, usage: Usage) -> dict[str, int]:
+    """The usage by unit, each token in one unit only."""
     amounts = dict(usage.more)
     amounts["cached"] = min(usage.cached_tokens, usage.prompt_tokens)
     amounts["reasoning"] = min(usage.reasoning_tokens, usage.completion_tokens)
@@ -109,13 +132,7 @@ def _scaled(rates: Rates, usage: Usage) -> int | None:
         amounts["calls"] = 1
     amounts["prompt"] = max(0, usage.prompt_tokens - sum([amounts.get(part, 0) for part in _OF_PROMPT]))
     amounts["completion"] = max(0, usage.completion_tokens - sum([amounts.get(part, 0) for part in _OF_COMPLETION]))
-    total = 0
-    for unit, amount in amounts.items():
-        if amount:
-            if (rate := rates.get(unit)) is None:
-                return None
-            total += amount * rate
-    return total
+    return amounts
 
 
 _OF_PLAIN_TOKENS = frozenset({"prompt", "cached", "completion", "reasoning"})
@@ -205,6 +222,57 @@ def read_price(text: str) -> PaidPrice:
         variant,
         source or "configured",
     )
+
+
+def current_rows(price: Price | None, now: float) -> dict[str, float] | None:
+    """The rows of the standard price that hold now, in USD; None: there is no price."""
+    if price is None:
+        return None
+    named = [each.split("=", 1) for each in price.plan.at(now)[""][0].rates_text.split()]
+    return {row: float(usd) for row, usd in named}
+
+
+class CostPart(NamedTuple):
+    """The cost of one unit of a call."""
+
+    unit: str
+    """As in `config/rates.py`: `prompt`, `cached`, `completion`, `reasoning`, or one of `units.UNITS`."""
+    amount: int
+    per: int
+    """The amount that the price is for."""
+    price_usd: float
+    cost_usd: float
+
+
+def cost_parts(text: str, usage: Usage, nusd: int) -> list[CostPart]:
+    """The cost of a record as a sum, by the text of its price; nothing where another model, tier or variant, with other
+    prices, had a part in it."""
+    rates, of_rows = _paid_rates(text)
+    amounts = {unit: amount for unit, amount in _amounts(rates, usage).items() if amount}
+    if not amounts.keys() <= rates.keys():
+        return []
+    if -(-sum([amount * rates[unit] for unit, amount in amounts.items()]) // SCALE) != nusd:
+        return []
+    return [
+        CostPart(
+            unit, amounts[unit], per := of_rows.get(unit, _MILLION), rates[unit] * per / SCALE / NUSD,
+            amounts[unit] * rates[unit] / SCALE / NUSD,
+        )
+        for unit in sorted(amounts, key=_PLACES.__getitem__)
+    ]  # fmt: skip
+
+
+_MILLION = 1_000_000
+_PLACES = {row.unit: place for place, row in enumerate(ROWS.values())}
+
+
+@lru_cache(maxsize=1024)
+def _paid_rates(text: str) -> tuple[Rates, Mapping[str, int]]:
+    """The rates of a price that `record_text` wrote, and for how many units the price of each row is."""
+    paid = read_price(text)
+    defaults = DEFAULTS if paid.source == "configured" else TABLE_DEFAULTS
+    rates = rates_of({name: Decimal(repr(usd)) for name, usd in paid.rows.items() if name in ROWS}, defaults)
+    return rates, {ROWS[name].unit: ROWS[name].per for name in paid.rows if name in ROWS}
 
 
 def usd(nusd: int) -> float:

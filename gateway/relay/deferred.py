@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from gateway.accounting.call_log import AccessLogExtras, Accounting
-from gateway.accounting.call_record import record_of
+from gateway.accounting.call_record import failed_text, record_of
 from gateway.accounting.deferral import Deferral, decode_deferral
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Config, Model, Passthrough, Route
@@ -139,7 +139,7 @@ def _deferral(this: Attempt, kept_id: str) -> Deferral:
         call.params.lines,
         call.params.lines_endpoint,
         this.log.attempts,
-        " ".join(this.log.failed),
+        failed_text(this.log.failed),
         call.params.line_ceilings,
     )
 

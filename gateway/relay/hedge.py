@@ -127,7 +127,7 @@ class _Leg(PartLog):
         if status == 200:
             self._race.claim(self)
         if self.is_beaten and self.route is not None and not self.failed:
-            self.failed.append(f"{self.route.upstream}:{HEDGED}")
+            self.note_failed(HEDGED)
         super().close(status=status, usage=usage, ended=ended, returned_model=returned_model)
 
     async def acknowledged(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from gateway import units
 from gateway.chunked import in_chunks
-from gateway.quota.pricing import PaidPrice, read_price, usd
-from gateway.records import OTHER, TAG_SEPARATOR
+from gateway.quota.pricing import PaidPrice, cost_parts, read_price, usd
+from gateway.records import OTHER, TAG_SEPARATOR, Usage
 
 from .registry import Column
 from .table import plain_usd, utc
@@ -26,6 +26,7 @@ COLUMNS = (
     "ended", "client_gone", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id",
     "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source", *_MONEY,
     "units", "failed", "user", "tags", "served_model", "price_more", "price_tier", "price_variant", "price_source",
+    "timeline",
 )  # fmt: skip
 """Of a CSV."""
 
@@ -48,8 +49,32 @@ def format_tags(tags: Mapping[str, str]) -> str:
     return " ".join([f"{name}={value}" for name, value in tags.items()])
 
 
+def timeline_of(text: str) -> list[dict[str, Any]]:
+    """The attempts and waits of a record, with their times in seconds since the call arrived."""
+    found = []
+    for each in text.split():
+        upstream, began, ended, fault = each.split(":")
+        found.append({
+            "upstream": upstream or None, "began_s": int(began) / 1000, "ended_s": int(ended) / 1000,
+            "fault": fault or None,
+        })  # fmt: skip
+    return found
+
+
+def cost_parts_of(call: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The cost of a row of `Store.calls` as a sum; empty where it is not known which prices made it."""
+    if call["price"] is None or call["cost_nusd"] is None:
+        return []
+    return [part._asdict() for part in cost_parts(call["price"], Usage(**call["usage"]), call["cost_nusd"])]
+
+
 def call_members(call: Mapping[str, Any]) -> dict[str, Any]:
     """A row of `Store.calls` with the names of the reports. Prices in USD per million tokens."""
+    return {**_members(call), "timeline": timeline_of(call["timeline"]), "cost_parts": cost_parts_of(call)}
+
+
+def _members(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a CSV has, too."""
     stored = ("usage", "label_model", "cost_nusd", "position")
     price, cost_nusd = call["price"], call["cost_nusd"]
     return {
@@ -81,11 +106,12 @@ def format_calls_csv(calls: Iterable[Mapping[str, Any]], *, has_heading: bool) -
     if has_heading:
         writer.writeheader()
     for call in in_chunks(calls, ROWS_AT_ONCE):
-        members = call_members(call)
+        members = _members(call)
         rows = {f"price_{name}": value for name, value in (members["price"] or {}).items()}
         further = [f"{name}={plain_usd(usd)}" for name, usd in rows.items() if name not in _MONEY]
         members |= rows | {"price_more": " ".join(further).replace("price_", "")}
-        members |= {"units": units.format_counts(call["usage"]["more"]), "failed": call["failed"]}
+        members |= {"units": units.format_counts(call["usage"]["more"])}
+        members |= {name: call[name] for name in ("failed", "timeline")}
         members |= {"tags": call["tags"].replace(TAG_SEPARATOR, " ")}
         writer.writerow(members | {name: plain_usd(members.get(name)) for name in _MONEY})
     return text.getvalue()

@@ -149,6 +149,9 @@ def test_a_late_plain_answer_comes_from_the_second_route_and_both_are_charged(
     assert watched.left.wait(30)
     record = record_of(house, got)
     assert record["failed"] == [{"upstream": "slow", "fault": "hedged"}]
+    slow, fast = record["timeline"]
+    assert (slow["upstream"], slow["fault"], fast["upstream"], fast["fault"]) == ("slow", "hedged", "fast", None)
+    assert slow["began_s"] < fast["began_s"] < slow["ended_s"]  # they ran at the same time
     assert (record["upstream"], record["attempts"], record["usage_source"]) == ("fast", 2, "estimated")
     prompt = record["prompt_tokens"] - USED["prompt_tokens"]
     assert prompt > 0

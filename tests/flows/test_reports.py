@@ -72,6 +72,12 @@ def test_a_call_is_reported_in_full(house: Gateway, upstream: Stage) -> None:
         "price_tier": None, "price_variant": None,
         "attempts": 1, "truncated": False, "client_gone": False,
         "ended": "done", "client_request_id": "mine", "failed": [], "user": "", "tags": {},
+        "timeline": [], "cost_parts": [
+            {"unit": "prompt", "amount": 6, "per": 1_000_000, "price_usd": 2.0, "cost_usd": 1.2e-05},
+            {"unit": "cached", "amount": 4, "per": 1_000_000, "price_usd": 1.0, "cost_usd": 4e-06},
+            {"unit": "completion", "amount": 3, "per": 1_000_000, "price_usd": 4.0, "cost_usd": 1.2e-05},
+            {"unit": "reasoning", "amount": 2, "per": 1_000_000, "price_usd": 4.0, "cost_usd": 8e-06},
+        ],
     }  # fmt: skip
     assert before - 1 <= measured["time"] <= time.time() + 1
     assert 0 < measured["first_byte_s"] <= measured["duration_s"]

@@ -7,6 +7,8 @@ they all lead to the same two servers, `near` and `far`.
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import re
 import socket
 import threading
@@ -321,6 +323,35 @@ def test_a_call_without_an_answer_has_no_first_byte(place: Place) -> None:
     got = place.ask()
     record = place.house.call(got.headers["x-request-id"])
     assert (got.status, record["attempts"], record["first_byte_s"]) == (503, 2, None)
+    assert [(each["upstream"], each["fault"]) for each in record["timeline"]] == [
+        (place.name("near"), "status"), (place.name("far"), "status"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_the_attempts_of_a_call_have_their_times(place: Place, is_stream: bool) -> None:
+    place.near.play(error_json(503))
+    place.far.play(always=stream([EVENT, LAST_EVENT]) if is_stream else ok_json())
+    record = place.house.call(place.ask(stream=is_stream).id)
+    first, last = record["timeline"]
+    assert (first["upstream"], first["fault"]) == (place.name("near"), "status")
+    assert (last["upstream"], last["fault"]) == (place.name("far"), None)
+    assert 0 <= first["began_s"] <= first["ended_s"] <= last["began_s"] <= record["first_byte_s"] + 0.001
+    assert last["ended_s"] == pytest.approx(record["duration_s"], abs=0.001)
+    (line,) = [
+        line
+        for line in csv.DictReader(io.StringIO(place.house.admin("calls", format="csv", limit="100").body.decode()))
+        if line["id"] == record["id"]
+    ]
+    near, far = line["timeline"].split()
+    assert (near.split(":")[0], near.split(":")[3]) == (place.name("near"), "status")
+    assert (far.split(":")[0], far.split(":")[3]) == (place.name("far"), "")
+
+
+def test_a_call_with_one_attempt_has_no_times_of_attempts(place: Place) -> None:
+    place.near.play(ok_json(), error_json(503))
+    place.far.play(always=error_json(503))
+    assert place.house.call(place.ask().id)["timeline"] == []
 
 
 def test_stream_goes_elsewhere_before_its_first_byte(place: Place) -> None:

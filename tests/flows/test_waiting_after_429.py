@@ -79,6 +79,12 @@ def test_a_refused_call_waits_and_is_served(house: Gateway, upstream: Stage) -> 
     (record,) = house.calls(limit=1)
     assert (record["status"], record["attempts"]) == (200, 2)
     assert record["failed"] == [{"upstream": "counts", "fault": "rate_limited"}]
+    times = record["timeline"]
+    assert [(each["upstream"], each["fault"]) for each in times] == [
+        ("counts", "rate_limited"), (None, None), ("counts", None),
+    ]  # fmt: skip
+    assert times[1]["ended_s"] - times[1]["began_s"] > 1  # it waited until the upstream could be asked again
+    assert [each["began_s"] for each in times] == sorted(each["began_s"] for each in times)
     eventually(lambda: used(house, "counts") == {"requests": 2, "parallel": 0})  # the upstream has seen two
     assert house.get("/v1/key", key="alice").json["quotas"][0]["remaining"] == left - 1
 

@@ -145,7 +145,7 @@ def test_a_record_of_a_newer_gateway_can_be_read() -> None:
     """Gateways of neighbouring versions share a Redis while one after the other is replaced."""
     values = json.loads(ledger_entry.encode(a_record(price="1 1 2"), ()).partition("\t")[2])
     newer = a_record(price="1 1 2", usage=Usage(10, 5, 4, 2, "reported", (("of_tomorrow", 7),)))
-    assert ledger_entry.decode_record(json.dumps([*values, "of_tomorrow=7", "", "", "", "of tomorrow"])) == newer
+    assert ledger_entry.decode_record(json.dumps([*values, "of_tomorrow=7", "", "", "", "", "of tomorrow"])) == newer
 
 
 def test_a_record_without_failed_attempts_user_and_tags_can_be_read() -> None:
@@ -162,6 +162,18 @@ def test_a_call_with_nothing_behind_its_price_is_written_as_before() -> None:
     assert ledger_entry.encode(a_record(price="1 1 2", usage=usage), ()) == (
         plain[:-1] + ',"cache_write=3 web_searches=2","","",""]'
     )
+
+
+def test_the_times_of_attempts_are_written_where_there_are_some() -> None:
+    """A gateway that does not know them reads past them."""
+    timed = a_record(price="1 1 2", failed="a:status", timeline="a:0:5:status b:5:9:")
+    text = ledger_entry.encode(timed, ()).partition("\t")[2]
+    assert text.endswith('"1 1 2","","a:status","","","a:0:5:status b:5:9:"]')
+    assert ledger_entry.decode_record(text) == timed
+    untimed = timed._replace(timeline="")
+    without = text.removesuffix(',"a:0:5:status b:5:9:"]') + "]"
+    assert ledger_entry.decode_record(without) == untimed
+    assert ledger_entry.encode(untimed, ()).partition("\t")[2] == without
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Price
-from gateway.quota.pricing import MAX_NUSD, cost_nusd, format_usd, read_price, record_text, usd
+from gateway.quota.pricing import MAX_NUSD, cost_nusd, cost_parts, format_usd, read_price, record_text, usd
 from gateway.records import Usage
 
 INSTRUCT = {"input": 1.50, "output": 2.00, "cached_input": 0.75}
@@ -123,6 +123,23 @@ def test_what_a_record_keeps_of_its_price_explains_its_cost(
     kept = read_price(record_text(made, usage) or "")
     assert cost_nusd(price(**kept.rows), usage) == cost_nusd(made, usage)
     assert kept[1:] == (None, None, "configured")
+    cost = cost_nusd(made, usage)
+    assert cost is not None
+    parts = cost_parts(record_text(made, usage) or "", usage, cost)
+    assert sum([part.cost_usd for part in parts]) == pytest.approx(cost / 1e9, abs=1.1e-9)
+    assert {part.unit: part.amount for part in parts} == {
+        unit: amount
+        for unit, amount in (("prompt", prompt - prompt // 3), ("cached", prompt // 3), ("completion", completion))
+        if amount
+    }
+
+
+def test_a_cost_that_other_prices_made_is_no_sum() -> None:
+    made, usage = price(**INSTRUCT), Usage(100, 50)
+    text, cost = record_text(made, usage) or "", cost_nusd(made, usage) or 0
+    assert [part.price_usd for part in cost_parts(text, usage, cost)] == [1.5, 2]
+    assert cost_parts(text, usage, cost + 1) == []
+    assert cost_parts("image=0.04", usage, cost) == []
 
 
 @pytest.mark.parametrize(

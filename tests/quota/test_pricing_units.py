@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Price
-from gateway.quota.pricing import PaidPrice, cost_nusd, most_nusd, read_price, record_text, total_usage
+from gateway.quota.pricing import PaidPrice, cost_nusd, cost_parts, most_nusd, read_price, record_text, total_usage
 from gateway.records import Usage
 from gateway.units import UNITS, counts
 
@@ -201,6 +201,34 @@ def test_what_is_drawn_is_the_most_that_tokens_can_cost(prompt: int, completion:
 )  # fmt: skip
 def test_what_a_record_keeps(prices: dict[str, Any], used: Usage, kept: PaidPrice) -> None:
     assert read_price(record_text(price(**prices), used, NOON) or "") == kept
+
+
+@pytest.mark.parametrize(
+    ("prices", "used", "parts"),
+    [
+        (
+            CLAUDE, usage(100, 10, 20, cache_write=30, web_searches=2),
+            [("prompt", 50, 1_000_000, 3), ("cached", 20, 1_000_000, 0.3), ("completion", 10, 1_000_000, 15),
+             ("cache_write", 30, 1_000_000, 3.75), ("web_searches", 2, 1_000, 10)],
+        ),
+        (CLAUDE, usage(200_001), [("prompt", 200_001, 1_000_000, 6)]),
+        ({"audio_per_minute": 0.006}, usage(audio_ms=90_000), [("audio_ms", 90_000, 60_000, 0.006)]),
+        ({"input": 1, "output": 2, "call": 1}, usage(3), [("prompt", 3, 1_000_000, 1), ("calls", 1, 1, 1)]),
+        (
+            {"input": 2, "output": 4, "source": "table 2026-11-20"}, usage(9, 8, cache_write_1h=4, audio_out=3),
+            [("prompt", 5, 1_000_000, 2), ("completion", 5, 1_000_000, 4), ("cache_write_1h", 4, 1_000_000, 2),
+             ("audio_out", 3, 1_000_000, 4)],
+        ),
+    ],
+)  # fmt: skip
+def test_the_cost_of_a_record_is_a_sum(
+    prices: dict[str, Any], used: Usage, parts: list[tuple[str, int, int, float]]
+) -> None:
+    made = price(**prices)
+    found = cost_parts(record_text(made, used, NOON) or "", used, cost_nusd(made, used, NOON) or 0)
+    assert [part[:4] for part in found] == parts
+    for part in found:
+        assert part.cost_usd == pytest.approx(part.amount * part.price_usd / part.per)
     assert record_text(None, used, NOON) is None
 
 

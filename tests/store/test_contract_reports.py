@@ -452,7 +452,7 @@ async def test_a_record_is_kept_as_it_was(worker: Worker, store: Store) -> None:
         wish.record.id, model='od"d \u2028 \0', returned_model="gpt-z \ud800", team=None, stream=True,
         ended="client_gone", usage=Usage(9, 2, 3, 4, "estimated", (("cache_write", 2), ("calls", 1))),
         first_byte_s=None, truncated=True, client_request_id="theirs", cost_nusd=5, price="1.5 0.75 2",
-        failed="up:timeout other:status", user="zoë", tags="a=b c\x1fd=e",
+        failed="up:timeout other:status", user="zoë", tags="a=b c\x1fd=e", timeline="up:0:9:timeout other:9:12:status",
     )  # fmt: skip
     await worker.send(worker.closing(Settlement(told, wish.claims)))
     (row,) = await store.calls(1)

@@ -323,6 +323,19 @@ async def test_a_file_of_an_older_gateway_learns_to_keep_further_units(folder: P
     await store.close()
 
 
+async def test_a_file_of_an_older_gateway_learns_to_keep_the_times_of_attempts(folder: Path, clock: Clock) -> None:
+    """And the older one, which still has it open, goes on writing and reading."""
+    await SqliteStore(settings_of(folder), clock).close()
+    with opened(folder) as older:
+        older.execute("ALTER TABLE records DROP COLUMN timeline")
+        store = SqliteStore(settings_of(folder), clock)
+        await Worker(store).settle(draw(), timeline="a:0:5:status b:5:9:")
+        columns = ", ".join(name for name in RECORD if name not in ("id", "timeline"))
+        older.execute(f"INSERT INTO records (id, {columns}) SELECT 'since', {columns} FROM records")
+        assert [call["timeline"] for call in await store.calls(9)] == ["", "a:0:5:status b:5:9:"]
+    await store.close()
+
+
 async def test_a_file_of_an_older_gateway_learns_to_keep_claims(folder: Path, clock: Clock) -> None:
     first = Worker(SqliteStore(settings_of(folder), clock))
     with opened(folder) as older:

@@ -62,6 +62,43 @@ function modelNames(call) {
   return new Set([call.returned_model ?? call.model, ...Object.values(names).slice(0, 3)]).size === 1 ? { Model: call.model } : names;
 }
 
+const pricesOf = ({ price }) =>
+  price
+    ? Object.entries(price)
+        .map(([row, usd]) => `$${usd} ${row}`)
+        .join(", ")
+    : "none known";
+
+const PER = { 1: "each", 1000000: "per million", 60000: "per minute", 3600000: "per hour" };
+
+/** The cost as a sum: a line for each unit; null where it is not known which prices made it. */
+function costSum(call) {
+  if (!call.cost_parts.length) return null;
+  const line = ({ unit, amount, per, price_usd, cost_usd }) =>
+    h(
+      "tr",
+      { data: { unit } },
+      h("th", { scope: "row" }, unit.replaceAll("_", " ")),
+      h("td", { class: "number", data: { value: amount } }, count(amount)),
+      h("td", null, `× ${usd(price_usd)} ${PER[per] ?? `per ${count(per)}`}`),
+      h("td", { class: "number", data: { value: cost_usd } }, usd(cost_usd)),
+    );
+  return [
+    h("h3", null, "Cost"),
+    h(
+      "table",
+      { class: "cost-sum" },
+      h("caption", { class: "sr" }, "The cost as a sum"),
+      h("tbody", null, call.cost_parts.map(line)),
+      h(
+        "tfoot",
+        null,
+        h("tr", null, h("th", { scope: "row", colspan: 3 }, "Together"), h("td", { class: "number", data: { value: call.cost_usd } }, usd(call.cost_usd))),
+      ),
+    ),
+  ];
+}
+
 function facts(call) {
   const prompt = `${count(call.prompt_tokens)} prompt (${count(call.cached_tokens)} cached)`;
   const completion = `${count(call.completion_tokens)} completion (${count(call.reasoning_tokens)} reasoning)`;
@@ -81,11 +118,7 @@ function facts(call) {
         .map(([unit, number]) => `${count(number)} ${unit}`)
         .join(", ") || NOTHING,
     Cost: usd(call.cost_usd),
-    Price: call.price
-      ? Object.entries(call.price)
-          .map(([row, price]) => `$${price} ${row}`)
-          .join(", ")
-      : "none known",
+    ...(call.cost_parts.length ? {} : { Price: pricesOf(call) }),
     "Price from": [
       call.price_source,
       call.price_variant,
@@ -122,13 +155,46 @@ function waterfall(call) {
   );
 }
 
+/** The attempts and waits of a call in their order; without times where the record has none. */
+function stepsOf(call) {
+  if (call.timeline.length || !call.failed.length) return call.timeline;
+  return [...call.failed, ...(call.status < 400 ? [{ upstream: call.upstream, fault: null }] : [])];
+}
+
+/** What came of an attempt or a wait: words, and the kind of pill and bar. */
+function endOf({ upstream, fault }, call) {
+  if (!upstream) return ["waited for room", "near"];
+  if (fault) return [attemptOutcome(fault), "full"];
+  return call.status < 400 ? ["answered", "fine"] : outcome(call);
+}
+
+/** When an attempt was, in words and as a bar on the scale of the whole call. */
+function timeOf({ began_s, ended_s }, kind, call) {
+  if (began_s === undefined || !call.duration_s) return null;
+  const bar = h("span", { class: kind });
+  const [from, to] = [began_s, ended_s].map((time) => Math.min(100, (100 * time) / call.duration_s));
+  bar.style.marginInlineStart = `${from}%`;
+  bar.style.width = `${Math.max(0.5, to - from)}%`;
+  return [
+    h("span", { class: "note" }, ` ${span(ended_s - began_s)}, from ${span(began_s)} to ${span(ended_s)}`),
+    h("div", { class: "bar-track", "aria-hidden": "true" }, bar),
+  ];
+}
+
 function attempts(call) {
-  const failed = (call.failed ?? []).map(({ upstream, fault }) =>
-    h("li", null, h("b", { class: "mono" }, upstream), " ", h("span", { class: "pill full" }, attemptOutcome(fault))),
-  );
-  if (!failed.length) return null;
-  const last = call.status < 400 && h("li", null, h("b", { class: "mono" }, call.upstream), " ", h("span", { class: "pill fine" }, "answered"));
-  return [h("h3", null, "Attempts"), h("ol", { class: "attempts" }, failed, last)];
+  const steps = stepsOf(call);
+  if (!steps.length) return null;
+  const line = (step) => {
+    const [said, kind] = endOf(step, call);
+    return h(
+      "li",
+      { data: { step: step.upstream ?? "wait" } },
+      step.upstream && [h("b", { class: "mono" }, step.upstream), " "],
+      h("span", { class: `pill ${PILL[kind] ?? kind}` }, said),
+      timeOf(step, step.upstream ? (step.fault ? "lost" : "used") : "waited", call),
+    );
+  };
+  return [h("h3", null, "Attempts"), h("ol", { class: "attempts" }, steps.map(line))];
 }
 
 /** One call in full. */
@@ -140,6 +206,7 @@ export const openCall = (call) =>
       h("p", { class: `why ${outcome(call)[1]}` }, explain(call).join(" ")),
       waterfall(call),
       attempts(call),
+      costSum(call),
       facts(call),
     ),
   );

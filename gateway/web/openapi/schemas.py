@@ -142,6 +142,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Model": _exact(
         id=_TEXT, object={"const": "model"}, created=_COUNT, owned_by=_TEXT,
         endpoints=_list({"enum": get_args(Endpoint)}), unsupported=_list(_TEXT),
+        price={"anyOf": [_PRICE, {"type": "null"}]},
     ),
     "Models": _exact(object={"const": "list"}, data=_list(named("Model"))),
     "Quota": _exact(**_QUOTA),
@@ -191,9 +192,22 @@ SCHEMAS: Mapping[str, Schema] = {
         **{name: {"type": ["number", "null"], "minimum": 0} for name in latency.PERCENTILES},
     ))),
     "Call": _exact(
-        **_fields(Record, "usage", "label_model", "cost_nusd", "price", "failed", "tags"),
+        **_fields(Record, "usage", "label_model", "cost_nusd", "price", "failed", "tags", "timeline"),
         tags=_TAGS,
         failed=_list(_exact(upstream=_TEXT, fault=_TEXT)),
+        timeline={
+            **_list(_exact(upstream=_TEXT_OR_NULL, fault=_TEXT_OR_NULL, began_s=_SECONDS, ended_s=_SECONDS)),
+            "description": "Attempts, and waits for room (without an upstream), in seconds since the call arrived. "
+            "Empty for a call with one attempt, and where the times are not known.",
+        },
+        cost_parts={
+            **_list(_exact(
+                unit=_TEXT, amount=_COUNT, per=_COUNT, price_usd={"type": "number", "minimum": 0},
+                cost_usd={"type": "number", "minimum": 0},
+            )),
+            "description": "The cost as a sum: `amount` of `unit` at `price_usd` for `per`. Empty where the cost is "
+            "unknown, or made at several prices.",
+        },
         **_fields(Usage, "source", "more", "variant", "parts", "model"),
         served_model=_TEXT, usage_source={"enum": get_args(UsageSource)}, cost_usd=_USD,
         client_gone={"type": "boolean"},

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
+from gateway.records import Usage
 from tests.browser.chromium import ESCAPE, LEFT, Page
 from tests.browser.conftest import ATTACK, ago
 from tests.conftest import Stage, StartsGateways
@@ -21,9 +22,7 @@ COLUMNS = {
     "Requests": "requests", "Prompt": "prompt_tokens", "Cached": "cached_tokens", "Completion": "completion_tokens",
     "Reasoning": "reasoning_tokens", "Cost": "cost_usd", "Failed": "errors", "Estimated": "estimated_percent",
 }  # fmt: skip
-TOLD = (
-    "requests", "prompt_tokens", "completion_tokens", "cost_usd", "errors",
-)  # fmt: skip
+TOLD = ("prompt_tokens", "completion_tokens", "cost_usd")
 
 
 @pytest.fixture
@@ -73,6 +72,10 @@ def test_totals_are_those_of_the_report(admin: Page, house: Gateway, period: str
         return float(admin.see(f'[data-sum="{name}"] b').get_attribute("data-value") or "nan")
 
     admin.until(lambda: {name: round(total(name), 9) for name in TOLD} == {name: whole[name] for name in TOLD})
+    cost = admin.text('[data-sum="cost_usd"] b')
+    assert admin.text("section[aria-labelledby=usage-title] .readout").endswith(f"Cost {cost}"), (
+        "the range by the metric"
+    )
     unpriced = f"{whole['unpriced']} request{'' if whole['unpriced'] == 1 else 's'}"
     assert f"and {unpriced} unknown" in admin.text('[data-sum="cost_usd"]')
 
@@ -270,6 +273,13 @@ def test_the_list_is_filtered_by_the_api_and_by_its_address(page: Page, house: G
     page.until(lambda: listed(page) == [some])
     page.open("calls?outcome=429", ADMIN_TOKEN)
     page.until(lambda: set(listed(page)) == ids(house, "refusals", status="429"))
+    page.choose("select[name=outcome]", "")
+    for status in ("400", "5xx"):
+        page.type("input[name=status]", status)
+        wanted = ids(house, "calls", status=status) | ids(house, "refusals", status=status)
+        assert wanted
+        page.until(lambda wanted=wanted: set(listed(page)) == wanted)  # type: ignore[misc]
+    assert page.driver.current_url.endswith("#calls?status=5xx")
 
 
 def test_pages_have_no_end(driver: webdriver.Chrome, gateway: StartsGateways, tmp_path: Path) -> None:
@@ -284,6 +294,43 @@ def test_pages_have_no_end(driver: webdriver.Chrome, gateway: StartsGateways, tm
     page.click("#older")
     page.see(".note", "All 300.")
     page.gone("#older")
+
+
+def test_one_call_shows_when_its_attempts_were_and_its_cost_as_a_sum(
+    driver: webdriver.Chrome, gateway: StartsGateways, tmp_path: Path
+) -> None:
+    url = f"embedded:{tmp_path / 'data'}"
+    repeated = record(
+        ago(0), "alice", upstream="far", attempts=2, failed="near:status", duration_s=2.0,
+        timeline=":0:500: near:500:1000:status far:1000:2000:",
+        usage=Usage(1000, 500, 400, source="reported"), cost_nusd=3_600_000, price="2 1 4",
+    )  # fmt: skip
+    older = record(ago(1), "bob", upstream="far", attempts=2, failed="near:timeout")  # a gateway that kept no times
+    plant(url, [older, repeated])
+    page = Page(driver, gateway(settings("http://127.0.0.1:9/v1", store={"url": url})).url)
+    page.forget()
+    page.open(f"calls?id={repeated.id}", ADMIN_TOKEN)
+    page.click("main table tbody tr th button")
+    steps = [" ".join(each.text.split()) for each in page.all("dialog .attempts li")]
+    assert steps == [
+        "waited for room 500 ms, from 0 ms to 500 ms", "near error status 500 ms, from 500 ms to 1.0 s",
+        "far answered 1.0 s, from 1.0 s to 2.0 s",
+    ]  # fmt: skip
+    bars = "return [...document.querySelectorAll('dialog .attempts .bar-track')].map((track) => {"
+    bars += "const [all, part] = [track, track.firstChild].map((each) => each.getBoundingClientRect());"
+    bars += "return [part.left - all.left, part.width].map((size) => Math.round(100 * size / all.width)); })"
+    assert page.run(bars) == [[0, 25], [25, 25], [50, 50]]
+    lines = [" ".join(each.text.split()) for each in page.all("dialog .cost-sum tr")]
+    assert lines == [
+        "prompt 600 \u00d7 $2.00 per million $0.0012", "cached 400 \u00d7 $1.00 per million $0.0004",
+        "completion 500 \u00d7 $4.00 per million $0.002", "Together $0.0036",
+    ]  # fmt: skip
+    page.press(ESCAPE)
+    page.open(f"calls?id={older.id}", ADMIN_TOKEN)
+    page.click("main table tbody tr th button")
+    steps = [" ".join(each.text.split()) for each in page.all("dialog .attempts li")]
+    assert steps == ["near timed out", "far answered"]
+    assert not page.all("dialog .cost-sum")
 
 
 def test_why_a_user_got_a_429(admin: Page) -> None:
