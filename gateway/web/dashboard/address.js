@@ -12,8 +12,26 @@ export function address(view, name = "", settings = {}) {
   return `#${view}${name ? `/${encodeURIComponent(name)}` : ""}${query.size ? `?${query}` : ""}`;
 }
 
-/** Put settings of a view that is shown into the address, without another entry in the history. */
+/** Another address for what is shown, without another entry in the history. */
+export const replaceAddress = (hash) => history.replaceState(history.state, "", hash);
+
+/** Put settings of a view that is shown into the address. */
 export function noteSettings(view, settings) {
   const { name, query } = readAddress();
-  history.replaceState(null, "", address(view, name, { ...Object.fromEntries(query), ...settings }));
+  replaceAddress(address(view, name, { ...Object.fromEntries(query), ...settings }));
+}
+
+const LONGEST = 50;
+let trail = []; // the addresses of this page whose links led to the one that is shown, the newest last
+
+/** Note in the history how the user came to this address: `from` another one of this page; null: from elsewhere. */
+export function noteEntry(from) {
+  trail = history.state?.trail ?? (from === null ? [] : [...trail, from].slice(-LONGEST));
+  history.replaceState({ trail }, "");
+}
+
+/** Show what the user came from instead, or else the address `otherwise`, without another entry in the history. */
+export function goBack(otherwise) {
+  history.replaceState({ trail: trail.slice(0, -1) }, "", trail.at(-1) ?? otherwise);
+  dispatchEvent(new HashChangeEvent("hashchange"));
 }

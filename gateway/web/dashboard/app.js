@@ -1,13 +1,13 @@
 // The page: who looks, at which view, and what has gone wrong. Start here.
 
 import { Refused, SIGN_IN, endSession, get, takeFromAddress, token, useSession, whenSignedOut } from "./api.js";
-import { readAddress } from "./address.js";
+import { noteEntry, readAddress } from "./address.js";
 import { fill, h } from "./dom.js";
 import { Feed } from "./feed.js";
 import { rate } from "./format.js";
 import { perSecond } from "./rates.js";
 import { failed, loading } from "./states.js";
-import { attempt } from "./dialog.js";
+import { LEFT, attempt, closePages } from "./dialog.js";
 import { audit } from "./view_audit.js";
 import { calls } from "./view_calls.js";
 import { mine } from "./view_mine.js";
@@ -32,6 +32,7 @@ let view = new AbortController();
 let current = { name: "", go: null };
 
 takeFromAddress();
+noteEntry(null);
 whenSignedOut(() => session && signOut(session.isPerson ? "Your session is over." : "This token is not right any more."));
 start();
 
@@ -71,7 +72,7 @@ function signOut(why, hasSignIn = session?.isPerson) {
   session = null;
   view.abort();
   token.drop();
-  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close(LEFT);
   for (const id of ["nav", "leave", "pulse", "role", "banner"]) the(id).hidden = true;
   const trouble = h("p", { class: "trouble", role: "alert" }, why);
   const field = h("input", {
@@ -124,6 +125,7 @@ function route() {
     return;
   }
   if (!session) return;
+  closePages();
   const { view: kind, name: address, query } = readAddress();
   const name = PART_OF[kind] ?? kind;
   const chosen = VIEWS[name] && session.may(name) ? name : Object.keys(VIEWS).find(session.may);
@@ -155,7 +157,10 @@ function showPulse(feed) {
   if (!isOn) the("banner").textContent = `${feed.error.message} The numbers below may be old; trying again.`;
 }
 
-addEventListener("hashchange", route);
+addEventListener("hashchange", ({ oldURL }) => {
+  noteEntry(oldURL ? new URL(oldURL).hash || "#" : null);
+  route();
+});
 the("leave").addEventListener("click", async () => {
   const isPerson = session?.isPerson;
   const elsewhere = await endSession();

@@ -1,6 +1,10 @@
 // Dialogs: the browser's own, so that Esc, focus and the page behind behave.
 
+import { goBack } from "./address.js";
 import { fill, h } from "./dom.js";
+
+/** What a dialog is closed with where the page behind it ends, and nothing is to be done about that. */
+export const LEFT = "left";
 
 /** Open a dialog with this title. `make(close)` gives its content. It is gone from the page once closed. */
 export function openDialog(title, make, { kind = "", onClose } = {}) {
@@ -19,7 +23,7 @@ export function openDialog(title, make, { kind = "", onClose } = {}) {
   );
   dialog.addEventListener("close", () => {
     dialog.remove();
-    onClose?.();
+    onClose?.(dialog.returnValue === LEFT);
   });
   document.body.append(dialog);
   dialog.showModal();
@@ -27,8 +31,14 @@ export function openDialog(title, make, { kind = "", onClose } = {}) {
   return dialog;
 }
 
-/** A wide dialog about one thing of a list, whose address it has; closing leads back to the list. Gives the places for
- * its content, for more below it and for its buttons, how to close it, and a signal for when it or the page behind has ended. */
+/** Close the pages that `openOne` has opened: another address is shown. */
+export function closePages() {
+  for (const dialog of document.querySelectorAll("dialog.page")) dialog.close(LEFT);
+}
+
+/** A wide dialog about one thing of a list, whose address it has; closing leads back to where the user came from, else to the
+ * list. Gives the places for its content, for more below it and for its buttons, how to close it, and a signal for when it or
+ * the page behind has ended. */
 export function openOne(title, list, signal) {
   const ended = new AbortController();
   const place = h("div");
@@ -36,13 +46,13 @@ export function openOne(title, list, signal) {
   const buttons = h("footer");
   const dialog = openDialog(title, () => h("div", null, place, buttons, more), {
     kind: "page",
-    onClose: () => {
+    onClose: (isLeft) => {
       ended.abort();
-      if (location.hash.startsWith(`${list}/`)) history.replaceState(null, "", list);
+      if (!isLeft) goBack(list);
     },
   });
   const close = () => dialog.close();
-  signal.addEventListener("abort", close, { signal: ended.signal });
+  signal.addEventListener("abort", () => dialog.close(LEFT), { signal: ended.signal });
   return { place, more, buttons, close, both: AbortSignal.any([signal, ended.signal]) };
 }
 

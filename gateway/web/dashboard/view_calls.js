@@ -1,6 +1,6 @@
 // Calls and refusals in one list, the newest first, with filters in the address and pages without an end.
 
-import { address as addressOf, noteSettings } from "./address.js";
+import { address as addressOf, noteSettings, replaceAddress } from "./address.js";
 import { COLUMNS, openCall, openRefusal } from "./call.js";
 import { calmly, fill, h } from "./dom.js";
 import { count } from "./format.js";
@@ -94,7 +94,7 @@ export function calls(main, { feed, signal, address, query, isLive }) {
 
   const set = (changes) => {
     Object.assign(settings, changes);
-    if (address) history.replaceState(null, "", addressOf("calls", "", settings));
+    if (address) replaceAddress(addressOf("calls", "", settings));
     else noteSettings("calls", changes);
     look();
   };

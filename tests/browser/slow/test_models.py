@@ -108,7 +108,7 @@ def test_the_page_of_an_upstream_has_state_limits_and_percentiles(operator: Page
     operator.until(lambda: value(operator, 'dialog [data-sum="requests"] b') == whole["requests"])
     operator.press(ESCAPE)
     operator.gone("dialog")
-    operator.see(f"{MODELS} tbody tr")
+    operator.see("[data-figure=spend]")  # from where it was opened
 
 
 def test_refusals_are_those_of_the_chosen_days(operator: Page, either: Gateway) -> None:

@@ -72,7 +72,7 @@ def test_a_team_shows_what_its_keys_have_spent_and_who_they_are(operator: Page, 
     assert not operator.all("dialog footer button"), "what stands in the file is changed there"
     operator.press(ESCAPE)
     operator.gone("dialog")
-    assert operator.driver.current_url.endswith("#teams")
+    operator.until(lambda: operator.driver.current_url.endswith("#teams"))
 
 
 def test_a_team_is_changed_topped_up_and_counted_anew(operator: Page, either: Gateway) -> None:
@@ -161,7 +161,9 @@ def test_a_team_is_deleted_once_it_has_no_keys(admin: Page, house: Gateway) -> N
     admin.go("teams/passing")
     admin.click("dialog footer button", "Delete")
     admin.click("dialog.small button.danger")
-    admin.gone("dialog")
+    admin.see("dialog h2", "stays")  # from where the page of the team was opened
+    admin.go("teams")
+    admin.see("main tr[data-name=crew]")
     admin.gone("main tr[data-name=passing]")
     assert house.admin("teams/passing").status == 404
 
