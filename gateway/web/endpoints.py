@@ -29,6 +29,7 @@ from gateway.formats.message_batches import MESSAGE_BATCHES
 from gateway.queueing import classes
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued
+from gateway.quota.pricing import current_rows
 from gateway.records import OTHER, Call, Endpoint, Key, Params
 from gateway.relay import Answer, Streamed
 from gateway.store import StoreUnavailable
@@ -537,4 +538,5 @@ def _model(name: str, config: Config) -> dict[str, Any]:
     if (found := config.model(name)) is not None:
         shown["endpoints"] = capabilities.served(found.model, config.upstreams)
         shown["unsupported"] = capabilities.unsupported(found.model, config.upstreams)
+        shown["price"] = current_rows(found.model.price, time.time())
     return shown

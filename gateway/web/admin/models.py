@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from gateway.config import Model, is_pattern
+from gateway.quota.pricing import current_rows
 
 from .common import AdminAccess, listed, parts_of
 
@@ -51,9 +52,8 @@ def _price(model: Model, now: float) -> dict[str, Any]:
     """The rates in US dollars that hold now, and their source. A pattern may have prices by name instead;
     `priced_names` is their number."""
     price = model.price
-    rates = None if price is None else price.plan.at(now)[""][0].rates_text.split()
     return {
-        "price": None if rates is None else {row: float(usd) for row, usd in (each.split("=", 1) for each in rates)},
+        "price": current_rows(price, now),
         "price_source": None if price is None else price.source or "configured",
         "priced_names": len(model.table_prices),
     }
