@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tests.browser.chromium import Page
-from tests.flows.house import CHAT, COMPLETIONS, Gateway
+from tests.flows.house import CHAT, Gateway
 
 from .conftest import ago
 
@@ -100,7 +100,7 @@ QUESTIONS = [
     Question("member", "What have I spent this month?", [], "[data-figure=spend] .figure", lambda _: "$"),
     Question("member", "What is left, and when is it free again?", [], "[data-key=alice] .quota[data-unit=requests]",
              lambda _: "resets in"),
-    Question("member", "What may I call?", [], ".may-call", lambda _: f"{CHAT}, {COMPLETIONS}"),
+    Question("member", "What may I call?", [], ".may-call td, .may-call th[scope=row]", lambda _: CHAT),
     Question("member", "Why was I refused?", [], "section[aria-labelledby=refused-title] tbody tr .why-cell",
              lambda house: house.admin("refusals", key="alice").json["data"][0]["message"][:40]),
     Question("member", "How do I connect Claude Code?", ["[data-choice=claude]"], ".snippet",

@@ -132,7 +132,8 @@ export class DayChart {
           return (
             height > 0 &&
             s("rect", {
-              class: `bar ${part.class}`,
+              class: `bar ${part.class} ${part.pick ? "pickable" : ""}`.trim(),
+              onclick: part.pick,
               x: middle - bar / 2,
               y: y(from) - height,
               width: bar,

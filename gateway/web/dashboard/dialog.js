@@ -1,7 +1,7 @@
 // Dialogs: the browser's own, so that Esc, focus and the page behind behave.
 
 import { goBack } from "./address.js";
-import { fill, h } from "./dom.js";
+import { WIDE, fill, h } from "./dom.js";
 
 /** What a dialog is closed with where the page behind it ends, and nothing is to be done about that. */
 export const LEFT = "left";
@@ -37,14 +37,14 @@ export function closePages() {
 }
 
 /** A wide dialog about one thing of a list, whose address it has; closing leads back to where the user came from, else to the
- * list. Gives the places for its content, for more below it and for its buttons, how to close it, and a signal for when it or
- * the page behind has ended. */
+ * list. Gives the places for its content, for what is known about the thing, for its buttons and for more, how to close it, and
+ * a signal for when it or the page behind has ended. On a small screen `more` comes before what is known and the buttons. */
 export function openOne(title, list, signal) {
   const ended = new AbortController();
-  const place = h("div");
-  const more = h("div");
+  const [place, about, more] = [h("div"), h("div"), h("div")];
   const buttons = h("footer");
-  const dialog = openDialog(title, () => h("div", null, place, buttons, more), {
+  const rest = matchMedia(WIDE).matches ? [about, buttons, more] : [more, about, buttons];
+  const dialog = openDialog(title, () => h("div", null, place, rest), {
     kind: "page",
     onClose: (isLeft) => {
       ended.abort();
@@ -53,7 +53,7 @@ export function openOne(title, list, signal) {
   });
   const close = () => dialog.close();
   signal.addEventListener("abort", () => dialog.close(LEFT), { signal: ended.signal });
-  return { place, more, buttons, close, both: AbortSignal.any([signal, ended.signal]) };
+  return { place, about, more, buttons, close, both: AbortSignal.any([signal, ended.signal]) };
 }
 
 /** A question before something that cannot be undone. `act` is awaited; what it raises is shown. */

@@ -1,5 +1,8 @@
 // Elements out of values. Text becomes text nodes and nothing else: whatever a client has made up stays text.
 
+/** Screens on which everything has its place, as style.css has it. */
+export const WIDE = "(min-width: 721px)";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function dress(node, props) {

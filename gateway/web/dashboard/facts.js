@@ -24,4 +24,6 @@ export const times = (thing) =>
       .map(([name, time]) => [name, `${minute(time)} UTC`]),
   );
 
-export const teamLink = (name) => h("a", { class: "mono", href: `#teams/${encodeURIComponent(name)}` }, name);
+/** The name of a team, as a link where the user can open its page. */
+export const teamName = (name, can) =>
+  can("GET /admin/api/teams") ? h("a", { class: "mono", href: `#teams/${encodeURIComponent(name)}` }, name) : h("span", { class: "mono" }, name);

@@ -1,5 +1,6 @@
 // The first row of the overview: what this month will cost, how the range went, and who is near a limit.
 
+import { address } from "./address.js";
 import { get } from "./api.js";
 import { fullness } from "./bars.js";
 import { fill, h } from "./dom.js";
@@ -77,8 +78,12 @@ function errors({ now, compared, refused }, range) {
 }
 
 /** How many requests the gateway refused, which are in no other number: they were no calls. */
-const refusedInWords = ({ number, isMore, href }) =>
-  h("a", { class: "all", href, data: { refused: number }, title: "Requests that the gateway refused itself; no upstream was asked. The newest 7 days are kept." }, `${isMore ? "over " : ""}${count(number)} refused by the gateway`);
+const refusedInWords = ({ number, isMore, isCut, href }) =>
+  h(
+    "a",
+    { class: "all", href, data: { refused: number }, title: "Requests that the gateway refused itself; no upstream was asked. Its list has 7 days, and in a flood not all." },
+    `${isMore ? "over " : ""}${count(number)} refused by the gateway${isCut ? " in the last 7 days" : ""}`,
+  );
 
 function firstToken(found, range) {
   const p95 = found?.first_token_p95_s ?? null;
@@ -91,11 +96,14 @@ function firstToken(found, range) {
   );
 }
 
-function nearLimits(windows) {
+/** `linked(group)`: whether the user has the pages of keys or teams. */
+function nearLimits(windows, linked) {
   const near = windows.filter((row) => fullness(row) >= NEAR).sort((one, other) => fullness(other) - fullness(one));
   const owner = (row) => {
     const [kind, ...rest] = row.scope.split(":");
-    return kind === "gateway" ? "gateway" : h("a", { href: `#${kind}s/${encodeURIComponent(rest.join(":"))}` }, rest.join(":"));
+    const name = rest.join(":");
+    if (kind === "gateway") return "gateway";
+    return linked(kind) ? h("a", { href: address(`${kind}s`, name) }, name) : h("b", null, name);
   };
   return tile(
     "near",
@@ -116,9 +124,10 @@ function nearLimits(windows) {
 }
 
 /** The row: `sums` shows what `Reports.ofRange` gives, and what was refused in the range; `look(signal)` asks for the limits, `windows(rows)`
- * shows them; `latency` shows the percentiles of the range. */
+ * shows them; `latency` shows the percentiles of the range. `linked(group)` says whether the user has the pages of keys or teams. */
 export class Headline {
-  constructor() {
+  constructor(linked) {
+    this.linked = linked;
     this.node = h("div", { class: "tiles", role: "group", "aria-label": "At a glance" });
     this.parts = { sums: [], first: null, near: tile("near", "Near a limit", NOTHING) };
   }
@@ -139,7 +148,7 @@ export class Headline {
   }
 
   windows(windows) {
-    this.parts.near = nearLimits(windows);
+    this.parts.near = nearLimits(windows, this.linked);
     this.draw();
   }
 

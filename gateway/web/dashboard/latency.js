@@ -21,15 +21,15 @@ const amount = (number, step) => (step ? axisCount(number, step) : compact(numbe
 const SHOWN = {
   first: { title: "First token", of: "first_token", format: times, words: "Time to first token: p50, p95 and p99" },
   duration: { title: "Took", of: "duration", format: times, words: "Duration: p50, p95 and p99" },
-  speed: { title: "Tokens/s p50", of: (row) => row.tokens_per_s_p50, format: amount, words: "Tokens per second, median" },
+  speed: { title: "Tokens/s", of: "tokens_per_s", at: [5, 50, 95], unit: "", format: amount, words: "Tokens per second: p5, p50 and p95" },
   attempts: { title: "Failed attempts", of: (row) => row.failed_attempts, format: amount, isCount: true, words: "Failed attempts, retried ones among them" },
   errors: { title: "Failed calls", of: (row) => row.errors, format: amount, isCount: true, words: "Failed calls" },
 };
 
 /** Percentiles as parts on top of each other: each begins where the one before ends. */
-function percentiles(of) {
-  const at = (row, place) => row[`${of}_p${place}_s`] ?? 0;
-  return [50, 95, 99].map((place, number, all) => ({
+function percentiles({ of, at: places = [50, 95, 99], unit = "_s" }) {
+  const at = (row, place) => row[`${of}_p${place}${unit}`] ?? 0;
+  return places.map((place, number, all) => ({
     name: `p${place}`,
     class: `c${number + 1}`,
     of: (row) => Math.max(0, at(row, place) - (number ? at(row, all[number - 1]) : 0)),
@@ -37,12 +37,15 @@ function percentiles(of) {
 }
 
 function partsOf(shown, { rows, by, split }) {
-  if (typeof shown.of === "string") return percentiles(shown.of);
+  if (typeof shown.of === "string") return percentiles(shown);
   return split && shown.isCount ? stacked(rows, split, by, shown) : plain(shown);
 }
 
 const time = (title, name) => ({ title, isNumber: true, sort: (row) => row[name], show: (row) => span(row[name]) });
-const speed = (row) => (row.tokens_per_s_p50 === null ? NOTHING : count(row.tokens_per_s_p50));
+const speed = (place) => {
+  const name = `tokens_per_s_p${place}`;
+  return { title: `Tokens/s p${place}`, isNumber: true, sort: (row) => row[name], show: (row) => (row[name] === null ? NOTHING : count(row[name])) };
+};
 
 const columns = (group) => [
   { title: group[0].toUpperCase() + group.slice(1), class: "mono", isExact: true, sort: (row) => row[group], show: (row) => row[group].replace(/^(\d{4}-\d\d-\d\d)T/, "$1 ") || NOTHING },
@@ -53,7 +56,7 @@ const columns = (group) => [
   time("Took p50", "duration_p50_s"),
   time("Took p95", "duration_p95_s"),
   time("Took p99", "duration_p99_s"),
-  { title: "Tokens/s p50", isNumber: true, sort: (row) => row.tokens_per_s_p50, show: speed },
+  ...[5, 50, 95].map(speed),
   { title: "Failed", isNumber: true, sort: (row) => row.errors, show: (row) => [count(row.errors), row.errors > 0 && h("small", null, ` ${percent(row.errors, row.requests)}`)] },
   { title: "Failed attempts", hint: "Attempts at upstreams that came to nothing, retried ones among them", isNumber: true, sort: (row) => row.failed_attempts, show: (row) => count(row.failed_attempts) },
 ];
@@ -63,6 +66,7 @@ const inWords = (row) =>
     row.first_token_count &&
       `first token p50 ${span(row.first_token_p50_s)}, p95 ${span(row.first_token_p95_s)}, p99 ${span(row.first_token_p99_s)}`,
     row.duration_count && `took p50 ${span(row.duration_p50_s)}, p95 ${span(row.duration_p95_s)}, p99 ${span(row.duration_p99_s)}`,
+    row.tokens_per_s_count && `tokens/s p5 ${count(row.tokens_per_s_p5)}, p50 ${count(row.tokens_per_s_p50)}, p95 ${count(row.tokens_per_s_p95)}`,
     `${many(row.errors, "failed call")}, ${many(row.failed_attempts, "failed attempt")}`,
   ]
     .filter(Boolean)

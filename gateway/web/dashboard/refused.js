@@ -2,9 +2,14 @@
 
 import { address } from "./address.js";
 import { get } from "./api.js";
+import { day } from "./format.js";
 import { momentsOf } from "./range.js";
 
 const COUNTED = 1000;
+const KEPT_DAYS = 7; // as gateway/store/refusals.py has it
+
+/** Whether a range began before the oldest refusal that is kept. */
+export const isCut = ({ since }) => since.slice(0, 10) < day(KEPT_DAYS);
 
 /** The filters of the list of refusals for a range. */
 export function refusalsOf(range, filters) {
@@ -12,9 +17,10 @@ export function refusalsOf(range, filters) {
   return { ...filters, since: `${from}:00Z`, until: until && `${until}:59Z` };
 }
 
-/** Their `number`, whether there are more (`isMore`), and where they are listed (`href`); null where a filter excludes them all. */
+/** Their `number`, whether there are more (`isMore`), whether the range began before what is kept (`isCut`), and where they are
+ * listed (`href`); null where a filter excludes them all. */
 export async function refusedIn(range, filters, signal) {
   if ("upstream" in filters) return null;
   const { data, next } = await get("refusals", { ...refusalsOf(range, filters), limit: COUNTED }, signal);
-  return { number: data.length, isMore: next !== null, href: address("calls", "", { ...filters, outcome: "refused", ...momentsOf(range) }) };
+  return { number: data.length, isMore: next !== null, isCut: isCut(range), href: address("calls", "", { ...filters, outcome: "refused", ...momentsOf(range) }) };
 }

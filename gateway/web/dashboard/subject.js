@@ -10,7 +10,7 @@ import { GroupTable, hasPages } from "./group_table.js";
 import { LatencyPanel } from "./latency.js";
 import { momentsOf, rangeControl, rangeWords, readRange } from "./range.js";
 import { REFUSAL_COLUMNS } from "./refusal_rows.js";
-import { refusalsOf } from "./refused.js";
+import { isCut, refusalsOf } from "./refused.js";
 import { Reports } from "./reports.js";
 import { change, comparison } from "./spending.js";
 import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
@@ -48,7 +48,7 @@ class Refusals {
     const codes = Map.groupBy(data, (row) => row.code ?? `status ${row.status}`);
     fill(
       this.reasons,
-      data.length > 0 && h("p", { class: "note" }, next ? `The newest ${count(REFUSALS_READ)}, by reason:` : `${many(data.length, "request")}, by reason:`),
+      data.length > 0 && h("p", { class: "note" }, next ? `The newest ${count(REFUSALS_READ)}, by reason:` : `${many(data.length, "request")}${isCut(range) ? " of the last 7 days" : ""}, by reason:`),
       h(
         "ul",
         { class: "reasons" },

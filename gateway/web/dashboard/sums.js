@@ -53,8 +53,8 @@ function cost(row) {
     : usd(row.cost_usd);
 }
 
-/** Sums as a line of large numbers. */
-export function totals(row) {
+/** Sums as a line of large numbers; `hasTiles`: tiles above it have the requests and how many failed. */
+export function totals(row, { hasTiles = false } = {}) {
   const figure = (name, title, value, more, exact) =>
     h(
       "div",
@@ -70,7 +70,7 @@ export function totals(row) {
   return h(
     "dl",
     { class: "sums" },
-    figure("requests", "Requests", compact(row.requests), null, count(row.requests)),
+    !hasTiles && figure("requests", "Requests", compact(row.requests), null, count(row.requests)),
     figure(
       "prompt_tokens",
       "Prompt tokens",
@@ -92,7 +92,7 @@ export function totals(row) {
       row.unpriced ? `and ${compact(row.unpriced)} request${row.unpriced === 1 ? "" : "s"} unknown` : "all requests priced",
       row.cost_usd === null ? null : `$${row.cost_usd}`,
     ),
-    figure("errors", "Failed", compact(row.errors), percent(row.errors, row.requests), count(row.errors)),
+    !hasTiles && figure("errors", "Failed", compact(row.errors), percent(row.errors, row.requests), count(row.errors)),
     figure(
       "estimated_tokens",
       "Estimated",
@@ -115,6 +115,12 @@ export const MEASURES = {
   requests: { title: "Requests", of: (row) => row.requests, format: amount },
   errors: { title: "Failed", of: (row) => row.errors, format: amount },
 };
+
+/** A row by one measure, in words. */
+export function inOneNumber(measure, row) {
+  const amount = measure.of(row);
+  return `${measure.title} ${amount === null ? UNKNOWN : measure.format(amount)}`;
+}
 
 /** A row in words. */
 export function dayInNumbers(row) {

@@ -19,12 +19,15 @@ async function modelsOf(secret) {
 
 const serves = (endpoint) => (model) => !model.endpoints || model.endpoints.includes(endpoint);
 
-/** The models that a key may call: their names, those for chats first. Raises `Error`. */
-export async function modelNames(secret) {
+/** The models that a key may call, those for chats first: `id`, `endpoints` and `price`. Raises `Error`. */
+export async function modelsToCall(secret) {
   const found = await modelsOf(secret);
   const isChat = serves("chat");
-  return [...found.filter(isChat), ...found.filter((model) => !isChat(model))].map((model) => model.id);
+  return [...found.filter(isChat), ...found.filter((model) => !isChat(model))];
 }
+
+/** Their names. Raises `Error`. */
+export const modelNames = async (secret) => (await modelsToCall(secret)).map((model) => model.id);
 
 /** The models that a key may call for chats: their names. Raises `Error`. */
 export const chatModels = async (secret) => (await modelsOf(secret)).filter(serves("chat")).map((model) => model.id);

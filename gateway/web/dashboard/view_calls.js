@@ -2,7 +2,7 @@
 
 import { address as addressOf, noteSettings, replaceAddress } from "./address.js";
 import { COLUMNS, openCall, openRefusal } from "./call.js";
-import { calmly, fill, h } from "./dom.js";
+import { WIDE, calmly, fill, h } from "./dom.js";
 import { count } from "./format.js";
 import { MergedPages } from "./merged_pages.js";
 import { poll } from "./poll.js";
@@ -24,13 +24,13 @@ const OUTCOMES = {
   429: { title: "status 429", status: "429" },
   "5xx": { title: "status 5xx", status: "5xx" },
 };
+const STATUS = /^[1-5](xx|\d\d)$/;
 const SINCE = { "": "any time", "1h": "the last hour", "1d": "the last day", "7d": "the last 7 days" };
-const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id", user: "User", tag: "Tag name:value" };
-const WIDE = "(min-width: 721px)"; // as style.css has it
+const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id", status: "Status, 404 or 5xx", user: "User", tag: "Tag name:value" };
 
 /** The lists that settings ask for, with the filters of each. */
 function listsOf(settings) {
-  const { only, ended, status } = OUTCOMES[settings.outcome] ?? OUTCOMES[""];
+  const { only, ended, status = STATUS.test(settings.status) ? settings.status : "" } = OUTCOMES[settings.outcome] ?? OUTCOMES[""];
   const { key, team, model, from, id, upstream, code, user, tag } = settings;
   const since = from ? `${from}:00Z` : settings.since;
   const until = settings.until && `${settings.until}:59Z`; // its minute is included

@@ -4,7 +4,7 @@ import { get, keyPath } from "./api.js";
 import { quotaBar } from "./bars.js";
 import { openOne } from "./dialog.js";
 import { fill, h, refill } from "./dom.js";
-import { facts, keptIn, teamLink, times } from "./facts.js";
+import { facts, keptIn, teamName, times } from "./facts.js";
 import { NOTHING, count, minute } from "./format.js";
 import { askEndSessions, askRevoke, askRotate, setPaused, windowActions } from "./key_actions.js";
 import { editKey, labelsInWords } from "./key_form.js";
@@ -28,12 +28,12 @@ function secrets(key) {
   );
 }
 
-function factsOf(key) {
+function factsOf(key, can) {
   const limits = Object.entries(key.limits ?? {}).map(
     ([name, value]) => `${name} ${Array.isArray(value) ? value.join(", ") : `≤ ${value}`}`,
   );
   return facts({
-    Team: key.team ? teamLink(key.team) : NOTHING,
+    Team: key.team ? teamName(key.team, can) : NOTHING,
     ...(key.owner ? { Owner: key.owner } : {}),
     ...(key.note ? { Note: key.note } : {}),
     ...(Object.keys(key.labels ?? {}).length ? { Labels: labelsInWords(key.labels) } : {}),
@@ -75,13 +75,13 @@ function refusals(id, sample, windows) {
 }
 
 /** The windows of a key, and those of its team and of the gateway. */
-function limits(id, windows, actions) {
+function limits(id, windows, actions, can) {
   const [own, shared] = [windows.filter((row) => row.key === id), windows.filter((row) => row.key !== id)];
   const bars = (rows, actionsOf) => h("div", { class: "quotas" }, rows.map((row) => quotaBar(row, actionsOf(row))));
   return [
     own.length ? bars(own, actions) : h("p", { class: "note" }, "This key has no limits of its own."),
     [...Map.groupBy(shared, (row) => row.scope).values()].map((rows) => [
-      h("h3", null, rows[0].team ? ["Shared by the team ", teamLink(rows[0].team)] : "Shared by the whole gateway"),
+      h("h3", null, rows[0].team ? ["Shared by the team ", teamName(rows[0].team, can)] : "Shared by the whole gateway"),
       bars(rows, () => []),
     ]),
   ];
@@ -90,7 +90,7 @@ function limits(id, windows, actions) {
 /** Open a key by its id; closing leads back to the list. */
 export function openKey(id, context, changed) {
   const { can, ownKey, feed, signal } = context;
-  const { place, more, buttons, both } = openOne(id, "#keys", signal);
+  const { place, about, more, buttons, both } = openOne(id, "#keys", signal);
   const report = new SubjectReport({ group: "key", name: id }, "keys", context, both);
   fill(more, report.node);
 
@@ -122,9 +122,9 @@ export function openKey(id, context, changed) {
               }[key.status] ?? "This key has expired: calls with it get 401.",
             ),
           refusals(id, feed.last, windows),
-          limits(id, windows, (row) => windowActions(row, redo, can)),
-          factsOf(key),
+          limits(id, windows, (row) => windowActions(row, redo, can), can),
         );
+        refill(about, factsOf(key, can));
         refill(
           buttons,
           report.calls,

@@ -2,20 +2,20 @@
 
 import { h } from "./dom.js";
 import { NOTHING, count, many, minute, quotaWords } from "./format.js";
-import { teamLink } from "./facts.js";
+import { teamName } from "./facts.js";
 import { statusPill } from "./key_actions.js";
 import { editKey } from "./key_form.js";
 import { listing } from "./listing.js";
 import { openKey } from "./view_key.js";
 
-const COLUMNS = [
+const columns = (can) => [
   { title: "Key", class: "mono", sort: (key) => key.id, show: (key) => key.id },
   {
     title: "Status",
     sort: (key) => key.status,
     show: statusPill,
   },
-  { title: "Team", class: "mono", sort: (key) => key.team ?? "", show: (key) => (key.team ? teamLink(key.team) : NOTHING) },
+  { title: "Team", class: "mono", sort: (key) => key.team ?? "", show: (key) => (key.team ? teamName(key.team, can) : NOTHING) },
   {
     title: "Models",
     class: "mono clip",
@@ -43,7 +43,7 @@ export function keys(main, context) {
     list: "keys",
     one: "key",
     title: "Keys",
-    columns: COLUMNS,
+    columns: columns(context.can),
     name: (key) => key.id,
     matches: (key, part) =>
       [key.id, key.team ?? "", key.status, key.owner ?? "", key.note ?? "", ...key.models].some((each) => each.toLowerCase().includes(part)),

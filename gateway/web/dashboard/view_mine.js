@@ -6,12 +6,14 @@ import { openRefusal } from "./call.js";
 import { DayChart } from "./chart.js";
 import { connectPanel } from "./connect.js";
 import { fill, h, refill } from "./dom.js";
-import { GroupTable } from "./group_table.js";
+import { NOTHING } from "./format.js";
+import { GroupTable, hasPages } from "./group_table.js";
 import { Headline, firstDayOf } from "./headline.js";
 import { editKey } from "./key_form.js";
 import { LatencyPanel } from "./latency.js";
 import { keyPanel, sharedPanel, sharedWindows } from "./own_keys.js";
 import { poll } from "./poll.js";
+import { RATES } from "./price_columns.js";
 import { rangeControl, rangeWords, readRange } from "./range.js";
 import { REFUSAL_COLUMNS } from "./refusal_rows.js";
 import { refusedIn } from "./refused.js";
@@ -19,13 +21,18 @@ import { Reports } from "./reports.js";
 import { stacked } from "./stack.js";
 import { empty, into } from "./states.js";
 import { StepTable } from "./step_table.js";
-import { MEASURES, dayInNumbers, total, totals } from "./sums.js";
+import { MEASURES, dayInNumbers, inOneNumber, total, totals } from "./sums.js";
 import { switcher } from "./switcher.js";
 import { Table } from "./table.js";
-import { modelNames, testCall } from "./test_call.js";
+import { modelsToCall, testCall } from "./test_call.js";
 
 const EVERY_MS = 30_000;
 const REFUSALS_SHOWN = 20;
+const MODEL_COLUMNS = [
+  { title: "Model", class: "mono", sort: (model) => model.id, show: (model) => model.id },
+  { title: "Endpoints", sort: (model) => model.endpoints?.join() ?? "", show: (model) => model.endpoints?.join(", ") ?? NOTHING },
+  ...RATES,
+];
 const METRICS = { cost: "Cost", tokens: "Tokens", requests: "Requests" };
 
 export function mine(main, context) {
@@ -34,7 +41,7 @@ export function mine(main, context) {
   const own = isMember ? {} : { own: "true" };
   const state = { range: readRange(query), metric: query.get("metric") in METRICS ? query.get("metric") : "cost" };
   const reports = new Reports(signal);
-  const headline = new Headline();
+  const headline = new Headline(hasPages(can));
   const chart = new DayChart();
   const byStep = new StepTable();
   const groups = new GroupTable();
@@ -48,11 +55,13 @@ export function mine(main, context) {
     none: "None of your calls was refused in the last 7 days.",
   });
 
-  const models = token.get() ? modelNames(token.get()) : null; // a person who signed in has no secret here
-  const named = h("p", { class: "may-call", hidden: true });
-  models?.then((names) => {
-    named.hidden = !names.length;
-    fill(named, "You may call ", names.map((name, place) => [place > 0 && ", ", h("code", null, name)]), ".");
+  const models = token.get() ? modelsToCall(token.get()) : null; // a person who signed in has no secret here
+  const mayCall = h("div", { class: "may-call", hidden: true });
+  models?.then((found) => {
+    mayCall.hidden = !found.length;
+    const table = new Table(MODEL_COLUMNS, { caption: "Models that you may call", name: (model) => model.id, sort: null });
+    fill(mayCall, h("h3", null, "Models that you may call"), h("p", { class: "note" }, "Prices in US dollars per million tokens."), table.node);
+    table.show(found);
   }, () => {});
 
   const lookAtUsage = () =>
@@ -71,7 +80,8 @@ export function mine(main, context) {
         const known = new Map(found.steps.map((row) => [row[range.unit], row]));
         const shown = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
         const all = total(shown);
-        fill(sums, totals(all));
+        arrange(total(found.days).requests === 0 && all.requests === 0);
+        fill(sums, totals(all, { hasTiles: true }));
         headline.sums(found, range, refused);
         if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node, byStep.node);
         byStep.show(range.unit, shown.filter((row) => row.requests));
@@ -79,7 +89,7 @@ export function mine(main, context) {
           parts: stacked(byModel, split, "model", MEASURES[metric]),
           format: MEASURES[metric].format,
           say: dayInNumbers,
-          total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
+          total: [h("b", null, rangeWords(range)), ` ${inOneNumber(MEASURES[metric], all)}`],
           summary: `${MEASURES[metric].title} by ${range.unit} and model, ${rangeWords(range)}: ${dayInNumbers(all)}.`,
         });
         fill(modelPlace, groups.show({ groups: byModel, group: "model", metric }));
@@ -121,15 +131,16 @@ export function mine(main, context) {
       lookAtRefusals,
     );
 
+  const names = models?.then((found) => found.map((model) => model.id)) ?? null;
+  const welcome = h("p", { class: "note", id: "no-calls-yet" }, "No call yet. Your usage and its cost appear here after the first one.");
   const set = (settings) => {
     noteSettings("mine", settings);
     lookAtUsage();
   };
   const section = (name, title, ...more) =>
     h("section", { "aria-labelledby": `${name}-title` }, h("div", { class: "bar" }, h("h2", { id: `${name}-title` }, title), more[0]), more.slice(1));
-  fill(
-    main,
-    section(
+  const parts = {
+    usage: section(
       "usage",
       "Your usage",
       rangeControl(state.range, set),
@@ -142,7 +153,7 @@ export function mine(main, context) {
       h("div", { class: "panel" }, chartPlace),
       h("div", { class: "panel flush" }, modelPlace),
     ),
-    section(
+    keys: section(
       "keys",
       "Your keys, and what is left",
       isMember &&
@@ -150,15 +161,26 @@ export function mine(main, context) {
         h("button", { type: "button", class: "primary", id: "new-key", onclick: () => editKey(null, lookAtKeys, context) }, "New key"),
       h("div", { class: "own-keys" }, keysPlace),
     ),
-    section("refused", "Your last refusals", null, h("div", { class: "panel flush" }, refusalPlace)),
-    section(
+    refused: section("refused", "Your last refusals", null, h("div", { class: "panel flush" }, refusalPlace)),
+    connect: section(
       "connect",
       "Connect a tool",
       null,
-      h("div", { class: "panel" }, named, connectPanel({ publicUrl, models }), token.get() && testCall(token.get())),
+      welcome,
+      h("div", { class: "panel" }, connectPanel({ publicUrl, models: names }), token.get() && testCall(token.get()), mayCall),
     ),
-    latency.node,
-  );
+    latency: latency.node,
+  };
+
+  /** Without a call yet: what leads to the first one, and no charts. */
+  function arrange(isNew) {
+    if (isNew === state.isNew) return;
+    state.isNew = isNew;
+    const { usage, keys, refused, connect, latency } = parts;
+    welcome.hidden = !isNew;
+    fill(main, isNew ? [connect, keys, refused] : [usage, keys, refused, connect, latency]);
+  }
+  arrange(false);
   poll(lookAtUsage, EVERY_MS, signal);
   poll(lookAtKeys, EVERY_MS, signal);
   poll(lookAtRefusals, EVERY_MS, signal);

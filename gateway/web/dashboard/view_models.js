@@ -3,8 +3,9 @@
 import { address } from "./address.js";
 import { get } from "./api.js";
 import { fill, h } from "./dom.js";
-import { NOTHING, many, percent, usd } from "./format.js";
+import { NOTHING, many, percent } from "./format.js";
 import { poll } from "./poll.js";
+import { RATES } from "./price_columns.js";
 import { askReload } from "./reload.js";
 import { into } from "./states.js";
 import { Table, filterField } from "./table.js";
@@ -12,12 +13,6 @@ import { circuit, lastFailure, resting, routes } from "./upstream_state.js";
 import { openModel, openUpstream } from "./view_served.js";
 
 const EVERY_MS = 15_000;
-
-const rate = (row) => ({
-  isNumber: true,
-  sort: (model) => model.price?.[row] ?? null,
-  show: (model) => (model.price ? (model.price[row] === undefined ? NOTHING : usd(model.price[row])) : NOTHING),
-});
 
 function priceSource(model) {
   if (model.price) return model.price_source === "configured" ? "the configuration" : model.price_source;
@@ -28,9 +23,7 @@ function priceSource(model) {
 const modelColumns = (upstreams) => [
   { title: "Model", class: "mono", sort: (model) => model.name, show: (model) => model.name },
   { title: "Endpoints", class: "clip", sort: (model) => model.endpoints.join(), show: (model) => h("span", { title: model.endpoints.join(", ") }, model.endpoints.join(", ")) },
-  { title: "Input", hint: "US dollars per million prompt tokens", ...rate("input") },
-  { title: "Cached", hint: "US dollars per million cached prompt tokens", ...rate("cached_input") },
-  { title: "Output", hint: "US dollars per million completion tokens", ...rate("output") },
+  ...RATES,
   { title: "Price from", sort: (model) => model.price_source ?? "", show: priceSource },
   { title: "Routes", sort: (model) => model.routes.map((route) => route.upstream).join(), show: (model) => routes(model, upstreams()) },
   { title: "Also called", class: "mono clip", sort: (model) => model.aliases.join(), show: (model) => model.aliases.join(", ") || NOTHING },

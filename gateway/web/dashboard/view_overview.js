@@ -16,7 +16,7 @@ import { Reports } from "./reports.js";
 import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
 import { into } from "./states.js";
 import { StepTable } from "./step_table.js";
-import { MEASURES, dayInNumbers, total, totals } from "./sums.js";
+import { MEASURES, dayInNumbers, inOneNumber, total, totals } from "./sums.js";
 import { switcher } from "./switcher.js";
 import { filterField } from "./table.js";
 
@@ -40,7 +40,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
     split: null, // sums by step and group; null: too many groups
   };
   const reports = new Reports(signal);
-  const headline = new Headline();
+  const headline = new Headline(hasPages(can));
   const [sums, chartPlace, breakdown, chipPlace] = [h("div"), h("div"), h("div"), h("div")];
   const note = h("p", { class: "note", role: "status" });
   const chart = new DayChart();
@@ -55,7 +55,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
     const rows = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
     const measure = MEASURES[state.metric];
     const all = total(rows);
-    fill(sums, totals(all));
+    fill(sums, totals(all, { hasTiles: true }));
     headline.sums(state.sums, range, state.refused);
     if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node, byStep.node);
     const parts = state.split
@@ -66,7 +66,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
       parts,
       format: measure.format,
       say: dayInNumbers,
-      total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
+      total: [h("b", null, rangeWords(range)), ` ${inOneNumber(measure, all)}`],
       summary: `${measure.title} by ${range.unit}, ${rangeWords(range)}: ${dayInNumbers(all)}. The table below says the same.`,
     });
     byStep.show(range.unit, rows.filter((row) => row.requests));

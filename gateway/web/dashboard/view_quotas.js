@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { expected, freeAgain, fullness, isSpent, quotaBar } from "./bars.js";
 import { fill, h, refill } from "./dom.js";
-import { teamLink } from "./facts.js";
+import { teamName } from "./facts.js";
 import { amount, count, many, percent, quotaName } from "./format.js";
 import { windowActions } from "./key_actions.js";
 import { poll } from "./poll.js";
@@ -30,14 +30,14 @@ const thin = (row) => {
 /** The owner of a window, in words. */
 const ownerOf = (row) => (row.team ? `team ${row.team}` : "the whole gateway");
 
-const columns = (opener) => [
+const columns = (opener, can) => [
   {
     title: "Key",
     class: "mono",
     sort: (row) => row.key,
     show: (row) => h("a", { href: `#keys/${encodeURIComponent(row.key)}` }, row.key),
   },
-  { title: "Team", class: "mono", sort: (row) => row.team ?? "", show: (row) => (row.team ? teamLink(row.team) : "") },
+  { title: "Team", class: "mono", sort: (row) => row.team ?? "", show: (row) => (row.team ? teamName(row.team, can) : "") },
   {
     title: "Fullest quota",
     class: "quota-cell",
@@ -90,7 +90,7 @@ export function quotas(main, { can, signal }) {
   const place = h("div");
   const note = h("p", { class: "note", role: "status" });
   let text = "";
-  const table = new Table(columns((row) => table.opener(row)), {
+  const table = new Table(columns((row) => table.opener(row), can), {
     caption: "Quotas of keys",
     name: (row) => row.scope,
     sort: 3,
@@ -127,7 +127,7 @@ export function quotas(main, { can, signal }) {
               h(
                 "h3",
                 null,
-                scope === "gateway" ? "The whole gateway" : ["Team ", teamLink(scope.slice(5))],
+                scope === "gateway" ? "The whole gateway" : ["Team ", teamName(scope.slice(5), can)],
               ),
               owned.get(scope).map((row) => quotaBar(row, windowActions(row, look, can))),
             ),

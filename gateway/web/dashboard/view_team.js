@@ -59,7 +59,7 @@ function askDelete(team, then) {
 /** Open a team by its name; closing leads back to the list. */
 export function openTeam(name, context, changed) {
   const { can, signal } = context;
-  const { place, more, buttons, close, both } = openOne(`Team ${name}`, "#teams", signal);
+  const { place, about, more, buttons, close, both } = openOne(`Team ${name}`, "#teams", signal);
   const report = new SubjectReport({ group: "team", name }, "teams", context, both);
   fill(more, report.node);
 
@@ -87,6 +87,9 @@ export function openTeam(name, context, changed) {
                 own.map((row) => quotaBar(row, windowActions(row, redo, can))),
               )
             : h("p", { class: "note" }, "This team has no quotas; those of its keys and of the gateway bind all the same."),
+        );
+        refill(
+          about,
           h("h3", null, `${isWhole ? "" : "More than "}${many(keys.length, "key")}`),
           members(keys, isWhole),
           facts({ "Members may make": membersInWords(team.members), "Kept in": keptIn(team), ...times(team) }),

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from selenium import webdriver
 
-from tests.browser.chromium import Page
+from tests.browser.chromium import ESCAPE, Page
 from tests.browser.conftest import check_requests
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import ok_json
-from tests.flows.house import ADMIN_TOKEN, Gateway, key, settings
+from tests.flows.house import ADMIN_TOKEN, Gateway, key, secret, settings
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,39 @@ def test_a_key_shows_the_quotas_of_its_team_and_of_the_gateway(admin: Page, hous
     admin.see("#why-refused", "A full bar below")
     admin.see("dialog h3", "Shared by the team research")
     assert len(admin.all("dialog .quota")) == len(house.admin("quotas", key="ada", binding="true").json["data"])
+
+
+def test_a_key_sees_its_team_and_no_page_that_it_cannot_open(driver: webdriver.Chrome, house: Gateway) -> None:
+    page = Page(driver, house.url)
+    page.forget()
+    page.open(token=secret("ada"))
+    page.see("[data-figure=near] li", "research 100 %")
+    assert not page.all("[data-figure=near] a[href*=teams]")
+    page.go("quotas")
+    page.see("main table tbody tr td", "research")
+    assert not page.all("main a[href*=teams]")
+    page.go("keys/ada")
+    page.see("dialog h3", "Shared by the team research")
+    page.see("dialog .facts", "research")
+    assert not page.all("dialog a[href*=teams]")
+    check_requests(page)
+
+
+def test_on_a_phone_the_page_of_a_key_begins_with_its_quotas_and_usage(admin: Page) -> None:
+    def order() -> list[str]:
+        return sorted(
+            (".quotas", ".subject-report", ".facts", "footer"),
+            key=lambda css: admin.see(f"dialog {css}").rect["y"],
+        )
+
+    admin.go("keys/ada")
+    admin.see("dialog .facts")
+    assert order() == [".quotas", ".facts", "footer", ".subject-report"]
+    admin.press(ESCAPE)
+    admin.resize(360, 800)
+    admin.go("keys/grace")
+    admin.see("dialog .facts")
+    assert order() == [".quotas", ".subject-report", ".facts", "footer"]
 
 
 def test_the_quotas_of_keys_say_what_their_team_has_spent(admin: Page) -> None:

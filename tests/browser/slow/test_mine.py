@@ -10,7 +10,7 @@ from tests.browser.chromium import Page
 from tests.browser.conftest import ago
 from tests.conftest import Stage
 from tests.fakes.scripted import ok_json
-from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, secret
+from tests.flows.house import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, secret
 
 VIEWS = ["Your usage", "Calls", "Quotas", "Keys", "Playground"]
 TABLE = "section[aria-labelledby=usage-title] .flush table"
@@ -41,7 +41,7 @@ def test_numbers_are_those_of_the_own_key(alice: Page, house: Gateway) -> None:
     assert [each.text for each in alice.all("#nav a") if each.is_displayed()] == VIEWS
     (known,) = hers(house, f"usage?group_by=&since={ago(29)}")["data"]
     assert known["requests"] < house.usage(group_by="", since=ago(29))[0]["requests"]
-    for name in ("requests", "prompt_tokens", "completion_tokens", "cost_usd"):
+    for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
         shown = alice.see(f'[data-sum="{name}"] b').get_attribute("data-value") or "nan"
         assert round(float(shown), 9) == known[name]
     by_model = {
@@ -92,6 +92,13 @@ def test_last_refusals_have_their_reason(alice: Page, house: Gateway) -> None:
 
 def test_every_tool_has_its_settings(alice: Page, house: Gateway) -> None:
     assert alice.text(".base-url") == f"{house.url}/v1"
+    models = {model["id"]: model for model in house.get("/v1/models", key="alice").json["data"]}
+    listed = {row["Model"]: row for row in alice.rows(".may-call table")}
+    assert set(listed) == set(models) >= {CHAT, COMPLETIONS}
+    assert models[CHAT]["price"] is None
+    assert [listed[CHAT][title] for title in ("Input", "Cached", "Output")] == ["\u2013"] * 3
+    assert models[COMPLETIONS]["price"] == {"input": 2, "cached_input": 1, "output": 4}
+    assert [listed[COMPLETIONS][title] for title in ("Input", "Cached", "Output")] == ["2", "1", "4"]
     for tool, sign in {
         "curl": f"curl {house.url}/v1/chat/completions", "python": f'base_url="{house.url}/v1"',
         "node": f'baseURL: "{house.url}/v1"', "environment": f"OPENAI_BASE_URL={house.url}/v1",
@@ -103,6 +110,31 @@ def test_every_tool_has_its_settings(alice: Page, house: Gateway) -> None:
         if tool not in ("environment", "webui"):
             alice.see(".snippet", CHAT)
         assert secret("alice") not in alice.text(".snippet")
+
+
+@pytest.mark.changes
+def test_a_new_members_page_begins_with_what_leads_to_the_first_call(
+    page: Page, house: Gateway, upstream: Stage
+) -> None:
+    made = house.send(
+        "POST", "/admin/api/keys", {"id": "newcomer"}, key=None, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    ).json
+    page.open(token=made["secret"])
+    page.see("#no-calls-yet")
+    titles = [each.text for each in page.all("main h2")]
+    assert titles == ["Connect a tool", "Your keys, and what is left", "Your last refusals"]
+    page.see(".may-call tr[data-name]", COMPLETIONS)
+    assert not page.all("main svg.chart")
+    upstream.play(always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
+    page.click(".test-call button")
+    request_id = page.see("[data-test].good", "It works").text.rpartition("(")[2].rstrip(").")
+    page.until(lambda: house.admin(f"requests/{request_id}").status == 200)
+    page.open(token=made["secret"])
+    page.see("[data-figure=requests-in-range] .figure", "1")
+    assert page.all("main h2")[0].text == "Your usage"
+    assert not page.see("section[aria-labelledby=connect-title]").find_elements(
+        "css selector", "#no-calls-yet:not([hidden])"
+    )
 
 
 @pytest.mark.changes

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
+from selenium import webdriver
 
 from tests.browser.chromium import ESCAPE, Page
-from tests.browser.conftest import VIEWER_TOKEN, ago
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway
+from tests.browser.conftest import VIEWER_TOKEN, ago, check_requests
+from tests.conftest import Stage, StartsGateways
+from tests.fakes.scripted import ok_json
+from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, settings
 
 MODELS = "section[aria-labelledby=models-title] table"
 UPSTREAMS = "section[aria-labelledby=upstreams-title] table"
@@ -109,6 +112,35 @@ def test_the_page_of_an_upstream_has_state_limits_and_percentiles(operator: Page
     operator.press(ESCAPE)
     operator.gone("dialog")
     operator.see("[data-figure=spend]")  # from where it was opened
+
+
+def test_the_page_of_an_upstream_says_what_it_has_learned_of_its_limits(
+    driver: webdriver.Chrome, gateway: StartsGateways, upstream: Stage
+) -> None:
+    """One whose answers name a lower limit, and one whose limit is found by trying."""
+    account = {"base_url": upstream.url, "api_key": "sk-up"}
+    upstreams = {
+        "learns": {**account, "limits": {"tokens": "1000/min"}},
+        "adapts": {**account, "limits": {"parallel": 50, "adaptive": True}},
+    }
+    models = {f"gpt-{name}": {"routes": [{"upstream": name}], "max_output_tokens": 50} for name in upstreams}
+    house = gateway(settings(upstream.url, upstreams=upstreams, models=models))
+    said = {"model": "m", "usage": {"prompt_tokens": 10, "completion_tokens": 5}}
+    upstream.play(ok_json(said, headers=[("x-ratelimit-limit-tokens", "800")]))
+    assert house.chat(model="gpt-learns").status == 200
+    page = Page(driver, house.url)
+    page.forget()
+    page.open(token=ADMIN_TOKEN)
+    for name, learned, configured in (("learns", 800, "1,000 tokens"), ("adapts", 4, "50 calls")):
+        (limit,) = listed(house, "upstreams")[name]["limits"]
+        assert limit["limit"] == learned
+        page.go(f"upstreams/{name}")
+        page.see("dialog h2", name)
+        page.see("dialog [data-learned]", f"Learned from its answers; {configured} are configured.")
+        assert value(page, "dialog .quota .quota-foot span[data-value]") == learned
+        page.press(ESCAPE)
+        page.gone("dialog")
+    check_requests(page)
 
 
 def test_refusals_are_those_of_the_chosen_days(operator: Page, either: Gateway) -> None:

@@ -6,7 +6,7 @@ Each is compared with the admin API, on both stores. tests/browser/numbers.py na
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,9 +25,11 @@ TIMES = {
     "Requests": "requests", "First token p50": "first_token_p50_s", "First token p95": "first_token_p95_s",
     "First token p99": "first_token_p99_s", "Took p50": "duration_p50_s", "Took p95": "duration_p95_s",
     "Took p99": "duration_p99_s",
-    "Tokens/s p50": "tokens_per_s_p50", "Failed": "errors", "Failed attempts": "failed_attempts",
+    "Tokens/s p5": "tokens_per_s_p5", "Tokens/s p50": "tokens_per_s_p50", "Tokens/s p95": "tokens_per_s_p95",
+    "Failed": "errors", "Failed attempts": "failed_attempts",
 }  # fmt: skip
-FIGURES = ("requests", "prompt_tokens", "completion_tokens", "cost_usd", "errors", "estimated_tokens")
+BESIDE_TILES = ("prompt_tokens", "completion_tokens", "cost_usd", "estimated_tokens")
+FIGURES = ("requests", "errors", *BESIDE_TILES)
 SPLITS = {
     "key": ("model", "upstream"), "team": ("key", "model", "upstream"), "model": ("key", "team", "upstream"),
     "upstream": ("model", "key", "team"),
@@ -67,18 +69,20 @@ def same(page: Page, css: str, group: str, columns: Mapping[str, str], rows: Ite
     page.until(lambda: shown(page, css, title, columns) == expected)
 
 
-def figures(page: Page, within: str, whole: Mapping[str, Any]) -> None:
+def figures(page: Page, within: str, whole: Mapping[str, Any], names: Sequence[str] = FIGURES) -> None:
     """The line of large numbers: each exactly, and the small ones below them in words."""
 
     def exact(name: str) -> float:
         value = page.see(f'{within} [data-sum="{name}"] b').get_attribute("data-value") or "nan"
         return round(float("nan" if value == "unknown" else value), 9)
 
-    page.until(lambda: {name: exact(name) for name in FIGURES} == {name: whole[name] for name in FIGURES})
-    small = {name: page.text(f'{within} [data-sum="{name}"] small') for name in FIGURES if name != "requests"}
+    page.until(lambda: {name: exact(name) for name in names} == {name: whole[name] for name in names})
+    assert {each.get_attribute("data-sum") for each in page.all(f"{within} [data-sum]")} == set(names)
+    small = {name: page.text(f'{within} [data-sum="{name}"] small') for name in names if name != "requests"}
     assert small["prompt_tokens"] == f"{whole['cached_tokens']:,} cached"
     assert small["completion_tokens"] == f"{whole['reasoning_tokens']:,} reasoning"
-    assert small["errors"] == percent(whole["errors"], whole["requests"])
+    if "errors" in names:
+        assert small["errors"] == percent(whole["errors"], whole["requests"])
     unpriced = whole["unpriced"]
     plural = "" if unpriced == 1 else "s"
     assert small["cost_usd"] == (f"and {unpriced} request{plural} unknown" if unpriced else "all requests priced")
@@ -162,7 +166,7 @@ def test_quotas_on_the_page_of_a_key(admin: Page, house: Gateway) -> None:
 
 def test_the_overview_has_the_numbers_of_the_reports(admin: Page, house: Gateway) -> None:
     (whole,) = house.usage(group_by="", since=ago(29))
-    figures(admin, "main", whole)
+    figures(admin, "main", whole, BESIDE_TILES)
     times = "section[aria-labelledby=latency-title]"
     for group in ("upstream", "model"):
         admin.click(f"[data-choice={group}]")
@@ -199,7 +203,7 @@ def test_a_member_sees_the_numbers_of_the_own_reports(page: Page, house: Gateway
         return house.get(f"/admin/api/{path}", key="alice").json["data"]
 
     (whole,) = own(f"usage?group_by=&since={ago(29)}")
-    figures(page, "main", whole)
+    figures(page, "main", whole, BESIDE_TILES)
     assert (
         float(page.see("[data-figure=requests-in-range] .figure").get_attribute("data-value") or "nan")
         == (whole["requests"])

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
-from tests.browser.chromium import LEFT, Page
+from tests.browser.chromium import ESCAPE, LEFT, Page
 from tests.browser.conftest import ago, check_requests
 from tests.conftest import Stage, StartsGateways
-from tests.flows.house import ADMIN_TOKEN, Gateway, eventually, key, settings
+from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, settings
 from tests.flows.planted import plant, record
 
 TABLE = "section[aria-labelledby=who-title] table"
@@ -119,6 +119,18 @@ def test_percentiles_over_time_are_drawn(admin: Page, house: Gateway) -> None:
         assert drawn["c1"] == pytest.approx(scale * told["duration_p50_s"], abs=1.5)
         assert drawn["c1"] + drawn["c2"] == pytest.approx(scale * told["duration_p95_s"], abs=2.5)
     assert sum(map(len, bars)) == 3 * len(rows)
+    admin.click(f"{LATENCY} [data-choice=speed]")
+    admin.until(lambda: [each.text for each in admin.all(f"{LATENCY} .legend span")] == ["p5", "p50", "p95"])
+    drawn = {day: bar for day, bar in zip(map(ago, range(29, -1, -1)), admin.run(BARS), strict=True) if bar}
+    fastest = max(drawn, key=lambda day: sum(drawn[day].values()))
+    told = rows[fastest]
+    assert told["tokens_per_s_p95"] == max(row["tokens_per_s_p95"] or 0 for row in rows.values())
+    part = drawn[fastest]["c1"] / sum(drawn[fastest].values())
+    assert part == pytest.approx(told["tokens_per_s_p5"] / told["tokens_per_s_p95"], abs=0.05)
+    told = rows[ago(1)]
+    admin.run(f"document.querySelector('{LATENCY} svg.chart').focus()")
+    admin.press(LEFT, LEFT)
+    admin.see(f"{LATENCY} .readout", f"p95 {told['tokens_per_s_p95']:,.0f}")
 
 
 def test_failed_attempts_are_stacked_by_upstream(admin: Page, house: Gateway) -> None:
@@ -154,13 +166,13 @@ def test_a_link_shows_what_its_sender_saw(admin: Page, house: Gateway) -> None:
     link = admin.driver.current_url
     assert link.endswith("#overview?range=7d&metric=tokens&group=team&team=crew")
     (known,) = [row for row in house.usage(group_by="team", since=ago(6)) if row["team"] == "crew"]
-    seen = admin.text(".sums")
+    seen = admin.text(".sums") + admin.text("[data-figure=requests-in-range]")
     admin.driver.get("about:blank")
     admin.driver.get(link)
     admin.see(".chip", "team: crew")
     admin.until(lambda: names(admin, "Team") == ["crew"])
-    assert admin.text(".sums") == seen
-    assert value(admin, '[data-sum="requests"] b') == known["requests"]
+    assert admin.text(".sums") + admin.text("[data-figure=requests-in-range]") == seen
+    assert value(admin, "[data-figure=requests-in-range] .figure") == known["requests"]
     for pressed in ("7d", "tokens", "team"):
         assert admin.see(f"[data-choice='{pressed}']").get_attribute("aria-pressed") == "true"
     admin.click(".chip")
@@ -172,7 +184,7 @@ def test_own_dates(page: Page, house: Gateway) -> None:
     page.open(f"overview?range=custom&since={ago(12)}&until={ago(12)}", ADMIN_TOKEN)
     page.until(lambda: names(page, "Model"))
     (known,) = house.usage(group_by="", since=ago(12), until=ago(12))
-    page.until(lambda: value(page, '[data-sum="requests"] b') == known["requests"])
+    page.until(lambda: value(page, "[data-figure=requests-in-range] .figure") == known["requests"])
     assert page.see("input[name=since]").get_attribute("value") == ago(12)
     assert len(page.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 24
     page.open(f"overview?range=custom&since={ago(29)}&until={ago(12)}", ADMIN_TOKEN)
@@ -197,7 +209,15 @@ def test_chart_is_stacked_by_the_group_and_narrows_the_page(admin: Page, house: 
     assert max(heights, key=heights.__getitem__) == max(known, key=known.__getitem__)
     admin.click(".legend .pick", "carol")
     admin.see(".chip", "key: carol")
-    admin.until(lambda: value(admin, '[data-sum="requests"] b') == known["carol"])
+    admin.until(lambda: value(admin, "[data-figure=requests-in-range] .figure") == known["carol"])
+    admin.click(".chip")
+    admin.until(lambda: len(admin.all(".legend .pick")) == len(known))
+    color = admin.run(
+        "return [...document.querySelectorAll('.legend .pick')]"
+        ".find((pick) => pick.textContent === 'alice').querySelector('i').classList[1]"
+    )
+    admin.click(f"section[aria-labelledby=usage-title] svg.chart .bar.{color}")
+    admin.see(".chip", "key: alice")
 
 
 def test_bars_of_the_table_follow_the_metric(admin: Page, house: Gateway) -> None:
@@ -220,8 +240,14 @@ def test_bars_of_the_table_follow_the_metric(admin: Page, house: Gateway) -> Non
 def test_refused_requests_of_the_range_are_counted_and_listed(admin: Page, house: Gateway) -> None:
     admin.click("[data-choice='7d']")
     refused = house.admin("refusals", limit="1000").json["data"]
-    said = admin.see("[data-figure=errors-in-range] [data-refused]", f"{len(refused)} refused by the gateway")
-    assert said.get_attribute("data-refused") == str(len(refused))
+    said = "[data-figure=errors-in-range] [data-refused]"
+    admin.until(lambda: admin.text(said) == f"{len(refused)} refused by the gateway")
+    assert admin.see(said).get_attribute("data-refused") == str(len(refused))
+    admin.click("[data-choice='30d']")
+    admin.see(
+        "[data-figure=errors-in-range] [data-refused]", f"{len(refused)} refused by the gateway in the last 7 days"
+    )
+    admin.click("[data-choice='7d']")
     admin.click(f"[data-figure=errors-in-range] [data-refused][href*='{ago(6)}']")  # not that of the range before
     admin.until(lambda: len(admin.rows("section[aria-labelledby=calls-title] table")) == len(refused))
     assert admin.see("input[name=from]").get_attribute("value") == f"{ago(6)}T00:00"
@@ -238,6 +264,43 @@ def test_the_page_of_one_has_the_range_of_the_page_that_leads_there(admin: Page,
     admin.see("dialog [data-choice='7d'][aria-pressed=true]")
     admin.see("dialog [data-choice=tokens][aria-pressed=true]")
     admin.until(lambda: "from=" in (admin.see("dialog footer a", "Its calls").get_attribute("href") or ""))
+
+
+def test_closing_a_page_leads_back_to_where_its_reader_came_from(admin: Page, house: Gateway) -> None:
+    for choice in ("7d", "tokens", "key"):
+        admin.click(f"[data-choice='{choice}']")
+    start = admin.driver.current_url
+    assert start.endswith("#overview?range=7d&metric=tokens&group=key")
+    admin.click(f"{TABLE} tr[data-name=alice] a")
+    admin.see("dialog h2", "alice")
+    admin.click("dialog .subject-report [data-choice='30d']")
+    admin.click(f"dialog section[aria-labelledby=subject-usage] .flush tr[data-name='{COMPLETIONS}'] a")
+    admin.see("dialog h2", f"Model {COMPLETIONS}")
+    assert len(admin.all("dialog")) == 1
+    admin.press(ESCAPE)
+    admin.see("dialog h2", "alice")
+    admin.see("dialog [data-choice='30d'][aria-pressed=true]")
+    admin.press(ESCAPE)
+    admin.gone("dialog")
+    admin.see(f"{TABLE} tr[data-name=alice]")
+    assert admin.driver.current_url == start
+    assert {each.text for each in admin.all("main [aria-pressed=true]")} >= {"7 days", "Tokens", "key"}
+    admin.driver.get("about:blank")
+    admin.driver.get(f"{house.url}/dashboard#teams/crew")  # a link from elsewhere
+    admin.see("dialog h2", "Team crew")
+    admin.press(ESCAPE)
+    admin.gone("dialog")
+    admin.see("main tr[data-name=crew]")
+    assert admin.driver.current_url.endswith("#teams")
+
+
+def test_the_browsers_back_button_closes_a_page(admin: Page, house: Gateway) -> None:
+    admin.go("keys")
+    admin.click("main tr[data-name=carol] button")
+    admin.see("dialog h2", "carol")
+    admin.driver.back()
+    admin.gone("dialog")
+    admin.see("main tr[data-name=carol]")
 
 
 def test_every_table_is_downloaded_as_it_is_shown(admin: Page, house: Gateway, tmp_path: Path) -> None:
