@@ -9,7 +9,7 @@ import pytest
 from gateway.accounting import LedgerClient, ledger_client
 from gateway.journal import disk
 
-from .fake_store import DeskStore, OpensDesks, open_desk
+from .fake_store import FakeStore, OpensClients, open_client
 
 
 @pytest.fixture(autouse=True)
@@ -19,18 +19,18 @@ def no_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def store() -> DeskStore:
-    return DeskStore()
+async def store() -> FakeStore:
+    return FakeStore()
 
 
 @pytest.fixture
-async def open_one(store: DeskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpensDesks]:
+async def open_one(store: FakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpensClients]:
     """Opens bookkeepers in front of the same store, each with a journal of its own in the same folder."""
     monkeypatch.setattr(ledger_client, "TRY_AGAIN_S", (0.0, 0.01))
     opened: list[LedgerClient] = []
 
     def open_it(of: Any = None, **changes: Any) -> LedgerClient:
-        opened.append(open_desk(of or store, tmp_path, **changes))
+        opened.append(open_client(of or store, tmp_path, **changes))
         return opened[-1]
 
     yield open_it
@@ -41,5 +41,5 @@ async def open_one(store: DeskStore, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-async def books(open_one: OpensDesks) -> LedgerClient:
+async def books(open_one: OpensClients) -> LedgerClient:
     return open_one()

@@ -30,7 +30,7 @@ from gateway.store import (
 ORIGIN = "a store of the tests"
 
 
-class DeskStore:
+class FakeStore:
     """Keeps what it was sent. Away, slow, forgetful or poisoned on request; every lease is granted."""
 
     may_forget = False
@@ -166,14 +166,14 @@ def leases(batch: Batch) -> list[str]:
     return [lease_of(item) for item in batch.items]
 
 
-OpensDesks = Callable[..., LedgerClient]
+OpensClients = Callable[..., LedgerClient]
 
 
 def settings(folder: Path, **changes: Any) -> Settings:
     return Settings(url=f"embedded:{folder}/data", journal_dir=f"{folder}/journal", **changes)
 
 
-def open_desk(
+def open_client(
     store: Any,
     folder: Path,
     *,

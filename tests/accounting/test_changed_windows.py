@@ -15,7 +15,7 @@ from gateway.store.sqlite.store import SqliteStore
 from tests.fakes.scripted import until
 from tests.store.changes import daily, draw, parallel, rate, settlement, slow, tokens
 
-from .fake_store import ORIGIN, DeskStore, settings
+from .fake_store import ORIGIN, FakeStore, settings
 
 
 def closing(*claims: Claim, **of_record: str) -> Settle:
@@ -85,7 +85,7 @@ def test_models_that_a_client_makes_up_do_not_pile_up() -> None:
 
 
 async def test_a_bookkeeper_notes_when_the_store_has_it(tmp_path: Path) -> None:
-    store, touched = DeskStore(), ChangedWindows()
+    store, touched = FakeStore(), ChangedWindows()
     made = settings(tmp_path)
     journal = Journal.create(Path(made.journal_dir), ORIGIN)
     books = LedgerClient(store, journal, made, changed_windows=touched)

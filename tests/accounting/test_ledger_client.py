@@ -26,7 +26,7 @@ from gateway.store.sqlite import store as sqlite_store
 from gateway.store.sqlite.store import SqliteStore
 from tests.store.changes import NOON, daily, draw, parallel, settlement, slow
 
-from .fake_store import ORIGIN, DeskStore, OpensDesks, lease_of, leases
+from .fake_store import ORIGIN, FakeStore, OpensClients, lease_of, leases
 
 
 async def until(is_true: Callable[[], Any]) -> None:
@@ -41,7 +41,7 @@ async def drawn(books: LedgerClient, call: str, *claims: Any) -> Any:
     return wish
 
 
-async def in_flight(store: DeskStore, books: LedgerClient, call: str) -> asyncio.Future[Any]:
+async def in_flight(store: FakeStore, books: LedgerClient, call: str) -> asyncio.Future[Any]:
     """Send a draw and block the store while it processes it."""
     store.gate.clear()
     store.called.clear()
@@ -63,14 +63,14 @@ def left_behind(folder: Path) -> dict[str, list[str]]:
 # ----------------------------------------------------------------------------------------------------------- batches
 
 
-async def test_a_single_request_is_sent_at_once(store: DeskStore, books: LedgerClient) -> None:
+async def test_a_single_request_is_sent_at_once(store: FakeStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     await books.settle(*settlement(wish))
     assert [leases(batch) for batch in store.batches] == [["a"], ["a"]]
     assert (store.applied, store.open, books.pending) == (["a"], {}, 0)
 
 
-async def test_batches_grow_while_one_is_in_flight(store: DeskStore, books: LedgerClient) -> None:
+async def test_batches_grow_while_one_is_in_flight(store: FakeStore, books: LedgerClient) -> None:
     first = await in_flight(store, books, "first")
     rest = [books.draw(draw(call=f"{number}")) for number in range(MAX_BATCH + 20)]
     store.gate.set()
@@ -80,7 +80,7 @@ async def test_batches_grow_while_one_is_in_flight(store: DeskStore, books: Ledg
     assert [batch.acked for batch in store.batches] == [0, 1, 2]
 
 
-async def test_what_gives_back_goes_before_what_draws(store: DeskStore, books: LedgerClient) -> None:
+async def test_what_gives_back_goes_before_what_draws(store: FakeStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     first = await in_flight(store, books, "first")
     second = books.draw(draw(call="b"))
@@ -90,7 +90,7 @@ async def test_what_gives_back_goes_before_what_draws(store: DeskStore, books: L
     assert leases(store.batches[-1]) == ["a", "b"]
 
 
-async def test_draws_are_not_kept_waiting_by_a_crowd_of_settlements(store: DeskStore, books: LedgerClient) -> None:
+async def test_draws_are_not_kept_waiting_by_a_crowd_of_settlements(store: FakeStore, books: LedgerClient) -> None:
     wishes = [await drawn(books, f"{number}") for number in range(3)]
     first = await in_flight(store, books, "first")
     ends = [books.settle(*settlement(wishes[0])) for _ in range(5 * MAX_BATCH)]
@@ -102,7 +102,7 @@ async def test_draws_are_not_kept_waiting_by_a_crowd_of_settlements(store: DeskS
 
 
 async def test_a_silent_worker_gives_signs_of_life(
-    store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, open_one: OpensClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_client, "SIGN_OF_LIFE_S", 0.01)
     open_one()
@@ -113,7 +113,7 @@ async def test_a_silent_worker_gives_signs_of_life(
 # ------------------------------------------------------------------------------------------------- within one turn
 
 
-async def test_a_lone_draw_is_answered_within_its_turn(store: DeskStore, books: LedgerClient) -> None:
+async def test_a_lone_draw_is_answered_within_its_turn(store: FakeStore, books: LedgerClient) -> None:
     store.is_quick = True
     answer = books.draw(draw(call="a"))
     assert answer.done()
@@ -123,7 +123,7 @@ async def test_a_lone_draw_is_answered_within_its_turn(store: DeskStore, books: 
     assert (store.applied, store.open, books.pending) == (["a"], {}, 0)
 
 
-async def test_draws_of_the_same_turn_are_gathered(store: DeskStore, books: LedgerClient) -> None:
+async def test_draws_of_the_same_turn_are_gathered(store: FakeStore, books: LedgerClient) -> None:
     store.is_quick = True
     answers = [books.draw(draw(call=f"{number}")) for number in range(10)]
     assert [answer.done() for answer in answers] == [True] + [False] * 9
@@ -131,7 +131,7 @@ async def test_draws_of_the_same_turn_are_gathered(store: DeskStore, books: Ledg
     assert [len(batch.items) for batch in store.batches] == [1, 9]
 
 
-async def test_draws_that_come_in_crowds_leave_the_event_loop(store: DeskStore, books: LedgerClient) -> None:
+async def test_draws_that_come_in_crowds_leave_the_event_loop(store: FakeStore, books: LedgerClient) -> None:
     store.is_quick = True
     for crowd in range(10):
         await asyncio.gather(*[books.draw(draw(call=f"{crowd}-{number}")) for number in range(20)])
@@ -139,7 +139,7 @@ async def test_draws_that_come_in_crowds_leave_the_event_loop(store: DeskStore, 
 
 
 async def test_a_batch_that_fails_within_its_turn_is_an_outage_like_any_other(
-    store: DeskStore, books: LedgerClient
+    store: FakeStore, books: LedgerClient
 ) -> None:
     wish = await drawn(books, "a")
     store.is_quick = store.is_away = True
@@ -151,7 +151,7 @@ async def test_a_batch_that_fails_within_its_turn_is_an_outage_like_any_other(
     assert (store.applied, store.voided) == (["a"], ["b"])
 
 
-async def test_what_cannot_be_stored_within_a_turn_is_singled_out(store: DeskStore, books: LedgerClient) -> None:
+async def test_what_cannot_be_stored_within_a_turn_is_singled_out(store: FakeStore, books: LedgerClient) -> None:
     store.is_quick = True
     store.poison = {"bad"}
     with pytest.raises(StoreUnavailable, match="OverflowError"):
@@ -160,7 +160,7 @@ async def test_what_cannot_be_stored_within_a_turn_is_singled_out(store: DeskSto
     await drawn(books, "good")
 
 
-async def test_lost_writes_are_sent_again_within_a_turn(store: DeskStore, books: LedgerClient) -> None:
+async def test_lost_writes_are_sent_again_within_a_turn(store: FakeStore, books: LedgerClient) -> None:
     store.is_quick = True
     wish = await drawn(books, "a")
     await asyncio.sleep(0)
@@ -176,13 +176,13 @@ async def test_lost_writes_are_sent_again_within_a_turn(store: DeskStore, books:
 
 
 @pytest.fixture
-async def lone(open_one: OpensDesks) -> LedgerClient:
+async def lone(open_one: OpensClients) -> LedgerClient:
     """The ledger client of a gateway with a single worker."""
     return open_one(is_alone=True)
 
 
 async def test_a_settlement_waits_for_company_and_its_answer_for_the_journal(
-    store: DeskStore, lone: LedgerClient, tmp_path: Path
+    store: FakeStore, lone: LedgerClient, tmp_path: Path
 ) -> None:
     wish = await drawn(lone, "a")
     assert lone.settle(*settlement(wish)).done()
@@ -195,7 +195,7 @@ async def test_a_settlement_waits_for_company_and_its_answer_for_the_journal(
 
 
 async def test_a_settlement_without_company_goes_alone(
-    store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, open_one: OpensClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_client, "SIGN_OF_LIFE_S", 600)
     lone = open_one(is_alone=True)
@@ -204,7 +204,7 @@ async def test_a_settlement_without_company_goes_alone(
     assert [leases(batch) for batch in store.batches] == [["a"], ["a"]]
 
 
-async def test_a_report_has_what_ended_before_it(store: DeskStore, lone: LedgerClient) -> None:
+async def test_a_report_has_what_ended_before_it(store: FakeStore, lone: LedgerClient) -> None:
     await lone.settle(*settlement(await drawn(lone, "a")))
     with pytest.raises(StoreUnavailable):
         await DeliveredReports(store, lone).calls(10)  # type: ignore[arg-type]
@@ -212,7 +212,7 @@ async def test_a_report_has_what_ended_before_it(store: DeskStore, lone: LedgerC
 
 
 async def test_a_settlement_that_waits_is_delivered_by_the_end_of_its_worker(
-    store: DeskStore, lone: LedgerClient
+    store: FakeStore, lone: LedgerClient
 ) -> None:
     await lone.settle(*settlement(await drawn(lone, "a")))
     assert await lone.close(5) == 0
@@ -220,7 +220,7 @@ async def test_a_settlement_that_waits_is_delivered_by_the_end_of_its_worker(
 
 
 async def test_a_settlement_that_waits_is_in_the_journal_of_a_killed_worker(
-    store: DeskStore, lone: LedgerClient, tmp_path: Path
+    store: FakeStore, lone: LedgerClient, tmp_path: Path
 ) -> None:
     await lone.settle(*settlement(await drawn(lone, "a")))
     await lone._tasks.cancel_all()
@@ -229,7 +229,7 @@ async def test_a_settlement_that_waits_is_in_the_journal_of_a_killed_worker(
 
 
 async def test_a_settlement_does_not_wait_where_the_journal_cannot_be_written(
-    store: DeskStore, lone: LedgerClient, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, lone: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wish = await drawn(lone, "a")
 
@@ -260,7 +260,7 @@ async def end_in_memory(books: LedgerClient, store: SqliteStore) -> None:
 
 
 async def test_what_a_lone_workers_store_could_not_write_is_sent_again(
-    open_one: OpensDesks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_one: OpensClients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_store, "WRITE_BEHIND_S", 600)
     store = await lone_sqlite(tmp_path)
@@ -278,7 +278,7 @@ async def test_what_a_lone_workers_store_could_not_write_is_sent_again(
 
 
 async def test_a_journal_is_kept_where_a_lone_workers_store_lacks_some_of_it(
-    open_one: OpensDesks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_one: OpensClients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_store, "WRITE_BEHIND_S", 600)
     store = await lone_sqlite(tmp_path)
@@ -295,7 +295,7 @@ async def test_a_journal_is_kept_where_a_lone_workers_store_lacks_some_of_it(
 
 
 async def test_the_journal_knows_a_call_before_it_is_granted_and_its_end_before_the_store(
-    store: DeskStore, books: LedgerClient, tmp_path: Path
+    store: FakeStore, books: LedgerClient, tmp_path: Path
 ) -> None:
     def written() -> str:
         return "".join(path.read_text() for path in sorted((tmp_path / "journal").glob("*/0*")))
@@ -315,7 +315,7 @@ async def test_the_journal_knows_a_call_before_it_is_granted_and_its_end_before_
     await end
 
 
-async def test_a_journal_that_is_delivered_is_taken_away(store: DeskStore, books: LedgerClient, tmp_path: Path) -> None:
+async def test_a_journal_that_is_delivered_is_taken_away(store: FakeStore, books: LedgerClient, tmp_path: Path) -> None:
     await books.settle(*settlement(await drawn(books, "a")))
     assert await books.close(5) == 0
     assert len(store.retired) == 1
@@ -324,7 +324,7 @@ async def test_a_journal_that_is_delivered_is_taken_away(store: DeskStore, books
 
 
 async def test_a_journal_is_kept_where_the_store_may_forget(
-    store: DeskStore, books: LedgerClient, tmp_path: Path
+    store: FakeStore, books: LedgerClient, tmp_path: Path
 ) -> None:
     store.may_forget = True
     await books.settle(*settlement(await drawn(books, "a")))
@@ -334,7 +334,7 @@ async def test_a_journal_is_kept_where_the_store_may_forget(
 
 
 async def test_full_disk_stops_new_calls_and_settles_running_ones_straight(
-    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = await drawn(books, "running")
 
@@ -362,7 +362,7 @@ async def test_full_disk_stops_new_calls_and_settles_running_ones_straight(
 
 
 async def test_draws_fail_at_once_and_settlements_are_kept_in_order(
-    store: DeskStore, books: LedgerClient, caplog: pytest.LogCaptureFixture
+    store: FakeStore, books: LedgerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     wishes = [await drawn(books, name) for name in "abcd"]
@@ -393,7 +393,7 @@ async def test_draws_fail_at_once_and_settlements_are_kept_in_order(
     assert caplog.text.count("the store is back") == 1
 
 
-async def test_entries_sent_again_have_a_new_number(store: DeskStore, books: LedgerClient) -> None:
+async def test_entries_sent_again_have_a_new_number(store: FakeStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     store.loses_replies = True
     await books.settle(*settlement(wish))
@@ -409,7 +409,7 @@ async def test_entries_sent_again_have_a_new_number(store: DeskStore, books: Led
     assert seqs == sorted(set(seqs))
 
 
-async def test_a_draw_without_an_answer_is_drawn_and_given_back(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_a_draw_without_an_answer_is_drawn_and_given_back(store: FakeStore, open_one: OpensClients) -> None:
     store.may_forget = True  # its file may have half of the batch
     books = open_one()
     store.is_away = True
@@ -424,7 +424,7 @@ async def test_a_draw_without_an_answer_is_drawn_and_given_back(store: DeskStore
     assert store.open == {}
 
 
-async def test_an_answer_does_not_wait_for_a_slow_store(store: DeskStore, books: LedgerClient) -> None:
+async def test_an_answer_does_not_wait_for_a_slow_store(store: FakeStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     store.gate.clear()
     await books.settle(*settlement(wish))
@@ -436,7 +436,7 @@ async def test_an_answer_does_not_wait_for_a_slow_store(store: DeskStore, books:
 
 
 async def test_after_a_long_outage_what_is_not_in_memory_comes_from_the_journal(
-    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_ends, "MAX_KEPT", 10)
     wishes = [await drawn(books, f"{number}") for number in range(300)]
@@ -452,7 +452,7 @@ async def test_after_a_long_outage_what_is_not_in_memory_comes_from_the_journal(
     assert not books._ends
 
 
-async def test_recovery_is_noticed_without_a_call(store: DeskStore, books: LedgerClient) -> None:
+async def test_recovery_is_noticed_without_a_call(store: FakeStore, books: LedgerClient) -> None:
     store.is_away = True
     with pytest.raises(StoreUnavailable):
         await books.draw(draw())
@@ -463,7 +463,7 @@ async def test_recovery_is_noticed_without_a_call(store: DeskStore, books: Ledge
 # ---------------------------------------------------------------------------------------------- a store that forgets
 
 
-async def test_lost_entries_are_sent_again(store: DeskStore, books: LedgerClient) -> None:
+async def test_lost_entries_are_sent_again(store: FakeStore, books: LedgerClient) -> None:
     wishes = [await drawn(books, name) for name in "abcdef"]
     worker = store.batches[0].worker
     for wish in wishes[:2]:
@@ -483,7 +483,7 @@ async def test_lost_entries_are_sent_again(store: DeskStore, books: LedgerClient
     await drawn(books, "g")
 
 
-async def test_an_empty_server_gets_all_kept_entries(store: DeskStore, books: LedgerClient) -> None:
+async def test_an_empty_server_gets_all_kept_entries(store: FakeStore, books: LedgerClient) -> None:
     wishes = [await drawn(books, name) for name in "abc"]
     for wish in wishes[:2]:
         await books.settle(*settlement(wish))
@@ -498,7 +498,7 @@ async def test_an_empty_server_gets_all_kept_entries(store: DeskStore, books: Le
 # -------------------------------------------------------------------------------------------------------- offline quota
 
 
-async def test_offline_calls_use_a_share_and_are_settled_later(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_offline_calls_use_a_share_and_are_settled_later(store: FakeStore, open_one: OpensClients) -> None:
     books = open_one(on_outage="allow", outage_share=0.1)
     await drawn(books, "before", daily(100), parallel(3))
     store.is_away = True
@@ -512,7 +512,7 @@ async def test_offline_calls_use_a_share_and_are_settled_later(store: DeskStore,
     assert set(store.open) == {"before", *"012456789"}
 
 
-async def test_parallel_calls_that_began_before_the_outage_count(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_parallel_calls_that_began_before_the_outage_count(store: FakeStore, open_one: OpensClients) -> None:
     books = open_one(on_outage="allow", outage_share=0.1)
     first = await drawn(books, "first", parallel(2))
     store.is_away = True
@@ -523,7 +523,7 @@ async def test_parallel_calls_that_began_before_the_outage_count(store: DeskStor
 
 
 async def test_calls_of_one_lost_batch_are_sent_again(
-    store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, open_one: OpensClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They use nothing of the offline share: it is one call, and three are admitted."""
     monkeypatch.setattr(ledger_client, "HOLD_S", 600)
@@ -541,7 +541,7 @@ async def test_calls_of_one_lost_batch_are_sent_again(
 
 
 async def test_calls_wait_no_longer_than_the_hold_after_a_lost_batch(
-    store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, open_one: OpensClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_client, "HOLD_S", 0.01)
     books = open_one(on_outage="allow", outage_share=0.01)
@@ -558,7 +558,7 @@ async def test_calls_wait_no_longer_than_the_hold_after_a_lost_batch(
 
 
 async def test_calls_that_wait_after_a_lost_batch_are_answered_when_the_ledger_closes(
-    store: DeskStore, open_one: OpensDesks, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, open_one: OpensClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_client, "HOLD_S", 600)
     books = open_one(on_outage="allow")
@@ -573,7 +573,7 @@ async def test_calls_that_wait_after_a_lost_batch_are_answered_when_the_ledger_c
             await answer
 
 
-async def test_alone_only_for_so_long(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_alone_only_for_so_long(store: FakeStore, open_one: OpensClients) -> None:
     books = open_one(on_outage="allow", outage_share=1, outage_max_s=0)
     store.is_away = True
     await asyncio.gather(books.draw(draw()), return_exceptions=True)  # granted before the outage was known
@@ -587,7 +587,7 @@ async def test_alone_only_for_so_long(store: DeskStore, open_one: OpensDesks) ->
 # ---------------------------------------------------------------------------------------------- draws without a lease
 
 
-async def test_a_count_has_no_end(store: DeskStore, books: LedgerClient, tmp_path: Path) -> None:
+async def test_a_count_has_no_end(store: FakeStore, books: LedgerClient, tmp_path: Path) -> None:
     assert await books.draw(RateDraw((slow(),))) == Granted()
     store.gate.clear()
     cancelled = books.draw(RateDraw((slow(),)))
@@ -599,7 +599,7 @@ async def test_a_count_has_no_end(store: DeskStore, books: LedgerClient, tmp_pat
     assert left_behind(tmp_path) == {next(iter(store.known)): ["open a"]}
 
 
-async def test_a_count_of_a_lost_batch_is_not_given_back(store: DeskStore, books: LedgerClient) -> None:
+async def test_a_count_of_a_lost_batch_is_not_given_back(store: FakeStore, books: LedgerClient) -> None:
     store.is_away = True
     with pytest.raises(StoreUnavailable):
         await books.draw(RateDraw((slow(),)))
@@ -608,7 +608,7 @@ async def test_a_count_of_a_lost_batch_is_not_given_back(store: DeskStore, books
     assert (store.voided, books.pending) == ([], 0)
 
 
-async def test_counts_go_on_with_a_share(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_counts_go_on_with_a_share(store: FakeStore, open_one: OpensClients) -> None:
     books = open_one(on_outage="allow", outage_share=0.1)
     store.is_away = True
     verdicts = [await books.draw(RateDraw((slow(20),))) for _ in range(3)]
@@ -621,7 +621,7 @@ async def test_counts_go_on_with_a_share(store: DeskStore, open_one: OpensDesks)
 # -------------------------------------------------------------------------------------------------- clients that leave
 
 
-async def test_a_cancelled_draw_is_carried_out_and_taken_back(store: DeskStore, books: LedgerClient) -> None:
+async def test_a_cancelled_draw_is_carried_out_and_taken_back(store: FakeStore, books: LedgerClient) -> None:
     first = await in_flight(store, books, "a")
     later = books.draw(draw(call="b"))
     last = books.draw(draw(call="d"))
@@ -635,7 +635,7 @@ async def test_a_cancelled_draw_is_carried_out_and_taken_back(store: DeskStore, 
     assert set(store.open) == {"d"}
 
 
-async def test_cancelling_is_harmless_when_the_store_is_away(store: DeskStore, books: LedgerClient) -> None:
+async def test_cancelling_is_harmless_when_the_store_is_away(store: FakeStore, books: LedgerClient) -> None:
     wish = await drawn(books, "b")
     first = await in_flight(store, books, "a")
     end = books.settle(*settlement(wish))
@@ -653,7 +653,7 @@ async def test_cancelling_is_harmless_when_the_store_is_away(store: DeskStore, b
 
 
 async def test_one_bad_request_does_not_block_the_others(
-    store: DeskStore, books: LedgerClient, caplog: pytest.LogCaptureFixture
+    store: FakeStore, books: LedgerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A request that the store rejects is a bug of the gateway; it must not block other requests."""
     wishes = [await drawn(books, name) for name in ("b", "worse")]
@@ -675,7 +675,7 @@ async def test_one_bad_request_does_not_block_the_others(
 
 
 async def test_a_server_that_takes_nothing_is_away_and_nothing_is_thrown_away(
-    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wishes = [await drawn(books, name) for name in "abc"]
 
@@ -694,7 +694,7 @@ async def test_a_server_that_takes_nothing_is_away_and_nothing_is_thrown_away(
 
 
 async def test_an_unreadable_journal_blocks_no_call(
-    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_client, "AFTER_BUG_S", 0.01)
     wish = await drawn(books, "a")
@@ -716,7 +716,7 @@ async def test_an_unreadable_journal_blocks_no_call(
 
 
 async def test_the_end_of_an_answer_does_not_wait_for_a_backlog(
-    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wishes = [await drawn(books, f"{number}") for number in range(500)]
     store.is_away = True
@@ -731,7 +731,7 @@ async def test_the_end_of_an_answer_does_not_wait_for_a_backlog(
 
 
 async def test_draws_under_way_are_answered_when_the_ledger_closes(
-    store: DeskStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store has granted the draw; the journal's disk is slow."""
     disk = asyncio.Event()
@@ -751,7 +751,7 @@ async def test_draws_under_way_are_answered_when_the_ledger_closes(
     await closing
 
 
-async def test_close_delivers_what_waits(store: DeskStore, books: LedgerClient) -> None:
+async def test_close_delivers_what_waits(store: FakeStore, books: LedgerClient) -> None:
     wishes = [await drawn(books, name) for name in "ab"]
     ends = [books.settle(*settlement(wish)) for wish in wishes]
     assert await books.close(5) == 0
@@ -762,7 +762,7 @@ async def test_close_delivers_what_waits(store: DeskStore, books: LedgerClient) 
 
 
 async def test_what_cannot_be_delivered_at_the_end_stays_in_the_journal(
-    store: DeskStore, books: LedgerClient, tmp_path: Path
+    store: FakeStore, books: LedgerClient, tmp_path: Path
 ) -> None:
     wishes = [await drawn(books, name) for name in "abc"]
     store.is_away = True
@@ -773,7 +773,7 @@ async def test_what_cannot_be_delivered_at_the_end_stays_in_the_journal(
     assert list(left_behind(tmp_path).values()) == [["close a", "close b", "open c"]]
 
 
-async def test_what_was_under_way_when_time_ran_out_counts_as_left(store: DeskStore, books: LedgerClient) -> None:
+async def test_what_was_under_way_when_time_ran_out_counts_as_left(store: FakeStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     store.gate.clear()
     store.called.clear()
@@ -785,14 +785,14 @@ async def test_what_was_under_way_when_time_ran_out_counts_as_left(store: DeskSt
         await waiting
 
 
-async def test_failed_reads_are_counted(store: DeskStore, books: LedgerClient) -> None:
+async def test_failed_reads_are_counted(store: FakeStore, books: LedgerClient) -> None:
     reports = DeliveredReports(store, books)  # type: ignore[arg-type]
     with pytest.raises(StoreUnavailable):
         await reports.calls(1)
     assert books.errors == 1
 
 
-async def test_repr(store: DeskStore, books: LedgerClient) -> None:
+async def test_repr(store: FakeStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a")
     store.gate.clear()
     books.settle(*settlement(wish))
@@ -820,7 +820,7 @@ class Metrics:
 
 
 async def test_what_a_dead_worker_left_is_delivered_by_another(
-    store: DeskStore, open_one: OpensDesks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: FakeStore, open_one: OpensClients, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     books = open_one()
     wishes = [await drawn(books, name) for name in "abc"]
@@ -839,7 +839,7 @@ async def test_what_a_dead_worker_left_is_delivered_by_another(
     await until(lambda: len([*(tmp_path / "journal").iterdir()]) == 1)
 
 
-async def test_a_worker_killed_while_adopting_is_adopted_in_turn(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_a_worker_killed_while_adopting_is_adopted_in_turn(store: FakeStore, open_one: OpensClients) -> None:
     books = open_one()
     wishes = [await drawn(books, name) for name in "ab"]
     store.is_away = True
@@ -859,7 +859,7 @@ async def test_a_worker_killed_while_adopting_is_adopted_in_turn(store: DeskStor
 
 
 async def test_calls_that_ended_without_being_counted_are_counted_by_who_recovers_them(
-    store: DeskStore, open_one: OpensDesks
+    store: FakeStore, open_one: OpensClients
 ) -> None:
     books = open_one()
     wishes = [await drawn(books, name) for name in "abcd"]
@@ -879,7 +879,7 @@ async def test_calls_that_ended_without_being_counted_are_counted_by_who_recover
     assert metrics.marks == {journal: 8}
 
 
-async def test_a_void_of_a_dead_worker_is_delivered(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_a_void_of_a_dead_worker_is_delivered(store: FakeStore, open_one: OpensClients) -> None:
     books = open_one()
     await drawn(books, "a")
     store.loses_replies = True
@@ -897,7 +897,7 @@ async def test_a_void_of_a_dead_worker_is_delivered(store: DeskStore, open_one: 
 
 
 async def test_a_truncated_journal_charges_no_call_twice(
-    store: DeskStore, open_one: OpensDesks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: FakeStore, open_one: OpensClients, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A power cut lost the last entries of the journal; the store has them."""
     books = open_one()
@@ -919,7 +919,7 @@ async def test_a_truncated_journal_charges_no_call_twice(
 
 
 async def test_calls_that_a_power_cut_has_taken_from_the_journal_are_not_voided(
-    store: DeskStore, open_one: OpensDesks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, open_one: OpensClients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory, "_boot", lambda: "the last start")
     books = open_one()
@@ -932,7 +932,7 @@ async def test_calls_that_a_power_cut_has_taken_from_the_journal_are_not_voided(
 
 
 async def test_an_entry_that_cannot_be_taken_does_not_keep_a_journal_for_ever(
-    store: DeskStore, open_one: OpensDesks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, open_one: OpensClients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "KEPT_S", 0.1)
     books = open_one()
@@ -947,7 +947,7 @@ async def test_an_entry_that_cannot_be_taken_does_not_keep_a_journal_for_ever(
     assert store.applied == ["a"]
 
 
-async def test_an_empty_store_gets_everything_from_the_adopter(store: DeskStore, open_one: OpensDesks) -> None:
+async def test_an_empty_store_gets_everything_from_the_adopter(store: FakeStore, open_one: OpensClients) -> None:
     books = open_one()
     wishes = [await drawn(books, name) for name in "ab"]
     await books.settle(*settlement(wishes[0]))
@@ -964,7 +964,7 @@ async def test_an_empty_store_gets_everything_from_the_adopter(store: DeskStore,
 # -------------------------------------------------------------------------------------------------------- extensions
 
 
-async def test_an_extended_lease_is_journalled_as_it_is_then(store: DeskStore, books: LedgerClient) -> None:
+async def test_an_extended_lease_is_journalled_as_it_is_then(store: FakeStore, books: LedgerClient) -> None:
     wish = await drawn(books, "a", daily())
     more = Reserve.of(wish.record, (*wish.claims, parallel(scope="upstream:up")), held=1)
     assert await books.extend(more) == Granted()
@@ -976,7 +976,7 @@ async def test_an_extended_lease_is_journalled_as_it_is_then(store: DeskStore, b
 
 
 async def test_an_extension_that_the_store_may_have_is_sent_again_and_ends_with_its_call(
-    store: DeskStore, books: LedgerClient
+    store: FakeStore, books: LedgerClient
 ) -> None:
     wish = await drawn(books, "a", daily())
     more = Reserve.of(wish.record, (*wish.claims, parallel(scope="upstream:up")), held=1)

@@ -16,7 +16,7 @@ from gateway.store import Applied, Batch, StoreUnavailable
 from gateway.store.sqlite.store import SqliteStore
 from tests.store.changes import NOON, SECOND, Clock, daily, draw, parallel, settlement, tokens
 
-from .fake_store import open_desk, settings
+from .fake_store import open_client, settings
 
 CALLS = 150
 WORKERS = 3
@@ -69,7 +69,7 @@ async def test_sums_are_right_behind_a_lossy_connection(
         store.losses = 0.2
         store.may_forget = may_forget
         stores.append(store)
-        return open_desk(store, tmp_path, adopts=True)
+        return open_client(store, tmp_path, adopts=True)
 
     async def call(books: LedgerClient, number: int) -> None:
         await asyncio.sleep(dice.random() * 0.2)

@@ -20,7 +20,7 @@ WRONG = PostResult(404, "it answers 404")
 SILENT = PostResult(None, "no answer within 10 s")
 
 
-class Desk:
+class FakeWebhook:
     """A webhook: answers from the script, then 200 to everything; keeps all bodies."""
 
     def __init__(self, *script: PostResult) -> None:
@@ -47,10 +47,10 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def made() -> AsyncIterator[tuple[Desk, Outbox]]:
-    desk = Desk()
-    box = Outbox(desk)
-    yield desk, box
+async def made() -> AsyncIterator[tuple[FakeWebhook, Outbox]]:
+    webhook = FakeWebhook()
+    box = Outbox(webhook)
+    yield webhook, box
     await box.close(0)
 
 
@@ -59,68 +59,70 @@ def put(box: Outbox, *names: str) -> None:
         box.put(name, {"text": name})
 
 
-async def test_what_is_taken_is_done(made: tuple[Desk, Outbox]) -> None:
-    desk, box = made
+async def test_what_is_taken_is_done(made: tuple[FakeWebhook, Outbox]) -> None:
+    webhook, box = made
     put(box, "a", "b")
     assert box.waiting == ("a", "b")
     await until(lambda: not box.waiting)
-    assert (desk.posted, box.take_done(), box.take_done()) == (["a", "b"], {"a", "b"}, set())
+    assert (webhook.posted, box.take_done(), box.take_done()) == (["a", "b"], {"a", "b"}, set())
 
 
 @pytest.mark.parametrize(
     "failure", [BUSY, SILENT, PostResult(429, "it answers 429"), PostResult(500, "it answers 500")]
 )
 async def test_what_may_pass_is_tried_again(
-    made: tuple[Desk, Outbox], failure: PostResult, caplog: pytest.LogCaptureFixture
+    made: tuple[FakeWebhook, Outbox], failure: PostResult, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk, box = made
-    desk.script = [failure] * 3
+    webhook, box = made
+    webhook.script = [failure] * 3
     put(box, "a")
     await until(lambda: not box.waiting)
-    assert desk.posted == ["a"] * 4
+    assert webhook.posted == ["a"] * 4
     assert box.take_done() == {"a"}
     said = [record.getMessage() for record in caplog.records]
     assert said == [f"the alert webhook fails ({failure.detail})", "the alert webhook takes what is posted again"]
 
 
 async def test_what_would_be_said_again_is_given_up_at_once(
-    made: tuple[Desk, Outbox], caplog: pytest.LogCaptureFixture
+    made: tuple[FakeWebhook, Outbox], caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk, box = made
-    desk.script = [WRONG]
+    webhook, box = made
+    webhook.script = [WRONG]
     put(box, "a")
     await until(lambda: not box.waiting)
-    assert desk.posted == ["a"]
+    assert webhook.posted == ["a"]
     assert box.take_done() == {"a"}
     (last,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "does not take it (it answers 404)" in last.getMessage()
 
 
-async def test_attempts_are_bounded(made: tuple[Desk, Outbox]) -> None:
-    desk, box = made
-    desk.script = [BUSY] * 100
+async def test_attempts_are_bounded(made: tuple[FakeWebhook, Outbox]) -> None:
+    webhook, box = made
+    webhook.script = [BUSY] * 100
     put(box, "a")
     await until(lambda: not box.waiting)
-    assert desk.posted == ["a"] * 12
+    assert webhook.posted == ["a"] * 12
     assert box.take_done() == {"a"}
 
 
-async def test_a_webhook_that_hangs_holds_only_a_few_attempts(made: tuple[Desk, Outbox]) -> None:
-    desk, box = made
-    desk.gate.clear()
+async def test_a_webhook_that_hangs_holds_only_a_few_attempts(made: tuple[FakeWebhook, Outbox]) -> None:
+    webhook, box = made
+    webhook.gate.clear()
     put(box, *map(str, range(20)))
-    await until(lambda: len(desk.posted) == outbox.AT_ONCE)
+    await until(lambda: len(webhook.posted) == outbox.AT_ONCE)
     await asyncio.sleep(0.01)
-    assert (len(desk.posted), len(box.waiting)) == (outbox.AT_ONCE, 20)
-    desk.gate.set()
+    assert (len(webhook.posted), len(box.waiting)) == (outbox.AT_ONCE, 20)
+    webhook.gate.set()
     await until(lambda: not box.waiting)
-    assert desk.most == outbox.AT_ONCE
-    assert sorted(desk.posted, key=int) == [str(number) for number in range(20)]
+    assert webhook.most == outbox.AT_ONCE
+    assert sorted(webhook.posted, key=int) == [str(number) for number in range(20)]
 
 
-async def test_of_too_many_the_oldest_is_dropped(made: tuple[Desk, Outbox], caplog: pytest.LogCaptureFixture) -> None:
-    desk, box = made
-    desk.gate.clear()
+async def test_of_too_many_the_oldest_is_dropped(
+    made: tuple[FakeWebhook, Outbox], caplog: pytest.LogCaptureFixture
+) -> None:
+    webhook, box = made
+    webhook.gate.clear()
     names = [str(number) for number in range(outbox.MAX_WAITING + 3)]
     put(box, *names)
     assert box.waiting == tuple(names[3:])
@@ -128,46 +130,46 @@ async def test_of_too_many_the_oldest_is_dropped(made: tuple[Desk, Outbox], capl
     assert len([record for record in caplog.records if "is not posted" in record.getMessage()]) == 3
 
 
-async def test_messages_sent_by_another_worker_are_dropped(made: tuple[Desk, Outbox]) -> None:
-    desk, box = made
-    desk.gate.clear()
+async def test_messages_sent_by_another_worker_are_dropped(made: tuple[FakeWebhook, Outbox]) -> None:
+    webhook, box = made
+    webhook.gate.clear()
     put(box, *"abcde")
-    await until(lambda: len(desk.posted) == outbox.AT_ONCE)
+    await until(lambda: len(webhook.posted) == outbox.AT_ONCE)
     box.drop("e")
     box.drop("unknown")
-    desk.gate.set()
+    webhook.gate.set()
     await until(lambda: not box.waiting)
     assert box.take_done() == set("abcd")
-    assert "e" not in desk.posted
+    assert "e" not in webhook.posted
 
 
 async def test_the_end_is_one_more_try_for_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "PAUSES_S", (600,) * 11)
-    desk = Desk(BUSY, BUSY, BUSY)
-    box = Outbox(desk)
+    webhook = FakeWebhook(BUSY, BUSY, BUSY)
+    box = Outbox(webhook)
     put(box, "a", "b")
-    await until(lambda: len(desk.posted) == 2)
+    await until(lambda: len(webhook.posted) == 2)
     await box.close(5)
-    assert sorted(desk.posted) == ["a", "a", "b", "b"]
+    assert sorted(webhook.posted) == ["a", "a", "b", "b"]
     assert len(box.waiting) == 1  # the third refusal
     assert box.take_done() == {"a", "b"} - set(box.waiting)
 
 
-async def test_the_end_does_not_wait_for_a_webhook_that_hangs(made: tuple[Desk, Outbox]) -> None:
-    desk, box = made
-    desk.gate.clear()
+async def test_the_end_does_not_wait_for_a_webhook_that_hangs(made: tuple[FakeWebhook, Outbox]) -> None:
+    webhook, box = made
+    webhook.gate.clear()
     put(box, "a")
-    await until(lambda: desk.posted)
+    await until(lambda: webhook.posted)
     async with asyncio.timeout(5):
         await box.close(0.01)
     assert box.waiting == ("a",)
     assert box.take_done() == set()
 
 
-async def test_a_message_keeps_its_text_from_when_it_was_put(made: tuple[Desk, Outbox]) -> None:
-    desk, box = made
+async def test_a_message_keeps_its_text_from_when_it_was_put(made: tuple[FakeWebhook, Outbox]) -> None:
+    webhook, box = made
     message: dict[str, Any] = {"text": "Zoë"}
     box.put("a", message)
     message["text"] = "other"
     await until(lambda: not box.waiting)
-    assert desk.posted == ["Zoë"]
+    assert webhook.posted == ["Zoë"]

@@ -14,7 +14,7 @@ from gateway.journal import journal as under_test
 ORIGIN = "redis://store:6379 gateway"
 
 
-class Desk:
+class JournalFolder:
     """A folder of journals; closes every journal that it made."""
 
     def __init__(self, folder: Path) -> None:
@@ -55,8 +55,8 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    made = Desk(tmp_path / "journal")
+async def journal_folder(tmp_path: Path) -> AsyncIterator[JournalFolder]:
+    made = JournalFolder(tmp_path / "journal")
     yield made
     await made.clear()
 

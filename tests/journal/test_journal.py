@@ -17,7 +17,7 @@ from gateway.journal import Journal, JournalEntry, disk, segments
 from gateway.journal import journal as under_test
 from tests.fakes.scripted import until
 
-from .conftest import Desk
+from .conftest import JournalFolder
 
 TEXT = '["call",[]]\t' + "x" * 700
 
@@ -38,14 +38,14 @@ def open_segments(folder: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------- writing and reading
 
 
-async def test_entries_are_numbered_and_read_back_by_the_next(desk: Desk) -> None:
-    journal = desk.create()
+async def test_entries_are_numbered_and_read_back_by_the_next(journal_folder: JournalFolder) -> None:
+    journal = journal_folder.create()
     assert [journal.append("open", "a", "1"), journal.append("open", "b", "2"), journal.append("open", "c", "3")] == [
         1, 2, 3
     ]  # fmt: skip
     assert [journal.append("close", "b", "4"), journal.append("void", "c")] == [4, 5]
     assert journal.open_entries() == [JournalEntry(1, "open", "a", "1")]
-    adopted = await desk.after_death_of(journal)
+    adopted = await journal_folder.after_death_of(journal)
     assert adopted.last == 5
     assert adopted.open_entries() == [JournalEntry(1, "open", "a", "1")]
     assert list(adopted.undelivered(0)) == [JournalEntry(4, "close", "b", "4"), JournalEntry(5, "void", "c", "")]
@@ -54,8 +54,8 @@ async def test_entries_are_numbered_and_read_back_by_the_next(desk: Desk) -> Non
     assert ends(adopted, 4) == [5, 6]
 
 
-async def test_a_turn_of_the_loop_is_one_write(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, writes = desk.create(), []
+async def test_a_turn_of_the_loop_is_one_write(journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, writes = journal_folder.create(), []
     perform = disk.perform
     monkeypatch.setattr(disk, "perform", lambda plan: (writes.append(plan.line_count), perform(plan))[1])
     for number in range(50):
@@ -66,34 +66,34 @@ async def test_a_turn_of_the_loop_is_one_write(desk: Desk, monkeypatch: pytest.M
     assert writes == [50]
 
 
-async def test_written_is_in_the_file_without_a_turn_of_the_loop(desk: Desk) -> None:
-    journal = desk.create()
+async def test_written_is_in_the_file_without_a_turn_of_the_loop(journal_folder: JournalFolder) -> None:
+    journal = journal_folder.create()
     journal.append("open", "a", TEXT)
     with pytest.raises(StopIteration):
         journal.written().send(None)
-    (segment,) = desk.segments(journal)
+    (segment,) = journal_folder.segments(journal)
     assert segment.read_bytes().endswith(b" 1 open a " + TEXT.encode() + b"\n")
 
 
-async def test_what_is_no_line_takes_no_number(desk: Desk) -> None:
-    journal = desk.create()
+async def test_what_is_no_line_takes_no_number(journal_folder: JournalFolder) -> None:
+    journal = journal_folder.create()
     with pytest.raises(ValueError, match="one line"):
         journal.append("open", "a", "two\nlines")
     assert journal.append("open", "a", "one") == 1
 
 
-async def test_numbers_go_on_above_what_the_store_has_seen(desk: Desk) -> None:
-    journal = desk.create()
+async def test_numbers_go_on_above_what_the_store_has_seen(journal_folder: JournalFolder) -> None:
+    journal = journal_folder.create()
     journal.append("open", "a", TEXT)
     journal.skip_to(41)
     journal.skip_to(7)
     assert journal.append("close", "a", TEXT) == 42
     await journal.written()
-    assert ends(await desk.after_death_of(journal)) == [42]
+    assert ends(await journal_folder.after_death_of(journal)) == [42]
 
 
-async def test_entries_appended_while_others_are_read_are_found(desk: Desk) -> None:
-    journal = desk.create()
+async def test_entries_appended_while_others_are_read_are_found(journal_folder: JournalFolder) -> None:
+    journal = journal_folder.create()
     journal.append("close", "a", TEXT)
     journal.append("close", "b", TEXT)  # these two are not in a file yet
     reading = journal.undelivered(0)
@@ -105,15 +105,17 @@ async def test_entries_appended_while_others_are_read_are_found(desk: Desk) -> N
     assert [entry.number for entry in reading] == [2, 3, 4]
 
 
-async def test_reading_goes_on_over_the_end_of_a_segment(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_goes_on_over_the_end_of_a_segment(
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 3000)
     monkeypatch.setattr(segments, "OFFSET_EVERY_BYTES", 1000)
-    journal, numbers = desk.create(), []
+    journal, numbers = journal_folder.create(), []
     for number in range(40):
         journal.append("open", f"call-{number}", TEXT)
         numbers.append(journal.append("close", f"call-{number}", TEXT))
         await journal.written()
-    assert len(desk.segments(journal)) > 10
+    assert len(journal_folder.segments(journal)) > 10
     for after in range(81):
         assert ends(journal, after) == [number for number in numbers if number > after]
     reading = journal.undelivered(0)
@@ -122,16 +124,18 @@ async def test_reading_goes_on_over_the_end_of_a_segment(desk: Desk, monkeypatch
         numbers.append(journal.append("close", f"call-{number}", TEXT))
         await journal.written()
     assert [*some, *(entry.number for entry in reading)] == numbers
-    assert ends(await desk.after_death_of(journal)) == numbers
+    assert ends(await journal_folder.after_death_of(journal)) == numbers
 
 
 # ------------------------------------------------------------------------------------------------------------- keeping
 
 
 @pytest.mark.usefixtures("short_times")
-async def test_what_was_delivered_goes_and_what_is_open_stays(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_delivered_goes_and_what_is_open_stays(
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 20_000)
-    journal = desk.create()
+    journal = journal_folder.create()
     first = [journal.append("open", f"long-{number}", TEXT) for number in range(5)]
     for number in range(300):
         journal.append("open", f"call-{number}", TEXT)
@@ -139,34 +143,36 @@ async def test_what_was_delivered_goes_and_what_is_open_stays(desk: Desk, monkey
         await journal.written()
         if number % 20 == 0:
             journal.delivered(last)
-    assert len(desk.segments(journal)) > 1
+    assert len(journal_folder.segments(journal)) > 1
     journal.delivered(last)
-    await until(lambda: len(desk.segments(journal)) == 1)
-    adopted = await desk.after_death_of(journal)
+    await until(lambda: len(journal_folder.segments(journal)) == 1)
+    adopted = await journal_folder.after_death_of(journal)
     assert [entry.number for entry in adopted.open_entries()] == first
     assert adopted.last >= first[-1]
 
 
 @pytest.mark.usefixtures("short_times")
-async def test_what_was_not_delivered_stays(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_not_delivered_stays(journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 5_000)
-    journal = desk.create()
+    journal = journal_folder.create()
     numbers = []
     for number in range(100):
         numbers.append(journal.append("close", f"call-{number}", TEXT))
         await journal.written()
-    before = len(desk.segments(journal))
+    before = len(journal_folder.segments(journal))
     journal.delivered(50)
-    await until(lambda: len(desk.segments(journal)) < before)
+    await until(lambda: len(journal_folder.segments(journal)) < before)
     assert set(numbers[50:]) <= set(ends(journal))
     assert 50 not in ends(journal, 50)
 
 
-async def test_what_was_delivered_stays_for_a_while(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_delivered_stays_for_a_while(
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And longer, where the store has forgotten it meanwhile."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 5_000)
     monkeypatch.setattr(under_test, "LOOK_EVERY_S", 0.002)
-    journal, now = desk.create(), 1000.0
+    journal, now = journal_folder.create(), 1000.0
     monkeypatch.setattr(segments, "time", SimpleNamespace(monotonic=lambda: now))
     for number in range(50):
         last = journal.append("close", f"call-{number}", TEXT)
@@ -185,13 +191,15 @@ async def test_what_was_delivered_stays_for_a_while(desk: Desk, monkeypatch: pyt
     assert set(ends(journal)) >= set(range(11, last + 1))
     now += under_test.KEPT_S
     await journal._tidy()
-    assert len(desk.segments(journal)) == 1
+    assert len(journal_folder.segments(journal)) == 1
 
 
-async def test_an_end_is_kept_from_its_own_delivery_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_is_kept_from_its_own_delivery_on(
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not from that of an older one in the same segment."""
     monkeypatch.setattr(segments, "SMALL_BYTES", 10)
-    journal, now = desk.create(), 1000.0
+    journal, now = journal_folder.create(), 1000.0
     monkeypatch.setattr(segments, "time", SimpleNamespace(monotonic=lambda: now))
     for number in range(2):
         last = journal.append("close", f"call-{number}", TEXT)
@@ -207,39 +215,41 @@ async def test_an_end_is_kept_from_its_own_delivery_on(desk: Desk, monkeypatch: 
 
 
 @pytest.mark.usefixtures("short_times")
-async def test_an_idle_journal_shrinks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_journal_shrinks(journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SMALL_BYTES", 10_000)
-    journal = desk.create()
+    journal = journal_folder.create()
     journal.append("open", "long", TEXT)
     for number in range(100):
         last = journal.append("close", f"call-{number}", TEXT)
     await journal.written()
     await journal._tidy()  # so that all of it is synced
     journal.delivered(last)
-    await until(lambda: desk.bytes_of(journal) < 1000)
-    await until(lambda: len(desk.segments(journal)) == 1)
-    kept = [str(path) for path in desk.segments(journal)]
-    assert open_segments(desk.folder / journal.name) == kept, "a deleted segment is still open"
-    (entry,) = (await desk.after_death_of(journal)).open_entries()
+    await until(lambda: journal_folder.bytes_of(journal) < 1000)
+    await until(lambda: len(journal_folder.segments(journal)) == 1)
+    kept = [str(path) for path in journal_folder.segments(journal)]
+    assert open_segments(journal_folder.folder / journal.name) == kept, "a deleted segment is still open"
+    (entry,) = (await journal_folder.after_death_of(journal)).open_entries()
     assert (entry.number, entry.lease) == (1, "long")
 
 
 async def test_more_open_entries_than_a_segment_holds_do_not_make_it_begin_ever_anew(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 5_000)
-    journal = desk.create()
+    journal = journal_folder.create()
     for number in range(200):
         journal.append("open", f"call-{number}", TEXT)
         await journal.written()
-    assert len(desk.segments(journal)) < 10
-    assert len((await desk.after_death_of(journal)).open_entries()) == 200
+    assert len(journal_folder.segments(journal)) < 10
+    assert len((await journal_folder.after_death_of(journal)).open_entries()) == 200
 
 
 @pytest.mark.usefixtures("short_times")
-async def test_memory_does_not_grow_with_entries(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_does_not_grow_with_entries(
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 2**20)
-    journal = desk.create()
+    journal = journal_folder.create()
 
     async def live(calls: int) -> None:
         for number in range(calls):
@@ -266,26 +276,26 @@ async def test_memory_does_not_grow_with_entries(desk: Desk, monkeypatch: pytest
 # ----------------------------------------------------------------------------------------------------------------- end
 
 
-async def test_a_removed_journal_leaves_nothing(desk: Desk) -> None:
-    journal = desk.create()
+async def test_a_removed_journal_leaves_nothing(journal_folder: JournalFolder) -> None:
+    journal = journal_folder.create()
     journal.append("close", "a", TEXT)
     await journal.remove()
-    assert list(desk.folder.iterdir()) == []
-    assert desk.adopt() is None
+    assert list(journal_folder.folder.iterdir()) == []
+    assert journal_folder.adopt() is None
     await journal.close()
 
 
-async def test_a_journal_whose_folder_was_deleted_can_be_removed(desk: Desk) -> None:
-    journal = desk.create()
+async def test_a_journal_whose_folder_was_deleted_can_be_removed(journal_folder: JournalFolder) -> None:
+    journal = journal_folder.create()
     journal.append("close", "a", TEXT)
     await journal.written()
-    (desk.folder / journal.name).rename(desk.folder.parent / "elsewhere")
+    (journal_folder.folder / journal.name).rename(journal_folder.folder.parent / "elsewhere")
     await journal.remove()
-    assert list(desk.folder.iterdir()) == []
+    assert list(journal_folder.folder.iterdir()) == []
 
 
-async def test_nothing_is_appended_to_a_closed_journal(desk: Desk) -> None:
-    journal = desk.create()
+async def test_nothing_is_appended_to_a_closed_journal(journal_folder: JournalFolder) -> None:
+    journal = journal_folder.create()
     journal.append("open", "a", TEXT)
     await journal.close()
     await journal.close()
@@ -293,8 +303,10 @@ async def test_nothing_is_appended_to_a_closed_journal(desk: Desk) -> None:
         journal.append("close", "a", TEXT)
 
 
-async def test_what_was_appended_before_the_end_is_synced(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, synced = desk.create(), []
+async def test_what_was_appended_before_the_end_is_synced(
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, synced = journal_folder.create(), []
     sync = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(fd), sync(fd))[1])
     journal.append("open", "a", TEXT)
@@ -303,10 +315,10 @@ async def test_what_was_appended_before_the_end_is_synced(desk: Desk, monkeypatc
 
 
 async def test_a_sync_that_fails_is_said_once_and_made_again(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(under_test, "LOOK_EVERY_S", 0.002)
-    journal, tries = desk.create(), 0
+    journal, tries = journal_folder.create(), 0
 
     def fail(_: int) -> None:
         nonlocal tries

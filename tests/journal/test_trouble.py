@@ -21,7 +21,7 @@ from gateway.journal import Journal, disk, segments
 from gateway.journal import journal as under_test
 from tests.fakes.scripted import until
 
-from .conftest import ORIGIN, Desk
+from .conftest import ORIGIN, JournalFolder
 
 TEXT = '["call",[]]\t' + "x" * 700
 DISK_BYTES = 256 * 1024
@@ -66,8 +66,10 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 # ----------------------------------------------------------------------------------------------------------- full disk
 
 
-async def test_what_did_not_fit_is_written_when_there_is_room(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    journal = desk.create()
+async def test_what_did_not_fit_is_written_when_there_is_room(
+    journal_folder: JournalFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = journal_folder.create()
     journal.append("open", "a", TEXT)
     await journal.written()
     with files_no_longer_than(1800):
@@ -76,7 +78,7 @@ async def test_what_did_not_fit_is_written_when_there_is_room(desk: Desk, caplog
         with pytest.raises(OSError, match="large"):
             await journal.written()
         assert journal.is_full
-        (segment,) = desk.segments(journal)
+        (segment,) = journal_folder.segments(journal)
         assert segment.stat().st_size == 1800, "the write did not fail half-way"
         assert journal.append("close", "a", TEXT) == 5
         with pytest.raises(OSError, match="large"):
@@ -87,13 +89,13 @@ async def test_what_did_not_fit_is_written_when_there_is_room(desk: Desk, caplog
     assert not journal.is_full
     assert [entry.number for entry in journal.undelivered(0)] == [5]
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
-    adopted = await desk.after_death_of(journal)
+    adopted = await journal_folder.after_death_of(journal)
     assert adopted.damaged == 0
     assert [entry.lease for entry in adopted.open_entries()] == ["b", "c", "d"]
 
 
-async def test_a_worker_killed_with_a_full_disk_leaves_complete_entries(desk: Desk) -> None:
-    journal = desk.create()
+async def test_a_worker_killed_with_a_full_disk_leaves_complete_entries(journal_folder: JournalFolder) -> None:
+    journal = journal_folder.create()
     with files_no_longer_than(1800):
         for lease in "abcd":
             journal.append("open", lease, TEXT)
@@ -101,20 +103,22 @@ async def test_a_worker_killed_with_a_full_disk_leaves_complete_entries(desk: De
             await journal.written()
         adopted = None
         await journal.close()
-    adopted = desk.adopt()
+    adopted = journal_folder.adopt()
     assert adopted is not None
     assert [entry.lease for entry in adopted.open_entries()] == []  # a failed segment is deleted
-    assert desk.segments(adopted) == []
+    assert journal_folder.segments(adopted) == []
 
 
-async def test_it_is_tried_again_without_being_asked(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_tried_again_without_being_asked(
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(under_test, "LOOK_EVERY_S", 0.002)
-    journal = desk.create()
+    journal = journal_folder.create()
     with files_no_longer_than(100):
         journal.append("open", "a", TEXT)
         await until(lambda: journal.is_full)
     await until(lambda: not journal.is_full)
-    assert len((await desk.after_death_of(journal)).open_entries()) == 1
+    assert len((await journal_folder.after_death_of(journal)).open_entries()) == 1
 
 
 async def test_the_ends_of_running_calls_fit_on_a_full_disk(
@@ -169,13 +173,13 @@ async def test_a_disk_without_room_for_a_reserve_is_said_at_once(small_disk: Pat
 
 
 async def test_a_segment_grows_where_no_new_one_can_be_begun(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("gateway.journal.segments.SEGMENT_BYTES", 3000)
-    journal = desk.create()
+    journal = journal_folder.create()
     journal.append("open", "long", TEXT)
     await journal.written()
-    blocker = desk.segments(journal)[0].with_name("000002")
+    blocker = journal_folder.segments(journal)[0].with_name("000002")
     blocker.mkdir()
     for number in range(20):
         journal.append("close", f"call-{number}", TEXT)
@@ -183,12 +187,12 @@ async def test_a_segment_grows_where_no_new_one_can_be_begun(
     assert not journal.is_full
     assert 1 <= caplog.text.count("the old one grows") < 5
     blocker.rmdir()
-    while len(desk.segments(journal)) < 2:
+    while len(journal_folder.segments(journal)) < 2:
         number += 1
         assert number < 100
         journal.append("close", f"call-{number}", TEXT)
         await journal.written()
-    adopted = await desk.after_death_of(journal)
+    adopted = await journal_folder.after_death_of(journal)
     assert len(list(adopted.undelivered(0))) == number + 1
     assert [entry.lease for entry in adopted.open_entries()] == ["long"]
 
@@ -228,14 +232,14 @@ def slowed(journal: Journal) -> Journal:
 
 
 async def test_a_slow_disk_is_written_by_a_thread(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal, slow = desk.create(), SlowDisk(monkeypatch)
+    journal, slow = journal_folder.create(), SlowDisk(monkeypatch)
     numbers = []
     for number in range(5):
         numbers.append(journal.append("close", f"call-{number}", TEXT))
         await journal.written()
-        (segment,) = desk.segments(journal)
+        (segment,) = journal_folder.segments(journal)
         assert segment.read_bytes().count(b"\n") == number + 1
     assert slow.are_in_loop == [True, True, False, False, False]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -245,14 +249,14 @@ async def test_a_slow_disk_is_written_by_a_thread(
         numbers.append(journal.append("close", f"call-{number}", TEXT))
         await journal.written()
     assert slow.are_in_loop[5:] == [False, True, True]
-    assert [entry.number for entry in (await desk.after_death_of(journal)).undelivered(0)] == numbers
+    assert [entry.number for entry in (await journal_folder.after_death_of(journal)).undelivered(0)] == numbers
 
 
 async def test_order_is_kept_by_a_thread_and_one_write_is_made_at_a_time(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.journal.segments.SEGMENT_BYTES", 10_000)
-    journal, slow = slowed(desk.create()), SlowDisk(monkeypatch)
+    journal, slow = slowed(journal_folder.create()), SlowDisk(monkeypatch)
 
     async def call(number: int) -> None:
         for turn in range(5):
@@ -265,15 +269,17 @@ async def test_order_is_kept_by_a_thread_and_one_write_is_made_at_a_time(
     await asyncio.gather(*[call(number) for number in range(30)])
     assert not any(slow.are_in_loop)
     assert len(slow.threads) < 60, "what is gathered while one write is made goes with the next"
-    adopted = await desk.after_death_of(journal)
+    adopted = await journal_folder.after_death_of(journal)
     assert (adopted.last, adopted.open_entries(), adopted.damaged) == (300, [], 0)
     found = [entry.number for entry in adopted.undelivered(0)]
     assert found == sorted(found)
     assert len(found) == 150
 
 
-async def test_who_waits_for_a_slow_disk_may_leave(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, slow = slowed(desk.create()), SlowDisk(monkeypatch)
+async def test_who_waits_for_a_slow_disk_may_leave(
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, slow = slowed(journal_folder.create()), SlowDisk(monkeypatch)
     journal.append("open", "a", TEXT)
     waiting = asyncio.ensure_future(journal.written())
     await asyncio.sleep(0)
@@ -281,13 +287,13 @@ async def test_who_waits_for_a_slow_disk_may_leave(desk: Desk, monkeypatch: pyte
     journal.append("open", "b", TEXT)
     await journal.written()
     assert slow.are_in_loop == [False, False]
-    assert len((await desk.after_death_of(journal)).open_entries()) == 2
+    assert len((await journal_folder.after_death_of(journal)).open_entries()) == 2
 
 
 async def test_a_slow_disk_that_is_full_says_so_to_all_who_wait(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = slowed(desk.create())
+    journal = slowed(journal_folder.create())
     caplog.set_level(logging.ERROR)
     with files_no_longer_than(100):
         journal.append("open", "a", TEXT)

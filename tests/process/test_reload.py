@@ -26,7 +26,7 @@ models:
 SECRET = "the-second-key-of-the-upstream"
 
 
-class Desk:
+class ReloadCase:
     """A configuration file, a secret file, and workers that accept every configuration."""
 
     def __init__(self, folder: Path) -> None:
@@ -69,30 +69,30 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReloadCase:
     monkeypatch.setattr(reload, "LOOK_EVERY_S", 0.01)
-    return Desk(tmp_path)
+    return ReloadCase(tmp_path)
 
 
-async def test_changes_are_applied_and_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    desk.write(TEXT.replace("100", "200"))
-    desk.key.write_text(SECRET)
-    outcome = await desk.reloader.reload("SIGHUP")
+async def test_changes_are_applied_and_logged(case: ReloadCase, caplog: pytest.LogCaptureFixture) -> None:
+    case.write(TEXT.replace("100", "200"))
+    case.key.write_text(SECRET)
+    outcome = await case.reloader.reload("SIGHUP")
     told = ["upstreams.up.api_key: (secret) changed", "models.m.max_output_tokens: 100 -> 200"]
     assert outcome == ReloadResult(2, told)
-    (values,) = desk.given
+    (values,) = case.given
     assert values["models"]["m"]["max_output_tokens"] == 200
-    assert desk.reloader.generation == 2
-    assert desk.reloader.results == {"applied": 1, "refused": 0}
+    assert case.reloader.generation == 2
+    assert case.reloader.results == {"applied": 1, "refused": 0}
     assert "the configuration is reloaded (SIGHUP), and is now number 2:" in caplog.messages
     assert [f"  {line}" for line in told] == [line for line in caplog.messages if line.startswith("  ")]
     assert SECRET not in caplog.text
 
 
-async def test_a_preview_applies_nothing_and_hides_secrets(desk: Desk) -> None:
-    desk.write(TEXT.replace("100", "200") + "server: {port: 1234}\n")
-    desk.key.write_text(SECRET)
-    told = await desk.reloader.preview()
+async def test_a_preview_applies_nothing_and_hides_secrets(case: ReloadCase) -> None:
+    case.write(TEXT.replace("100", "200") + "server: {port: 1234}\n")
+    case.key.write_text(SECRET)
+    told = await case.reloader.preview()
     assert told.changes == [
         ("server.port", "8080 -> 1234", True),
         ("upstreams.up.api_key", "(secret) changed", False),
@@ -100,134 +100,136 @@ async def test_a_preview_applies_nothing_and_hides_secrets(desk: Desk) -> None:
     ]
     assert (told.generation, told.code) == (1, "restart_required")
     assert [fault.partition(": ")[0] for fault in told.faults] == ["server.port"]
-    desk.write(TEXT.replace("100", "none"))
-    told = await desk.reloader.preview()
+    case.write(TEXT.replace("100", "none"))
+    told = await case.reloader.preview()
     assert (told.code, len(told.faults), told.changes) == ("invalid_configuration", 1, ())
-    assert not desk.given
-    assert desk.reloader.results == {"applied": 0, "refused": 0}
+    assert not case.given
+    assert case.reloader.results == {"applied": 0, "refused": 0}
 
 
-async def test_what_was_only_previewed_is_applied_by_itself(desk: Desk) -> None:
-    desk.write(TEXT.replace("100", "200"))
-    assert (await desk.reloader.preview()).code is None
-    async with desk.watched():
-        await until(lambda: len(desk.given) == 1)
+async def test_what_was_only_previewed_is_applied_by_itself(case: ReloadCase) -> None:
+    case.write(TEXT.replace("100", "200"))
+    assert (await case.reloader.preview()).code is None
+    async with case.watched():
+        await until(lambda: len(case.given) == 1)
 
 
-async def test_a_changed_file_waits_where_it_is_not_to_be_applied_by_itself(desk: Desk) -> None:
+async def test_a_changed_file_waits_where_it_is_not_to_be_applied_by_itself(case: ReloadCase) -> None:
     waiting = TEXT + "server: {reload_on_change: false}\n"
-    desk.write(waiting)
-    await desk.reloader.reload("SIGHUP")
-    looks = desk.looks()
-    async with desk.watched():
-        desk.write(waiting.replace("100", "200"))
+    case.write(waiting)
+    await case.reloader.reload("SIGHUP")
+    looks = case.looks()
+    async with case.watched():
+        case.write(waiting.replace("100", "200"))
         await until(lambda: len(looks) > 5)
-        told = await desk.reloader.preview()
+        told = await case.reloader.preview()
         assert [change[0] for change in told.changes] == ["models.m.max_output_tokens"]
         assert not told.applies_by_itself
-        assert len(desk.given) == 1
-        await desk.reloader.reload("admin API")
-        assert len(desk.given) == 2
+        assert len(case.given) == 1
+        await case.reloader.reload("admin API")
+        assert len(case.given) == 2
 
 
-async def test_nothing_has_changed(desk: Desk) -> None:
-    desk.write(TEXT + "# a remark\n")
-    assert await desk.reloader.reload("SIGHUP") == ReloadResult(1, [])
-    assert not desk.given
+async def test_nothing_has_changed(case: ReloadCase) -> None:
+    case.write(TEXT + "# a remark\n")
+    assert await case.reloader.reload("SIGHUP") == ReloadResult(1, [])
+    assert not case.given
 
 
-async def test_all_faults_are_reported_at_once_and_change_nothing(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    desk.write(TEXT.replace("max_output_tokens: 100", "max_output_tokens: none, prise: 1"))
-    outcome = await desk.reloader.reload("SIGHUP")
+async def test_all_faults_are_reported_at_once_and_change_nothing(
+    case: ReloadCase, caplog: pytest.LogCaptureFixture
+) -> None:
+    case.write(TEXT.replace("max_output_tokens: 100", "max_output_tokens: none, prise: 1"))
+    outcome = await case.reloader.reload("SIGHUP")
     assert (outcome.generation, outcome.code) == (1, "invalid_configuration")
     assert [fault.split(": ")[1] for fault in outcome.faults] == ["models.m.max_output_tokens", "models.m.prise"]
-    assert desk.reloader.now.config.models["m"].max_output_tokens == 100
-    assert not desk.given
-    assert desk.reloader.results == {"applied": 0, "refused": 1}
+    assert case.reloader.now.config.models["m"].max_output_tokens == 100
+    assert not case.given
+    assert case.reloader.results == {"applied": 0, "refused": 1}
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 3
 
 
-async def test_what_needs_a_restart_is_refused_by_name_with_everything_beside_it(desk: Desk) -> None:
-    desk.write(TEXT.replace("100", "200") + "server: {port: 1234, host: 0.0.0.0}\nstore: {namespace: other}\n")
-    outcome = await desk.reloader.reload("SIGHUP")
+async def test_what_needs_a_restart_is_refused_by_name_with_everything_beside_it(case: ReloadCase) -> None:
+    case.write(TEXT.replace("100", "200") + "server: {port: 1234, host: 0.0.0.0}\nstore: {namespace: other}\n")
+    outcome = await case.reloader.reload("SIGHUP")
     assert (outcome.generation, outcome.code) == (1, "restart_required")
     assert [fault.partition(": ")[0] for fault in outcome.faults] == ["server.host", "server.port", "store.namespace"]
-    assert not desk.given
+    assert not case.given
 
 
-async def test_a_gateway_without_a_file_says_so(desk: Desk) -> None:
-    reloader = Reloader(desk.reloader.now, None, desk.take)
+async def test_a_gateway_without_a_file_says_so(case: ReloadCase) -> None:
+    reloader = Reloader(case.reloader.now, None, case.take)
     outcome = await reloader.reload("SIGHUP")
     assert outcome.code == "invalid_configuration"
     assert "without a file" in outcome.faults[0]
     await asyncio.wait_for(reloader.watch(), 5)  # nothing to watch
 
 
-async def test_a_changed_file_is_applied_by_itself(desk: Desk) -> None:
-    async with desk.watched():
-        desk.write(TEXT.replace("100", "200"))
-        await until(lambda: len(desk.given) == 1)
-        desk.key.write_text(SECRET)
-        await until(lambda: len(desk.given) == 2)
-        assert desk.given[1]["upstreams"]["up"]["api_key"] == SECRET
+async def test_a_changed_file_is_applied_by_itself(case: ReloadCase) -> None:
+    async with case.watched():
+        case.write(TEXT.replace("100", "200"))
+        await until(lambda: len(case.given) == 1)
+        case.key.write_text(SECRET)
+        await until(lambda: len(case.given) == 2)
+        assert case.given[1]["upstreams"]["up"]["api_key"] == SECRET
 
 
-async def test_a_file_that_is_being_written_is_not_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_is_being_written_is_not_read(case: ReloadCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change counts once two reads in a row agree."""
-    assert desk.reloader._source is not None
+    assert case.reloader._source is not None
     looks = iter([{"gateway.yaml": str(number)} for number in range(20)])
     last = {"gateway.yaml": "19"}
-    monkeypatch.setattr(desk.reloader._source, "look", lambda: next(looks, last))
-    desk.write(TEXT.replace("100", "200"))
+    monkeypatch.setattr(case.reloader._source, "look", lambda: next(looks, last))
+    case.write(TEXT.replace("100", "200"))
     for _ in range(20):
-        await desk.reloader._look(desk.reloader._source)
-        assert not desk.given
-    await desk.reloader._look(desk.reloader._source)
-    assert len(desk.given) == 1
+        await case.reloader._look(case.reloader._source)
+        assert not case.given
+    await case.reloader._look(case.reloader._source)
+    assert len(case.given) == 1
 
 
 async def test_a_bad_file_is_logged_once_and_applied_when_it_is_mended(
-    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    case: ReloadCase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reload, "TRY_AGAIN_EVERY", 1)
-    async with desk.watched():
-        desk.write("upstreams: {")
-        await until(lambda: desk.reloader.results["refused"] == 1)
-        assert desk.reloader._source is not None
+    async with case.watched():
+        case.write("upstreams: {")
+        await until(lambda: case.reloader.results["refused"] == 1)
+        assert case.reloader._source is not None
         reads = 0
-        read = desk.reloader._source.read
+        read = case.reloader._source.read
 
         def counted() -> Any:
             nonlocal reads
             reads += 1
             return read()
 
-        monkeypatch.setattr(desk.reloader._source, "read", counted)
+        monkeypatch.setattr(case.reloader._source, "read", counted)
         await until(lambda: reads > 5)  # retried: the cause may be outside of the watched files
-        assert desk.reloader.results["refused"] == 1
+        assert case.reloader.results["refused"] == 1
         assert sum("is not reloaded" in line for line in caplog.messages) == 1
-        desk.write(TEXT.replace("100", "200"))
-        await until(lambda: len(desk.given) == 1)
-        assert desk.reloader.results == {"applied": 1, "refused": 1}
+        case.write(TEXT.replace("100", "200"))
+        await until(lambda: len(case.given) == 1)
+        assert case.reloader.results == {"applied": 1, "refused": 1}
         tries = reads
         await asyncio.sleep(0.1)
         assert reads == tries  # no more reads without a fault
 
 
-async def test_what_stands_in_no_file_may_mend_a_fault(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_stands_in_no_file_may_mend_a_fault(case: ReloadCase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reload, "TRY_AGAIN_EVERY", 1)
-    missing = desk.file.parent / "ca.pem"
-    async with desk.watched():
-        desk.write(TEXT.replace("api_key:", f"ca_file: {missing}, api_key:"))
-        await until(lambda: desk.reloader.results["refused"] == 1)
+    missing = case.file.parent / "ca.pem"
+    async with case.watched():
+        case.write(TEXT.replace("api_key:", f"ca_file: {missing}, api_key:"))
+        await until(lambda: case.reloader.results["refused"] == 1)
         missing.write_text("no certificate")
-        await until(lambda: desk.reloader.results["refused"] == 2)  # another fault: logged again
-        assert not desk.given
+        await until(lambda: case.reloader.results["refused"] == 2)  # another fault: logged again
+        assert not case.given
 
 
-async def test_a_bug_does_not_end_the_watching(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert desk.reloader._source is not None
-    look = desk.reloader._source.look
+async def test_a_bug_does_not_end_the_watching(case: ReloadCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert case.reloader._source is not None
+    look = case.reloader._source.look
     calls = iter([1])
 
     def fail_once() -> Any:
@@ -235,16 +237,16 @@ async def test_a_bug_does_not_end_the_watching(desk: Desk, monkeypatch: pytest.M
             raise ZeroDivisionError
         return look()
 
-    monkeypatch.setattr(desk.reloader._source, "look", fail_once)
-    async with desk.watched():
-        desk.write(TEXT.replace("100", "200"))
-        await until(lambda: len(desk.given) == 1)
+    monkeypatch.setattr(case.reloader._source, "look", fail_once)
+    async with case.watched():
+        case.write(TEXT.replace("100", "200"))
+        await until(lambda: len(case.given) == 1)
 
 
-async def test_many_changes_are_not_all_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_many_changes_are_not_all_logged(case: ReloadCase, caplog: pytest.LogCaptureFixture) -> None:
     keys = "\n".join(f"  - {{id: k{number}, secret: {'s' * 24}{number}}}" for number in range(500))
-    desk.write(f"{TEXT}keys:\n{keys}\n")
-    outcome = await desk.reloader.reload("SIGHUP")
+    case.write(f"{TEXT}keys:\n{keys}\n")
+    outcome = await case.reloader.reload("SIGHUP")
     assert len(outcome.changed) == 500
     assert len(caplog.messages) == reload.MOST_LOGGED + 2
     assert caplog.messages[-1] == "  and 400 more changes"

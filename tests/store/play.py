@@ -29,10 +29,10 @@ from .steps import (
     TICK_US,
     Adopt,
     Copy,
-    Desk,
     Die,
     End,
     Forget,
+    ModelWorker,
     RateWish,
     Remember,
     Reopen,
@@ -77,9 +77,9 @@ class Play:
         clock.now_us = self.highest_us = BEGIN_US
         self.stores: list[Store] = []
         self.numbers = itertools.count(1)
-        self.desks: list[Desk] = []
-        self.dead: list[Desk] = []
-        self.gone: list[Desk] = []
+        self.senders: list[ModelWorker] = []
+        self.dead: list[ModelWorker] = []
+        self.gone: list[ModelWorker] = []
         self.sent: list[Batch] = []
         self.memory: tuple[Any, Model, int] | None = None
         self.windows: dict[str, Window] = {}
@@ -93,7 +93,7 @@ class Play:
 
     async def begin(self) -> None:
         self.stores = [await self.rig.open() for _ in range(2)]
-        self.desks = [self._new_desk() for _ in range(3)]
+        self.senders = [self._new_sender() for _ in range(3)]
 
     async def end(self) -> None:
         for store in self.stores:
@@ -133,18 +133,18 @@ class Play:
 
     async def finish(self) -> None:
         """End every call, deliver every journal: then nothing is reserved, and the store has a record of each call."""
-        for at, desk in enumerate(self.desks):
+        for at, sender in enumerate(self.senders):
             for number in range(2):  # a store that has forgotten says so at the first
-                ends = tuple(End(0, 7) for _ in desk.running) if number == 0 else ()
+                ends = tuple(End(0, 7) for _ in sender.running) if number == 0 else ()
                 await self.step(Turn(at, ends=ends))
-            assert desk.delivered == len(desk.journal)
+            assert sender.delivered == len(sender.journal)
         while self.dead:
             await self.step(Adopt(0))
         for window in self.windows.values():
             state = self.model.state(window, self.now_us)
             assert state.reserved == 0, window
             assert window.unit != "parallel" or state.used == 0
-        journals = [desk.journal for desk in (*self.desks, *self.gone)]
+        journals = [sender.journal for sender in (*self.senders, *self.gone)]
         told = [item.record for journal in journals for item in journal if isinstance(item, Settle)]
         closed = {record.id: record for record in told}
         assert len(closed) == len(told)
@@ -156,8 +156,8 @@ class Play:
 
     # ---------------------------------------------------------------------------------------------------- the steps
 
-    def _new_desk(self) -> Desk:
-        return Desk(f"{next(self.numbers):032x}")
+    def _new_sender(self) -> ModelWorker:
+        return ModelWorker(f"{next(self.numbers):032x}")
 
     def _store_of(self, worker: int) -> Store:
         return self.stores[worker % len(self.stores)]
@@ -170,59 +170,59 @@ class Play:
         self.highest_us = self.now_us
 
     async def _turn(self, turn: Turn) -> None:
-        desk, store = self.desks[turn.worker], self._store_of(turn.worker)
+        sender, store = self.senders[turn.worker], self._store_of(turn.worker)
         for end in turn.ends:
-            self._end(desk, end)
-        asserted = [item._replace(is_forced=True) for name, item in desk.running.items() if name in desk.to_assert]
-        items: list[Item] = [*asserted, *desk.journal[desk.delivered :]]
+            self._end(sender, end)
+        asserted = [item._replace(is_forced=True) for name, item in sender.running.items() if name in sender.to_assert]
+        items: list[Item] = [*asserted, *sender.journal[sender.delivered :]]
         plain: list[Reserve] = []
         for wish in turn.wishes:
             opening = self._opening(wish)
             items.append(opening)
             if wish.then == "left":
-                items.append(desk.void(opening.record.id))
+                items.append(sender.void(opening.record.id))
             elif wish.then == "spent alone":
-                items.append(desk.close(settlement_of(opening, End(0, wish.tokens + wish.estimate))))
+                items.append(sender.close(settlement_of(opening, End(0, wish.tokens + wish.estimate))))
             else:
                 plain.append(opening)
         items += [self._rate_draw(wish) for wish in turn.rates]
-        desk.seq += 1
-        batch = Batch(desk.name, desk.seq, desk.acked, tuple(items))
+        sender.seq += 1
+        batch = Batch(sender.name, sender.seq, sender.acked, tuple(items))
         verdicts: Sequence[Granted | Refused | None] = ()
         if turn.fate != "never":
             try:
                 verdicts = await self._apply(store, batch)
             except StoreLostWrites as behind:
-                desk.acked, desk.delivered = behind.progress
-                desk.to_assert = set(desk.running)
+                sender.acked, sender.delivered = behind.progress
+                sender.to_assert = set(sender.running)
                 return
         self.sent.append(batch)
         if turn.fate == "told":
-            desk.acked, desk.delivered = desk.seq, len(desk.journal)
-            desk.to_assert.clear()
+            sender.acked, sender.delivered = sender.seq, len(sender.journal)
+            sender.to_assert.clear()
             for item, verdict in zip(batch.items, verdicts, strict=True):
                 if isinstance(item, Reserve) and item in plain and isinstance(verdict, Granted):
-                    desk.running[item.record.id] = item
+                    sender.running[item.record.id] = item
         elif turn.fate == "dies":
             self._die(turn.worker)
         else:
             for opening in plain:
-                desk.void(opening.record.id)
+                sender.void(opening.record.id)
 
-    def _end(self, desk: Desk, end: End) -> None:
-        if desk.running:
-            name = list(desk.running)[end.call % len(desk.running)]
-            desk.close(settlement_of(desk.running.pop(name), end))
+    def _end(self, sender: ModelWorker, end: End) -> None:
+        if sender.running:
+            name = list(sender.running)[end.call % len(sender.running)]
+            sender.close(settlement_of(sender.running.pop(name), end))
 
     def _die(self, worker: int) -> None:
-        self.dead.append(self.desks[worker])
-        self.desks[worker] = self._new_desk()
+        self.dead.append(self.senders[worker])
+        self.senders[worker] = self._new_sender()
 
     async def _copy(self, step: Copy) -> None:
         if not self.sent:
             return
         batch = self.sent[-1 - step.which % len(self.sent)]
-        if batch.worker in {desk.name for desk in self.gone} and batch.acked == 0:
+        if batch.worker in {sender.name for sender in self.gone} and batch.acked == 0:
             return  # it cannot be distinguished from the first batch of a new worker
         try:
             await self._apply(self._store_of(step.which), batch)
@@ -233,22 +233,22 @@ class Play:
         """As gateway/ledger/adoption does."""
         if not self.dead:
             return
-        desk, store = self.dead[0], self._store_of(step.by)
-        for opening in desk.running.values():
-            desk.close(Settlement(opening.record, opening.claims))
-        desk.running.clear()
-        seq, mark = await store.progress(desk.name)
-        portions = _portions(desk.journal[mark:])
+        sender, store = self.dead[0], self._store_of(step.by)
+        for opening in sender.running.values():
+            sender.close(Settlement(opening.record, opening.claims))
+        sender.running.clear()
+        seq, mark = await store.progress(sender.name)
+        portions = _portions(sender.journal[mark:])
         for portion in portions[: step.portions]:
             seq += 1
-            batch = Batch(desk.name, seq, seq - 1, portion, is_adopted=True)
+            batch = Batch(sender.name, seq, seq - 1, portion, is_adopted=True)
             await self._apply(store, batch)
             self.sent.append(batch)
         if len(portions) > step.portions:
             return
         for _ in range(2):
-            await store.retire(desk.name)
-        self.model.retire(desk.name, self.now_us)
+            await store.retire(sender.name)
+        self.model.retire(sender.name, self.now_us)
         self.gone.append(self.dead.pop(0))
         self.memory = None  # a journal is kept for longer than a store may fall back
 
@@ -267,7 +267,7 @@ class Play:
         """A rate changes only while no call is open on it: which of the two limits it leaks at is not specified."""
         is_quiet = (
             not any(line.state in ("open", "lost") for line in self.model.lines)
-            and not any(desk.running or desk.journal[desk.delivered :] for desk in (*self.desks, *self.dead))
+            and not any(sender.running or sender.journal[sender.delivered :] for sender in (*self.senders, *self.dead))
         )  # fmt: skip
         for name in LIMITS:
             if name not in FLOWING or is_quiet:
@@ -353,8 +353,8 @@ class Play:
         assert found_rows == expected
         for groups, places in ((("day", "key", "team", "model", "upstream", "endpoint"), range(6)), ((), ())):
             await self._check_sums(groups, places)
-        for desk in (*self.desks, *self.dead, *self.gone):
-            assert await store.progress(desk.name) == model.progress(desk.name)
+        for sender in (*self.senders, *self.dead, *self.gone):
+            assert await store.progress(sender.name) == model.progress(sender.name)
 
     async def _check_sums(self, groups: Sequence[str], places: Sequence[int]) -> None:
         rows = await self.stores[0].usage(groups)

@@ -131,7 +131,7 @@ Step = Turn | Copy | Wait | StepBack | Die | Adopt | Change | Remember | Forget 
 
 
 @dataclass
-class Desk:
+class ModelWorker:
     """One worker: its journal, and what it knows."""
 
     name: str
