@@ -161,7 +161,7 @@ function stepsOf(call) {
   return [...call.failed, ...(call.status < 400 ? [{ upstream: call.upstream, fault: null }] : [])];
 }
 
-/** What came of an attempt or a wait: words, and the kind of pill and bar. */
+/** The outcome of an attempt or a wait: words, and the kind of pill and bar. */
 function endOf({ upstream, fault }, call) {
   if (!upstream) return ["waited for room", "near"];
   if (fault) return [attemptOutcome(fault), "full"];

@@ -3,7 +3,7 @@
 import { goBack } from "./address.js";
 import { WIDE, fill, h } from "./dom.js";
 
-/** What a dialog is closed with where the page behind it ends, and nothing is to be done about that. */
+/** The result of a dialog that is closed because the page behind it ends: nothing is to be done. */
 export const LEFT = "left";
 
 /** Open a dialog with this title. `make(close)` gives its content. It is gone from the page once closed. */
@@ -97,7 +97,7 @@ export async function attempt(button, trouble, act) {
   }
 }
 
-/** A new secret, the only time that anybody sees it; `more` is shown below it. */
+/** A new secret, the only time that it is shown; `more` is shown below it. */
 export function showSecret(title, id, secret, ...more) {
   openDialog(
     title,

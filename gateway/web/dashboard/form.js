@@ -3,7 +3,7 @@
 import { attempt } from "./dialog.js";
 import { fill, h } from "./dom.js";
 
-/** Say it at the field that the error names. Returns whether there is one. */
+/** Show it at the field that the error names. Returns whether there is one. */
 function showAt(form, error) {
   const param = error.param?.replace(/[[.].*$/, "");
   const place =

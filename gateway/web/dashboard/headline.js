@@ -124,7 +124,7 @@ function nearLimits(windows, linked) {
 }
 
 /** The row: `sums` shows what `Reports.ofRange` gives, and what was refused in the range; `look(signal)` asks for the limits, `windows(rows)`
- * shows them; `latency` shows the percentiles of the range. `linked(group)` says whether the user has the pages of keys or teams. */
+ * shows them; `latency` shows the percentiles of the range. `linked(group)` returns whether the user has the pages of keys or teams. */
 export class Headline {
   constructor(linked) {
     this.linked = linked;

@@ -1,4 +1,4 @@
-// What tokens of a model cost now, as columns of tables of models.
+// The present prices of a model's tokens, as columns of tables of models.
 
 import { NOTHING, usd } from "./format.js";
 

@@ -1,7 +1,7 @@
 // Bars of a chart that are stacked by a group: the largest names each by themselves, the others as one.
 
 const SHOWN = 7;
-/** So many names at most are asked for by day or hour: more would be dear, and a chart shows the largest few alone. */
+/** The most names that are asked for by day or hour: more would be dear, and a chart shows the largest few alone. */
 export const STACKED_AT_MOST = 60;
 
 /** The parts of a chart without groups. */

@@ -1,4 +1,4 @@
-// Who uses what, and what it costs: one range, metric, grouping and set of filters, all in the address.
+// Usage and its cost: one range, metric, grouping and set of filters, all in the address.
 
 import { noteSettings, readAddress } from "./address.js";
 import { DayChart } from "./chart.js";
