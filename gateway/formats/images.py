@@ -183,6 +183,7 @@ IMAGES = Format(
     usage=reported,
     scan=_scan,
     as_events=partial(_as_events, "image_generation.completed"),
+    streams_only_events=True,
 )
 IMAGE_EDITS = Format(
     name="image_edits",
@@ -196,6 +197,7 @@ IMAGE_EDITS = Format(
     usage=reported,
     scan=_scan,
     as_events=partial(_as_events, "image_edit.completed"),
+    streams_only_events=True,
 )
 IMAGE_VARIATIONS = Format(
     name="image_variations",

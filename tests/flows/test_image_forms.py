@@ -156,6 +156,21 @@ def test_a_stream_with_partial_images_is_charged_by_its_last_event(
     assert charged(house, got) == TOKENS
 
 
+@pytest.mark.parametrize("path", [GENERATIONS, EDITS])
+def test_a_plain_answer_to_a_stream_is_written_as_events(house: Gateway, upstream: Stage, path: str) -> None:
+    """new-api drops `stream`, and OpenAI's SDKs read no JSON where they asked for events."""
+    upstream.play(ok_json({"created": 1, "data": [{"b64_json": "AAAA"}, {"b64_json": "BBBB"}], "usage": USAGE}))
+    if path == EDITS:
+        got = send(house, path, form(("model", "gpt-image-1"), IMAGE, PROMPT, ("stream", "true")))
+    else:
+        got = house.post(path, {"model": "gpt-image-1", "prompt": "x", "stream": True})
+    kind = "image_edit.completed" if path == EDITS else "image_generation.completed"
+    assert (got.status, got.headers["content-type"]) == (200, "text/event-stream")
+    said = [json.loads(line[6:]) for line in got.body.splitlines() if line.startswith(b"data: ")]
+    assert said == [image_event(kind, "AAAA"), image_event(kind, "BBBB", usage=USAGE)]
+    assert charged(house, got) == TOKENS
+
+
 @pytest.mark.parametrize("ends", [1, 2])
 def test_each_image_of_a_stream_is_charged(house: Gateway, upstream: Stage, ends: int) -> None:
     said = events(*[image_event("image_generation.completed", "AAAA", usage=USAGE)] * ends)
