@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ from typing import Any
 from .one_api import OneAPI
 from .redis_servers import ROOT
 
-GEMINI = 24
-"""A type of channels (new-api, constant/channel.go), beside those of one-api."""
+MIDJOURNEY, GEMINI = 2, 24
+"""Types of channels (new-api, constant/channel.go), beside those of one-api."""
 _OPERATOR = {"username": "root", "password": "password-of-root"}
 
 
@@ -47,6 +49,15 @@ class NewAPI(OneAPI):
 
     def _channel(self, channel: dict[str, Any]) -> dict[str, Any]:
         return {"mode": "single", "channel": channel}
+
+    def notify(self, task: str) -> None:
+        """Report the good end of a task of Midjourney, as midjourney-proxy does."""
+        body = {"id": task, "status": "SUCCESS", "progress": "100%", "imageUrl": "https://pictures.example/cat.png"}
+        asked = urllib.request.Request(
+            f"{self.url}/mj/notify", json.dumps(body).encode(),
+            {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"},
+        )  # fmt: skip
+        urllib.request.urlopen(asked, timeout=10).close()
 
     def logs(self) -> list[dict[str, Any]]:
         return list(self._good("GET", "/api/log/?p=1&page_size=100&type=2")["items"])

@@ -71,7 +71,7 @@ class OneAPI:
             self._wait()
             self._set_up()
             for kind, names in models.items():
-                self._add_channel(kind, upstream, upstream_key, names)
+                self.add_channel(kind, upstream, upstream_key, names)
         except BaseException:
             self.close()
             raise
@@ -130,7 +130,8 @@ class OneAPI:
             else:
                 return
 
-    def _add_channel(self, kind: int, upstream: str, upstream_key: str, models: Sequence[str]) -> None:
+    def add_channel(self, kind: int, upstream: str, upstream_key: str, models: Sequence[str]) -> None:
+        """A channel of this type to an upstream, for these models."""
         channel = {
             "name": f"simulated-{kind}", "type": kind, "key": upstream_key, "base_url": upstream,
             "models": ",".join(models), "group": "default",

@@ -15,13 +15,15 @@ import pytest
 import yaml
 from openai import APIStatusError, OpenAI
 
-from tests.conftest import StartsGateways
+from tests.conftest import Stage, StartsGateways
 from tests.fakes.forms import TYPE, form, wav
-from tests.fakes.new_api import GEMINI, NewAPI
+from tests.fakes.new_api import GEMINI, MIDJOURNEY, NewAPI
 from tests.fakes.one_api import ANTHROPIC, OPENAI
 from tests.fakes.redis_servers import ROOT
+from tests.fakes.scripted import ok_json
 from tests.flows.client import request
 from tests.flows.house import Gateway, Process, eventually, key, model, secret, settings
+from tests.flows.task_rows import rows, settled
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -29,8 +31,11 @@ SIMULATED_KEY = "sk-simulated-0123456789abcdef"
 MODELS = {
     "gpt-3.5-turbo-instruct": ["completions"], "gpt-4o-mini": ["chat", "responses"],
     "text-embedding-3-small": ["embeddings"], "whisper-1": ["transcriptions", "translations"], "tts-1": ["speech"],
-    "dall-e-2": ["images"], "gpt-realtime": ["realtime"],
+    "dall-e-2": ["images"], "gpt-image-1": ["images", "image_edits"], "gpt-4o-mini-transcribe": ["transcriptions"],
+    "gpt-realtime": ["realtime"],
 }  # fmt: skip
+SCRIPTED = {"jina-reranker": ["rerank"], "omni-moderation-latest": ["moderations"]}
+"""What the simulated upstream does not have."""
 CLAUDE, FLASH, UNKNOWN = "claude-sonnet-5", "gemini-2.5-flash", "gpt-4.1-mini"
 """The last one is a model that new-api has no channel for."""
 BLOCKED = "block"
@@ -47,17 +52,18 @@ def upstream_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def reseller(tmp_path_factory: pytest.TempPathFactory, upstream_port: int) -> Iterator[NewAPI]:
-    channels = {OPENAI: [*MODELS], ANTHROPIC: [CLAUDE], GEMINI: [FLASH]}
+def reseller(tmp_path_factory: pytest.TempPathFactory, upstream_port: int, theatre: Stage) -> Iterator[NewAPI]:
+    channels = {OPENAI: [*MODELS], ANTHROPIC: [CLAUDE], GEMINI: [FLASH], MIDJOURNEY: ["mj_imagine"]}
     with NewAPI(
         tmp_path_factory.mktemp("new-api"), f"http://127.0.0.1:{upstream_port}", SIMULATED_KEY, channels
     ) as made:
+        made.add_channel(OPENAI, theatre.url.removesuffix("/v1"), SIMULATED_KEY, [*SCRIPTED])
         yield made
 
 
 @pytest.fixture(scope="module")
 def house(gateways: StartsGateways, reseller: NewAPI) -> Gateway:
-    models = {name: model("chat") | {"endpoints": endpoints} for name, endpoints in MODELS.items()}
+    models = {name: model("chat") | {"endpoints": endpoints} for name, endpoints in (MODELS | SCRIPTED).items()}
     models |= {UNKNOWN: model("chat"), CLAUDE: model("chat") | {"endpoints": ["chat", "messages"]}}
     models[FLASH] = model("chat") | {"endpoints": ["generate_content"], "routes": [{"upstream": "gemini"}]}
     models[BLOCKED] = model("chat", routes=[{"upstream": "block", "model": "gpt-4o-mini"}])
@@ -70,8 +76,12 @@ def house(gateways: StartsGateways, reseller: NewAPI) -> Gateway:
         "gemini": {
             "base_url": f"{reseller.url}/v1beta", "api_key": reseller.key, "capabilities": {"generate_content": True},
         },
+        "tasks": {"base_url": reseller.url, "api_key": reseller.key},
     }  # fmt: skip
-    return gateways(settings("", upstreams=upstreams, models=models, keys=[key("alice")]))
+    tasks = {"midjourney": rows()["midjourney"] | {"upstream": "tasks"}}
+    return gateways(
+        settings("", upstreams=upstreams, models=models, keys=[key("alice"), key("bob")], passthrough=tasks)
+    )
 
 
 def yaml_blocks(page: str) -> list[dict[str, Any]]:
@@ -93,8 +103,8 @@ def check(house: Gateway, upstream_port: int, endpoint: str) -> None:
     assert (record["endpoint"], record["status"], record["model"]) == (endpoint, 200, told["model"])
     assert record["prompt_tokens"] == told["prompt_tokens"]
     assert record["completion_tokens"] == told["completion_tokens"]
-    units = {name: told[name] for name in ("audio_ms", "characters", "images") if told[name]}
-    assert record["units"] == units
+    billed = ("audio_ms", "characters", "images")
+    assert {name: record["units"].get(name, 0) for name in billed} == {name: told[name] for name in billed}
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini", CLAUDE])
@@ -157,6 +167,58 @@ def test_images(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
 def test_speech(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
     assert sdk.audio.speech.create(model="tts-1", voice="alloy", input="Hello there").content
     check(house, upstream_port, "speech")
+
+
+def test_speech_as_events(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+    assert sdk.audio.speech.create(model="tts-1", voice="alloy", input="Hello there", stream_format="sse").content
+    check(house, upstream_port, "speech")
+
+
+def test_image_edits(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+    assert sdk.images.edit(model="gpt-image-1", image=("a.png", b"\x89PNG\r\n\x1a\n"), prompt="A hat").data
+    check(house, upstream_port, "image_edits")
+
+
+def test_streamed_images(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+    """It drops `stream`; the gateway writes its answer as events."""
+    events = list(sdk.images.generate(model="gpt-image-1", prompt="A cat", stream=True))
+    assert events[-1].type == "image_generation.completed"
+    check(house, upstream_port, "images")
+
+
+def test_streamed_transcriptions(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+    file = ("a.wav", wav(3))
+    events = list(sdk.audio.transcriptions.create(model="gpt-4o-mini-transcribe", file=file, stream=True))
+    assert events[-1].type == "transcript.text.done"
+    check(house, upstream_port, "transcriptions")
+
+
+def test_rerank(house: Gateway, upstream: Stage) -> None:
+    found = {"results": [{"index": 1, "relevance_score": 0.5}], "usage": {"total_tokens": 42, "prompt_tokens": 42}}
+    upstream.play(ok_json(found))
+    asked = {"model": "jina-reranker", "query": "Hi", "documents": ["one", "two"]}
+    got = house.post("/v1/rerank", asked)
+    assert (got.status, got.json["results"]) == (200, found["results"])
+    call = house.call(got.id)
+    assert (call["prompt_tokens"], call["usage_source"]) == (42, "reported")
+
+
+def test_moderations(house: Gateway, upstream: Stage, sdk: OpenAI) -> None:
+    upstream.play(ok_json({"id": "modr-1", "model": "omni-moderation-latest", "results": [{"flagged": False}]}))
+    assert len(sdk.moderations.create(model="omni-moderation-latest", input="Hello").results) == 1
+    assert upstream.requests[0].json["input"] == "Hello"
+
+
+def test_midjourney(house: Gateway, reseller: NewAPI, upstream_port: int) -> None:
+    submitted = house.post("/mj/submit/imagine", {"prompt": "A cat"})
+    assert (submitted.status, submitted.json["code"]) == (200, 1), submitted
+    task = submitted.json["result"]
+    assert house.get(f"/mj/task/{task}/fetch", key="bob").status == 404
+    assert house.get(f"/mj/task/{task}/fetch").json["status"] != "SUCCESS"
+    reseller.notify(task)
+    assert eventually(lambda: house.get(f"/mj/task/{task}/fetch").json["status"] == "SUCCESS")
+    record = settled(house, submitted.id)
+    assert (record["model"], record["units"], record["status"]) == ("midjourney/imagine", {"tasks": 1}, 200)
 
 
 @pytest.mark.parametrize("endpoint", ["transcriptions", "translations"])
