@@ -74,7 +74,7 @@ test: check
 # What `make test` leaves out or shortens: the fast tests on the other Redis and Valkey and with all Hypothesis examples;
 # the slow tier, $(SLOW_PROCESSES) files at a time and the longest first (without the option xdist begins with the file of
 # the most tests); then what judges timing or memory, alone. A failure in one of them does not skip those behind it.
-SLOW_PROCESSES := 2
+SLOW_PROCESSES := 3
 test-rest: .venv/.installed servers
 	failed=0; $(BIN)/pytest --tier fast --all-redis --rest -n auto --dist loadfile $(SLOWEST) || failed=1; \
 	$(BIN)/pytest --tier slow -n $(SLOW_PROCESSES) --dist loadfile --no-loadscope-reorder $(SLOWEST) || failed=1; \

@@ -96,7 +96,7 @@ def test_token_lives_as_long_as_its_tab(page: Page) -> None:
 
 
 def test_the_demo_leads_here(driver: webdriver.Chrome, process: StartsProcesses) -> None:
-    demo = process("demo", "--port", "0")
+    demo = process("demo", "--port", "0", "--empty")
     found = demo.wait_for(r"(http://127\.0\.0\.1:\d+)/dashboard#token=(\S+)")
     page = Page(driver, found[1])
     page.forget()

@@ -453,7 +453,7 @@ def test_a_worker_that_starts_later_has_the_newest_configuration(house: Gateway)
 
 
 def test_a_gateway_without_a_file_has_nothing_to_reload(process: StartsProcesses) -> None:
-    demo = process("demo", "--port", "0")
+    demo = process("demo", "--port", "0", "--empty")
     demo.wait_for("Talk to it")
     demo.kill(signal.SIGHUP)
     eventually(lambda: "started without a file" in demo.stderr)
