@@ -151,6 +151,8 @@ NAMES_INSTEAD = {
     "acknowledgements": "commit_waiters",
     "who": "principal, key",
     "whoever": "caller",
+    "said": "text, delta, answer, parsed",
+    "says": "describe",
     "nobody": "absent client, unattributed",
     "outlet": "client_stream",
     "bites": "portions",

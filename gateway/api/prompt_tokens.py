@@ -93,17 +93,17 @@ def prompts(
 def chat(document: Document, count: Counter | None = None) -> Estimate:
     """The checked body of a chat call."""
     messages = document.members["messages"]
-    said = _Said(document.members.get("model"))
-    said.messages(messages)
+    prompt = _PromptTexts(document.members.get("model"))
+    prompt.messages(messages)
     size = 0
     if definitions := [name for name in _DEFINITIONS if document.members.get(name) is not None]:
         places = spans(document)
         size = sum(_bytes(document.text[slice(*places[name])]) for name in definitions)
-    tokens = said.other_tokens + MESSAGE_TOKENS * len(messages)
-    if count is not None and _is_short(said.texts):
-        tokens += sum(map(count, said.texts)) + NAME_TOKENS * said.names + REPLY_TOKENS
+    tokens = prompt.other_tokens + MESSAGE_TOKENS * len(messages)
+    if count is not None and _is_short(prompt.texts):
+        tokens += sum(map(count, prompt.texts)) + NAME_TOKENS * prompt.names + REPLY_TOKENS
     else:
-        size += _bytes("".join(said.texts))
+        size += _bytes("".join(prompt.texts))
     return Estimate(tokens=tokens + _tokens(size))
 
 
@@ -123,20 +123,20 @@ _RESPONSE_PARTS: Mapping[str, int] = {"input_audio": AUDIO_TOKENS, "input_file":
 def response(document: Document, count: Counter | None = None) -> Estimate:
     """The checked body of a call of the Responses API: each item of the input counts like a message of a chat."""
     members = document.members
-    said = _Said(members.get("model"))
+    prompt = _PromptTexts(members.get("model"))
     given = [members.get("instructions"), members.get("input")]
     items = sum([len(value) if isinstance(value, list) else 1 for value in given if value is not None])
     for value in given:
-        said.everything(value)
+        prompt.everything(value)
     size = 0
     if definitions := [name for name in _RESPONSE_DEFINITIONS if members.get(name) is not None]:
         places = spans(document)
         size = sum(_bytes(document.text[slice(*places[name])]) for name in definitions)
-    tokens = said.other_tokens + MESSAGE_TOKENS * items
-    if count is not None and _is_short(said.texts):
-        tokens += sum(map(count, said.texts)) + REPLY_TOKENS
+    tokens = prompt.other_tokens + MESSAGE_TOKENS * items
+    if count is not None and _is_short(prompt.texts):
+        tokens += sum(map(count, prompt.texts)) + REPLY_TOKENS
     else:
-        size += _bytes("".join(said.texts))
+        size += _bytes("".join(prompt.texts))
     return Estimate(tokens=tokens + _tokens(size))
 
 
@@ -164,7 +164,7 @@ def _tokens(size: int) -> int:
     return -(-size // BYTES_PER_TOKEN)
 
 
-class _Said:
+class _PromptTexts:
     """The texts in the messages of a chat, and the tokens of the parts that are not text.
 
     No schema was applied here: an upstream may accept more than OpenAI. Unknown parts count as zero.

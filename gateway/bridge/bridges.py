@@ -27,7 +27,7 @@ from .translate import (
     responses_request,
 )
 from .translate.anthropic_answer import ChatFrame, ChatStream
-from .translate.chat_said import as_chunk
+from .translate.chat_delta import as_chunk
 from .translate.messages_answer import MessageFrame, MessageStream
 from .translate.responses_answer import ResponseFrame, ResponseStream
 from .translated_scan import TranslatedScan, Translator

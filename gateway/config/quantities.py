@@ -183,25 +183,25 @@ def quota_values(value: Any) -> Any:
     """The settings of a quota from either of its forms: `1M tokens/day`, or settings such as `{tokens: 1M, per: day}`
     and `{tokens: 1M/day}`. Everything else is returned as it is. Raises `ValueError`."""
     if isinstance(value, str):
-        said = read_quota_text(value)
-        if said.unit is None:
+        parsed = read_quota_text(value)
+        if parsed.unit is None:
             raise ValueError(f"expected an amount, its unit and a time, such as {QUOTA_EXAMPLE}")
-        values = {said.unit: said.amount, "per": said.per}
-        return values if said.model is None else {**values, "model": said.model}
+        values = {parsed.unit: parsed.amount, "per": parsed.per}
+        return values if parsed.model is None else {**values, "model": parsed.model}
     if not isinstance(value, Mapping):
         return value
     values = dict(value)
     for unit, example in QUOTA_EXAMPLES.items():
         if isinstance(text := values.get(unit), str) and "/" in text:
-            said = read_quota_text(text, example)
-            if said.unit not in (None, unit):
+            parsed = read_quota_text(text, example)
+            if parsed.unit not in (None, unit):
                 raise ValueError(f"expected {unit} without another unit behind the amount, such as {example}")
-            for name, given in (("per", said.per), ("model", said.model)):
+            for name, given in (("per", parsed.per), ("model", parsed.model)):
                 if given is not None and values.get(name) is not None:
                     raise ValueError(f"names {name} twice: write {unit}: {example} without {name} beside it")
                 if given is not None:
                     values[name] = given
-            values[unit] = said.amount
+            values[unit] = parsed.amount
     return values
 
 

@@ -51,8 +51,8 @@ def added_tokens(document: Document) -> int:
         return ADDED_TEXT_TOKENS
     if isinstance(members.get("prompt"), dict):  # a template that the upstream keeps
         return ADDED_TEXT_TOKENS
-    said = members.get("messages") or members.get("input")
-    messages = [each for each in said if isinstance(each, dict)] if isinstance(said, list) else []
+    given = members.get("messages") or members.get("input")
+    messages = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
     contents = [each.get(name) for each in messages for name in ("content", "output")]
     parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict)]
     tokens = sum([_PART_TOKENS.get(str(part.get("type")), ADDED_TEXT_TOKENS) for part in parts])

@@ -164,17 +164,17 @@ def _fallback_limits(members: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _prompt(document: Document, count: Counter | None) -> int:
-    said = _Said()
+    prompt = _PromptTexts()
     members = document.members
-    said.content(members.get("system"))
+    prompt.content(members.get("system"))
     for message in members["messages"]:
-        said.content(message.get("content"))
+        prompt.content(message.get("content"))
     tools = document.text[slice(*spans(document)["tools"])] if members.get("tools") else ""
-    tokens = said.other_tokens + prompt_tokens.MESSAGE_TOKENS * len(members["messages"])
-    return tokens + prompt_tokens.of_texts(said.texts, tools, count)
+    tokens = prompt.other_tokens + prompt_tokens.MESSAGE_TOKENS * len(members["messages"])
+    return tokens + prompt_tokens.of_texts(prompt.texts, tools, count)
 
 
-class _Said:
+class _PromptTexts:
     """The texts of a request, and the tokens of what is not text. Unknown blocks count as zero."""
 
     __slots__ = ("other_tokens", "texts")

@@ -126,14 +126,14 @@ class StreamScan(EventScan):
             return event
         if (report := reported_usage.reported(chunk["usage"], chunk.get("service_tier"))) is not None:
             self._take_report(report)
-        says_something = any(_says_something(choice) for choice in choices)
+        has_content = any(_has_content(choice) for choice in choices)
         if self._shows_usage:
-            if self._is_chat or says_something or chunk.get("object") != _CHAT_CHUNK:
+            if self._is_chat or has_content or chunk.get("object") != _CHAT_CHUNK:
                 return event
             # new-api writes this chunk itself, always as for a chat (relay/helper). The chunks before it are from the
             # provider behind it, and have the right object name.
             return sse.write_event(_changed(data, chunk, {"object": "text_completion"}))
-        if says_something:
+        if has_content:
             return sse.write_event(_changed(data, chunk, {"usage": None}))
         return b""
 
@@ -184,6 +184,6 @@ def as_event(answer: bytes, *, shows_usage: bool) -> bytes:
     return sse.write_event(json.dumps(chunk, separators=(",", ":")).encode())
 
 
-def _says_something(choice: dict[str, Any]) -> bool:
+def _has_content(choice: dict[str, Any]) -> bool:
     """Whether a choice of a chunk holds more than its index (LiteLLM's usage chunk has `choices: [{"index": 0}]`)."""
     return any(value for name, value in choice.items() if name != "index")

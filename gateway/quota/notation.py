@@ -43,10 +43,10 @@ class Named(NamedTuple):
 
 def read_quota(unit: str, text: str) -> Named:
     """`1M/day`; for some models only, `100000/day:gpt-4*`; `none/day` names the one that is to go."""
-    said = quantities.read_quota_text(text, QUOTA_EXAMPLES[unit])
-    if said.unit not in (None, unit):
-        raise ValueError(f"expected {unit}, such as {QUOTA_EXAMPLES[unit]}, and not {said.unit}")
-    return Named(unit, said.per, said.model, _read_amount(unit, said.amount))
+    parsed = quantities.read_quota_text(text, QUOTA_EXAMPLES[unit])
+    if parsed.unit not in (None, unit):
+        raise ValueError(f"expected {unit}, such as {QUOTA_EXAMPLES[unit]}, and not {parsed.unit}")
+    return Named(unit, parsed.per, parsed.model, _read_amount(unit, parsed.amount))
 
 
 def _read_amount(unit: str, text: str) -> int | float | None:

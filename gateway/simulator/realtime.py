@@ -27,7 +27,7 @@ class SimulatedSession:
         self._ledger = ledger
         self._new_id = new_id
         self._session: dict[str, Any] = {"type": "realtime", "object": "realtime.session", "model": model}
-        self._said: list[str] = []
+        self._texts: list[str] = []
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Until the client leaves."""
@@ -51,7 +51,7 @@ class SimulatedSession:
             await socket.send_json({"type": "session.updated", "session": self._session})
         elif kind == "conversation.item.create":
             item = event.get("item") or {}
-            self._said.append("".join([str(part.get("text") or "") for part in item.get("content") or []]))
+            self._texts.append("".join([str(part.get("text") or "") for part in item.get("content") or []]))
             await socket.send_json({"type": "conversation.item.added", "item": item})
         elif kind == "response.create":
             await self._respond(socket, event.get("response") or {})
@@ -74,11 +74,11 @@ class SimulatedSession:
         await socket.send_json({"type": "response.done", "response": self._response(entry, "completed")})
 
     async def _generate(self, socket: web.WebSocketResponse, asked: dict[str, Any], entry: ServedCall) -> None:
-        entry.prompt_tokens = sum([count_tokens(text) + 1 for text in self._said])
+        entry.prompt_tokens = sum([count_tokens(text) + 1 for text in self._texts])
         await asyncio.sleep(self._settings.first_token_delay_s)
         await socket.send_json({"type": "response.created", "response": self._response(entry, "in_progress")})
         limit = asked.get("max_output_tokens", self._session.get("max_output_tokens"))
-        tokens = write(key_of(self._model, self._said), limit if isinstance(limit, int) else None)
+        tokens = write(key_of(self._model, self._texts), limit if isinstance(limit, int) else None)
         simulate = asked.get("simulate")
         pace = (simulate if isinstance(simulate, dict) else {}).get("tokens_per_s", self._settings.tokens_per_s)
         for token in tokens:
@@ -86,7 +86,7 @@ class SimulatedSession:
             await socket.send_json({"type": "response.output_text.delta", "response_id": entry.id, "delta": token})
             if pace:
                 await asyncio.sleep(1 / pace)
-        self._said.append("".join(tokens))
+        self._texts.append("".join(tokens))
 
     def _response(self, entry: ServedCall, status: str) -> dict[str, Any]:
         given, made = entry.prompt_tokens, entry.completion_tokens

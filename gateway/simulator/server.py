@@ -605,11 +605,11 @@ def _with_path(request: web.Request, body: bytes) -> bytes:
     if not isinstance(members, dict):
         return body
     method = request.match_info.get("method")
-    said: dict[str, Any] = {"model": request.match_info["model"], "stream": method == "streamGenerateContent"}
+    parameters: dict[str, Any] = {"model": request.match_info["model"], "stream": method == "streamGenerateContent"}
     if method in _EMBEDS:
-        said["is_batch"] = method == "batchEmbedContents"
-        said["requests"] = members.get("requests") if said["is_batch"] else [members]
-    return json.dumps({**members, **said}).encode()
+        parameters["is_batch"] = method == "batchEmbedContents"
+        parameters["requests"] = members.get("requests") if parameters["is_batch"] else [members]
+    return json.dumps({**members, **parameters}).encode()
 
 
 def _answer(

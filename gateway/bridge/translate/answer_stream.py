@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.formats.format import Unfit
 
-from .chat_said import Counts, Said, counts, read
+from .chat_delta import ChatDelta, Counts, counts, read
 
 
 class AnswerStream(ABC):
@@ -37,11 +37,11 @@ class AnswerStream(ABC):
             self._model = chunk["model"]
         self._counts = counts(chunk.get("usage")) or self._counts
         written = self._begin()
-        said = read(chunk)
-        if said is None:
+        delta = read(chunk)
+        if delta is None:
             return written
-        written += self._pass_on(said)
-        self._reason = said.finish_reason or self._reason
+        written += self._pass_on(delta)
+        self._reason = delta.finish_reason or self._reason
         return written
 
     def call_id(self, given: str, own: str) -> str:
@@ -67,5 +67,5 @@ class AnswerStream(ABC):
         """The events before all others."""
 
     @abstractmethod
-    def _pass_on(self, said: Said) -> bytes:
+    def _pass_on(self, delta: ChatDelta) -> bytes:
         """The events of one piece of the answer."""

@@ -19,7 +19,7 @@ from gateway.formats.format import Unfit
 
 from . import events
 from .answer_stream import AnswerStream
-from .chat_said import CallPiece, Counts, Said, as_chunk
+from .chat_delta import CallPiece, ChatDelta, Counts, as_chunk
 from .messages_request import AskedMessage
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
@@ -101,27 +101,27 @@ class MessageStream(AnswerStream):
     def _opening(self) -> bytes:
         return events.named("message_start", {"type": "message_start", "message": self._start()})
 
-    def _pass_on(self, said: Said) -> bytes:
-        self._stop_sequence = said.stop_sequence or self._stop_sequence
-        written = self._thinking(said) + self._text(said)
-        for piece in said.calls:
+    def _pass_on(self, delta: ChatDelta) -> bytes:
+        self._stop_sequence = delta.stop_sequence or self._stop_sequence
+        written = self._thinking(delta) + self._text(delta)
+        for piece in delta.calls:
             written += self._piece(piece)
         return written
 
-    def _thinking(self, said: Said) -> bytes:
-        if not said.reasoning:
+    def _thinking(self, delta: ChatDelta) -> bytes:
+        if not delta.reasoning:
             return b""
         if not self._asked.shows_thinking:
             return events.PING  # the model is at work, and the client would see nothing of it
         written = self._be_in("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-        self._texts.append(said.reasoning)
-        return written + self._delta({"type": "thinking_delta", "thinking": said.reasoning})
+        self._texts.append(delta.reasoning)
+        return written + self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
 
-    def _text(self, said: Said) -> bytes:
+    def _text(self, delta: ChatDelta) -> bytes:
         """Text; a refusal is addressed to the user, and so it is part of it."""
-        if said.refusal:
-            self._refusals.append(said.refusal)
-        text = said.text + said.refusal
+        if delta.refusal:
+            self._refusals.append(delta.refusal)
+        text = delta.text + delta.refusal
         if not text:
             return b""
         written = self._be_in("text", {"type": "text", "text": ""})

@@ -20,7 +20,7 @@ from gateway.formats.format import Unfit
 
 from . import events
 from .answer_stream import AnswerStream
-from .chat_said import CallPiece, Counts, Said, as_chunk
+from .chat_delta import CallPiece, ChatDelta, Counts, as_chunk
 from .custom_input import CustomInput
 from .responses_request import AskedResponse
 
@@ -107,14 +107,14 @@ class ResponseStream(AnswerStream):
     def _opening(self) -> bytes:
         return self._lifecycle("created") + self._lifecycle("in_progress")
 
-    def _pass_on(self, said: Said) -> bytes:
-        written = self._reasoning(said) + self._message(said)
-        for piece in said.calls:
+    def _pass_on(self, delta: ChatDelta) -> bytes:
+        written = self._reasoning(delta) + self._message(delta)
+        for piece in delta.calls:
             written += self._call(piece)
         return written
 
-    def _reasoning(self, said: Said) -> bytes:
-        if not said.reasoning:
+    def _reasoning(self, delta: ChatDelta) -> bytes:
+        if not delta.reasoning:
             return b""
         written = b""
         if not isinstance(self._open, _Reasoning):
@@ -122,10 +122,10 @@ class ResponseStream(AnswerStream):
             self._open = _Reasoning(self._next("rs"), len(self._items))
             self._items.append(self._open)
             written += self._open.begin(self)
-        return written + self._open.add(self, said.reasoning)
+        return written + self._open.add(self, delta.reasoning)
 
-    def _message(self, said: Said) -> bytes:
-        if not (said.text or said.refusal or said.annotations):
+    def _message(self, delta: ChatDelta) -> bytes:
+        if not (delta.text or delta.refusal or delta.annotations):
             return b""
         written = b""
         if not isinstance(self._open, _Message):
@@ -133,7 +133,7 @@ class ResponseStream(AnswerStream):
             self._open = _Message(self._next("msg"), len(self._items))
             self._items.append(self._open)
             written += self._open.begin(self)
-        return written + self._open.add(self, said)
+        return written + self._open.add(self, delta)
 
     def _call(self, piece: CallPiece) -> bytes:
         """A piece of a call. Without an index it belongs to the call with its id, or to the last one."""
@@ -300,30 +300,30 @@ class _Message:
             "response.output_item.added", {"output_index": self._where["output_index"], "item": self.object()}
         )
 
-    def add(self, stream: ResponseStream, said: Said) -> bytes:
+    def add(self, stream: ResponseStream, delta: ChatDelta) -> bytes:
         written = b""
-        if said.text or said.annotations:
+        if delta.text or delta.annotations:
             written += self._to("output_text", stream)
             part = self._parts[-1]
-            if said.text:
-                logprobs = [_logprob(each) for each in said.logprobs]
-                part.texts.append(said.text)
+            if delta.text:
+                logprobs = [_logprob(each) for each in delta.logprobs]
+                part.texts.append(delta.text)
                 part.logprobs += logprobs
                 written += stream.event(
-                    "response.output_text.delta", {**part.where, "delta": said.text, "logprobs": logprobs}
+                    "response.output_text.delta", {**part.where, "delta": delta.text, "logprobs": logprobs}
                 )
-            for each in said.annotations:
+            for each in delta.annotations:
                 annotation = _annotation(each)
                 if annotation is None:
                     continue
                 where = {**part.where, "annotation_index": len(part.annotations), "annotation": annotation}
                 part.annotations.append(annotation)
                 written += stream.event("response.output_text.annotation.added", where)
-        if said.refusal:
+        if delta.refusal:
             written += self._to("refusal", stream)
             part = self._parts[-1]
-            part.texts.append(said.refusal)
-            written += stream.event("response.refusal.delta", {**part.where, "delta": said.refusal})
+            part.texts.append(delta.refusal)
+            written += stream.event("response.refusal.delta", {**part.where, "delta": delta.refusal})
         return written
 
     def _to(self, kind: str, stream: ResponseStream) -> bytes:

@@ -268,11 +268,11 @@ class _Conversation:
                 self._end_turn()
                 self._messages.append({"role": "user", "content": _user_content(content, f"{path}.content")})
             case "assistant":
-                self._said(content, f"{path}.content")
+                self._assistant_message(content, f"{path}.content")
             case other:
                 raise wrong(f"{path}.role", f"`{other}` is no role of a message")
 
-    def _said(self, content: Any, path: str) -> None:
+    def _assistant_message(self, content: Any, path: str) -> None:
         """A message of the assistant. It joins the calls before it, whose results have to follow them at once."""
         text, refusal = _assistant_text(content, path)
         self._end_plain_message()

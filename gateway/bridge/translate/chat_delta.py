@@ -25,7 +25,7 @@ class CallPiece(NamedTuple):
     arguments: str
 
 
-class Said(NamedTuple):
+class ChatDelta(NamedTuple):
     """One piece of an answer; a plain answer is one piece."""
 
     reasoning: str = ""
@@ -39,7 +39,7 @@ class Said(NamedTuple):
     """The stop sequence that ended the answer, where an upstream reports it (vLLM's `stop_reason`)."""
 
 
-def read(chunk: Mapping[str, Any]) -> Said | None:
+def read(chunk: Mapping[str, Any]) -> ChatDelta | None:
     """The piece in a chunk or a plain answer; None where it has no choice. Raises `Unfit`."""
     choices = chunk.get("choices")
     if not isinstance(choices, list) or not choices:
@@ -47,24 +47,24 @@ def read(chunk: Mapping[str, Any]) -> Said | None:
     choice = choices[0]
     if len(choices) > 1 or not isinstance(choice, dict) or (choice.get("index") or 0) != 0:
         raise Unfit("a choice that was not asked for")
-    said = choice.get("delta", choice.get("message"))
-    said = {} if said is None else said
-    if not isinstance(said, dict):
+    delta = choice.get("delta", choice.get("message"))
+    delta = {} if delta is None else delta
+    if not isinstance(delta, dict):
         raise Unfit("the message of a choice is not a JSON object")
-    if said.get("function_call"):
+    if delta.get("function_call"):
         raise Unfit("a function_call, and only tools were offered")
     reason = choice.get("finish_reason")
     if reason is not None and not isinstance(reason, str):
         raise Unfit("a finish_reason that is no text")
-    thought, text = _content(said.get("content"))
+    thought, text = _content(delta.get("content"))
     stop = choice.get("stop_reason")
-    return Said(
-        reasoning=_string(said.get("reasoning_content")) or _string(said.get("reasoning")) or thought,
+    return ChatDelta(
+        reasoning=_string(delta.get("reasoning_content")) or _string(delta.get("reasoning")) or thought,
         text=text,
-        refusal=_string(said.get("refusal")),
-        calls=tuple(_call(each) for each in _list(said.get("tool_calls"))),
+        refusal=_string(delta.get("refusal")),
+        calls=tuple(_call(each) for each in _list(delta.get("tool_calls"))),
         logprobs=tuple(_logprobs(choice.get("logprobs"))),
-        annotations=tuple(each for each in _list(said.get("annotations")) if isinstance(each, dict)),
+        annotations=tuple(each for each in _list(delta.get("annotations")) if isinstance(each, dict)),
         finish_reason=reason or None,
         stop_sequence=stop if isinstance(stop, str) else None,
     )
