@@ -59,7 +59,7 @@ _IMAGE_TOKENS: tuple[tuple[str, int, int], ...] = (
     ("*", IMAGE_LOW_TOKENS, IMAGE_TOKENS),  # 85 + 4 x 170: gpt-4o and gpt-4.1, and unknown models
 )
 
-_DEFINITIONS = ("tools", "functions", "response_format")
+_DEFINITIONS = frozenset({"tools", "functions", "response_format"})
 
 
 class Estimate(NamedTuple):
@@ -95,10 +95,7 @@ def chat(document: Document, count: Counter | None = None) -> Estimate:
     messages = document.members["messages"]
     prompt = _PromptTexts(document.members.get("model"))
     prompt.messages(messages)
-    size = 0
-    if definitions := [name for name in _DEFINITIONS if document.members.get(name) is not None]:
-        places = spans(document)
-        size = sum(_bytes(document.text[slice(*places[name])]) for name in definitions)
+    size = _bytes_of(_DEFINITIONS, document)
     tokens = prompt.other_tokens + MESSAGE_TOKENS * len(messages)
     if count is not None and _is_short(prompt.texts):
         tokens += sum(map(count, prompt.texts)) + NAME_TOKENS * prompt.names + REPLY_TOKENS
@@ -114,7 +111,7 @@ def of_texts(texts: Sequence[str], definitions: str, count: Counter | None = Non
     return _tokens(_bytes("".join(texts)) + _bytes(definitions))
 
 
-_RESPONSE_DEFINITIONS = ("tools", "text")
+_RESPONSE_DEFINITIONS = frozenset({"tools", "text"})
 _NO_TEXT = frozenset({"type", "id", "call_id", "status", "role", "phase", "detail", "image_url", "file_data"})
 """Members of an item that are no text for the model."""
 _RESPONSE_PARTS: Mapping[str, int] = {"input_audio": AUDIO_TOKENS, "input_file": FILE_TOKENS}
@@ -128,10 +125,7 @@ def response(document: Document, count: Counter | None = None) -> Estimate:
     items = sum([len(value) if isinstance(value, list) else 1 for value in given if value is not None])
     for value in given:
         prompt.everything(value)
-    size = 0
-    if definitions := [name for name in _RESPONSE_DEFINITIONS if members.get(name) is not None]:
-        places = spans(document)
-        size = sum(_bytes(document.text[slice(*places[name])]) for name in definitions)
+    size = _bytes_of(_RESPONSE_DEFINITIONS, document)
     tokens = prompt.other_tokens + MESSAGE_TOKENS * items
     if count is not None and _is_short(prompt.texts):
         tokens += sum(map(count, prompt.texts)) + REPLY_TOKENS
@@ -154,6 +148,15 @@ def _is_short(texts: Sequence[str]) -> bool:
 def _is_plain(text: str) -> bool:
     """Whether every tokeniser of this encoding has to cut this text in the same way."""
     return text.isascii() and "<|" not in text
+
+
+def _bytes_of(names: frozenset[str], document: Document) -> int:
+    """Of these members as the client wrote them. Null is none."""
+    members = document.members
+    if names.isdisjoint(members):
+        return 0
+    places = spans(document)
+    return sum([_bytes(document.text[slice(*places[name])]) for name in names if members.get(name) is not None])
 
 
 def _bytes(text: str) -> int:
@@ -179,21 +182,22 @@ class _PromptTexts:
         self._model = model if isinstance(model, str) else ""
 
     def messages(self, messages: Iterable[Mapping[str, Any]]) -> None:
-        for field, value in [member for message in messages for member in message.items()]:
-            match field:
-                case "content" if isinstance(value, str):
-                    self.texts.append(value)
-                case "content" if isinstance(value, list):
-                    self._parts(value)
-                case "name":
-                    self.names += isinstance(value, str)
-                    self._text(value)
-                case "refusal":
-                    self._text(value)
-                case "tool_calls":
-                    self._calls(value)
-                case "function_call":
-                    self._call(value)
+        for message in messages:
+            for field, value in message.items():
+                match field:
+                    case "content" if isinstance(value, str):
+                        self.texts.append(value)
+                    case "content" if isinstance(value, list):
+                        self._parts(value)
+                    case "name":
+                        self.names += isinstance(value, str)
+                        self._text(value)
+                    case "refusal":
+                        self._text(value)
+                    case "tool_calls":
+                        self._calls(value)
+                    case "function_call":
+                        self._call(value)
 
     def everything(self, value: Any) -> None:
         """Every text at any depth, of items of any type."""

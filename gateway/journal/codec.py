@@ -39,7 +39,7 @@ def encode(number: int, kind: EntryKind, lease: str, text: str) -> bytes:
     if "\n" in text or "\n" in lease or " " in lease:
         raise ValueError("a lease is one word, and an entry is one line")
     body = f"{number} {kind} {lease} {text}".encode()
-    return f"{crc32(body):08x} {len(body)} ".encode() + body + b"\n"
+    return b"%08x %d %b\n" % (crc32(body), len(body), body)
 
 
 def decode(line: bytes) -> Iterator[JournalEntry | None]:

@@ -12,6 +12,7 @@ import asyncio
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
@@ -143,8 +144,26 @@ async def instructions(bench: Bench) -> list[str]:
     return await _instrumented(bench, instruments.Callgrind(by_function=bench.with_functions))
 
 
+async def system_calls_held(bench: Bench) -> dict[str, float]:
+    """Of a call of many at once: what runs by the clock makes more of them for one that takes longer. Raises
+    `instruments.Missing`."""
+    held = {name: at_once for name, at_once in PLAIN.items() if at_once > 1}
+    found = await _measured(bench, instruments.Strace(), held)
+    each = {heading.partition(": ")[0]: counts.total() / calls for heading, (counts, calls) in found.items()}
+    return {name: each[name] for name in held}
+
+
 async def _instrumented(bench: Bench, instrument: instruments.Instrument, paused: int = 0) -> list[str]:
-    folder, upstream, tables = bench.new_folder(), Upstream(), []
+    found = await _measured(bench, instrument, PLAIN, paused)
+    return [tally.numbers(heading, counts, calls, bench.shown) for heading, (counts, calls) in found.items()]
+
+
+async def _measured(
+    bench: Bench, instrument: instruments.Instrument, plains: Mapping[str, int], paused: int = 0
+) -> dict[str, tuple[Counter[str], int]]:
+    """Counts and the number of calls or chunks that they are of, by heading."""
+    folder, upstream = bench.new_folder(), Upstream()
+    found: dict[str, tuple[Counter[str], int]] = {}
     async with await upstream.start():
         with Counted(folder, bench.core, upstream.port, python=instrument.python(folder)) as gateway:
             await asyncio.to_thread(gateway.wait)
@@ -153,24 +172,21 @@ async def _instrumented(bench: Bench, instrument: instruments.Instrument, paused
             if paused:
                 await plain(port, upstream, WARM, 1)
                 seen = await measure(partial(plain, port, upstream, paused, 1, PAUSE_S))
-                tables += [
-                    tally.numbers(f"a plain call, about 100 a second: {what}", counts, paused, bench.shown)
-                    for what, counts in seen.items()
-                ]
-            for name, at_once in PLAIN.items():
+                found |= {
+                    f"a plain call, about 100 a second: {what}": (counts, paused) for what, counts in seen.items()
+                }
+            for name, at_once in plains.items():
                 await plain(port, upstream, WARM, at_once)
                 seen = await measure(partial(plain, port, upstream, CALLS, at_once))
-                tables += [
-                    tally.numbers(f"{name}: {what}", counts, CALLS, bench.shown) for what, counts in seen.items()
-                ]
+                found |= {f"{name}: {what}": (counts, CALLS) for what, counts in seen.items()}
             await streamed(port, upstream, STREAMS, 2)
             few, many = [
                 await measure(partial(streamed, port, upstream, STREAMS, events)) for events in (1, 1 + EVENTS)
             ]
             for what, counts in many.items():
                 counts.subtract(few[what])
-                tables.append(tally.numbers(f"{CHUNK}: {what}", counts, STREAMS * EVENTS, bench.shown))
-    return tables
+                found[f"{CHUNK}: {what}"] = counts, STREAMS * EVENTS
+    return found
 
 
 async def redis(bench: Bench) -> list[str]:
