@@ -1,6 +1,6 @@
 // Dialogs: the browser's own, so that Esc, focus and the page behind behave.
 
-import { goBack } from "./address.js";
+import { goBack, readAddress } from "./address.js";
 import { WIDE, fill, h } from "./dom.js";
 
 /** The result of a dialog that is closed because the page behind it ends: nothing is to be done. */
@@ -41,6 +41,7 @@ export function closePages() {
  * a signal for when it or the page behind has ended. On a small screen `more` comes before what is known and the buttons. */
 export function openOne(title, list, signal) {
   const ended = new AbortController();
+  const at = readAddress();
   const [place, about, more] = [h("div"), h("div"), h("div")];
   const buttons = h("footer");
   const rest = matchMedia(WIDE).matches ? [about, buttons, more] : [more, about, buttons];
@@ -48,7 +49,8 @@ export function openOne(title, list, signal) {
     kind: "page",
     onClose: (isLeft) => {
       ended.abort();
-      if (!isLeft) goBack(list);
+      const now = readAddress();
+      if (!isLeft && now.view === at.view && now.name === at.name) goBack(list); // else another address was chosen meanwhile
     },
   });
   const close = () => dialog.close();

@@ -56,7 +56,7 @@ const columns = (group) => [
   time("Took p50", "duration_p50_s"),
   time("Took p95", "duration_p95_s"),
   time("Took p99", "duration_p99_s"),
-  ...[5, 50, 95].map(speed),
+  ...[5, 50].map(speed),
   { title: "Failed", isNumber: true, sort: (row) => row.errors, show: (row) => [count(row.errors), row.errors > 0 && h("small", null, ` ${percent(row.errors, row.requests)}`)] },
   { title: "Failed attempts", hint: "Attempts at upstreams that came to nothing, retried ones among them", isNumber: true, sort: (row) => row.failed_attempts, show: (row) => count(row.failed_attempts) },
 ];

@@ -107,10 +107,10 @@ const dollars = (number, step) => (step ? axisUsd(number, step) : number >= 1000
 
 const amount = (number, step) => (step ? axisCount(number, step) : compact(number));
 
-/** The measures of the chart and the bars of tables: `of` a row, formatted alone, or for an axis with its `step`; a cost may
- * be unknown (null). */
+/** The measures of the chart and the bars of tables: `of` a row, formatted in short, or for an axis with its `step`, and
+ * `alone`: in full. A cost may be unknown (null). */
 export const MEASURES = {
-  cost: { title: "Cost", of: (row) => row.cost_usd, format: dollars },
+  cost: { title: "Cost", of: (row) => row.cost_usd, format: dollars, alone: usd },
   tokens: { title: "Tokens", of: (row) => row.total_tokens, format: amount },
   requests: { title: "Requests", of: (row) => row.requests, format: amount },
   errors: { title: "Failed", of: (row) => row.errors, format: amount },
@@ -119,7 +119,7 @@ export const MEASURES = {
 /** A row by one measure, in words. */
 export function inOneNumber(measure, row) {
   const amount = measure.of(row);
-  return `${measure.title} ${amount === null ? UNKNOWN : measure.format(amount)}`;
+  return `${measure.title} ${amount === null ? UNKNOWN : (measure.alone ?? measure.format)(amount)}`;
 }
 
 /** A row in words. */

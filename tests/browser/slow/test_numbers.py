@@ -25,7 +25,7 @@ TIMES = {
     "Requests": "requests", "First token p50": "first_token_p50_s", "First token p95": "first_token_p95_s",
     "First token p99": "first_token_p99_s", "Took p50": "duration_p50_s", "Took p95": "duration_p95_s",
     "Took p99": "duration_p99_s",
-    "Tokens/s p5": "tokens_per_s_p5", "Tokens/s p50": "tokens_per_s_p50", "Tokens/s p95": "tokens_per_s_p95",
+    "Tokens/s p5": "tokens_per_s_p5", "Tokens/s p50": "tokens_per_s_p50",
     "Failed": "errors", "Failed attempts": "failed_attempts",
 }  # fmt: skip
 BESIDE_TILES = ("prompt_tokens", "completion_tokens", "cost_usd", "estimated_tokens")
