@@ -129,13 +129,23 @@ def _upstream(chance: random.Random, model: Model) -> str:
     return chance.choices([route.upstream for route in routes], weights=[route.weight for route in routes])[0]
 
 
+def _timeline(record: Record, fault: str) -> str:
+    """A quick failure of the second upstream, and the attempt at the first one, with its fault."""
+    began_ms, ended_ms = round((record.first_byte_s or 0) * 400), round(record.duration_s * 1000)
+    return f"{SPARE}:0:{began_ms}:status simulator:{began_ms}:{ended_ms}:{fault}"
+
+
 def _with_failures(record: Record, luck: float, extra: float) -> Record:
     """Some calls fail, more are repeated at another upstream, and some clients leave."""
     if luck < 0.006 + extra * 0.3:
         failed = f"{SPARE}:status simulator:timeout"
-        return record._replace(status=502, ended="error", usage=Usage(), first_byte_s=None, attempts=2, failed=failed)
+        timeline = _timeline(record, "timeout")
+        return record._replace(
+            status=502, ended="error", usage=Usage(), first_byte_s=None, attempts=2, failed=failed, timeline=timeline
+        )
     if luck < 0.03 + extra:
-        return record._replace(attempts=2, failed=f"{SPARE}:status", upstream="simulator")
+        timeline = _timeline(record, "")
+        return record._replace(attempts=2, failed=f"{SPARE}:status", upstream="simulator", timeline=timeline)
     if luck < 0.05 + extra and record.stream:
         usage = record.usage._replace(completion_tokens=record.usage.completion_tokens // 3, source="estimated")
         return record._replace(status=499, ended="client_gone", usage=usage)

@@ -59,7 +59,7 @@ PICTURES = (
     Picture("overview-phone", "overview", 390, 844),
     Picture("latency-light", "overview?range=7d&group=upstream", scrolled_to="[aria-labelledby=latency-title]"),
     Picture("calls-light", "calls"),
-    Picture("call-light", "calls?outcome=calls&upstream=simulator", clicked="main table tbody tr th button"),
+    Picture("call-light", "calls?id={repeated}", clicked="main table tbody tr th button"),
     Picture("quotas-light", "quotas"),
     Picture("quotas-dark", "quotas", scheme="dark"),
     Picture("quotas-phone", "quotas", 390, 844, scrolled_to="main .scroll"),
@@ -102,6 +102,14 @@ def served(demo: Demo, port: int) -> Iterator[None]:
         process.join()
 
 
+def repeated_call(port: int, token: str) -> str:
+    """The id of the newest call with several attempts that was answered."""
+    path = "/admin/api/calls?limit=1000&upstream=simulator"
+    rows = request(port, "GET", path, None, {"Authorization": f"Bearer {token}"}).json["data"]
+    found: str = next(row["id"] for row in rows if row["attempts"] > 1 and row["status"] == 200)
+    return found
+
+
 def take(page: Page, picture: Picture, token: str) -> None:
     """One picture."""
     page.forget()
@@ -139,7 +147,9 @@ def main() -> None:
             try:
                 time.sleep(BUSY_S)
                 page = Page(driver, f"http://127.0.0.1:{port}")
-                for picture in PICTURES:
+                repeated = repeated_call(port, demo.admin_token)
+                for each in PICTURES:
+                    picture = each._replace(view=each.view.format(repeated=repeated))
                     take(page, picture, demo.key_secrets[picture.who] if picture.who else demo.admin_token)
             finally:
                 driver.quit()

@@ -26,7 +26,7 @@ const OUTCOMES = {
 };
 const STATUS = /^[1-5](xx|\d\d)$/;
 const SINCE = { "": "any time", "1h": "the last hour", "1d": "the last day", "7d": "the last 7 days" };
-const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id", status: "Status, 404 or 5xx", user: "User", tag: "Tag name:value" };
+const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id", status: "Status", user: "User", tag: "Tag name:value" };
 
 /** The lists that settings ask for, with the filters of each. */
 function listsOf(settings) {
