@@ -43,9 +43,12 @@ run such a file while the other has none left."""
 
 INTERPRETERS = tuple(
     f"tests/{name}.py"
-    for name in ("flows/slow/test_cli", "flows/slow/test_secrets", "process/slow/test_worker_start")
+    for name in (
+        "flows/slow/test_alerts", "flows/slow/test_cli", "flows/slow/test_hard_limits", "flows/slow/test_proxy",
+        "flows/slow/test_secrets", "process/slow/test_worker_start",
+    )
 )  # fmt: skip
-"""Files of the slow tier whose commands are new interpreters: they judge starts, arguments and environments."""
+"""Files of the slow tier whose commands are new interpreters: they judge starts and arguments, or limit descriptors."""
 
 USED_REDIS = "tiers/redis"
 """In the cache of pytest: the server of the last run of the fast tier on one server, or None."""

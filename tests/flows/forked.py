@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 IMPORTED = ("gateway.cli", "gateway.commands.serve", "gateway.process.supervisor", "gateway.process.worker")
+AT_IMPORT = ("PYTHON", "SSL_CERT_", "LD_", "LC_", "LANG", "TZ")
+"""Beginnings of the names of variables that the loader, the interpreter or a library reads at the start."""
 LOOK_S = 0.005
 
 
@@ -83,7 +85,7 @@ class Forks:
 
     def can_start(self, environment: Mapping[str, str]) -> bool:
         """Whether a fork is the same as a new interpreter in this environment."""
-        names = {name for name in {*environment, *self._environment} if name.startswith("PYTHON")} - {"PYTHONPATH"}
+        names = {name for name in {*environment, *self._environment} if name.startswith(AT_IMPORT)} - {"PYTHONPATH"}
         return (
             self._is_used
             and not self.is_paused

@@ -61,5 +61,6 @@ def test_it_has_a_session_of_its_own_and_takes_signals(forks: Forks, tmp_path: P
 def test_another_environment_of_python_needs_an_interpreter(forks: Forks) -> None:
     assert forks.can_start(os.environ)
     assert not forks.can_start({**os.environ, "PYTHONDEVMODE": "1"})
+    assert not forks.can_start({**os.environ, "SSL_CERT_FILE": "/of/an/authority.pem"})
     assert not forks.can_start({**os.environ, "PYTHONPATH": "/of/somebody"})
     assert not Forks().can_start(os.environ)
