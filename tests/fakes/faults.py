@@ -56,9 +56,9 @@ class Kind:
 
 ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat", "messages", "responses", "generate_content")
 MEDIA: tuple[Endpoint, ...] = ("images", "transcriptions")
-"""Answered in JSON alone; the latter asked for by a form."""
+"""The latter asked for by a form."""
 PLAIN = tuple(Kind(endpoint, False) for endpoint in (*ENDPOINTS, *MEDIA))
-STREAMED = tuple(Kind(endpoint, True) for endpoint in ENDPOINTS)
+STREAMED = tuple(Kind(endpoint, True) for endpoint in (*ENDPOINTS, *MEDIA))
 KINDS = PLAIN + STREAMED
 WITH_USAGE_EVENT = STREAMED[:2]
 """Streams whose usage has an event of its own."""

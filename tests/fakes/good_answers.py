@@ -273,14 +273,24 @@ _GEMINI_USAGE = {
 }  # fmt: skip
 
 
-class Images(Form):
-    """OpenAI's images; plain."""
+class Images(_Typed):
+    """OpenAI's images."""
 
     def asked(self, user: str) -> dict[str, Any]:
         return {"user": user, "prompt": "Hello"}
 
     def document(self, text: str) -> dict[str, Any]:
         return {"created": CREATED, "background": None, "data": [{"b64_json": text}], "usage": _IMAGE_USAGE}
+
+    def piece(self, text: str, finish: str | None = None) -> Event:
+        return {"type": "image_generation.partial_image", "b64_json": text, "partial_image_index": 0}
+
+    def finish(self, text: str) -> list[Event]:
+        return [{"type": "image_generation.completed", "b64_json": text + SNOW, "usage": _IMAGE_USAGE}]
+
+    def end(self) -> bytes:
+        """The API has none; some upstreams send OpenAI's older one, which clients do not get."""
+        return b""
 
 
 _IMAGE_USAGE = {
@@ -289,14 +299,25 @@ _IMAGE_USAGE = {
 }  # fmt: skip
 
 
-class Transcriptions(Form):
-    """OpenAI's transcriptions, asked for by a form; plain."""
+class Transcriptions(_Typed):
+    """OpenAI's transcriptions, asked for by a form."""
 
     def written(self, model: str, user: str, *, is_streamed: bool) -> tuple[str, bytes, str]:
-        return self.path, form(("model", model), ("user", user), ("file", wav(0.1))), TYPE["Content-Type"]
+        stream = [("stream", "true")] if is_streamed else []
+        return self.path, form(("model", model), ("user", user), *stream, ("file", wav(0.1))), TYPE["Content-Type"]
 
     def document(self, text: str) -> dict[str, Any]:
         return {"text": text, "logprobs": None, "usage": _IMAGE_USAGE | {"type": "tokens"}}
+
+    def piece(self, text: str, finish: str | None = None) -> Event:
+        return {"type": "transcript.text.delta", "delta": text}
+
+    def finish(self, text: str) -> list[Event]:
+        return [{"type": "transcript.text.done", **self.document(text + SNOW)}]
+
+    def end(self) -> bytes:
+        """The API has none; some upstreams send OpenAI's older one, which clients do not get."""
+        return b""
 
 
 FORMS: dict[str, Form] = {

@@ -545,15 +545,33 @@ def events_of_a_plain_response(ask: Ask) -> list[Any]:
     ]
 
 
+def image_as_event(ask: Ask) -> list[Any]:
+    """The event that the gateway writes of a plain answer with an image."""
+    answer = ask.document
+    return [{"type": "image_generation.completed", **answer["data"][0], "usage": answer["usage"]}]
+
+
+OF_MEDIA: dict[str, tuple[Either, Either]] = {
+    # `[DONE]` is dropped and ends nothing.
+    "stalled after a false DONE": (None, SILENT),
+    # The event that completes the answer is the end: what follows is not read.
+    "an error behind the finish_reason": (None, WHOLE),
+    "an answer as one event": (None, Broken("upstream_error", lambda ask: [ask.form.document(ask.text)])),
+}
 OF_FORMAT: dict[str, dict[str, tuple[Either, Either]]] = {
-    # Read while they arrive, because they are long, and not checked to be JSON throughout.
-    "images": dict.fromkeys(
-        (
-            "JSON and then some", "two JSON texts", "a comma too many", "NaN in JSON", "Infinity in JSON",
-            "bytes that are not UTF-8", "brackets too deep",
+    "transcriptions": OF_MEDIA,
+    "images": OF_MEDIA | {
+        # As events, because OpenAI's SDKs read nothing else.
+        "JSON for a stream": (None, Whole(events=image_as_event)),
+        # Read while they arrive, because they are long, and not checked to be JSON throughout.
+        **dict.fromkeys(
+            (
+                "JSON and then some", "two JSON texts", "a comma too many", "NaN in JSON", "Infinity in JSON",
+                "bytes that are not UTF-8", "brackets too deep",
+            ),
+            (Passed(), None),
         ),
-        (Passed(), None),
-    ),
+    },
     "messages": {
         # Clients of the API wait and repeat at 529; other gateways' clients do not know it.
         "529": (OVERLOADED, OVERLOADED),
