@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests import reaper
 from tests.fakes.redis_servers import SERVERS_VARIABLE, MissingServer, RedisServer, name_of, servers_to_test
 from tests.fakes.scripted import Behaviour, Scripted
 from tests.flows.forked import FORKS
@@ -88,6 +89,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The tier decides the number of Hypothesis examples and the Redis servers (`servers_to_test`)."""
+    if not hasattr(config, "workerinput"):
+        reaper.begin()
     keep_bytecode()
     config.addinivalue_line("markers", "within_an_hour: ends in the UTC hour in which it begins")
     config.addinivalue_line("markers", "shortened: `make test` runs a part of it, by the number of Hypothesis examples")

@@ -45,7 +45,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("tier", ["all", "fast"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_it(number: int, tier: str) -> None:
     options = ["-q", "-p", "no:cacheprovider", "-n", "2", "--tier", tier]
     pytest_ = [sys.executable, "-m", "pytest", *options, "tests/flows/test_routing.py"]
@@ -56,4 +56,4 @@ def test_no_process_outlives_it(number: int, tier: str) -> None:
         run.send_signal(number)
         run.wait(60)
     assert started
-    eventually(lambda: not any(map(alive, started)), timeout_s=20)
+    eventually(lambda: not any(map(alive, started)), timeout_s=30)
