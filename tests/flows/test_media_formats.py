@@ -205,8 +205,7 @@ def test_speech_of_a_token_price_that_breaks_off_is_charged_as_reserved(house: G
     upstream.play(raw(head + b"%x\r\n%b\r\n" % (len(wav(0.1)), wav(0.1)), then_close=True))
     with house.connect() as client:
         client.post("/v1/audio/speech", json.dumps(SPOKEN).encode(), secret("alice"))
-        received = client.read_until(b"RIFF")
-    row = house.call(id_of(received))
+        row = house.call(id_of(client.read_until(b"RIFF")))  # before the client closes its connection
     tokens = int(1.5 * LETTERS) + 1
     assert (row["ended"], row["usage_source"], row["completion_tokens"]) == ("error", "estimated", tokens)
 

@@ -1,14 +1,14 @@
 // One call: as a line among others, and in full, with why it ended as it did.
 
+import { attempts, waterfall } from "./call_times.js";
 import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { NOTHING, count, moment, recent, span, usd } from "./format.js";
 import { modelOf } from "./refusal_rows.js";
-import { attemptOutcome, explain, outcome } from "./words.js";
+import { PILL, explain, outcome } from "./words.js";
 
 const isCall = (row) => row.kind !== "refusal";
 const tokensOf = (row) => (isCall(row) ? row.prompt_tokens + row.completion_tokens : null);
-const PILL = { good: "fine", bad: "full", mild: "near" };
 
 function outcomeOf(row) {
   if (!isCall(row)) return [h("span", { class: "pill full" }, "refused here"), ` ${row.status} `, h("code", null, row.code)];
@@ -135,66 +135,6 @@ function facts(call) {
     { class: "facts" },
     Object.entries(pairs).map(([name, value]) => [h("dt", null, name), h("dd", { class: "mono" }, value)]),
   );
-}
-
-/** The time of a call as a bar: until the first token, and from there to the end; an answer that is not streamed is one part. */
-function waterfall(call) {
-  if (!call.duration_s) return null;
-  const first = Math.min((call.stream ? call.first_byte_s : null) ?? call.duration_s, call.duration_s);
-  const part = (kind, seconds, title) => {
-    const node = h("span", { class: kind, title: `${title}: ${span(seconds)}` });
-    node.style.width = `${(100 * seconds) / call.duration_s}%`;
-    return node;
-  };
-  const answer = call.duration_s - first;
-  return h(
-    "figure",
-    { class: "waterfall" },
-    h("div", { class: "bar-track", "aria-hidden": "true" }, part("waited", first, call.stream ? "Until the first token" : "Until the answer"), part("used", answer, "The answer")),
-    h("figcaption", null, call.stream ? `${span(first)} until the first token, ${span(answer)} of answer` : `${span(first)}, not streamed`),
-  );
-}
-
-/** The attempts and waits of a call in their order; without times where the record has none. */
-function stepsOf(call) {
-  if (call.timeline.length || !call.failed.length) return call.timeline;
-  return [...call.failed, ...(call.status < 400 ? [{ upstream: call.upstream, fault: null }] : [])];
-}
-
-/** The outcome of an attempt or a wait: words, and the kind of pill and bar. */
-function endOf({ upstream, fault }, call) {
-  if (!upstream) return ["waited for room", "near"];
-  if (fault) return [attemptOutcome(fault), "full"];
-  return call.status < 400 ? ["answered", "fine"] : outcome(call);
-}
-
-/** When an attempt was, in words and as a bar on the scale of the whole call. */
-function timeOf({ began_s, ended_s }, kind, call) {
-  if (began_s === undefined || !call.duration_s) return null;
-  const bar = h("span", { class: kind });
-  const [from, to] = [began_s, ended_s].map((time) => Math.min(100, (100 * time) / call.duration_s));
-  bar.style.marginInlineStart = `${from}%`;
-  bar.style.width = `${Math.max(0.5, to - from)}%`;
-  return [
-    h("span", { class: "note" }, ` ${span(ended_s - began_s)}, from ${span(began_s)} to ${span(ended_s)}`),
-    h("div", { class: "bar-track", "aria-hidden": "true" }, bar),
-  ];
-}
-
-function attempts(call) {
-  const steps = stepsOf(call);
-  if (!steps.length) return null;
-  const line = (step) => {
-    const [said, kind] = endOf(step, call);
-    return h(
-      "li",
-      { data: { step: step.upstream ?? "wait" } },
-      step.upstream && [h("b", { class: "mono" }, step.upstream), " "],
-      h("span", { class: `pill ${PILL[kind] ?? kind}` }, said),
-      timeOf(step, step.upstream ? (step.fault ? "lost" : "used") : "waited", call),
-    );
-  };
-  return [h("h3", null, "Attempts"), h("ol", { class: "attempts" }, steps.map(line))];
 }
 
 /** One call in full. */

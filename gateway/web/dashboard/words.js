@@ -26,6 +26,9 @@ const SOURCE = {
   none: "Nothing was generated, so no tokens are charged.",
 };
 
+/** The kind of pill for each kind of outcome. */
+export const PILL = { good: "fine", bad: "full", mild: "near" };
+
 /** One word for a list, and which kind of news it is. */
 export function outcome(call) {
   if (call.ended === "lost") return ["lost", "bad"];
