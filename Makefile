@@ -12,7 +12,7 @@ help:
 	@echo "make screenshots  make the pictures of the documentation from the demo; needs Chromium (make servers); 2 minutes"
 	@echo "make test    format, lint, strict types and the fast tests; 5 to 8 minutes on two cores, no root, no servers needed"
 	@echo "make test-rest  what make test leaves out: every Redis and Valkey, real clients, browsers, kills; installs servers"
-	@echo "make test-all  make test, then make test-rest; 40 minutes"
+	@echo "make test-all  make test, then make test-rest; 45 minutes"
 	@echo "make check   format, lint and strict types alone"
 	@echo "make servers install what the slow tests run on: servers, a browser, the SDK for Node"
 	@echo "make chart   copy files of deploy/ into the Helm chart, and render its golden files; needs helm (make servers)"
@@ -74,7 +74,7 @@ test: check
 # What `make test` leaves out or shortens: the fast tests on the other Redis and Valkey and with all Hypothesis examples;
 # the slow tier, $(SLOW_PROCESSES) files at a time and the longest first (without the option xdist begins with the file of
 # the most tests); then what judges timing or memory, alone. A failure in one of them does not skip those behind it.
-SLOW_PROCESSES := 3
+SLOW_PROCESSES := 2
 test-rest: .venv/.installed servers
 	failed=0; $(BIN)/pytest --tier fast --all-redis --rest -n auto --dist loadfile $(SLOWEST) || failed=1; \
 	$(BIN)/pytest --tier slow -n $(SLOW_PROCESSES) --dist loadfile --no-loadscope-reorder $(SLOWEST) || failed=1; \

@@ -213,7 +213,8 @@ class Scene(NamedTuple):
     """Calls a second that the upstream takes."""
     serves_for_s: float
     overtaken: int
-    """At most so many calls come before an interactive one, at the 95th percentile."""
+    """At most so many calls come before an interactive one, at the 95th percentile: where places become free together,
+    one turn of all of them, and those that begin while it is on its way."""
     is_quick: bool = True
     """Whether an interactive call takes less than 1.5 times as long as alone, at the 95th percentile."""
     warm_up_s: float = 1.0
@@ -222,7 +223,7 @@ class Scene(NamedTuple):
 
 SCENES = (
     Scene("8 requests/s", {"requests": "8/s"}, 8, 1.0, 5),
-    Scene("8 at once", {"parallel": 8}, 8, 1.0, 8, is_quick=False),
+    Scene("8 at once", {"parallel": 8}, 8, 1.0, 10, is_quick=False),
     Scene("20 at once, 1 of them reserved", {"parallel": 20, "reserved": 1}, 4, 5.0, 8, warm_up_s=50.0),
 )
 
