@@ -28,11 +28,11 @@ function stepsOf(call) {
   return [...call.failed, ...(call.status < 400 ? [{ upstream: call.upstream, fault: null }] : [])];
 }
 
-/** The outcome of an attempt or a wait: words, and the kind of pill and bar. */
+/** The outcome of an attempt or a wait: words, and the kind of news, as in `outcome`. */
 function endOf({ upstream, fault }, call) {
-  if (!upstream) return ["waited for room", "near"];
-  if (fault) return [attemptOutcome(fault), "full"];
-  return call.status < 400 ? ["answered", "fine"] : outcome(call);
+  if (!upstream) return ["waited for room", "mild"];
+  if (fault) return [attemptOutcome(fault), "bad"];
+  return call.status < 400 ? ["answered", "good"] : outcome(call);
 }
 
 /** When an attempt was, in words and as a bar on the scale of the whole call. */
@@ -57,7 +57,7 @@ export function attempts(call) {
       "li",
       { data: { step: step.upstream ?? "wait" } },
       step.upstream && [h("b", { class: "mono" }, step.upstream), " "],
-      h("span", { class: `pill ${PILL[kind] ?? kind}` }, said),
+      h("span", { class: `pill ${PILL[kind]}` }, said),
       timeOf(step, step.upstream ? (step.fault ? "lost" : "used") : "waited", call),
     );
   };
