@@ -12,7 +12,8 @@ from typing import Any
 
 from gateway.config import Config, Model, ModelTable, Price, is_pattern
 from gateway.config.price_table import PriceTable, Unpriced, Wanted, price_of, provider_of, table_of
-from gateway.config.rates import ROWS, Tiers
+from gateway.config.rates import ROWS, Tiers, rows_of
+from gateway.quota.pricing import current_rows
 from gateway.reports.table import UNKNOWN, aligned, format_json
 
 from .common import fail, put
@@ -102,9 +103,8 @@ def _row(config: Config, name: str, model: Model, now: datetime) -> dict[str, An
     price = model.price
     row: dict[str, Any] = {"model": name}
     if price is not None:
-        rates = price.plan.at(now.timestamp())[""][0]
-        given = dict([part.split("=", 1) for part in rates.rates_text.split()])
-        row |= {shown: float(given[shown]) if shown in given else None for shown in _SHOWN}
+        given = current_rows(price, now.timestamp()) or {}
+        row |= {shown: given.get(shown) for shown in _SHOWN}
         row |= {"further": _further(price), "source": _source(model)}
     elif model.table_prices and is_pattern(name):
         row |= dict.fromkeys(_SHOWN)
@@ -171,8 +171,8 @@ def _in_full(row: Mapping[str, Any], price: Price | None) -> Iterator[str]:
 def _tier_lines(title: str, tiers: Tiers) -> Iterator[str]:
     for tier in tiers:
         words = [title or "standard", *([f"prompts above {tier.above:,} tokens"] if tier.above else [])]
-        rows = [part for part in tier.rates_text.split() if part.split("=")[0] in ROWS]
-        yield f"  {', '.join(words)}: " + ", ".join([part.replace("=", " ") for part in rows])
+        rows = [f"{row} {usd}" for row, usd in rows_of(tier.rates_text).items() if row in ROWS]
+        yield f"  {', '.join(words)}: {', '.join(rows)}"
 
 
 def _plain(price: Price) -> dict[str, Any]:

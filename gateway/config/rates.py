@@ -102,6 +102,11 @@ class Tier(NamedTuple):
     """The prices in USD by the names of their rows, as a record keeps them: `input=1.5 output=2`."""
 
 
+def rows_of(text: str) -> dict[str, str]:
+    """The rows of such a text, each with its price."""
+    return dict([part.split("=", 1) for part in text.split()])
+
+
 Tiers = Sequence[Tier]
 """In ascending order; the first one is for all prompts."""
 

@@ -25,6 +25,7 @@ from gateway.config.rates import (
     Tiers,
     has_own_price,
     rates_of,
+    rows_of,
 )
 from gateway.records import Usage
 
@@ -214,7 +215,7 @@ def read_price(text: str) -> PaidPrice:
     if "=" not in text:
         return PaidPrice(dict(zip(("input", "cached_input", "output"), map(float, text.split()), strict=True)))
     rows, _, source = text.partition(SOURCE)
-    named = dict([each.split("=", 1) for each in rows.split()])
+    named = rows_of(rows)
     above, variant = named.pop("above", None), named.pop("variant", None)
     return PaidPrice(
         {name: float(usd) for name, usd in named.items()},
@@ -228,8 +229,7 @@ def current_rows(price: Price | None, now: float) -> dict[str, float] | None:
     """The rows of the standard price that hold now, in USD; None: there is no price."""
     if price is None:
         return None
-    named = [each.split("=", 1) for each in price.plan.at(now)[""][0].rates_text.split()]
-    return {row: float(usd) for row, usd in named}
+    return {row: float(usd) for row, usd in rows_of(price.plan.at(now)[""][0].rates_text).items()}
 
 
 class CostPart(NamedTuple):

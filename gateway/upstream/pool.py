@@ -18,7 +18,6 @@ import re
 import socket
 import ssl
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from urllib.parse import urlsplit
 
 import aiohappyeyeballs
@@ -31,6 +30,7 @@ from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks
 
 from .connection import READ_BUFFER_BYTES, Connection
+from .head_lines import HeadLines
 from .tunnel import open_tunnel
 
 _HAPPY_EYEBALLS_S = 0.25
@@ -44,11 +44,6 @@ _KEEPALIVE_AFTER_S = 60
 
 _JOINED_BODY_BYTES = 65536
 """A body up to this size is appended to its head: one buffer costs less to send than two."""
-
-LINES_KEPT = 256
-"""Heads of which the lines are kept: at most two megabytes, because a head of a client is at most 8 KB a line."""
-
-_UNSAFE = re.compile(r"[\r\n\0]+")
 
 
 class Pool:
@@ -71,6 +66,7 @@ class Pool:
         self._tls = _tls_context(settings.ca_file) if url.scheme == "https" else None
         self._base_path = url.path.rstrip("/")
         self._static_heads = [_static_head(self._host, url.port, settings, key) for key in settings.credentials]
+        self._head_lines = HeadLines()
         self._idle: dict[Connection, None] = {}  # in the order in which they became idle
         self._connections: set[Connection] = set()
         self._dial_slots = 0  # dials in progress, and slots assigned to waiters
@@ -170,7 +166,9 @@ class Pool:
             size = len(body) if isinstance(body, bytes) else sum(map(len, body))
         length = f"Content-Length: {size}\r\n" if size or method != "GET" else ""
         # aiohttp decodes bytes that are not UTF-8 as surrogates; this restores the bytes of the client.
-        text = f"{method} {self._base_path}{path}{self._static_heads[key]}{_lines(tuple(headers))}{length}\r\n"
+        text = (
+            f"{method} {self._base_path}{path}{self._static_heads[key]}{self._head_lines[tuple(headers)]}{length}\r\n"
+        )
         head = text.encode("utf-8", "surrogateescape")
         if not isinstance(body, bytes):
             return [head, *body]
@@ -367,15 +365,6 @@ def _hidden(settings: config.Upstream, host: str, proxy: config.Proxy | None) ->
         secrets += proxy.secrets
         names.append((proxy.host, "the proxy"))
     return *((secret, "***") for secret in secrets), *names
-
-
-@lru_cache(maxsize=LINES_KEPT)
-def _lines(headers: tuple[tuple[str, str], ...]) -> str:
-    """Lines of a head, one for each header. Kept, because a client sends the same ones with most of its calls."""
-    lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
-    if lines.count("\n") == lines.count("\r") == len(headers) and "\0" not in lines:
-        return lines
-    return "".join([f"{_UNSAFE.sub(' ', name)}: {_UNSAFE.sub(' ', value)}\r\n" for name, value in headers])
 
 
 def _static_head(host: str, port: int | None, settings: config.Upstream, key: SecretStr | None) -> str:

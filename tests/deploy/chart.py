@@ -1,4 +1,4 @@
-"""The Helm chart of deploy/helm and copies for kustomize: what is copied from elsewhere in deploy/, what is rendered.
+"""The Helm chart of deploy/helm, and what kustomize has from it: copies of files of deploy/, and rendered objects.
 
     python -m tests.deploy.chart        # make chart: copy the files, and render the golden files again if helm is there
 
@@ -34,6 +34,12 @@ COPIES = {
 
 MONITORING = DEPLOY / "kubernetes" / "monitoring"
 RULES_HEAD = "# Written by `make chart` from deploy/prometheus.\n"
+
+ROUTES = {"ingress": "Ingress", "httproute": "HTTPRoute"}
+"""Components of deploy/kubernetes that are made from the chart, by the kind of their objects."""
+ROUTES_HEAD = (
+    "# Written by `make chart` from the Helm chart; kustomization.yaml beside it changes host names and paths.\n"
+)
 
 RELEASE = "gateway"
 KUBERNETES = "1.30.0"
@@ -91,6 +97,23 @@ def rules() -> str:
     return RULES_HEAD + yaml.safe_dump_all(objects, width=120, sort_keys=False)
 
 
+def route(component: str, name: str) -> str:
+    """An object of such a component, as the chart renders it, without the labels of a release."""
+    (found,) = [each for each in golden("routes") if identity(each) == (ROUTES[component], name)]
+    metadata = {"name": name, "labels": {"app.kubernetes.io/name": "gateway"}}
+    if annotations := found["metadata"].get("annotations"):
+        metadata["annotations"] = annotations
+    ordered = {"apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": metadata, "spec": found["spec"]}
+    return ROUTES_HEAD + yaml.safe_dump(ordered, width=120, sort_keys=False)
+
+
+def route_files() -> dict[Path, str]:
+    """The files of these components, with their text."""
+    names = {"calls.yaml": "gateway", "admin.yaml": "gateway-admin"}
+    folder = DEPLOY / "kubernetes"
+    return {folder / each / file: route(each, name) for each in ROUTES for file, name in names.items()}
+
+
 def written(manifests: list[Manifest]) -> str:
     """A golden file."""
     return yaml.safe_dump_all(shortened(manifests), width=120)
@@ -108,6 +131,8 @@ def main() -> int:
     except MissingProgram as missing:
         print(f"The files are copied. The golden files are not rendered: {missing}")
         return 1
+    for path, text in route_files().items():
+        path.write_text(text)
     print(f"{len(COPIES)} files copied, {len(CASES)} golden files rendered.")
     return 0
 

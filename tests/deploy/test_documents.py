@@ -193,7 +193,7 @@ def test_pages_name_only_settings_that_there_are(path: Path) -> None:
     ]
     for shown in re.findall(r"`([a-z]+(?:\[\])?(?:\.[A-Za-z_]+(?:\[\])?)+)`", "\n".join(lines)):
         name = re.sub(r"^(upstreams|models|teams)\.[a-z]+\.", r"\1.NAME.", shown)  # a name from an example
-        if not name.endswith(".py") and name.partition(".")[0].partition("[")[0] in sections:
+        if not name.endswith((".py", ".yaml")) and name.partition(".")[0].partition("[")[0] in sections:
             assert name in known or any(each.startswith(f"{name}.") for each in known), f"{path.name} names {name}"
 
 

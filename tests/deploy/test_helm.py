@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -20,7 +21,7 @@ from gateway.config.diff import NEEDS_RESTART
 from gateway.config.sections import Timeouts
 from gateway.web.openapi.document import OPERATIONS
 
-from .chart import CASES, CHART, COPIES, MONITORING, RELEASE, Manifest, golden, identity, rules, values_of
+from .chart import CASES, CHART, COPIES, MONITORING, RELEASE, Manifest, golden, identity, route_files, rules, values_of
 from .examples import load
 from .slow import test_kubernetes as kustomize
 
@@ -55,6 +56,14 @@ def test_the_chart_holds_copies_of_the_files_beside_it(name: str) -> None:
 def test_kustomize_has_the_same_rules_and_dashboard() -> None:
     assert (MONITORING / "rules.yaml").read_text() == rules(), "run `make chart`"
     assert (MONITORING / "completions-gateway.json").read_text() == COPIES["dashboard.json"].read_text(), "`make chart`"
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [pytest.param(*each, id=f"{each[0].parent.name}-{each[0].stem}") for each in route_files().items()],
+)
+def test_kustomize_has_the_charts_ingress_and_route(path: Path, text: str) -> None:
+    assert path.read_text() == text, "run `make chart`"
 
 
 def test_the_chart_holds_no_other_file() -> None:
@@ -190,25 +199,35 @@ def routes(case: str, kind: str, name: str) -> list[Route]:
     """What an Ingress or an HTTPRoute publishes, for each of its hosts."""
     spec = of(case, kind, name)["spec"]
     if kind == "Ingress":
-        (every,) = {tuple(map(ingress_route, rule["http"]["paths"])) for rule in spec["rules"]}
+        (every,) = {tuple(ingress_route(case, path) for path in rule["http"]["paths"]) for rule in spec["rules"]}
         return list(every)
     found = []
     for rule in spec["rules"]:
         (backend,) = rule["backendRefs"]
-        assert backend["port"] == 80
+        assert backend["port"] in [port["port"] for port in ports(case, backend["name"])]
         found += [(match["path"]["type"], match["path"]["value"], backend["name"]) for match in rule["matches"]]
     return found
 
 
-def ingress_route(path: Manifest) -> Route:
+def ingress_route(case: str, path: Manifest) -> Route:
     service = path["backend"]["service"]
-    assert service["port"] == {"name": "http"}
+    assert service["port"]["name"] in [port["name"] for port in ports(case, service["name"])]
     return path["pathType"], path["path"], service["name"]
+
+
+def ports(case: str, service: str) -> list[Manifest]:
+    found: list[Manifest] = of(case, "Service", service)["spec"]["ports"]
+    return found
 
 
 @pytest.mark.parametrize(
     ("case", "kind", "prefix", "more"),
-    [("ingress", "Ingress", "Prefix", ["/kling"]), ("monitored", "HTTPRoute", "PathPrefix", [])],
+    [
+        ("ingress", "Ingress", "Prefix", ["/kling"]),
+        ("monitored", "HTTPRoute", "PathPrefix", []),
+        ("routes", "Ingress", "Prefix", []),
+        ("routes", "HTTPRoute", "PathPrefix", []),
+    ],
 )
 def test_a_public_route_leads_to_calls_of_every_format_and_to_nothing_else(
     case: str, kind: str, prefix: str, more: list[str]
@@ -218,7 +237,13 @@ def test_a_public_route_leads_to_calls_of_every_format_and_to_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("case", "kind", "prefix"), [("ingress", "Ingress", "Prefix"), ("monitored", "HTTPRoute", "PathPrefix")]
+    ("case", "kind", "prefix"),
+    [
+        ("ingress", "Ingress", "Prefix"),
+        ("monitored", "HTTPRoute", "PathPrefix"),
+        ("routes", "Ingress", "Prefix"),
+        ("routes", "HTTPRoute", "PathPrefix"),
+    ],
 )
 def test_the_dashboard_has_a_host_name_of_its_own_where_the_values_say_so(case: str, kind: str, prefix: str) -> None:
     inside = [("Exact" if path == "/" else prefix, path, "gateway-admin") for path in OPERATORS]

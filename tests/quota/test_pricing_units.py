@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Price
-from gateway.quota.pricing import PaidPrice, cost_nusd, cost_parts, most_nusd, read_price, record_text, total_usage
+from gateway.config.rates import rows_of
+from gateway.quota.pricing import (
+    PaidPrice,
+    cost_nusd,
+    cost_parts,
+    current_rows,
+    most_nusd,
+    read_price,
+    record_text,
+    total_usage,
+)
 from gateway.records import Usage
 from gateway.units import UNITS, counts
 
@@ -201,6 +211,13 @@ def test_what_is_drawn_is_the_most_that_tokens_can_cost(prompt: int, completion:
 )  # fmt: skip
 def test_what_a_record_keeps(prices: dict[str, Any], used: Usage, kept: PaidPrice) -> None:
     assert read_price(record_text(price(**prices), used, NOON) or "") == kept
+
+
+def test_the_rows_that_hold_now_are_those_that_a_record_keeps() -> None:
+    made = price(**CLAUDE)
+    assert current_rows(made, NOON) == read_price(record_text(made, usage(1), NOON) or "").rows
+    assert rows_of("above=200000 variant=batch input=1.5") == {"above": "200000", "variant": "batch", "input": "1.5"}
+    assert current_rows(None, NOON) is None
 
 
 @pytest.mark.parametrize(

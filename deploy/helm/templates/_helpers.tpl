@@ -77,7 +77,7 @@ resources:
 {{- $paths | uniq | toJson -}}
 {{- end -}}
 
-{{/* Call with (list $ NAME VALUES RULES): an Ingress. RULES are (list PATH TYPE SERVICE). */}}
+{{/* Call with (list $ NAME VALUES RULES): an Ingress. RULES are (list PATH TYPE SERVICE PORT). */}}
 {{- define "gateway.ingress" -}}
 {{- $root := index . 0 -}}
 {{- $values := index . 2 -}}
@@ -107,7 +107,7 @@ spec:
           {{- range $rules }}
           - path: {{ index . 0 }}
             pathType: {{ index . 1 }}
-            backend: {service: {name: {{ index . 2 }}, port: {name: http}}}
+            backend: {service: {name: {{ index . 2 }}, port: {name: {{ index . 3 }}}}}
           {{- end }}
     {{- end }}
 {{- end -}}

@@ -87,21 +87,35 @@ def test_limits_and_prices_change_without_a_restart_and_a_store_with_one(tmp_pat
     assert restart_of({"admin": {"listen": "0.0.0.0:9999"}}) != same
 
 
-@pytest.mark.parametrize("has_monitoring", [False, True])
-def test_kustomize_builds_all_manifests(has_monitoring: bool, tmp_path: Path) -> None:
-    folder = tmp_path / "kubernetes"
+def kustomized(folder: Path, components: str) -> dict[tuple[str, str], Manifest]:
+    """What kustomize builds with these components, with the route of the dashboard."""
     shutil.copytree(manifests.FOLDER, folder)
-    if has_monitoring:
-        file = folder / "kustomization.yaml"
-        file.write_text(re.sub(r"^# (components: \[monitoring\])", r"\1", file.read_text(), flags=re.MULTILINE))
+    for file in folder.rglob("kustomization.yaml"):
+        text = file.read_text().replace("components: []", f"components: [{components}]")
+        file.write_text(text.replace("# - admin.yaml", "- admin.yaml"))
     told = run("kustomize", "build", folder)
     assert told.returncode == 0, told.stdout
-    built: list[Manifest] = list(yaml.safe_load_all(told.stdout))
-    (gateways,) = [each for each in built if identity(each) == ("StatefulSet", "gateway")]
-    assert ("replicas" in gateways["spec"]) != has_monitoring
-    kinds = {each["kind"] for each in built}
+    built = {identity(each): each for each in yaml.safe_load_all(told.stdout)}
+    assert {each["metadata"].get("namespace") for kind, each in built.items() if kind[0] != "Namespace"} == {"gateway"}
+    return built
+
+
+@pytest.mark.parametrize("has_monitoring", [False, True])
+def test_kustomize_builds_all_manifests(has_monitoring: bool, tmp_path: Path) -> None:
+    built = kustomized(tmp_path / "kubernetes", "monitoring" if has_monitoring else "")
+    assert ("replicas" in built["StatefulSet", "gateway"]["spec"]) != has_monitoring
+    kinds = {kind for kind, _ in built}
     of_monitoring = {"HorizontalPodAutoscaler", "ServiceMonitor", "PrometheusRule"}
     assert of_monitoring & kinds == (of_monitoring if has_monitoring else set())
-    dashboards = [each for each in built if each["metadata"].get("labels", {}).get("grafana_dashboard")]
+    dashboards = [each for each in built.values() if each["metadata"].get("labels", {}).get("grafana_dashboard")]
     assert [list(each["data"]) for each in dashboards] == [["completions-gateway.json"]] * has_monitoring
-    assert {each["metadata"].get("namespace") for each in built if each["kind"] != "Namespace"} == {"gateway"}
+
+
+def test_kustomize_builds_an_ingress_and_a_route_with_the_names_of_their_patches(tmp_path: Path) -> None:
+    built = kustomized(tmp_path / "kubernetes", "ingress, httproute")
+    for name, host in (("gateway", "gateway.example.com"), ("gateway-admin", "gateway-admin.example.com")):
+        ingress, route = built["Ingress", name]["spec"], built["HTTPRoute", name]["spec"]
+        assert [rule["host"] for rule in ingress["rules"]] == route["hostnames"] == [host]
+        assert ingress["tls"] == [{"hosts": [host], "secretName": f"{name}-tls"}]
+    assert built["Ingress", "gateway"]["spec"]["ingressClassName"] == "nginx"
+    assert built["Ingress", "gateway-admin"]["spec"]["ingressClassName"] == "internal"

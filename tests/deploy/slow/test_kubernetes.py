@@ -23,12 +23,23 @@ from tests.flows import house
 
 FOLDER = DEPLOY / "kubernetes"
 SETTINGS = (FOLDER / "gateway.yaml").read_text()
-KUSTOMIZATIONS = ("kubernetes/kustomization.yaml", "kubernetes/monitoring/kustomization.yaml")
+BASE = "kubernetes/kustomization.yaml"
+MONITORING, *ROUTES = COMPONENTS = [
+    f"kubernetes/{name}/kustomization.yaml" for name in ("monitoring", "ingress", "httproute")
+]
+KUSTOMIZATIONS = (BASE, *COMPONENTS)
 OLDEST = "1.27"
 """The minimum of kustomization.yaml: from it on, kept volume claims are on by default."""
 
-OF_THE_OPERATOR = {"ServiceMonitor": {"selector", "endpoints"}, "PrometheusRule": {"groups"}}
-"""Custom resources, whose schemas are not part of Kubernetes: the members of their spec."""
+CUSTOM = {
+    "ServiceMonitor": ("monitoring.coreos.com/v1", {"selector", "endpoints"}),
+    "PrometheusRule": ("monitoring.coreos.com/v1", {"groups"}),
+    "HTTPRoute": ("gateway.networking.k8s.io/v1", {"parentRefs", "hostnames", "rules"}),
+}
+"""Custom resources, whose schemas are not part of Kubernetes: their API, and the members of their spec."""
+
+NOT_APPLIED = {"monitoring": {"prometheus-adapter.yaml"}, "ingress": {"admin.yaml"}, "httproute": {"admin.yaml"}}
+"""Files of the components by folder: values for another chart, and the dashboard's route, which an operator enables."""
 
 Manifest = dict[str, Any]
 
@@ -78,9 +89,8 @@ def schema_of(manifest: Manifest, version: str) -> dict[str, Any]:
 @pytest.mark.parametrize("version", [OLDEST, "1.37"])
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
 def test_every_manifest_is_what_its_schema_says(manifest: Manifest, version: str) -> None:
-    if members := OF_THE_OPERATOR.get(manifest["kind"]):
-        assert manifest["apiVersion"] == "monitoring.coreos.com/v1"
-        assert set(manifest["spec"]) == members
+    if check := CUSTOM.get(manifest["kind"]):
+        assert (manifest["apiVersion"], set(manifest["spec"])) == check
         return
     faults = [
         error.message for error in jsonschema_rs.validator_for(schema_of(manifest, version)).iter_errors(manifest)
@@ -94,11 +104,11 @@ def test_every_file_is_applied_or_says_what_it_is_for() -> None:
         named = {*whole["resources"], *(name for each in whole.get("configMapGenerator", []) for name in each["files"])}
         assert named <= {path.name for path in folder.iterdir()}
         left = {path.name for path in folder.iterdir() if path.is_file()} - named - {"kustomization.yaml"}
-        assert left == ({"prometheus-adapter.yaml"} if folder.name == "monitoring" else set())
+        assert left == NOT_APPLIED.get(folder.name, set())
 
 
 def test_the_kustomization_knows_the_image_and_its_version() -> None:
-    whole = load(KUSTOMIZATIONS[0])
+    whole = load(BASE)
     (image,) = whole["images"]
     assert image["name"] == CONTAINER["image"]
     assert image["newTag"] == gateway.__version__
@@ -134,15 +144,20 @@ def test_upstreams_inside_the_cluster_are_reached_where_their_namespace_says_so(
 
 def test_the_autoscaler_alone_sets_the_number_of_pods() -> None:
     """A manifest with `replicas` would reset the autoscaler's number when applied again."""
-    component = load(KUSTOMIZATIONS[1])
-    assert component["kind"] == "Component"
+    component = load(MONITORING)
     assert "autoscaler.yaml" in component["resources"]
     (patch,) = component["patches"]
     assert patch["target"] == {"kind": "StatefulSet", "name": "gateway"}
     assert yaml.safe_load(patch["patch"]) == [{"op": "remove", "path": "/spec/replicas"}]
     assert "replicas" in GATEWAY["spec"]
-    folder = (DEPLOY / KUSTOMIZATIONS[1]).parent.name
-    assert f"\n# components: [{folder}] " in (FOLDER / "kustomization.yaml").read_text()
+
+
+def test_the_base_names_every_component() -> None:
+    names = ", ".join(sorted((DEPLOY / place).parent.name for place in COMPONENTS))
+    (line,) = [line for line in (DEPLOY / BASE).read_text().splitlines() if line.startswith("components:")]
+    assert line.startswith("components: []")
+    assert f"[{names}]" in line
+    assert {load(place)["kind"] for place in COMPONENTS} == {"Component"}
 
 
 def selects_one(selector: dict[str, str]) -> bool:
@@ -191,7 +206,7 @@ def test_every_port_that_is_named_is_a_port_of_the_pods() -> None:
 
 
 def test_every_volume_is_there_and_every_file_is_in_one() -> None:
-    maps = {each["name"]: set(each["files"]) for each in load(KUSTOMIZATIONS[0])["configMapGenerator"]}
+    maps = {each["name"]: set(each["files"]) for each in load(BASE)["configMapGenerator"]}
     for manifest in (each for each in MANIFESTS if each["kind"] == "StatefulSet"):
         spec = manifest["spec"]
         pod = spec["template"]["spec"]
