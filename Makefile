@@ -60,18 +60,18 @@ check: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Prints what it could not install; the tests that need it then fail and say so.
+# Prints what it could not install; the tests that need it then fail with the reason.
 servers: .venv/.installed
 	@.ci/servers .venv/servers
 
-# What takes long is printed at the end of each tier.
+# The slowest tests are printed at the end of each tier.
 SLOWEST := --durations=15 --durations-min=3
 
 # The fast tier: every test file that is not below a folder named `slow`. tests/test_tiers.py keeps the two apart.
 test: check
 	$(BIN)/pytest --tier fast -n auto --dist loadfile $(SLOWEST)
 
-# What `make test` leaves out or shortens: the fast tests on the other Redis and Valkey and with all Hypothesis examples;
+# The tests that `make test` leaves out or shortens: the fast tests on the other Redis and Valkey and with all Hypothesis examples;
 # the slow tier, $(SLOW_PROCESSES) files at a time and the longest first (without the option xdist begins with the file of
 # the most tests); then what judges timing or memory, alone. A failure in one of them does not skip those behind it.
 SLOW_PROCESSES := 2
