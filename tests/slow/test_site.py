@@ -46,9 +46,10 @@ class Page(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With every warning an error (`strict` in mkdocs.yml)."""
     folder = tmp_path_factory.mktemp("site")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as make docs
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
-        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=BUILD_S, check=False, text=True,
+        cwd=ROOT, env={**env, "NO_MKDOCS_2_WARNING": "1"}, timeout=BUILD_S, check=False, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
@@ -58,6 +59,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path.read_text()) for path in site.rglob("*.html") if path.name != "404.html"}
+
+
+def test_the_site_holds_no_program(site: Path) -> None:
+    assert list(site.glob("**/*.pyc")) == []
+    assert [path for path in site.glob("**/*.py") if "source" not in path.parts] == []
 
 
 def test_every_link_and_anchor_has_a_target(site: Path, pages: dict[Path, Page]) -> None:
