@@ -48,7 +48,7 @@ class Admission(Protocol):
     """Admission of one call to an upstream with free capacity. Implemented by queueing/waiting_room.py."""
 
     has_waited: bool
-    """Whether the call was in the queue."""
+    """Whether the call was in the queue in the last `admit`."""
 
     async def admit(self, attempt: Callable[[], Awaitable[Sequence[Refused]]]) -> Sequence[Refused]: ...
 

@@ -201,7 +201,7 @@ class Ticket:
         self._call = call
         self._patience_s = patience_s
         self.has_waited = False
-        """Whether the call was in the queue."""
+        """Whether the call was in the queue in the last `admit`."""
         self._is_charged = False
         call.cost = room.expected(call)
 
@@ -210,6 +210,7 @@ class Ticket:
 
         Cancelled: the client is gone, and its place free. Raises what `attempt` raises.
         """
+        self.has_waited = False
         line = self._room.line(self._line)
         if line is None or line.may_ask_at_once(self._call) or line.knows_too_little_for(self._call):
             refusals = await attempt()

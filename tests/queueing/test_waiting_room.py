@@ -113,6 +113,22 @@ async def test_a_call_waits_until_there_is_room(upstream: Upstream) -> None:
     assert upstream.waiting == 0
 
 
+async def test_a_call_that_is_admitted_again_at_once_has_not_waited_again(upstream: Upstream) -> None:
+    """After a 429 of its upstream a call is admitted again: only waits count in the times of its record."""
+    free = asyncio.Event()
+    ticket = upstream.room.ticket(["up"], Waiting("a", 1, 10, 1, [{SLOTS.id: 1}]), LONG_S)
+
+    async def attempt() -> Sequence[Refused]:
+        return () if free.is_set() else [full(SLOTS)]
+
+    call = asyncio.ensure_future(ticket.admit(attempt))
+    await until(lambda: upstream.waiting == 1)
+    free.set()
+    assert (await call, ticket.has_waited) == ((), True)
+    ticket.taken_back([SLOTS.id])
+    assert (await ticket.admit(attempt), ticket.has_waited) == ((), False)
+
+
 async def test_a_call_that_takes_the_last_room_lets_no_other_ask(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
