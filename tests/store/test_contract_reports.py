@@ -48,6 +48,26 @@ async def fill(worker: Worker) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("group_by", [["model"], ["day"], ["key"], []])
+async def test_a_call_that_ends_days_later_is_in_the_next_report(
+    open_store: OpensStores, clock: Clock, group_by: list[str]
+) -> None:
+    """A report of days that are over is as fresh as one of today, whichever worker closes the call."""
+    first, second = Worker(await open_store()), Worker(await open_store())
+    began = clock.now
+    await first.settle(await first.granted(), time=began)
+    clock.advance(3 * DAY_S)
+    await first.settle(await first.granted(), time=clock.now)
+
+    async def requests(of: Worker) -> int:
+        return sum(row["requests"] for row in await of.store.usage(group_by, "2026-11-19", "2026-11-21"))
+
+    assert [await requests(first), await requests(second)] == [1, 1]
+    await first.settle(await first.granted(), time=began)
+    assert [await requests(first), await requests(second)] == [2, 2]
+    assert sum(row["requests"] for row in await second.store.usage(group_by)) == 3
+
+
 @pytest.mark.parametrize(
     ("group_by", "requests"),
     [

@@ -41,11 +41,13 @@ from .reader import record_row
 from .retention import Trimmer
 from .schema import (
     ADD_HOURS,
+    ADD_LATE,
     ADD_MEASURE,
     ADD_SUMS,
     CLAIM,
     DEFERRED,
     HOUR_GROUP,
+    LATE,
     LEASE,
     LOST,
     MEASURE,
@@ -379,6 +381,9 @@ class SqliteLedger:
             )
             days = [(group[0][:10], *group[1:], *row) for group, row in transaction.sums.items()]
             insert(db, "sums", SUM_GROUP + SUMS, days, ADD_SUMS)
+            today, _ = limits.calendar_window("day", self._wall_us // 1_000_000)
+            if late := {day for hour, *_ in transaction.sums if (day := hour[:10]) < today}:
+                insert(db, "late", LATE, [(day, 1) for day in late], ADD_LATE)
         if transaction.attributed:
             self._attributed.add(db, transaction.attributed)
         if transaction.measures:

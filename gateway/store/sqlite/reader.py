@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
@@ -27,9 +27,10 @@ from gateway.store import (
     attribution_in,
 )
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
-from gateway.store.report_rows import ROWS_AT_ONCE, call_row, range_of, usage_row
+from gateway.store.report_rows import ROWS_AT_ONCE, ReportRange, call_row, range_of, usage_row
 
 from .database import connect, path_of
+from .past_days import SOURCE, PastDays
 from .schema import RECORD
 
 _GROUP_OF_DAYS = {name: name for name in USAGE_GROUPS} | {"month": "substr(day, 1, 7)"}
@@ -50,6 +51,16 @@ SELECT date(CAST(time AS INTEGER), 'unixepoch') AS day, label_model, upstream,
     sum(coalesce(cost_nusd, 0)), sum(cost_nusd IS NULL)
 FROM records WHERE day >= ? AND day <= ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
 """The groups `RETURNED_MODEL_GROUPS` and the sums of `quota/ledger_entry.sums_of`, in the order of `SUMS`."""
+
+_AMONG = "IN (SELECT value FROM json_each(?))"
+
+_PERIODS = """
+WITH RECURSIVE found (period) AS (
+    SELECT min({period}) FROM {table} WHERE {period} >= ?1 AND {period} <= ?2 UNION ALL
+    SELECT (SELECT min({period}) FROM {table} WHERE {period} > found.period AND {period} <= ?2)
+    FROM found WHERE found.period IS NOT NULL)
+SELECT period FROM found WHERE period IS NOT NULL"""
+"""The days or hours of a range that have sums: one look-up for each."""
 
 _OF_TEAMS = "team IN (SELECT value FROM json_each(?)) "
 _OF_KEYS = """(key, coalesce(team, '')) IN
@@ -80,8 +91,9 @@ class Reader:
     Rows are fetched at once, so that no transaction stays open, and formatted in small portions.
     """
 
-    def __init__(self, settings: StoreSettings) -> None:
+    def __init__(self, settings: StoreSettings, clock_us: Callable[[], int]) -> None:
         self._db = connect(path_of(settings))
+        self._past = PastDays(self._db, clock_us)
 
     def progress(self, worker: str) -> Progress:
         row = self._db.execute("SELECT seq, mark FROM workers WHERE worker = ?", (worker,)).fetchone()
@@ -117,18 +129,37 @@ class Reader:
         groups_sql = ", ".join(groups) or "''"
         behind = f"AND ({groups_sql}) > ({', '.join('?' * len(after))}) " if after else ""
         meant, names = _part(only, where)
-        table, period = ("hours", "hour") if range_.is_hourly else ("sums", "day")
+        named: tuple[str, ...]
         if attribution is not None:
-            table, meant, names = "attributed", f"AND name = ? {meant}", (attribution, *names)
+            source, named = (
+                "attributed WHERE day >= ? AND day <= ? AND name = ?",
+                (range_.first, range_.last, attribution),
+            )
+        else:
+            keys = {name for group, name in where if group == "key"} or {key for key, _ in (only.keys if only else ())}
+            is_of_days = not (range_.is_hourly or keys or "key" in group_by)
+            source, named = self._source(range_, keys, is_of_days=is_of_days)
         # Sums that were counted and taken back are zeros.
         text = (
-            f"SELECT {columns} FROM {table} WHERE {period} >= ? AND {period} <= ? {behind}{meant}"  # noqa: S608 - names from a table
+            f"SELECT {columns} FROM {source} {behind}{meant}"  # noqa: S608 - names from a table
             f"GROUP BY {groups_sql} HAVING sum(requests) > 0 ORDER BY {groups_sql} LIMIT ?"
         )
-        rows = self._db.execute(
-            text, (range_.first, range_.last, *(after or ()), *names, -1 if limit is None else limit)
-        )
+        rows = self._db.execute(text, (*named, *(after or ()), *names, -1 if limit is None else limit))
         return _usage_rows(group_by, rows)
+
+    def _source(self, range_: ReportRange, keys: Iterable[str], *, is_of_days: bool) -> tuple[str, tuple[str, ...]]:
+        """The table of a report with its range as SQL, and the arguments of that. `keys`: it is about these, if any;
+        `is_of_days`: it is about days and needs no key."""
+        table, period = ("hours", "hour") if range_.is_hourly else ("sums", "day")
+        text = _PERIODS.format(table=table, period=period)
+        periods = [name for (name,) in self._db.execute(text, (range_.first, range_.last)).fetchall()]
+        if is_of_days:
+            return f"{SOURCE} WHERE TRUE", self._past.split(periods)
+        # Periods by name, so that SQLite looks up the keys in each of them, instead of reading all keys.
+        named = f"{table} WHERE {period} {_AMONG}"
+        if found := sorted(keys):
+            return f"{named} AND key {_AMONG}", (json.dumps(periods), json.dumps(found))
+        return named, (json.dumps(periods),)
 
     def measures(self, group_by: Sequence[str], since: str | None, until: str | None) -> Measures:
         """As `ReportReader.measures`."""

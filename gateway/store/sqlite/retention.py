@@ -97,6 +97,7 @@ class Trimmer:
 def _delete_before(db: sqlite3.Connection, day: str, clock_h: int, sums_days: int) -> None:
     clock_us, kept_us = clock_h * HOUR_S * 1_000_000, sums_days * 86_400_000_000
     db.execute("DELETE FROM sums WHERE day < ?", (day,))
+    db.execute("DELETE FROM late WHERE day < ?", (day,))
     db.execute("DELETE FROM attributed WHERE day < ?", (day,))
     kept_days = min(HOURS_KEPT_DAYS, sums_days)
     first = datetime.fromtimestamp(clock_h * HOUR_S, UTC) - timedelta(days=kept_days)

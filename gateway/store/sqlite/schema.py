@@ -90,6 +90,7 @@ CREATE TABLE IF NOT EXISTS measures (
     PRIMARY KEY (period, model, upstream, counter)) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS deferred (lease TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID",
     "CREATE INDEX IF NOT EXISTS lost_by_worker ON lost (worker)",
+    "CREATE TABLE IF NOT EXISTS late (day TEXT PRIMARY KEY, changes INTEGER NOT NULL) WITHOUT ROWID",
 )
 """Tables that files of this schema may lack, too."""
 
@@ -133,6 +134,11 @@ RECORD = (
     "ended", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id", "cost_nusd", "price",
     "failed", "user", "tags", "timeline", "more",
 )  # fmt: skip
+
+LATE = ("day", "changes")
+"""How often the sums of a day were changed after it was over."""
+
+ADD_LATE = "ON CONFLICT (day) DO UPDATE SET changes = changes + 1"
 
 SUM_GROUP = ("day", "key", "team", "model", "upstream", "endpoint")
 

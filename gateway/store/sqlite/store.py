@@ -103,7 +103,7 @@ class SqliteStore:
         self._write_timer: asyncio.TimerHandle | None = None
         self._ledger = SqliteLedger(settings, clock_us)
         try:
-            self._reader = Reader(settings)
+            self._reader = Reader(settings, clock_us)
             self._key_reader = KeyReader(settings)
             self._checkpoints = Checkpointer(settings)
         except sqlite3.Error as error:
@@ -274,9 +274,13 @@ class SqliteStore:
         where: Where = (),
     ) -> AsyncIterator[list[dict[str, Any]]]:
         after: Sequence[str] | None = None
-        while rows := await self.usage(group_by, since, until, USAGE_AT_ONCE, after, only, where):
-            yield rows
-            after = [rows[-1][name] for name in group_by]
+        is_whole = False
+        while not is_whole:  # each portion costs as much as the whole report
+            rows = await self.usage(group_by, since, until, USAGE_AT_ONCE, after, only, where)
+            is_whole = len(rows) < USAGE_AT_ONCE
+            if rows:
+                yield rows
+                after = [rows[-1][name] for name in group_by]
 
     async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
         return await self._run(self._reading, lambda: self._reader.measures(group_by, since, until))
