@@ -1,5 +1,7 @@
 """A page of static files: HTML, scripts, styles and pictures of one folder, read once and never changed per request.
 
+The page names its files below a version, a digest of all of them: a browser asks for each once, until one has changed.
+
 The headers restrict the page to this gateway: no script, style or request from or to another origin, no frame around
 it, and no text that becomes markup.
 """
@@ -7,8 +9,9 @@ it, and no text that becomes markup.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from aiohttp import hdrs, web
@@ -19,6 +22,8 @@ from gateway.web.middleware import CONTEXT
 from gateway.web.responses import Whole
 
 INDEX = "index.html"
+
+VERSION = re.compile(r"[0-9a-f]{16}")
 
 CONTENT_TYPES: Mapping[str, str] = {
     ".html": "text/html; charset=utf-8",
@@ -38,8 +43,12 @@ HEADERS = (
     ("Content-Security-Policy", POLICY),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
-    ("Cache-Control", "no-cache"),  # a browser must revalidate cached files: the gateway may be a newer version
 )
+
+REVALIDATED = (hdrs.CACHE_CONTROL, "no-cache")
+"""Of the page and of files that are asked for without their version: the gateway may be a newer one."""
+
+KEPT = (hdrs.CACHE_CONTROL, "public, max-age=31536000, immutable")
 
 
 class File(NamedTuple):
@@ -50,18 +59,22 @@ class File(NamedTuple):
     content: bytes
 
 
-def _read(path: Path) -> File:
-    content = path.read_bytes()
+def _file(name: str, content: bytes) -> File:
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    return File(((hdrs.CONTENT_TYPE, CONTENT_TYPES[path.suffix]), *HEADERS, (hdrs.ETAG, etag)), etag, content)
+    content_type = CONTENT_TYPES[PurePath(name).suffix]
+    return File(((hdrs.CONTENT_TYPE, content_type), *HEADERS, (hdrs.ETAG, etag)), etag, content)
 
 
 class StaticPage:
     """The page at `path` and its files below. They hold no data, so they need no token."""
 
     def __init__(self, path: str, folder: Path) -> None:
+        contents = {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.suffix in CONTENT_TYPES}
         self._path = path
-        self._files = {file.name: _read(file) for file in sorted(folder.iterdir()) if file.suffix in CONTENT_TYPES}
+        self._version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:16]
+        at = path.removeprefix("/")
+        contents[INDEX] = contents[INDEX].replace(f'="{at}/'.encode(), f'="{at}/{self._version}/'.encode())
+        self._files = {name: _file(name, content) for name, content in contents.items()}
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
@@ -73,16 +86,20 @@ class StaticPage:
 
     async def show_page(self, request: web.Request) -> web.StreamResponse:
         """The page itself."""
-        return self._show(request, INDEX)
+        return self._show(request, INDEX, REVALIDATED)
 
     async def show_file(self, request: web.Request) -> web.StreamResponse:
         """A file of the page."""
         name = request.match_info["file"]
         if not name:  # the page's links are relative, so that it may have a path prefix
             return Whole(308, [(hdrs.LOCATION, f"..{self._path}")], b"")
-        return self._show(request, name)
+        version, _, name = name.rpartition("/")
+        # Of another version, too: behind one address gateways of two versions may answer while they are replaced.
+        if version and not VERSION.fullmatch(version):
+            name = ""
+        return self._show(request, name, KEPT if version == self._version else REVALIDATED)
 
-    def _show(self, request: web.Request, name: str) -> Whole:
+    def _show(self, request: web.Request, name: str, cache_control: tuple[str, str]) -> Whole:
         context = request[CONTEXT]
         if (reason := self.why_off(context.parts)) is not None:
             raise NotFound(reason)
@@ -91,5 +108,5 @@ class StaticPage:
         context.is_quiet = True
         known = request.headers.get(hdrs.IF_NONE_MATCH, "")
         if file.etag in [each.strip().removeprefix("W/") for each in known.split(",")]:
-            return Whole(304, file.headers, b"")
-        return Whole(200, file.headers, file.content)
+            return Whole(304, (*file.headers, cache_control), b"")
+        return Whole(200, (*file.headers, cache_control), file.content)

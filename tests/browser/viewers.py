@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -19,8 +20,6 @@ from typing import NamedTuple
 
 import aiohttp
 
-from gateway.web.dashboard import FOLDER
-from gateway.web.static_page import CONTENT_TYPES, INDEX
 from tests.flows.house import ADMIN_TOKEN, secret
 
 CONNECTIONS = 6
@@ -155,11 +154,10 @@ class Viewer:
             connector=aiohttp.TCPConnector(limit=CONNECTIONS),
             headers={"Authorization": f"Bearer {self._person.token}"},
         ) as session:
-            await self._fetch(session, "/dashboard", "the page")
-            files = [path.name for path in FOLDER.iterdir() if path.suffix in CONTENT_TYPES and path.name != INDEX]
+            page = await self._fetch(session, "/dashboard", "the page")
             async with asyncio.TaskGroup() as loading:
-                for name in files:
-                    loading.create_task(self._fetch(session, f"/dashboard/{name}", "the page"))
+                for path in re.findall(r'(?:src|href)="(dashboard/[^"]+)"', page.decode()):
+                    loading.create_task(self._fetch(session, f"/{path}", "the page"))
             await self._ask(session, "session")
             async with asyncio.TaskGroup() as polling:
                 for poll in self._person.always:

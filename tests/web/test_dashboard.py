@@ -22,7 +22,7 @@ def names(paths: list[Path]) -> list[str]:
     return [path.name for path in paths]
 
 
-def check_head(headers: CIMultiDictProxy[str]) -> None:
+def check_head(headers: CIMultiDictProxy[str], cache_control: str = "no-cache") -> None:
     policy = headers["Content-Security-Policy"].split("; ")
     assert policy[0] == "default-src 'none'"
     assert {"script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self' data:"} <= {*policy}
@@ -30,15 +30,19 @@ def check_head(headers: CIMultiDictProxy[str]) -> None:
     assert "unsafe" not in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Referrer-Policy"] == "no-referrer"
-    assert headers["Cache-Control"] == "no-cache"
+    assert headers["Cache-Control"] == cache_control
     assert headers["x-request-id"].startswith("req_")
+
+
+def without_version(page: str) -> str:
+    return re.sub(r'(="(?:dashboard|docs)/)[0-9a-f]{16}/', r"\1", page)
 
 
 async def test_page_needs_no_token_and_says_what_browsers_may_do(inside: Inside) -> None:
     client = await inside(NOWHERE)
     answer = await client.get("/dashboard")
     assert (answer.status, answer.content_type, answer.charset) == (200, "text/html", "utf-8")
-    assert await answer.read() == (FOLDER / "index.html").read_bytes()
+    assert without_version(await answer.text()) == (FOLDER / "index.html").read_text()
     check_head(answer.headers)
 
 
@@ -48,8 +52,24 @@ async def test_every_file_is_there_under_its_type(inside: Inside) -> None:
         answer = await client.get(f"/dashboard/{path.name}")
         assert answer.status == 200
         assert answer.headers["Content-Type"] == CONTENT_TYPES[path.suffix]
-        assert await answer.read() == path.read_bytes()
+        assert without_version(await answer.text()) == path.read_text()
         check_head(answer.headers)
+
+
+async def test_files_of_this_version_are_kept_by_browsers(inside: Inside) -> None:
+    """The page names each with the version of all files, so that a second visit asks for the page alone."""
+    client = await inside(NOWHERE)
+    page = await (await client.get("/dashboard")).text()
+    named = re.findall(r'(?:src|href)="(dashboard/[^"]+)"', page)
+    assert {each.rpartition("/")[2] for each in named} == {*names(FILES)} - {"index.html"}
+    (version,) = {each.split("/")[1] for each in named}
+    for each in named:
+        answer = await client.get(f"/{each}")
+        assert (answer.status, await answer.read()) == (200, (FOLDER / each.rpartition("/")[2]).read_bytes())
+        check_head(answer.headers, "public, max-age=31536000, immutable")
+    other = "0123456789abcdef"  # of a gateway that is being replaced
+    assert version != other
+    check_head((await client.get(f"/dashboard/{other}/app.js")).headers)
 
 
 async def test_what_a_browser_has_already_is_not_sent_again(inside: Inside) -> None:
@@ -82,7 +102,21 @@ async def test_without_a_token_it_says_what_to_set(inside: Inside, path: str) ->
 
 
 @pytest.mark.parametrize(
-    "path", ["nothing.js", "../dashboard.py", "..%2fdashboard.py", "%2e%2e/app.py", "a/b", "app.js/", "%00", "index"]
+    "path",
+    [
+        "nothing.js",
+        "../dashboard.py",
+        "..%2fdashboard.py",
+        "%2e%2e/app.py",
+        "a/b",
+        "app.js/",
+        "%00",
+        "index",
+        "0123456789abcdef/nothing.js",
+        "0123456789abcdef/../app.js",
+        "0123456789abcdef0/app.js",
+        "a/app.js",
+    ],
 )
 async def test_nothing_else_can_be_had(inside: Inside, path: str) -> None:
     client = await inside(NOWHERE)
@@ -147,7 +181,7 @@ async def test_root_leads_to_the_dashboard(inside: Inside) -> None:
     client = await inside(NOWHERE)
     answer = await client.get("/", allow_redirects=False)
     assert (answer.status, answer.headers["Location"]) == (302, "dashboard")
-    assert await (await client.get("/")).read() == (FOLDER / "index.html").read_bytes()
+    assert without_version(await (await client.get("/")).text()) == (FOLDER / "index.html").read_text()
 
 
 async def test_root_leads_to_the_reference_where_there_is_no_dashboard(inside: Inside) -> None:

@@ -1,9 +1,9 @@
 // The admin API, and the token that opens it: kept for this tab alone, sent as a header, never in an address. Without a
 // token the session of a person who signed in counts: a cookie that no script can read, and for changes a second token.
 
-const BASE = new URL("../admin/api/", import.meta.url);
-export const SIGN_IN = new URL("../admin/sign-in", import.meta.url);
-const SIGN_OUT = new URL("../admin/sign-out", import.meta.url);
+const BASE = new URL("admin/api/", document.baseURI);
+export const SIGN_IN = new URL("admin/sign-in", document.baseURI);
+const SIGN_OUT = new URL("admin/sign-out", document.baseURI);
 const KEPT_AS = "gateway-token";
 const PATIENCE_MS = 60_000;
 

@@ -1,6 +1,6 @@
 // The cost of one call, asked for with the key that made it: its record is written a moment after its end.
 
-const BASE = new URL("../admin/api/requests/", import.meta.url);
+const BASE = new URL("admin/api/requests/", document.baseURI);
 const TRIES = 8;
 const AGAIN_MS = 400;
 

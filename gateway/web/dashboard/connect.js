@@ -29,7 +29,7 @@ const TOOLS = {
 };
 
 /** The address at which clients reach the gateway, without /v1: that of the configuration, or that of this page. */
-export const baseUrl = (publicUrl) => publicUrl ?? new URL("..", import.meta.url).href.replace(/\/$/, "");
+export const baseUrl = (publicUrl) => publicUrl ?? new URL(".", document.baseURI).href.replace(/\/$/, "");
 
 /**
  * Settings for each tool, one at a time. `secret`: the key to write into them; without it, a place for it. `models`: a promise

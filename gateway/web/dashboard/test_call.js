@@ -3,7 +3,7 @@
 import { fill, h } from "./dom.js";
 import { span } from "./format.js";
 
-const PLANE = new URL("../v1/", import.meta.url);
+const PLANE = new URL("v1/", document.baseURI);
 
 async function answerOf(response) {
   const body = await response.json().catch(() => null);

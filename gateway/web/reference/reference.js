@@ -129,7 +129,7 @@ function groupOf(path) {
 }
 
 async function draw(place) {
-  const address = new URL("../openapi.json", import.meta.url);
+  const address = new URL("openapi.json", document.baseURI);
   const answer = await fetch(address, { cache: "no-store", credentials: "omit" });
   if (!answer.ok) throw new Error(`openapi.json: status ${answer.status}`);
   const all = await answer.json();
