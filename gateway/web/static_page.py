@@ -8,6 +8,7 @@ it, and no text that becomes markup.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
 from collections.abc import Mapping
@@ -43,10 +44,14 @@ HEADERS = (
     ("Content-Security-Policy", POLICY),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
+    ("Vary", "Accept-Encoding"),
 )
 
 REVALIDATED = (hdrs.CACHE_CONTROL, "no-cache")
 """Of the page and of files that are asked for without their version: the gateway may be a newer one."""
+
+PACKED_FROM_BYTES = 10_000
+"""Smaller files are sent as they are."""
 
 KEPT = (hdrs.CACHE_CONTROL, "public, max-age=31536000, immutable")
 
@@ -65,16 +70,26 @@ def _file(name: str, content: bytes) -> File:
     return File(((hdrs.CONTENT_TYPE, content_type), *HEADERS, (hdrs.ETAG, etag)), etag, content)
 
 
+def _packed(file: File) -> File:
+    etag = f'{file.etag[:-1]}-gzip"'
+    headers = [(name, etag if name == hdrs.ETAG else value) for name, value in file.headers]
+    return File((*headers, (hdrs.CONTENT_ENCODING, "gzip")), etag, gzip.compress(file.content, 6, mtime=0))
+
+
 class StaticPage:
     """The page at `path` and its files below. They hold no data, so they need no token."""
 
-    def __init__(self, path: str, folder: Path) -> None:
-        contents = {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.suffix in CONTENT_TYPES}
+    def __init__(self, path: str, folder: Path, made: Mapping[str, bytes] = {}) -> None:
+        """`made`: files that are not in the folder, by name."""
+        found = {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.suffix in CONTENT_TYPES}
+        contents = {**found, **made}
         self._path = path
         self._version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:16]
         at = path.removeprefix("/")
         contents[INDEX] = contents[INDEX].replace(f'="{at}/'.encode(), f'="{at}/{self._version}/'.encode())
         self._files = {name: _file(name, content) for name, content in contents.items()}
+        self._packed_files: dict[str, File] = {}
+        """Large files that browsers have asked for, compressed."""
 
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
@@ -106,6 +121,11 @@ class StaticPage:
         if (file := self._files.get(name)) is None:
             raise NotFound(f"{self._path} has no such file ({request.rel_url.raw_path[:200]}).")
         context.is_quiet = True
+        accepted = [each.strip() for each in request.headers.get(hdrs.ACCEPT_ENCODING, "").split(",")]
+        if len(file.content) >= PACKED_FROM_BYTES and "gzip" in accepted:
+            if name not in self._packed_files:
+                self._packed_files[name] = _packed(file)
+            file = self._packed_files[name]
         known = request.headers.get(hdrs.IF_NONE_MATCH, "")
         if file.etag in [each.strip().removeprefix("W/") for each in known.split(",")]:
             return Whole(304, (*file.headers, cache_control), b"")

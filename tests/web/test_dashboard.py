@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from multidict import CIMultiDictProxy
 
-from gateway.web.dashboard import FOLDER
+from gateway.web.dashboard import APART, FOLDER, SCRIPT
 from gateway.web.static_page import CONTENT_TYPES
 
 from .conftest import ADMIN_TOKEN, Inside
@@ -61,12 +61,13 @@ async def test_files_of_this_version_are_kept_by_browsers(inside: Inside) -> Non
     client = await inside(NOWHERE)
     page = await (await client.get("/dashboard")).text()
     named = re.findall(r'(?:src|href)="(dashboard/[^"]+)"', page)
-    assert {each.rpartition("/")[2] for each in named} == {*names(FILES)} - {"index.html"}
+    assert {each.rpartition("/")[2] for each in named} == {SCRIPT, APART, "style.css", "icon.svg"}
     (version,) = {each.split("/")[1] for each in named}
     for each in named:
         answer = await client.get(f"/{each}")
-        assert (answer.status, await answer.read()) == (200, (FOLDER / each.rpartition("/")[2]).read_bytes())
+        assert answer.status == 200
         check_head(answer.headers, "public, max-age=31536000, immutable")
+        assert await answer.read() == await (await client.get(f"/dashboard/{each.rpartition('/')[2]}")).read()
     other = "0123456789abcdef"  # of a gateway that is being replaced
     assert version != other
     check_head((await client.get(f"/dashboard/{other}/app.js")).headers)
@@ -87,7 +88,7 @@ async def test_what_a_browser_has_already_is_not_sent_again(inside: Inside) -> N
 
 async def test_head_of_a_file(inside: Inside) -> None:
     client = await inside(NOWHERE)
-    answer = await client.head("/dashboard/style.css")
+    answer = await client.head("/dashboard/style.css", headers={"Accept-Encoding": "identity"})
     assert (answer.status, await answer.read()) == (200, b"")
     assert answer.headers["Content-Length"] == str((FOLDER / "style.css").stat().st_size)
 
@@ -113,7 +114,6 @@ async def test_without_a_token_it_says_what_to_set(inside: Inside, path: str) ->
         "%00",
         "index",
         "0123456789abcdef/nothing.js",
-        "0123456789abcdef/../app.js",
         "0123456789abcdef0/app.js",
         "a/app.js",
     ],
@@ -131,12 +131,45 @@ async def test_a_slash_too_many_leads_to_the_page_whatever_stands_in_front(insid
     assert (await client.get("/dashboard/")).content_type == "text/html"
 
 
-def test_page_loads_every_module_at_once() -> None:
+def test_page_refers_only_to_what_is_there() -> None:
     page = (FOLDER / "index.html").read_text()
-    ahead = set(re.findall(r'<link rel="modulepreload" href="dashboard/(\S+)">', page))
-    assert ahead | {"app.js", "theme.js"} == set(names(MODULES))
     for other in re.findall(r'(?:src|href)="(?!#)([^"]+)"', page):
-        assert other == "docs" or (FOLDER.parent / other).is_file(), f"the page asks for {other}, which is not there"
+        is_made = other in ("docs", f"dashboard/{SCRIPT}")
+        assert is_made or (FOLDER.parent / other).is_file(), f"the page asks for {other}, which is not there"
+
+
+async def test_one_script_has_every_module_once(inside: Inside) -> None:
+    """The browser loads one file; that it does what the modules do is what all of tests/browser shows."""
+    client = await inside(NOWHERE)
+    script = await (await client.get(f"/dashboard/{SCRIPT}")).text()
+    headings = re.findall(r"^// (\w+\.js)$", script, re.MULTILINE)
+    assert sorted(headings) == sorted({*names(MODULES)} - {APART})
+    assert headings[-1] == "app.js"
+    assert re.findall(r"^(?:import|export)\b.*", script, re.MULTILINE) == []
+    assert "import.meta" not in script
+    for path in MODULES:
+        for line in path.read_text().splitlines():
+            if path.name != APART and line.strip() and not line.startswith(("import ", "export ")):
+                assert line in script, f"{path.name}: {line}"
+
+
+async def test_large_files_are_compressed_for_those_who_take_that(inside: Inside) -> None:
+    client = await inside(NOWHERE)
+    path = f"/dashboard/{SCRIPT}"
+    plain, packed = [
+        await client.get(path, headers={"Accept-Encoding": accepted}) for accepted in ("identity", "br, gzip")
+    ]
+    assert ("Content-Encoding" in plain.headers, packed.headers["Content-Encoding"]) == (False, "gzip")
+    assert await packed.read() == await plain.read()  # the client of this test unpacks it
+    assert 3 * int(packed.headers["Content-Length"]) < int(plain.headers["Content-Length"])
+    assert packed.headers["Vary"] == plain.headers["Vary"] == "Accept-Encoding"
+    marks = [answer.headers["ETag"] for answer in (plain, packed)]
+    assert len({*marks}) == 2
+    for mark, accepted in zip(marks, ("identity", "gzip"), strict=True):
+        again = await client.get(path, headers={"Accept-Encoding": accepted, "If-None-Match": mark})
+        assert again.status == 304
+    for accepted in ("gzip;q=0", "deflate"):
+        assert "Content-Encoding" not in (await client.get(path, headers={"Accept-Encoding": accepted})).headers
 
 
 def test_modules_import_only_what_is_there() -> None:
