@@ -437,7 +437,7 @@ class Record(NamedTuple):
     timeline: str = ""
     """Of a call with several attempts, or that waited for room at its upstreams: its attempts and waits in the order in
     which they began, each as `UPSTREAM:BEGAN:ENDED:FAULT` in milliseconds since the call arrived, with spaces between.
-    An attempt without a fault answered the call; a wait has no upstream. Empty where it is not known."""
+    An attempt without a fault answered the call, or a part; a wait has no upstream. Empty where it is not known."""
 
 
 TAG_SEPARATOR = "\x1f"

@@ -59,6 +59,9 @@ _DOUBT = {
 
 _NOTHING = Usage()
 
+MOST_ATTEMPTS = 100
+"""Attempts that the record of a call with many prompts names, failed ones and others."""
+
 MAX_RETURNED_MODEL = 256
 """Stored characters of it, as many as a client may send: an upstream's text must not fill the store."""
 
@@ -132,6 +135,8 @@ class CallLog:
         """The client is gone, and the answer is not read on for its usage."""
         self.failed: list[EndedAttempt] = []
         """The attempts that failed."""
+        self.answered: list[EndedAttempt] = []
+        """The attempts that answered a part of the call each."""
         self.left_out: tuple[str, ...] = ()
         """Features of the request that were not sent to the upstream of the last attempt."""
         self.upstream_error: str | None = None
@@ -235,12 +240,15 @@ class CallLog:
         self._earlier, self.spent = (pricing.total_usage((usage, self.spent)), nusd), _NOTHING
         self.call, self.route = call, None
 
-    def sum_up(self, parts: Sequence[CallLog], attempts_before: int) -> None:
-        """Add up the progress of the parts that carried the call after `attempts_before`."""
-        self.attempts = attempts_before + sum([each.attempts for each in parts])
+    def sum_up(self, before: CallProgress, parts: Sequence[CallLog]) -> None:
+        """Add up the progress of the parts that carry the call. May be called again."""
+        self.attempts = before.attempts + sum([each.attempts for each in parts])
+        self.failed = [*before.failed, *[failure for each in parts for failure in each.failed]][:MOST_ATTEMPTS]
+        self.answered = [answer for each in parts for answer in each.answered][:MOST_ATTEMPTS]
         self.route = next((each.route for each in parts if each.route is not None), self.route)
         self.upstream_error = next((each.upstream_error for each in parts if each.upstream_error), None)
         self.first_byte_s = min([each.first_byte_s for each in parts if each.first_byte_s is not None], default=None)
+        self._attempt_began = None
 
     @property
     def progress(self) -> CallProgress:
@@ -303,7 +311,7 @@ class CallLog:
             attempts=self.attempts,
             is_truncated=is_truncated,
             failed=failed_text(self.failed) if self.failed else "",
-            timeline=self._timeline(duration_s) if self.attempts > 1 or self.reservation.waits else "",
+            timeline=self.timeline(duration_s) if self.attempts > 1 or self.reservation.waits else "",
         )  # fmt: skip
         if self._earlier is not None:
             record = with_earlier(record, *self._earlier)
@@ -319,15 +327,23 @@ class CallLog:
         self._accounting.write_line(record, extras)
         self.trace.recorded(record, error)
 
-    def _timeline(self, duration_s: float) -> str:
-        """All attempts and waits with their times; nothing where the times of some attempts are not known."""
-        found = [*self.failed]
-        if self._attempt_began is not None and self.route is not None:
-            began_s = self._attempt_began - self.call.arrived
-            found.append(EndedAttempt(self.route.upstream, "", began_s, duration_s))
+    def timeline(self, duration_s: float) -> str:
+        """All attempts and waits with their times after `duration_s`, as `Record.timeline` has them.
+
+        Empty where the times of some attempts are not known.
+        """
+        found = [*self.failed, *self.answered]
+        if (running := self.running(duration_s)) is not None:
+            found.append(running)
         if len(found) != self.attempts:
             return ""
         return timeline_text([*found, *[EndedAttempt("", "", *wait) for wait in self.reservation.waits]])
+
+    def running(self, duration_s: float) -> EndedAttempt | None:
+        """The attempt that has not failed, if there is one, as it is after `duration_s`."""
+        if self._attempt_began is None or self.route is None:
+            return None
+        return EndedAttempt(self.route.upstream, "", self._attempt_began - self.call.arrived, duration_s)
 
     def note_deferral(self, deferral: Deferral) -> None:
         """Should the worker be killed before the call ends, its reservation is left to what goes on at the upstream."""

@@ -41,6 +41,8 @@ class Deferral(NamedTuple):
     """Those of them that failed, as in `Record`."""
     ceilings: tuple[int, int, int, int] = (0, 0, 0, 0)
     """`LineCeilings` of a batch; zeros: they are not known."""
+    timeline: str = ""
+    """Its attempts and waits until this work began, as in `Record`."""
 
     @property
     def spent_usage(self) -> Usage:

@@ -6,6 +6,7 @@ when all parts have ended.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Self
 
@@ -45,6 +46,8 @@ class PartLog(CallLog):
         self._is_ended = True
         self.status, self.answer_usage, self.returned_model = status, usage, returned_model
         self.usage = pricing.total_usage((self.spent, usage))
+        if (running := self.running(time.perf_counter() - self.call.arrived)) is not None:
+            self.answered = [running]
         self._ended()
 
     async def acknowledged(self) -> None:

@@ -82,7 +82,7 @@ class _FanOut:
         self._numbers = iter(range(len(self._split)))
         self._left = len(self._split)
         self._shares: list[PartLog] = []
-        self._attempts_before = whole.attempts
+        self._before = whole.progress
         self._choices: dict[int, list[dict[str, Any]]] = {}
         """Of plain answers, by the numbers of their prompts."""
         self._bytes = 0
@@ -254,7 +254,7 @@ class _FanOut:
             self._close(status, ended, is_truncated=self._call.params.stream, error=error)
 
     def _sum_up(self) -> None:
-        self._whole.sum_up(self._shares, self._attempts_before)
+        self._whole.sum_up(self._before, self._shares)
 
     def _close(self, status: int, ended: Ended, *, is_truncated: bool = False, error: str | None = None) -> None:
         """Account for the whole."""

@@ -124,6 +124,7 @@ def note_deferral(this: Attempt, kept_id: str) -> None:
 
 def _deferral(this: Attempt, kept_id: str) -> Deferral:
     sent, call, spent = this.sent, this.call, this.log.spent
+    has_times = this.log.attempts > 1 or this.log.reservation.waits
     return Deferral(
         kept_id,
         this.route.upstream,
@@ -141,6 +142,7 @@ def _deferral(this: Attempt, kept_id: str) -> Deferral:
         this.log.attempts,
         failed_text(this.log.failed),
         call.params.line_ceilings,
+        this.log.timeline(time.perf_counter() - call.arrived) if has_times else "",
     )
 
 
@@ -347,6 +349,7 @@ class DeferredPoller:
             duration_s=max(0.0, time.time() - call.started),
             attempts=deferral.attempts,
             failed=deferral.failed,
+            timeline=deferral.timeline,
         )._replace(stream=estimate.record.stream)  # fmt: skip
         if deferral.path:
             record = _as_reserved(record, estimate.record, ending)

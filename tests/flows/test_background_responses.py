@@ -112,7 +112,11 @@ def test_a_retried_one_is_cancelled_without_the_others(
     other, goes_on = scene.begin(houses[1])
     assert houses[1].post(f"/v1/responses/{made}/cancel", b"").json["status"] == "cancelled"
     failed = [{"upstream": "main", "fault": "status"}]
-    check(scene.settled(houses[0], began), attempts=2, failed=failed, status=499, usage_source="estimated")
+    record = scene.settled(houses[0], began)
+    check(record, attempts=2, failed=failed, status=499, usage_source="estimated")
+    first, second = record["timeline"]  # the second until the work had begun
+    assert [(each["upstream"], each["fault"]) for each in (first, second)] == [("main", "status"), ("main", None)]
+    assert first["began_s"] <= first["ended_s"] <= second["began_s"] <= second["ended_s"] <= record["duration_s"]
     assert scene.records(houses[0], other) == []
     assert scene.held(houses[0])[1] > scene.OUTPUT_LIMIT
     upstream_work.end(goes_on)

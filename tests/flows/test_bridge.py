@@ -332,7 +332,12 @@ def test_an_upstream_of_single_prompts_gets_them_one_by_one(
     assert flat == [choices[0] | {"index": index} for index in range(2 * len(prompts))]
     if not is_stream:
         assert given.json["usage"]["total_tokens"] == 5 * len(prompts)
-    assert house.call(given.id)["prompt_tokens"] == 3 * len(prompts)
+    record = house.call(given.id)
+    assert record["prompt_tokens"] == 3 * len(prompts)
+    assert record["attempts"] == len(prompts)
+    times = record["timeline"]
+    assert [(each["upstream"], each["fault"]) for each in times] == [("single", None)] * (len(prompts) - 1) * 2
+    assert all(0 <= each["began_s"] <= each["ended_s"] <= record["duration_s"] + 0.001 for each in times)
 
 
 # ------------------------------------------------------------------------------------------------------------- failures

@@ -7,6 +7,7 @@ import { Feed } from "./feed.js";
 import { rate } from "./format.js";
 import { perSecond } from "./rates.js";
 import { failed, loading } from "./states.js";
+import { forgetTriedKey } from "./tried_key.js";
 import { LEFT, attempt, closePages } from "./dialog.js";
 import { audit } from "./view_audit.js";
 import { calls } from "./view_calls.js";
@@ -72,6 +73,7 @@ function signOut(why, hasSignIn = session?.isPerson) {
   session = null;
   view.abort();
   token.drop();
+  forgetTriedKey();
   for (const dialog of document.querySelectorAll("dialog")) dialog.close(LEFT);
   for (const id of ["nav", "leave", "pulse", "role", "banner"]) the(id).hidden = true;
   const trouble = h("p", { class: "trouble", role: "alert" }, why);

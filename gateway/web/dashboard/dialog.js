@@ -2,6 +2,7 @@
 
 import { goBack, readAddress } from "./address.js";
 import { WIDE, fill, h } from "./dom.js";
+import { tryKey } from "./tried_key.js";
 
 /** The result of a dialog that is closed because the page behind it ends: nothing is to be done. */
 export const LEFT = "left";
@@ -106,6 +107,10 @@ export function showSecret(title, id, secret, ...more) {
     (close) => {
       const code = h("code", { class: "secret", id: "secret" }, secret);
       const copied = h("span", { role: "status" });
+      const tryIt = () => {
+        close();
+        tryKey(id, secret);
+      };
       const copy = h("button", { type: "button", class: "primary", autofocus: true }, "Copy");
       copy.addEventListener("click", async () => {
         getSelection().selectAllChildren(code);
@@ -128,7 +133,7 @@ export function showSecret(title, id, secret, ...more) {
         ),
         code,
         more,
-        h("footer", null, copied, copy, h("button", { type: "button", onclick: close }, "Done")),
+        h("footer", null, copied, h("button", { type: "button", id: "try-key", onclick: tryIt }, "Try it in the playground"), copy, h("button", { type: "button", onclick: close }, "Done")),
       );
     },
     { kind: more.length ? "wide" : "small" },

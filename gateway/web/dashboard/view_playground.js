@@ -1,5 +1,6 @@
 // The playground: a model, a prompt, and the answer as it streams, with its headers, tokens and cost. Calls are made with
-// an API key: the one that is signed in with, or one that is typed here. Neither it nor a word of a call is stored.
+// an API key: the one that is signed in with, one that was made in this tab, or one that is typed here. Neither it nor a word
+// of a call is stored.
 
 import { address } from "./address.js";
 import { token } from "./api.js";
@@ -11,6 +12,7 @@ import { field } from "./fields.js";
 import { NOTHING, count, many, span, usd } from "./format.js";
 import { Table } from "./table.js";
 import { chat, chatModels } from "./test_call.js";
+import { triedKey } from "./tried_key.js";
 
 const HEADERS = [
   { title: "Header", class: "mono", sort: (row) => row.name, show: (row) => row.name },
@@ -31,11 +33,15 @@ function outcomeFacts(call) {
 }
 
 export function playground(main, { role, signal }) {
-  let key = role === "key" ? token.get() : null; // of this view only
+  const tried = triedKey();
+  let key = tried?.secret ?? (role === "key" ? token.get() : null); // of this view only
   let running = null;
   const names = h("datalist", { id: "chat-models" });
   const model = h("input", { type: "text", list: "chat-models", required: true, autocomplete: "off", spellcheck: "false" });
-  const secret = h("input", { type: "password", autocomplete: "off", spellcheck: "false", placeholder: "sk-gw-…" });
+  const secret = h("input", { type: "password", autocomplete: "off", spellcheck: "false", placeholder: "sk-gw-…", value: tried?.secret ?? "" });
+  const keyHint = tried
+    ? `The key ${tried.id}, made in this tab: for calls from this view, until you sign out or load the page again. Or type another one.`
+    : "For calls from this view only; it is gone when you leave it. A key that you make here can be tried here at once.";
   const prompt = h("textarea", { rows: "5", required: true, spellcheck: "true" }, "Say hello in five languages.");
   const most = h("input", { type: "number", min: "1", placeholder: "the model’s own", value: "" });
   const streams = h("input", { type: "checkbox", checked: true });
@@ -123,7 +129,7 @@ export function playground(main, { role, signal }) {
         }
       },
     },
-    role !== "key" && field("key", "Your API key", secret, "For calls from this view only; it is gone when you leave it."),
+    (tried || role !== "key") && field("key", tried ? "API key" : "Your API key", secret, keyHint),
     h("div", { class: "grid" }, field("model", "Model", model), field("max_tokens", "Most tokens of the answer", most)),
     field("prompt", "Prompt", prompt),
     h("label", { class: "check" }, streams, " Stream the answer"),

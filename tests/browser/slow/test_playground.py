@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from selenium import webdriver
 
-from tests.browser.chromium import Page
+from tests.browser.chromium import ENTER, Page
 from tests.browser.conftest import check_requests
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.scripted import cut_stream, error_json, ok_json, stalled_stream, stream
@@ -60,6 +61,40 @@ def test_a_streamed_answer_with_its_tokens_cost_and_headers(page: Page, house: G
     headers = {row["Header"]: row["Value"] for row in page.rows("main table")}
     assert headers["x-request-id"] == request_id
     assert upstream.requests[-1].json["messages"][0]["content"] == PROMPT
+
+
+@pytest.mark.changes
+def test_a_key_that_was_made_here_is_tried_at_once(page: Page, house: Gateway, upstream: Stage) -> None:
+    """Without typing it, until the user signs out; the page's memory alone has it."""
+    page.open(token=ADMIN_TOKEN)
+    page.go("keys")
+    page.click("#new-key")
+    made = f"tried-{uuid4()}"
+    page.type("#field-id", made)
+    page.click("dialog button[type=submit]")
+    shown = page.text("#secret")
+    page.click("#try-key")
+    page.gone("dialog")
+    page.see("[data-param=key] small", made)
+    page.until(lambda: page.see("main button.primary").is_enabled())
+    page.type("input[name=model]", CHAT)
+    upstream.play(stream(SAID))
+    page.click("main button.primary", "Send")
+    page.see(".answer", "Forty-two")
+    page.see("[data-cost]")
+    assert house.admin(f"requests/{page.text('main .facts a')}").json["call"]["key"] == made
+    page.go("overview")
+    page.see("main .tile")
+    page.go("playground")
+    page.see("[data-param=key] small", made)
+    assert shown not in page.run("return JSON.stringify([{...sessionStorage}, {...localStorage}, history.state])")
+    page.click("#leave")
+    page.see("#token")
+    page.type("#token", ADMIN_TOKEN)
+    page.press(ENTER)
+    page.see("#nav a[aria-current]")
+    page.go("playground")
+    assert not page.see("input[name=key]").get_attribute("value")
 
 
 def test_a_typed_key_is_not_stored(page: Page, house: Gateway, upstream: Stage) -> None:
