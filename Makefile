@@ -67,16 +67,29 @@ servers: .venv/.installed
 # The slowest tests are printed at the end of each tier.
 SLOWEST := --durations=15 --durations-min=3
 
-# The fast tier: every test file that is not below a folder named `slow`. tests/test_tiers.py keeps the two apart.
-test: check
-	$(BIN)/pytest --tier fast -n auto --dist loadfile $(SLOWEST)
+# Several files at a time: forks of one process, which has collected all tests (tests/processes.py), or where a process
+# must not be forked, processes that collect for themselves.
+ifeq ($(shell uname),Linux)
+SEVERAL := --processes auto
+else
+SEVERAL := -n auto --dist loadfile
+endif
+
+# The fast tier: every test file that is not below a folder named `slow`. tests/test_tiers.py keeps the two apart. The
+# types are checked beside it: pytest collects in one process first.
+test: .venv/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	@failed=0; types=$$(mktemp); $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
+	$(BIN)/pytest --tier fast $(SEVERAL) $(SLOWEST) || failed=1; \
+	wait $$mypy || failed=1; cat $$types; rm $$types; exit $$failed
 
 # The tests that `make test` leaves out or shortens: the fast tests on the other Redis and Valkey and with all Hypothesis examples;
 # the slow tier, $(SLOW_PROCESSES) files at a time and the longest first (without the option xdist begins with the file of
 # the most tests); then what judges timing or memory, alone. A failure in one of them does not skip those behind it.
 SLOW_PROCESSES := 2
 test-rest: .venv/.installed servers
-	failed=0; $(BIN)/pytest --tier fast --all-redis --rest -n auto --dist loadfile $(SLOWEST) || failed=1; \
+	failed=0; $(BIN)/pytest --tier fast --all-redis --rest $(SEVERAL) $(SLOWEST) || failed=1; \
 	$(BIN)/pytest --tier slow -n $(SLOW_PROCESSES) --dist loadfile --no-loadscope-reorder $(SLOWEST) || failed=1; \
 	$(BIN)/pytest --tier alone $(SLOWEST) || failed=1; exit $$failed
 

@@ -16,14 +16,16 @@ import pytest
 from hypothesis import settings
 
 from tests import reaper
+from tests.amounts import FEW_EXAMPLES
 from tests.fakes.redis_servers import SERVERS_VARIABLE, MissingServer, RedisServer, name_of, servers_to_test
 from tests.fakes.scripted import Behaviour, Scripted
 from tests.flows.forked import FORKS
 from tests.flows.house import WITHOUT_TOKENS, Gateway, Process, keep_bytecode
+from tests.processes import Processes
 
 # How long one example takes depends on the machine: no deadline.
 settings.register_profile("full", deadline=None)
-settings.register_profile("fast", deadline=None, max_examples=25)
+settings.register_profile("fast", deadline=None, max_examples=FEW_EXAMPLES)
 
 TIERS = ("fast", "slow", "alone", "all")
 FORKED_TIERS = ("fast", "slow")
@@ -37,10 +39,14 @@ LONGEST = tuple(
         "flows/slow/test_background_kills", "flows/slow/test_kills_media", "slow/test_oracle",
         "flows/slow/test_working_day", "slow/test_interrupted", "flows/slow/test_kills_gemini", "slow/test_bench",
         "store/slow/test_schedules",
+        # Of the fast tier.
+        "web/test_turns", "store/test_key_index", "flows/test_refusals", "store/test_contract_keys", "web/test_roles",
+        "flows/test_faults", "flows/test_routing", "queueing/test_simulation", "upstream/test_connection",
+        "flows/test_background_responses", "flows/test_background_streams", "flows/test_passthrough",
     )
 )  # fmt: skip
-"""Files that take half a minute and more, the longest first. They begin first: at the end of the tier one process would
-run such a file while the other has none left."""
+"""Files that take half a minute and more, and in the fast tier ten seconds, the longest first. They begin first: at the
+end of the tier one process would run such a file while the others have none left."""
 
 INTERPRETERS = tuple(
     f"tests/{name}.py"
@@ -53,6 +59,9 @@ INTERPRETERS = tuple(
 
 USED_REDIS = "tiers/redis"
 """In the cache of pytest: the server of the last run of the fast tier on one server, or None."""
+
+AT_ONCE = 2 * (os.cpu_count() or 1)
+"""Two processes a core, because many tests wait, for time limits or for gateways that start."""
 
 DAY_S, HOUR_S = 86_400, 3600
 
@@ -80,6 +89,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "alone: files in folders named alone, which judge timing or memory",
     )
     parser.addoption(
+        "--processes", help="run so many test files at a time (tests/processes.py); auto: two for each core"
+    )
+    parser.addoption(
         "--all-redis", action="store_true", help="in the fast tier, use every installed Redis and Valkey, not only one"
     )
     parser.addoption(
@@ -93,10 +105,12 @@ def pytest_configure(config: pytest.Config) -> None:
         reaper.begin()
     keep_bytecode()
     config.addinivalue_line("markers", "within_an_hour: ends in the UTC hour in which it begins")
-    config.addinivalue_line("markers", "shortened: `make test` runs a part of it, by the number of Hypothesis examples")
+    config.addinivalue_line("markers", "shortened: `make test` runs a part of it (tests/amounts.py)")
     is_fast = config.getoption("tier") == "fast" and not config.getoption("all_redis")
     settings.load_profile("fast" if is_fast else "full")
     os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"
+    if processes := config.getoption("processes"):
+        config.pluginmanager.register(Processes(AT_ONCE if processes == "auto" else int(processes)))
     if config.getoption("tier") in FORKED_TIERS:
         FORKS.begin("", WITHOUT_TOKENS["PYTHONPATH"])
         config.add_cleanup(FORKS.end)
@@ -140,8 +154,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With `-n auto`: two processes a core, because many tests wait, for time limits or for gateways that start."""
-    return 2 * (os.cpu_count() or 1)
+    return AT_ONCE
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -24,6 +24,7 @@ from gateway.config.sections import FullRows, LaterPrice, Price, PriceHours, Pri
 from gateway.formats import FORMATS
 from gateway.observe.exposition import Reloads, SupervisorMetrics
 from gateway.observe.metrics import KeyCollector, Telemetry
+from tests.test_floors import MODULES, parsed
 
 ROOT = Path(__file__).parent.parent
 TASK_ROWS = ROOT / "config" / "tasks.yaml"
@@ -119,12 +120,14 @@ def error_codes() -> set[str]:
     """Every `code="..."` in the package, and every class attribute `code`."""
     codes = {code for _, code, _ in errors._UPSTREAM.values()}
     codes |= {code for _, code in bonds._NOT_FOUND.values() if code is not None}
-    for path in (ROOT / "gateway").rglob("*.py"):
-        if "simulator" in path.parts:
+    for module, source in MODULES.items():
+        if module.startswith("gateway.simulator"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(source)):
             is_argument = isinstance(node, ast.keyword) and node.arg == "code"
-            is_attribute = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "code"
+            is_attribute = (
+                isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "code"
+            )
             value = getattr(node, "value", None)
             if (is_argument or is_attribute) and isinstance(value, ast.Constant) and isinstance(value.value, str):
                 codes.add(value.value)

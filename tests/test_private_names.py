@@ -19,6 +19,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.values import MultiProcessValue
 
+from tests.test_floors import parsed
+
 GATEWAY = Path(__file__).parent.parent / "gateway"
 PRICES = GATEWAY / "config" / "price_table.py"
 AIOHTTP = GATEWAY / "web" / "http_guard" / "client_connection.py"
@@ -78,7 +80,7 @@ def used_members(made: ast.ClassDef) -> set[str]:
 def our_subclasses() -> Iterator[ast.ClassDef]:
     """The classes of the gateway with a base of aiohttp."""
     for path in sorted(GATEWAY.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path.read_text())):
             if isinstance(node, ast.ClassDef) and any(
                 base.startswith(("web.", "aiohttp.")) for base in map(ast.unparse, node.bases)
             ):
@@ -89,14 +91,14 @@ def test_private_imports_are_in_one_file_for_each_library() -> None:
     for path in GATEWAY.rglob("*.py"):
         text = path.read_text()
         if path not in (AIOHTTP, PRICES):
-            assert [*private_imports(ast.parse(text))] == [], path
+            assert [*private_imports(parsed(text))] == [], path
         if path != PROMETHEUS:
             assert "noqa: SLF001" not in text, path
 
 
 def test_every_private_import_exists() -> None:
     for path in (AIOHTTP, PRICES):
-        for name in private_imports(ast.parse(path.read_text())):
+        for name in private_imports(parsed(path.read_text())):
             module, _, attribute = name.rpartition(".")
             assert hasattr(import_module(module), attribute), name
 

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.amounts import FEW_EXAMPLES, amount
 from tests.conftest import (
     DAY_S,
     HOUR_S,
@@ -59,8 +60,9 @@ def test_the_folders_of_a_file_name_its_tier() -> None:
     assert tier_of(Path("tests/flows/test_slow.py")) == "fast"
 
 
-def test_files_that_are_listed_are_of_the_slow_tier() -> None:
-    assert {ROOT / name for name in (*LONGEST, *INTERPRETERS)} <= set(collected("slow"))
+def test_files_that_are_listed_exist_in_their_tiers() -> None:
+    assert {ROOT / name for name in LONGEST} <= {*collected("fast"), *collected("slow")}
+    assert {ROOT / name for name in INTERPRETERS} <= set(collected("slow"))
 
 
 def test_slow_folders_are_packages() -> None:
@@ -69,7 +71,7 @@ def test_slow_folders_are_packages() -> None:
 
 
 def test_fast_test_files_import_large_packages_inside_the_tests_that_use_them() -> None:
-    """Every process of the fast tier imports every test file: one such import costs each of them 0.5 to 2 s of CPU."""
+    """All test files are imported before the first test runs: one such import costs 0.5 to 2 s of CPU."""
     large = re.compile(
         r"^(?:import|from) (?:anthropic|cohere|google|langchain\w*|litellm|openai|schemathesis)\b", re.MULTILINE
     )
@@ -104,10 +106,36 @@ def test_a_hypothesis_test_is_known_as_one(number: int) -> None:
     assert test_a_hypothesis_test_is_known_as_one.is_hypothesis_test  # type: ignore[attr-defined]
 
 
-def test_what_depends_on_the_number_of_examples_is_marked() -> None:
-    reads = re.compile(r"settings\.default\.max_examples")
-    files = [path for path in FILES if tier_of(path) == "fast" and reads.search(path.read_text())]
-    assert [str(path) for path in files if "pytest.mark.shortened" not in path.read_text()] == []
+def test_what_depends_on_the_amount_is_marked() -> None:
+    """`make test-rest` runs it whole. Other tiers have no part, and nothing but `amount` decides."""
+    texts = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)}
+    using = {path for path, text in texts.items() if "import amount\n" in text}
+    assert {path for path, text in texts.items() if "default.max_examples" in text} == {ROOT / "tests" / "amounts.py"}
+    assert using <= {path for path in FILES if tier_of(path) == "fast"}
+    assert [str(path) for path in using if "pytest.mark.shortened" not in texts[path]] == []
+    assert len(using) > 10
+
+
+def test_an_amount_is_a_part_in_the_fast_profile_alone() -> None:
+    assert settings.get_profile("full").max_examples > FEW_EXAMPLES
+    with_profile = settings.default
+    try:
+        for profile, found in (("fast", "part"), ("full", "whole")):
+            settings.load_profile(profile)
+            assert amount("whole", "part") == found
+    finally:
+        settings.load_profile("fast" if with_profile.max_examples == FEW_EXAMPLES else "full")  # type: ignore[union-attr]
+
+
+def test_ci_runs_both_parts_of_the_suite() -> None:
+    """`make test` and `make test-rest` name all tiers, and the second runs what the first shortens."""
+    assert {"make test", "make test-rest || {"} <= set((ROOT / ".ci" / "run").read_text().splitlines())
+    recipes = dict(re.findall(r"^(test|test-rest):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    tiers = {name: re.findall(r"pytest --tier (\w+)( --all-redis --rest)?", text) for name, text in recipes.items()}
+    assert tiers == {
+        "test": [("fast", "")],
+        "test-rest": [("fast", " --all-redis --rest"), ("slow", ""), ("alone", "")],
+    }
 
 
 @pytest.mark.parametrize(

@@ -168,9 +168,7 @@ def test_depth_is_measured_outside_strings(text: str, over: int) -> None:
             parse(raw)
 
 
-@given(
-    st.text(alphabet=st.characters(codec="utf-16-le"), max_size=20).map(json.dumps), st.text('\\ud8ec0"', max_size=12)
-)
+@given(st.text(max_size=20).map(json.dumps), st.text('\\ud8ec0"', max_size=12))
 def test_lone_surrogates_are_found(sound: str, junk: str) -> None:
     """What is read can be written as UTF-8, whatever stands among the escapes."""
     raw = f'{{"a": {sound}, "b": "{junk}"}}'.encode()

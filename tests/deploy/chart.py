@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def values_of(case: str) -> Path:
     return GOLDEN / f"{case}.values.yaml"
 
 
+@cache
 def golden(case: str) -> list[Manifest]:
     return list(yaml.safe_load_all((GOLDEN / f"{case}.yaml").read_text()))
 

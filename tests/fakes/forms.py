@@ -87,7 +87,7 @@ def recorded_webm(seconds: int, block_bytes: int = 480, *, is_grouped: bool = Fa
 
     unknown = bytes.fromhex("01ffffffffffffff")
     info = element("1549a966", element("2ad7b1", (1_000_000).to_bytes(3, "big")))
-    clusters = b""
+    clusters = bytearray()
     for start in range(0, seconds * 1000, 30_000):
         clusters += bytes.fromhex("1f43b675") + unknown + element("e7", start.to_bytes(3, "big"))
         for at in range(0, min(30_000, seconds * 1000 - start), 60):

@@ -20,6 +20,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import quote
@@ -74,6 +75,7 @@ def servers_to_test() -> list[str]:
     return found[:1] if os.environ.get(SERVERS_VARIABLE) == "first" else found
 
 
+@cache
 def name_of(binary: str) -> str:
     """What a server calls itself: redis-7.0.15, valkey-8.0.1."""
     if shutil.which(binary) is None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import hypothesis
 import pytest
 
+from tests.amounts import amount
 from tests.conftest import StartsGateways
 from tests.fakes.faults import FAULTS, KINDS, MEDIA, POISON, Ask, Fault, Kind, Playhouse
 
@@ -53,10 +53,9 @@ def played(number: int, fault: Fault) -> tuple[Kind, ...]:
     """Of which kinds of requests this row is played: all, except that streams of images and of transcriptions, which
     are scanned alike, take turns. `make test`, with fewer examples of everything, plays every third kind and begins
     elsewhere in the next row: of rows with all kinds, plain answers and streams."""
-    is_full = hypothesis.settings.default.max_examples >= 100
     skipped = Kind(MEDIA[number % len(MEDIA)], is_streamed=True)
     kinds = tuple([kind for kind in fault.kinds if kind != skipped])
-    return kinds if is_full else kinds[number % 3 :: 3] or kinds
+    return amount(kinds, kinds[number % 3 :: 3] or kinds)
 
 
 ROWS = {fault: played(number, fault) for number, fault in enumerate(FAULTS)}

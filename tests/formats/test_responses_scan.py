@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from gateway.errors import UpstreamFailed
 from gateway.formats import responses, sse
 from gateway.formats.format import ScanInput
 from gateway.formats.responses_scan import ResponsesScan
 from gateway.records import Failure, Fault, Phase, Usage
+from tests.amounts import amount
 from tests.fakes import responses_api as api
 
 REPORTED = Usage(30, 12, 10, 5, "reported", (("cache_write", 4),))
@@ -69,10 +69,9 @@ def fed(text: bytes, *cuts: int) -> tuple[ResponsesScan, bytes]:
 
 def cuts(text: bytes, name: str, longest: int) -> Sequence[int]:
     """Every byte of some streams, and of all of them with events of usual length; every ninth of the others. In
-    `make test`, which has fewer examples of everything, every 41st of all of them."""
-    is_full = settings.default.max_examples >= 100
-    is_every = is_full and (longest == 65536 or name in ("completed", "failed"))
-    return [*range(0, len(text), 1 if is_every else 9 if is_full else 41), len(text)]
+    `make test` every 131st of all of them."""
+    is_every = longest == 65536 or name in ("completed", "failed")
+    return [*range(0, len(text), amount(1 if is_every else 9, 131)), len(text)]
 
 
 @pytest.fixture(params=[sse.LONG_EVENT, 150])

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from gateway.formats.sse import LONG_EVENT
 from gateway.formats.stream_scan import StreamScan, as_event
 from gateway.records import Usage
+from tests.amounts import amount
 
 RECORDED = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[1] / "recorded").glob("*.sse"))}
 LINE_ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
@@ -83,11 +84,13 @@ EXPECTED: dict[str, tuple[int, int, dict[str, int] | None, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.shortened
 @pytest.mark.parametrize("end", LINE_ENDS)
 @pytest.mark.parametrize("shows", [True, False], ids=["shown", "hidden"])
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded(name: str, shows: bool, end: str) -> None:
-    """Whole, split in two at every byte, and byte by byte: the same events and facts each time."""
+    """Whole, split in two at every byte (`make test`: every 11th), and byte by byte: the same events and facts each
+    time."""
     shown, hidden, usage, known = EXPECTED[name]
     text = RECORDED[name].replace(b"\n", LINE_ENDS[end])
     choices = 2 if "two" in name else 1
@@ -101,7 +104,7 @@ def test_recorded(name: str, shows: bool, end: str) -> None:
     assert scan.usage == (None if usage is None else Usage(**usage, source="reported"))
     assert {name: getattr(scan, name) for name in known} == known
 
-    for cut in range(1, len(text)):
+    for cut in range(1, len(text), amount(1, 11)):
         again, other = run([text[:cut], text[cut:]], choices, shows=shows)
         assert again == passed or read(again) == events  # of a split CRLF the LF may remain
         assert facts(other) == facts(scan)
@@ -320,14 +323,16 @@ def test_events_with_several_texts_are_one_event_each(count: int) -> None:
     assert (scan.text_events(), scan.delivered_tokens()) == (count, count * (3 + 1 + 2))
 
 
+@pytest.mark.shortened
 def test_text_is_not_held_for_long() -> None:
     scan = StreamScan(choices=1, shows_usage=False)
     for _ in range(3):
         scan.feed(chunk("a"))
-    for _ in range(100_000):
+    many = amount(100_000, 10_000)
+    for _ in range(many):
         assert scan.is_alike(chunk("four"))
     assert len(scan._texts) <= 4096 + 5
-    assert (scan.text_events(), scan.delivered_tokens()) == (100_003, 200_003)
+    assert (scan.text_events(), scan.delivered_tokens()) == (many + 3, 2 * many + 3)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from gateway.queueing import FairQueue, Waiting
 from gateway.queueing.classes import FACTORS
 from gateway.queueing.waiting_room import EXCHANGE_S
+from tests.amounts import amount
 
 STEP_S = 0.01
 RATE = 100
@@ -86,8 +87,9 @@ class World:
         return sum(dict(worker.queue.flows()).get(flow, 0) for worker in self.workers)
 
 
+@pytest.mark.shortened
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", amount([1, 2], [1]))
 def test_shares_follow_weights_over_a_minute(workers: int, seed: int) -> None:
     world = World(workers, seed)
     weights = {"a": 1, "b": 2, "c": 5}
@@ -160,8 +162,9 @@ def test_no_flow_starves_for_longer_than_its_share_takes(workers: int) -> None:
     assert world.served["light"] / world.total == pytest.approx(FACTORS["batch"] / WEIGHT, rel=0.1)
 
 
+@pytest.mark.shortened
 @pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", amount([1, 2, 3], [1]))
 def test_no_flow_starves_that_comes_to_another_worker_than_the_others(workers: int, seed: int) -> None:
     """Until the workers have heard of each other the light flow gets more than its share: it pays no more back than a
     call."""

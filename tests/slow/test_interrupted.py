@@ -13,6 +13,8 @@ import pytest
 from tests.flows.house import eventually
 
 ROOT = Path(__file__).parents[2]
+TIERS = {"-n": "all", "--processes": "fast"}
+"""How a tier runs several files at a time. In `all` the gateways are new interpreters, in `fast` forks."""
 
 
 def descendants(pid: int) -> dict[int, str]:
@@ -44,10 +46,10 @@ def alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("tier", ["all", "fast"])
+@pytest.mark.parametrize("several", ["-n", "--processes"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_process_outlives_it(number: int, tier: str) -> None:
-    options = ["-q", "-p", "no:cacheprovider", "-n", "2", "--tier", tier]
+def test_no_process_outlives_it(number: int, several: str) -> None:
+    options = ["-q", "-p", "no:cacheprovider", several, "2", "--tier", TIERS[several]]
     pytest_ = [sys.executable, "-m", "pytest", *options, "tests/flows/test_routing.py"]
     with subprocess.Popen(
         pytest_, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

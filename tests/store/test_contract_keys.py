@@ -17,6 +17,7 @@ from gateway.store import SILENT_S, ChangeFeed, DocumentKind, SecretTaken, Store
 from gateway.store.key_store import CHANGES_AT_ONCE
 from gateway.store.redis import keys as redis_keys
 from gateway.store.sqlite import keys as sqlite_keys
+from tests.amounts import amount
 
 from .changes import HOUR_S, Clock, daily, draw, parallel, slow, tokens
 from .conftest import OpensStores
@@ -191,24 +192,28 @@ def scattered_names(number: int) -> list[str]:
     return list(names)
 
 
-async def test_2500_names_are_paged_in_the_order_of_their_bytes(store: Store) -> None:
-    names = scattered_names(2500)
+@pytest.mark.shortened
+async def test_many_names_are_paged_in_the_order_of_their_bytes(store: Store) -> None:
+    page = amount(1000, 100)  # 1000 is what the store returns at once
+    few = page * 6 // 10
+    names = scattered_names(page * 5 // 2)
     for name in names:
         assert await put(store, name, f"of {name}", kind="team", secrets_added=(digest(name),))
     await put(store, "a", "another kind")
     rows = [(name, f"of {name}") for name in sorted(names, key=str.encode)]
-    assert await paged(store, 1000) == [rows[:1000], rows[1000:2000], rows[2000:], []]
-    assert await paged(store, 2499) == [rows[:2499], rows[2499:], []]
+    assert await paged(store, page) == [rows[:page], rows[page : 2 * page], rows[2 * page :], []]
+    assert await paged(store, len(rows) - 1) == [rows[:-1], rows[-1:], []]
     assert await store.page("team", limit=9000) == rows
     assert await store.page("team") == rows[:1000]
     assert await store.page("team", rows[7][0], 2) == rows[8:10]
     assert await store.page("team", rows[7][0] + "\x01", 1) == rows[8:9], "behind a name that is none"
-    for name, text in rows[600:1200]:
+    for name, text in rows[few : 2 * few]:
         await put(store, name, None, before=text, kind="team")
-    assert await paged(store, 1000) == [rows[:600] + rows[1200:1600], rows[1600:], []]
+    left = rows[:few] + rows[2 * few :]
+    assert await paged(store, page) == [left[:page], left[page:], []]
     # And read by their names, with others between.
     asked = [name for pair in zip(names, (f"no {name}" for name in names), strict=True) for name in pair]
-    known = dict(rows[:600] + rows[1200:])
+    known = dict(left)
     assert await store.read("team", asked) == [known.get(name) for name in asked]
 
 

@@ -19,6 +19,7 @@ from gateway.upstream.credentials import (
     Credentials,
     Grade,
 )
+from tests.amounts import amount
 
 NOW = 1000.0
 UNKNOWN = Failure("up", Phase.REFUSED, Fault.AUTH, status=401)
@@ -224,9 +225,11 @@ def test_call_shows_no_key_twice_while_it_has_another() -> None:
     assert keys.grade("m", NOW, used=[0, 1, 2]) is Grade.UNAVAILABLE
 
 
+@pytest.mark.shortened
 def test_any_number_of_models_takes_little_memory() -> None:
     keys = Credentials(2)
-    for number in range(10_000):
+    many = amount(10_000, 2_000)
+    for number in range(many):
         keys.refused(0, f"made up {number}", LIMITED, NOW, NOW)
     assert len(keys.cooldowns) == MAX_COOLDOWNS
-    assert keys.take("made up 9999", NOW) == 1
+    assert keys.take(f"made up {many - 1}", NOW) == 1

@@ -22,6 +22,7 @@ from gateway.keys.cache import KeyCache
 from gateway.observe.metrics import Telemetry
 from gateway.store import Ledger, open_store
 from gateway.web.background import _present, _windows
+from tests.amounts import amount
 from tests.browser.stores import days, filled, large
 from tests.browser.viewers import ALWAYS, MEMBER_VIEWS, VIEWS, Subjects, Views, paths
 from tests.fakes.scripted import until
@@ -34,7 +35,7 @@ from tests.store.worker import Worker
 from .conftest import ADMIN_TOKEN, Inside
 
 NOWHERE = "http://127.0.0.1:9/v1"
-KEYS = 1000
+KEYS = amount(1000, 400)
 QUOTAS = [{"requests": 60, "per": "minute"}, {"tokens": 1000, "per": "day"}]
 ISSUED = [key(f"key-{place:04}", team=f"team-{place % 20}", quotas=QUOTAS) for place in range(KEYS)]
 OF = Subjects(key="key-0007", team="team-7", model="model-3", upstream="upstream-1")
@@ -59,6 +60,7 @@ def asked_in(views: Views) -> set[str]:
     return {poll.path for poll in [*polls, *(ALWAYS if views is VIEWS else ())]}
 
 
+@pytest.mark.shortened
 @pytest.mark.parametrize("kind", ["embedded", "redis"])
 async def test_no_request_of_the_page_holds_the_loop(
     inside: Inside, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,6 +80,7 @@ async def test_no_request_of_the_page_holds_the_loop(
         await client.close()
 
 
+@pytest.mark.shortened
 @pytest.mark.parametrize("has_own_quotas", [True, False])
 async def test_no_look_at_the_quotas_holds_the_loop(
     has_own_quotas: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

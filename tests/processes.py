@@ -1,0 +1,183 @@
+"""Runs test files in several processes: forks of the one that has collected all tests (option `--processes`).
+
+1. A process gets one file at a time, and the next one when it has ended that: fixtures of a file are made once.
+2. Its reports and warnings go to the first process, which passes them to the hooks of pytest: it prints and counts.
+3. The collection is outside the collector's reach in all of them (`gc.freeze`).
+
+pytest-xdist does the same with new interpreters, and each of them imports and collects every file: 10 to 20 s of CPU
+each. It is used where a process with system libraries must not be forked: on macOS.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import warnings
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import pytest
+
+FORK = multiprocessing.get_context("fork")
+GRACE_S = 15.0
+"""How long the processes of a run that breaks off have to stop what their tests have started."""
+
+
+class Processes:
+    """The plugin of the first process."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed or session.config.option.collectonly:
+            return None  # as without this plugin
+        files = [list(items) for _, items in itertools.groupby(session.items, key=lambda item: item.path)]
+        _folders(session.config).getbasetemp()  # made once, by this process
+        gc.collect()
+        gc.freeze()
+        _Run(session, files).go(min(self._count, len(files)))
+        return True
+
+
+class _Run:
+    def __init__(self, session: pytest.Session, files: Sequence[Sequence[pytest.Item]]) -> None:
+        self._session = session
+        self._hook = session.config.hook
+        self._files = files
+        self._places = iter(range(len(files)))
+        self._processes: dict[Connection, Any] = {}
+        self._running: dict[Connection, str] = {}
+
+    def go(self, count: int) -> None:
+        try:
+            for number in range(count):
+                self._start(number)
+            while self._processes:
+                for line in wait(list(self._processes)):
+                    assert isinstance(line, Connection)
+                    self._receive(line)
+        finally:
+            for line in self._processes:
+                line.close()
+            for process in self._processes.values():
+                process.join(GRACE_S)
+                process.kill()
+
+    def _start(self, number: int) -> None:
+        line, theirs = FORK.Pipe()
+        arguments = (self._session, self._files, theirs, [*self._processes, line], number)
+        process = FORK.Process(target=_work, args=arguments)
+        process.start()
+        theirs.close()
+        line.send(next(self._places, None))
+        self._processes[line] = process
+
+    def _receive(self, line: Connection) -> None:
+        process = self._processes[line]
+        try:
+            kind, content = line.recv()
+        except EOFError:
+            process.join()
+            del self._processes[line]
+            if process.exitcode:
+                last = self._running.get(line, "none")
+                message = f"a process of the tests ended with {process.exitcode}; its last test: {last}"
+                raise self._session.Interrupted(message) from None
+            return
+        match kind:
+            case "test":
+                self._running[line] = content
+            case "report":
+                report = self._hook.pytest_report_from_serializable(config=self._session.config, data=content)
+                self._hook.pytest_runtest_logreport(report=report)
+            case "warning":
+                self._hook.pytest_warning_recorded.call_historic(kwargs=content)
+            case "next":
+                line.send(next(self._places, None))
+        if self._session.shouldfail:
+            raise self._session.Failed(self._session.shouldfail)
+        if self._session.shouldstop:
+            raise self._session.Interrupted(self._session.shouldstop)
+
+
+class _Sender:
+    """The plugin of the other processes, which replaces the one that prints."""
+
+    def __init__(self, config: pytest.Config, line: Connection) -> None:
+        self._config = config
+        self._line = line
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._line.send(("test", nodeid))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._line.send(("report", data))
+
+    def pytest_warning_recorded(
+        self,
+        warning_message: warnings.WarningMessage,
+        when: str,
+        nodeid: str,
+        location: tuple[str, int, str] | None,
+    ) -> None:
+        kind, text = warning_message.category, str(warning_message.message)
+        message = warnings.WarningMessage(text, kind, warning_message.filename, warning_message.lineno)
+        content = {"warning_message": message, "when": when, "nodeid": nodeid, "location": location}
+        self._line.send(("warning", content))
+
+
+def _work(
+    session: pytest.Session,
+    files: Sequence[Sequence[pytest.Item]],
+    line: Connection,
+    others: Sequence[Connection],
+    number: int,
+) -> None:
+    """Run one file after the other, until there is none, or until the first process has ended."""
+    for other in others:
+        other.close()  # else their processes would not see the end of the first
+    _become_one_of_several(session.config, line, number)
+    try:
+        for items in _received(files, line):
+            for item, following in zip(items, [*items[1:], session], strict=True):  # the session's fixtures stay
+                session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            line.send(("next", None))
+    except BrokenPipeError:
+        pass
+    finally:
+        try:
+            session._setupstate.teardown_exact(None)
+        finally:
+            session.config._ensure_unconfigure()
+
+
+def _received(files: Sequence[Sequence[pytest.Item]], line: Connection) -> Iterator[Sequence[pytest.Item]]:
+    try:
+        while (place := line.recv()) is not None:
+            yield files[place]
+    except (EOFError, ConnectionResetError):
+        return
+
+
+def _become_one_of_several(config: pytest.Config, line: Connection, number: int) -> None:
+    """Nothing that the processes write is shared: neither the files of captured output nor folders of tests."""
+    plugins = config.pluginmanager
+    plugins.unregister(name="terminalreporter")
+    plugins.register(_Sender(config, line))
+    if (capture := plugins.getplugin("capturemanager")) is not None:
+        capture.stop_global_capturing()
+        capture.start_global_capturing()
+        capture.suspend_global_capture()
+    folders = _folders(config)
+    folders._basetemp = folders.mktemp(f"process-{number}", numbered=False)
+
+
+def _folders(config: pytest.Config) -> pytest.TempPathFactory:
+    """What `tmp_path_factory` is in tests."""
+    folders: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    return folders
