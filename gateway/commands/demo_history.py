@@ -163,7 +163,8 @@ def refusals(now: float) -> list[RefusalEntry]:
     kinds = (
         ("ci-bot", "gpt-4o-mini", 429, "insufficient_quota", "The quota of 60000 tokens per day is spent.",
          "tokens per day"),
-        ("alice", "gpt-5", 404, "model_not_found", "The model `gpt-5` does not exist.", None),
+        ("alice", "gpt-5", 404, "model_not_found",
+         "The model `gpt-5` does not exist or you do not have access to it.", None),
         ("notebooks", "claude-sonnet-5", 400, "invalid_value", "Invalid 'max_tokens': must be at least 1.", None),
     )  # fmt: skip
     made = []

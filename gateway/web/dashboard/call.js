@@ -106,17 +106,17 @@ function facts(call) {
     Id: call.id,
     "Began at": `${moment(call.time)} UTC`,
     Key: call.key,
-    Team: call.team ?? NOTHING,
+    Team: call.team,
     Endpoint: `${call.endpoint}${call.stream ? ", streamed" : ""}`,
     ...modelNames(call),
-    Upstream: call.upstream || NOTHING,
+    Upstream: call.upstream || null,
     Status: call.status,
     Attempts: call.attempts,
     Tokens: `${prompt}, ${completion}, ${call.usage_source}`,
     "Further units":
       Object.entries(call.units)
         .map(([unit, number]) => `${count(number)} ${unit}`)
-        .join(", ") || NOTHING,
+        .join(", ") || null,
     Cost: usd(call.cost_usd),
     ...(call.cost_parts.length ? {} : { Price: pricesOf(call) }),
     "Price from": [
@@ -125,17 +125,23 @@ function facts(call) {
       call.price_tier === null ? null : `prompts above ${count(call.price_tier)} tokens`,
     ]
       .filter(Boolean)
-      .join(", ") || NOTHING,
+      .join(", ") || null,
     ...(call.stream ? { "First token after": span(call.first_byte_s) } : {}),
     Took: span(call.duration_s),
-    "Client's own id": call.client_request_id ?? NOTHING,
+    "Client’s own id": call.client_request_id,
   };
-  return h(
+  return listed(pairs);
+}
+
+/** A list of facts; unknown ones are left out. */
+const listed = (pairs) =>
+  h(
     "dl",
     { class: "facts" },
-    Object.entries(pairs).map(([name, value]) => [h("dt", null, name), h("dd", { class: "mono" }, value)]),
+    Object.entries(pairs)
+      .filter(([, value]) => value !== null && value !== NOTHING)
+      .map(([name, value]) => [h("dt", null, name), h("dd", { class: "mono" }, value)]),
   );
-}
 
 /** One call in full. */
 export const openCall = (call) =>
@@ -158,22 +164,18 @@ export const openRefusal = (row) =>
       "div",
       null,
       h("p", { class: "why bad" }, row.message),
-      h(
-        "dl",
-        { class: "facts" },
-        Object.entries({
-          Id: row.id,
-          "Refused at": `${moment(row.time)} UTC`,
-          Key: row.key ?? "unknown",
-          Team: row.team ?? NOTHING,
-          Path: row.path,
-          Model: modelOf(row) || NOTHING,
-          Status: row.status,
-          Code: row.code,
-          Parameter: row.param ?? NOTHING,
-          Limit: row.limit ?? NOTHING,
-          "Client’s address": row.remote ?? NOTHING,
-        }).map(([name, value]) => [h("dt", null, name), h("dd", { class: "mono" }, value)]),
-      ),
+      listed({
+        Id: row.id,
+        "Refused at": `${moment(row.time)} UTC`,
+        Key: row.key ?? "unknown",
+        Team: row.team,
+        Path: row.path,
+        Model: modelOf(row) || null,
+        Status: row.status,
+        Code: row.code,
+        Parameter: row.param,
+        Limit: row.limit,
+        "Client’s address": row.remote,
+      }),
     ),
   );

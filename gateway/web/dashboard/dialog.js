@@ -111,7 +111,7 @@ export function showSecret(title, id, secret, ...more) {
         close();
         tryKey(id, secret);
       };
-      const copy = h("button", { type: "button", class: "primary", autofocus: true }, "Copy");
+      const copy = h("button", { type: "button", class: "primary", autofocus: true }, "Copy the secret");
       copy.addEventListener("click", async () => {
         getSelection().selectAllChildren(code);
         try {

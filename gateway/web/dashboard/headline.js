@@ -98,7 +98,9 @@ function firstToken(found, range) {
 
 /** `linked(group)`: whether the user has the pages of keys or teams. */
 function nearLimits(windows, linked) {
-  const near = windows.filter((row) => fullness(row) >= NEAR).sort((one, other) => fullness(other) - fullness(one));
+  const sorted = [...windows].sort((one, other) => fullness(other) - fullness(one));
+  const near = sorted.filter((row) => fullness(row) >= NEAR);
+  const fullest = sorted.find((row) => fullness(row) > 0);
   const owner = (row) => {
     const [kind, ...rest] = row.scope.split(":");
     const name = rest.join(":");
@@ -119,7 +121,7 @@ function nearLimits(windows, linked) {
           ),
           near.length > SHOWN && h("li", null, h("a", { class: "all", href: "#quotas" }, "all limits")),
         )
-      : `${many(windows.length, "limit")}, none above ${NEAR * 100} %`,
+      : [many(windows.length, "limit"), fullest && h("span", { data: { fullest: fullest.scope } }, ", the fullest: ", owner(fullest), ` ${percent(fullest.used + fullest.reserved, fullest.limit)} of ${quotaName(fullest)}`)],
   );
 }
 

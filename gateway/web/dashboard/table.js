@@ -5,6 +5,7 @@ import { fill, h } from "./dom.js";
 import { count } from "./format.js";
 
 const PAGE = 50;
+const DENSE = 10; // columns from which on headings are wrapped
 
 /**
  * `columns`: {title, show(row) -> text or node, sort(row) -> number or text, isNumber, isExact (the cell holds
@@ -25,7 +26,7 @@ export class Table {
     this.body = h("tbody");
     this.head = h("tr");
     this.foot = h("div", { class: "pager" });
-    const table = h("table", null, h("caption", { class: "sr" }, of.caption), h("thead", null, this.head), this.body);
+    const table = h("table", { class: columns.length >= DENSE ? "dense" : null }, h("caption", { class: "sr" }, of.caption), h("thead", null, this.head), this.body);
     // It scrolls by itself, so that the page need not; reachable by keyboard, as whatever scrolls has to be.
     this.scroll = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of.caption }, table);
     this.node = h("div", null, this.scroll, this.foot);

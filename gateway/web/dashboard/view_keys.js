@@ -20,7 +20,7 @@ const columns = (can) => [
     title: "Models",
     class: "mono clip",
     sort: (key) => key.models.join(),
-    show: (key) => h("span", { title: key.models.join(", ") }, key.models.join(", ")),
+    show: (key) => (key.models.includes("*") ? "all" : h("span", { title: key.models.join(", ") }, key.models.join(", "))),
   },
   {
     title: "Quotas",

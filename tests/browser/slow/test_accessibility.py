@@ -1,40 +1,23 @@
 """axe-core finds nothing on any view or dialog, in both themes; controls are reached by keyboard; charts have tables.
 
-`make servers` installs axe-core.
+Members and leads after sign-in are in test_sign_in.py.
 """
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from selenium import webdriver
 
+from tests.browser.axe import check
 from tests.browser.chromium import ENTER, ESCAPE, TAB, Page
 from tests.browser.conftest import check_requests
 from tests.conftest import Stage, StartsProcesses
-from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import ok_json
 from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, secret
 
-AXE = ROOT / ".venv" / "servers" / "axe-core" / "node_modules" / "axe-core" / "axe.min.js"
-RULES = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
-RULES_OF_COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
-"""For the dark theme: it changes colours alone, and all rules hold for the light one."""
 VIEWS = ["overview", "overview?range=24h&group=key", "calls", "quotas", "keys", "teams", "models", "audit"]
-
-
-def check(page: Page, where: str) -> None:
-    """Asserts that axe-core finds nothing on the current page."""
-    page.run("if (!window.axe) { const module = undefined; " + AXE.read_text() + " }")
-    found: list[dict[str, Any]] = page.driver.execute_async_script(
-        "const done = arguments[1];"
-        "axe.run(document, {runOnly: arguments[0]}).then((told) => done(told.violations.map((each) =>"
-        "({rule: each.id, at: each.nodes.map((node) => node.html.slice(0, 200)).slice(0, 3)}))))",
-        RULES_OF_COLOURS if page.run("return matchMedia('(prefers-color-scheme: dark)').matches") else RULES,
-    )
-    assert not found, f"{where}: {found}"
 
 
 @pytest.fixture(params=["light", "dark"])

@@ -67,6 +67,17 @@ def test_percentiles_are_those_of_the_own_calls(alice: Page, house: Gateway) -> 
     assert "newest 2,000 calls" in alice.text("section[aria-labelledby=latency-title] .note")
 
 
+def test_the_fullest_limit_is_named_in_the_first_row(alice: Page, house: Gateway) -> None:
+    """Even where none is near: the first question is what is left."""
+    shared = [row for row in hers(house, "quotas?key=alice&binding=true")["data"] if row["key"] is None]
+    rows = [*hers(house, "quotas")["data"], *shared]
+    fullest = max(rows, key=lambda row: (row["used"] + row["reserved"]) / row["limit"])
+    assert fullest["used"] > 0
+    alice.see("[data-figure=near] .more", fullest["scope"].rpartition(":")[2])
+    share = 100 * (fullest["used"] + fullest["reserved"]) / fullest["limit"]
+    assert f"{share:.1f}"[:2].rstrip(".") in alice.text("[data-figure=near] .more")
+
+
 def test_what_is_left_and_when_it_is_free(alice: Page, house: Gateway) -> None:
     rows = [row for row in hers(house, "quotas")["data"] if row["scope"] == "key:alice"]
     assert len(rows) == 2

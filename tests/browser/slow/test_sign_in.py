@@ -13,7 +13,8 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from gateway.records import Usage
-from tests.browser.chromium import ESCAPE, Page
+from tests.browser.axe import check
+from tests.browser.chromium import ESCAPE, Page, Scheme
 from tests.browser.conftest import ago
 from tests.conftest import Stage, StartsGateways
 from tests.fakes.redis_servers import ROOT, RedisServer
@@ -158,6 +159,46 @@ def test_people_see_what_is_theirs_at_every_gateway(
         assert house.get("/admin/api/session", key=None, headers={"Cookie": stolen}).status == 401
     page.open()
     page.see("#sign-in")
+
+
+PAGES = {
+    "staff.ann": ["mine", "calls", "quotas", "keys", "keys/hers", "playground"],
+    "heads.bea": ["overview", "mine", "calls", "quotas", "keys/second", "teams/crew"],
+}
+
+
+@pytest.mark.parametrize("person", PAGES)
+def test_axe_finds_nothing_on_the_pages_of_members_and_leads(page: Page, person: str) -> None:
+    sign_in(page, person)
+    page.see("#nav a[aria-current]")
+
+    def look(where: str) -> None:
+        page.until(lambda: not page.all("[aria-busy], main .bone"))
+        themes: tuple[Scheme, ...] = ("light", "dark")
+        for theme in themes:
+            page.prefer(theme, is_still=True)
+            check(page, f"{where} of {person}, {theme}")
+
+    for view in PAGES[person]:
+        page.go(view)
+        page.see("dialog .facts" if "/" in view else "main h2")
+        look(view)
+        page.press(ESCAPE)
+        page.gone("dialog")
+    page.go("mine")
+    page.see("#keys-title")
+    page.resize(360, 800)
+    look("mine on a phone")
+    page.resize(1280, 900)
+    if person == "staff.ann":
+        page.click("#new-key")
+        page.see("#field-id")
+        look("a new key")
+        page.press(ESCAPE)
+        page.click("[data-key=hers] button", "Revoke")
+        page.see("dialog button.danger")
+        look("a question")
+        page.press(ESCAPE)
 
 
 def test_a_member_makes_pauses_rotates_and_revokes_a_key_of_her_own(page: Page, houses: list[Gateway]) -> None:
