@@ -66,6 +66,27 @@ resources:
   requests: {storage: {{ .size }}}
 {{- end -}}
 
+{{/* Call with (list $ STATEFULSET VALUE): fails if the StatefulSet runs with other volumes than this value describes.
+     Kubernetes would refuse it after Helm has changed other objects, and leave a release that neither upgrades nor rolls back. */}}
+{{- define "gateway.keepsVolumes" -}}
+{{- $root := index . 0 -}}
+{{- $values := index $root.Values (index . 2) -}}
+{{- $running := lookup "apps/v1" "StatefulSet" $root.Release.Namespace (index . 1) -}}
+{{- if $running -}}
+{{- $is := "an emptyDir" -}}
+{{- range dig "spec" "volumeClaimTemplates" (list) $running -}}
+{{- $is = printf "%s of storage class %s" .spec.resources.requests.storage (.spec.storageClassName | default "(default)") -}}
+{{- end -}}
+{{- $given := "an emptyDir" -}}
+{{- if not $values.emptyDir -}}
+{{- $given = printf "%s of storage class %s" $values.size ($values.storageClassName | default "(default)") -}}
+{{- end -}}
+{{- if ne $is $given -}}
+{{- fail (printf "%s asks for %s, but StatefulSet %s runs with %s, and Kubernetes does not change that. Keep the value, or run `kubectl delete statefulset %s --namespace %s --cascade=orphan` before the upgrade: its pods and volumes stay, and the new StatefulSet takes the pods over" (index . 2) $given (index . 1) $is (index . 1) $root.Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Call with (list $ PATHS): these paths and the prefixes of config.passthrough, as a JSON array. */}}
 {{- define "gateway.paths" -}}
 {{- $paths := index . 1 -}}

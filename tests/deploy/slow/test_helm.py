@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -17,6 +21,7 @@ from tests.deploy.chart import (
     GOLDEN,
     ChartError,
     Manifest,
+    golden,
     identity,
     render,
     shortened,
@@ -85,6 +90,87 @@ def test_limits_and_prices_change_without_a_restart_and_a_store_with_one(tmp_pat
     assert restart_of({"server": {"workers": 3}}) != same
     assert restart_of({"store": {"on_outage": "deny"}}) != same
     assert restart_of({"admin": {"listen": "0.0.0.0:9999"}}) != same
+
+
+# ------------------------------------------------------------------------------------------------- volumes that run
+
+
+class Cluster(BaseHTTPRequestHandler):
+    """As much of an API server as `lookup` of a template asks: discovery, and these StatefulSets of the chart."""
+
+    running: ClassVar[dict[str, Manifest]] = {}
+
+    def do_GET(self) -> None:
+        found = self.answer(self.path.partition("?")[0])
+        body = json.dumps(found or {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}).encode()
+        self.send_response(404 if found is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def answer(self, path: str) -> Manifest | None:
+        version = {"groupVersion": "apps/v1", "version": "v1"}
+        kind = {"name": "statefulsets", "namespaced": True, "kind": "StatefulSet", "verbs": ["get"]}
+        discovery: dict[str, Manifest] = {
+            "/version": {"major": "1", "minor": "30", "gitVersion": "v1.30.0"},
+            "/api": {"kind": "APIVersions", "versions": ["v1"]},
+            "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+            "/apis": {
+                "kind": "APIGroupList",
+                "groups": [{"name": "apps", "versions": [version], "preferredVersion": version}],
+            },
+            "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [kind]},
+        }
+        return discovery.get(path) or self.running.get(
+            path.removeprefix("/apis/apps/v1/namespaces/gateway/statefulsets/")
+        )
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """The address of an API server that has the StatefulSets of the case `default`."""
+    sets = [each for each in golden("default") if each["kind"] == "StatefulSet"]
+
+    class Running(Cluster):
+        running: ClassVar = {each["metadata"]["name"]: each for each in sets}
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Running) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, None),
+        ({"replicas": 5, "config": {"server": {"workers": 4}}}, None),
+        ({"redis": {"enabled": False}, "config": {"store": {"url": "redis://r:6379/0"}}}, None),
+        ({"journal": {"size": "9Gi"}}, "journal asks for 9Gi of storage class (default), but StatefulSet gateway runs"),
+        ({"journal": {"storageClassName": "fast"}}, "5Gi of storage class fast, but StatefulSet gateway runs with 5Gi"),
+        ({"journal": {"emptyDir": True}}, "journal asks for an emptyDir, but StatefulSet gateway runs with 5Gi"),
+        ({"redis": {"size": "40Gi"}}, "kubectl delete statefulset gateway-redis --namespace gateway --cascade=orphan"),
+    ],
+    ids=str,
+)
+def test_an_upgrade_that_kubernetes_would_refuse_changes_nothing(
+    values: dict[str, Any], said: str | None, cluster: str, tmp_path: Path
+) -> None:
+    """Kubernetes refuses other volumes of a StatefulSet after Helm has changed Services, and the release is stuck."""
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    of_cluster = ("--dry-run=server", "--kube-apiserver", cluster, "--values", tmp_path / "values.yaml")
+    if said is None:
+        assert render(*of_cluster)
+        return
+    with pytest.raises(ChartError, match=re.escape(said)):
+        render(*of_cluster)
+
+
+# ------------------------------------------------------------------------------------------------------- kustomize
 
 
 def kustomized(folder: Path, components: str) -> dict[tuple[str, str], Manifest]:

@@ -152,6 +152,12 @@ def test_the_autoscaler_alone_sets_the_number_of_pods() -> None:
     assert "replicas" in GATEWAY["spec"]
 
 
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
+def test_no_manifest_has_an_empty_list(manifest: Manifest) -> None:
+    """A server leaves it out, so each `kubectl apply` would find a difference and write again."""
+    assert ": []" not in json.dumps(manifest)
+
+
 def test_the_base_names_every_component() -> None:
     names = ", ".join(sorted((DEPLOY / place).parent.name for place in COMPONENTS))
     (line,) = [line for line in (DEPLOY / BASE).read_text().splitlines() if line.startswith("components:")]
@@ -174,7 +180,7 @@ def test_every_selector_selects_the_pods_of_one_set() -> None:
                 assert selects_one(spec["selector"]["matchLabels"]), manifest
             case "NetworkPolicy":
                 assert selects_one(spec["podSelector"]["matchLabels"]), manifest
-                for rule in [*spec["ingress"], *spec["egress"]]:
+                for rule in [*spec["ingress"], *spec.get("egress", [])]:
                     for peer in (peer for peer in rule.get("from", rule.get("to", [])) if "podSelector" in peer):
                         assert selects_one(peer["podSelector"]["matchLabels"]), manifest
             case "StatefulSet":
