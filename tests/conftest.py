@@ -41,7 +41,7 @@ LONGEST = tuple(
         "store/slow/test_schedules",
         # Of the fast tier.
         "web/test_turns", "store/test_key_index", "flows/test_refusals", "store/test_contract_keys", "web/test_roles",
-        "flows/test_faults", "flows/test_routing", "queueing/test_simulation", "upstream/test_connection",
+        "flows/test_faults", "queueing/test_simulation", "upstream/test_connection",
         "flows/test_background_responses", "flows/test_background_streams", "flows/test_passthrough",
     )
 )  # fmt: skip
@@ -62,6 +62,9 @@ USED_REDIS = "tiers/redis"
 
 AT_ONCE = 2 * (os.cpu_count() or 1)
 """Two processes a core, because many tests wait, for time limits or for gateways that start."""
+
+LARGE_PACKAGES = ("anthropic", "openai")
+"""What several files of the fast tier import inside their tests, for those who run one of the others alone."""
 
 DAY_S, HOUR_S = 86_400, 3600
 
@@ -110,7 +113,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("fast" if is_fast else "full")
     os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"
     if processes := config.getoption("processes"):
-        config.pluginmanager.register(Processes(AT_ONCE if processes == "auto" else int(processes)))
+        packages = LARGE_PACKAGES if config.getoption("tier") == "fast" else ()
+        config.pluginmanager.register(Processes(AT_ONCE if processes == "auto" else int(processes), packages))
     if config.getoption("tier") in FORKED_TIERS:
         FORKS.begin("", WITHOUT_TOKENS["PYTHONPATH"])
         config.add_cleanup(FORKS.end)

@@ -15,6 +15,7 @@ import itertools
 import multiprocessing
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -28,8 +29,10 @@ GRACE_S = 15.0
 class Processes:
     """The plugin of the first process."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, packages: Sequence[str] = ()) -> None:
+        """`packages` are imported before processes are forked: large ones, which tests of several files import."""
         self._count = count
+        self._packages = packages
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -37,6 +40,8 @@ class Processes:
             return None  # as without this plugin
         files = [list(items) for _, items in itertools.groupby(session.items, key=lambda item: item.path)]
         _folders(session.config).getbasetemp()  # made once, by this process
+        for name in self._packages:
+            import_module(name)
         gc.collect()
         gc.freeze()
         _Run(session, files).go(min(self._count, len(files)))

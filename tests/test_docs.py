@@ -24,7 +24,7 @@ from gateway.config.sections import FullRows, LaterPrice, Price, PriceHours, Pri
 from gateway.formats import FORMATS
 from gateway.observe.exposition import Reloads, SupervisorMetrics
 from gateway.observe.metrics import KeyCollector, Telemetry
-from tests.test_floors import MODULES, parsed
+from tests.test_floors import MODULES, nodes
 
 ROOT = Path(__file__).parent.parent
 TASK_ROWS = ROOT / "config" / "tasks.yaml"
@@ -123,7 +123,7 @@ def error_codes() -> set[str]:
     for module, source in MODULES.items():
         if module.startswith("gateway.simulator"):
             continue
-        for node in ast.walk(parsed(source)):
+        for node in nodes(source):
             is_argument = isinstance(node, ast.keyword) and node.arg == "code"
             is_attribute = (
                 isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "code"

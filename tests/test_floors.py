@@ -7,7 +7,7 @@ packages of one layer do not import each other, except in the topmost layer.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -55,6 +55,16 @@ def parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
+@cache
+def nodes(source: str) -> Sequence[ast.AST]:
+    """All nodes of the tree."""
+    return tuple(ast.walk(parsed(source)))
+
+
+for _source in MODULES.values():
+    nodes(_source)  # once, before the processes of the fast tier are forked: rules of several files read them
+
+
 PACKAGES = {".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("__init__.py")}
 
 
@@ -66,10 +76,10 @@ def part_of(module: str) -> str:
 # ------------------------------------------------------------------------------------------------------------ floors
 
 
-def imported(module: str, tree: ast.AST, known: set[str], packages: set[str]) -> Iterator[tuple[int, str]]:
+def imported(module: str, source: str, known: set[str], packages: set[str]) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of every import of `gateway` in a module, at any place."""
     package = module if module in packages else module.rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "gateway":
@@ -90,7 +100,7 @@ def wrong_imports(module: str, source: str, known: set[str], packages: set[str])
     if here and here not in FLOORS:
         yield f"{module} stands on no floor: give {here!r} its place in FLOORS (tests/test_floors.py)."
         return
-    for line, name in imported(module, parsed(source), known, packages):
+    for line, name in imported(module, source, known, packages):
         there = part_of(name)
         if there in ("", here):
             continue
@@ -166,7 +176,7 @@ def test_floor_rule_itself(module: str, source: str, says: str) -> None:
 
 
 def bare_tasks(source: str) -> Complaints:
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Attribute | ast.Name | ast.alias):
             name = (
                 node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else node.name
@@ -187,7 +197,7 @@ DEEDS = frozenset({"open", "print", "input"})
 def impure(source: str) -> Complaints:
     """What a pure module may not do: read a clock, wait, or do I/O."""
     advice = "A pure module only decides: take `now`, bytes or a function as an argument, and act on a floor above."
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         match node:
             case ast.Import(names=names):
                 found = [alias.name for alias in names if alias.name.split(".")[0] in CLOCKS]
@@ -214,7 +224,7 @@ FIXED = frozenset(
 def module_state(source: str) -> Complaints:
     """Module-level names bound to mutable values, except constants in capitals."""
     tree = parsed(source)
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Global):
             yield f"{node.lineno}: global {', '.join(node.names)}: hold state in an object that is passed on."
     for statement in tree.body:

@@ -9,6 +9,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.values import MultiProcessValue
 
-from tests.test_floors import parsed
+from tests.test_floors import nodes
 
 GATEWAY = Path(__file__).parent.parent / "gateway"
 PRICES = GATEWAY / "config" / "price_table.py"
@@ -43,9 +44,9 @@ INHERITED: dict[str, tuple[type, set[str]]] = {
 """Our subclasses of aiohttp's classes: the private names of aiohttp that each uses or replaces."""
 
 
-def private_imports(tree: ast.AST) -> Iterator[str]:
+def private_imports(source: str) -> Iterator[str]:
     """Private names that are imported from libraries: `MODULE.NAME`."""
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.ImportFrom) and not node.level and not (node.module or "").startswith("gateway"):
             yield from (f"{node.module}.{name.name}" for name in node.names if is_private(name.name))
 
@@ -54,6 +55,7 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
+@cache
 def private_members(kind: type) -> set[str]:
     """The private attributes that instances of a class have: methods, slots, and what its methods assign to `self`."""
     found: set[str] = set()
@@ -80,7 +82,7 @@ def used_members(made: ast.ClassDef) -> set[str]:
 def our_subclasses() -> Iterator[ast.ClassDef]:
     """The classes of the gateway with a base of aiohttp."""
     for path in sorted(GATEWAY.rglob("*.py")):
-        for node in ast.walk(parsed(path.read_text())):
+        for node in nodes(path.read_text()):
             if isinstance(node, ast.ClassDef) and any(
                 base.startswith(("web.", "aiohttp.")) for base in map(ast.unparse, node.bases)
             ):
@@ -91,14 +93,14 @@ def test_private_imports_are_in_one_file_for_each_library() -> None:
     for path in GATEWAY.rglob("*.py"):
         text = path.read_text()
         if path not in (AIOHTTP, PRICES):
-            assert [*private_imports(parsed(text))] == [], path
+            assert [*private_imports(text)] == [], path
         if path != PROMETHEUS:
             assert "noqa: SLF001" not in text, path
 
 
 def test_every_private_import_exists() -> None:
     for path in (AIOHTTP, PRICES):
-        for name in private_imports(parsed(path.read_text())):
+        for name in private_imports(path.read_text()):
             module, _, attribute = name.rpartition(".")
             assert hasattr(import_module(module), attribute), name
 

@@ -11,7 +11,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 
-from .test_floors import MODULES, ROOT, parsed
+from .test_floors import MODULES, ROOT, nodes
 
 INSTEAD = {
     "told": "logged, returned, reported, shown",
@@ -86,7 +86,7 @@ def comments(source: str) -> Iterator[str]:
 def texts(source: str) -> Iterator[str]:
     """Every comment and every docstring, those of attributes included."""
     yield from comments(source)
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value
 
@@ -95,7 +95,7 @@ def all_texts(source: str) -> Iterator[str]:
     """Every comment, and every string that holds words: docstrings, help texts, errors, lines of logs."""
     if any(WORDS_IN_GATEWAY.search(line.lstrip("# ")) for line in re.findall("#.*", source)):
         yield from comments(source)
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.value
 
@@ -171,7 +171,7 @@ WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 def private_names(source: str) -> list[str]:
     """The identifiers with such a word, those in the braces of f-strings included."""
     names = set()
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
                 names.add(name)

@@ -17,7 +17,7 @@ from gateway.records import Record, Usage
 from gateway.reports.calls import call_members
 from tests.fakes.redis_servers import ROOT
 from tests.test_docs import error_codes, metric_names, settings
-from tests.test_floors import MODULES, parsed
+from tests.test_floors import MODULES, nodes
 
 from .examples import DEPLOY
 
@@ -71,8 +71,8 @@ def test_every_error_code_is_explained_once_and_no_other() -> None:
 def test_every_error_has_its_status() -> None:
     statuses = {row[0].strip("`| "): row[1] for row in rows(page("errors.md"))}
     assert all(re.fullmatch(r"[45]\d\d( or [45]\d\d)?", status) for status in statuses.values())
-    for module in map(parsed, MODULES.values()):
-        for each in (node for node in ast.walk(module) if isinstance(node, ast.ClassDef)):
+    for source in MODULES.values():
+        for each in (node for node in nodes(source) if isinstance(node, ast.ClassDef)):
             fixed = {
                 ast.unparse(line.targets[0]): ast.literal_eval(line.value)
                 for line in each.body
