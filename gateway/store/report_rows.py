@@ -68,6 +68,9 @@ class UsageReport:
         self._only = only
         self._where = [(_PLACES[group], name) for group, name in where]
         self._group_by = group_by
+        keys = {name for group, name in where if group == "key"} or {key for key, _ in (only.keys if only else ())}
+        self.key = next(iter(keys)) if len(keys) == 1 and not (only and only.teams) else None
+        """The only key that it is about; None: there may be several."""
         self._is_of_days = {"hour", "day", "month"}.issuperset(group_by)
         self._totals: dict[tuple[str, ...], list[Sequence[int]]] = {}
         """By the names of the groups: sums, in a list that holds nothing else."""

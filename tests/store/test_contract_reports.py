@@ -68,6 +68,17 @@ async def test_a_call_that_ends_days_later_is_in_the_next_report(
     assert sum(row["requests"] for row in await second.store.usage(group_by)) == 3
 
 
+@pytest.mark.parametrize("name", ["a", "a*", "[a]", "a?", "a\\b", "^a"])
+async def test_usage_of_one_key_whatever_its_name(worker: Worker, store: Store, name: str) -> None:
+    for key in (name, "ab", f"{name}b"):
+        await worker.settle(await worker.granted(), key=key, label_model=f"of {key}")
+    (row,) = await store.usage(["model"], where=(("key", name),))
+    assert (row["model"], row["requests"]) == (f"of {name}", 1)
+    only = ReportScope(keys=frozenset({KeyInTeam(name, "red")}))
+    (row,) = await store.usage(["day", "key"], only=only)
+    assert (row["key"], row["requests"]) == (name, 1)
+
+
 @pytest.mark.parametrize(
     ("group_by", "requests"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ class Server:
         await self.gate.wait()
         if self.is_away:
             raise StoreUnavailable("it is away")
-        at_once, *cursors = map(int, arguments)
+        at_once, pattern, cursors = int(arguments[0]), arguments[1], map(int, arguments[2:])
         told, size = [], 0
         for day, cursor in zip(days, cursors, strict=True):
             groups = list(self.days.get(day, {}).items())
@@ -54,6 +55,7 @@ class Server:
                 self.begun.append(day)
             first = max(0, cursor - 3) if self.tells_twice else cursor
             some = groups[first : cursor + at_once]
+            some = [(name, calls) for name, calls in some if fnmatchcase(name, pattern)]
             size += len(some)
             end = cursor + at_once
             parts = [text for name, calls in some for text in (name, f"{calls} 0 10 5 0 0 0 100 0")]
@@ -118,6 +120,20 @@ async def test_reports_that_come_together_share_every_portion() -> None:
     assert sorted(server.begun) == DAYS
     assert requests(reports[0]) == requests(reports[3]) == {DAYS[0]: 1000, DAYS[1]: 2000, DAYS[2]: 3000}
     assert requests(reports[1]) == {f"key-{key}": 6 for key in range(1000)}
+
+
+async def test_reports_about_one_key_are_given_its_groups_alone() -> None:
+    server = Server(year(3000))
+    reader = reader_of(server)
+    where = (("key", "key-7"),)
+    by_day, by_model = UsageReport(["day"], where=where), UsageReport(["model"], where=where)
+    await asyncio.gather(reader.add(by_day, DAYS), reader.add(by_model, DAYS))
+    assert requests(by_day) == {DAYS[0]: 1, DAYS[1]: 2, DAYS[2]: 3}
+    assert [row["requests"] for row in by_model.rows()] == [6]
+    assert server.most == 1  # neither the groups of key-70 nor those of others
+    every, one = UsageReport(["day"]), UsageReport(["day"], where=where)
+    await asyncio.gather(reader.add(every, DAYS[:1]), reader.add(one, DAYS[:1]))
+    assert (requests(every), requests(one)) == ({DAYS[0]: 3000}, {DAYS[0]: 1})
 
 
 async def test_who_asks_while_a_day_is_read_has_it_read_again() -> None:

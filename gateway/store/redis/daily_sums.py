@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from itertools import islice
 
-from gateway.quota.ledger_entry import SUMS
+from gateway.quota.ledger_entry import SEPARATOR, SUMS
 from gateway.store import StoreUnavailable
 from gateway.store.report_rows import Sums, UsageReport
 from gateway.tasks import Tasks
@@ -31,6 +32,11 @@ SCAN = Script.read("scan.lua")
 DAYS_AT_ONCE = 16
 GROUPS_AT_ONCE = 250
 """The size of one portion, about; it takes half a millisecond of Redis."""
+
+PASSED_AT_ONCE = 2500
+"""The same where all but the groups of one key are passed over: they are neither copied nor sent."""
+
+ALL = "*"
 
 ADDED_AT_ONCE = 100
 """Groups after which others on our event loop get their turn; a third of a millisecond."""
@@ -110,7 +116,9 @@ class DailySumReader:
 
     async def _read(self, taken: dict[str, list[_WaitingReport]]) -> None:
         try:
-            async with aclosing(self._portions(list(taken))) as portions:
+            keys = {waiting.report.key for reports in taken.values() for waiting in reports}
+            only = keys.pop() if len(keys) == 1 else None
+            async with aclosing(self._portions(list(taken), only)) as portions:
                 async for day, groups in portions:
                     while some := list(islice(groups, ADDED_AT_ONCE)):
                         for waiting in _alive(taken[day]):
@@ -130,15 +138,16 @@ class DailySumReader:
             for waiting in reports:
                 waiting.has(day)
 
-    async def _portions(self, days: Sequence[str]) -> AsyncGenerator[tuple[str, Iterator[Sums]]]:
-        """Days, and a part of their groups; each group once."""
+    async def _portions(self, days: Sequence[str], key: str | None) -> AsyncGenerator[tuple[str, Iterator[Sums]]]:
+        """Days, and a part of their groups, or of those of one key; each group once."""
+        pattern, most = (ALL, GROUPS_AT_ONCE) if key is None else (_pattern(key), PASSED_AT_ONCE)
         cursors = dict.fromkeys(days, "0")
         known: dict[str, set[str]] = {day: set() for day in days}
         is_large = False
         while cursors:
             asked = list(cursors)[: 1 if is_large else DAYS_AT_ONCE]
-            keys, at_once = [f"{self._base}sums:{day}" for day in asked], str(GROUPS_AT_ONCE // len(asked))
-            answer = await self._link.run(SCAN, keys, [at_once, *(cursors[day] for day in asked)])
+            keys, at_once = [f"{self._base}sums:{day}" for day in asked], str(most // len(asked))
+            answer = await self._link.run(SCAN, keys, [at_once, pattern, *(cursors[day] for day in asked)])
             for day, cursor, text in zip(asked, answer[::2], answer[1::2], strict=True):
                 yield day, _read_groups(text, known[day])
                 if cursor == "0":
@@ -147,6 +156,11 @@ class DailySumReader:
                     cursors[day] = cursor
                     is_large = True
         self._at_once = 1 if is_large else min(DAYS_AT_ONCE, 2 * self._at_once)
+
+
+def _pattern(key: str) -> str:
+    """The pattern of the groups of a key, as Redis reads patterns."""
+    return re.sub(r"([*?\[\]\\^])", r"\\\1", key) + SEPARATOR + ALL
 
 
 def _alive(reports: Sequence[_WaitingReport]) -> list[_WaitingReport]:
