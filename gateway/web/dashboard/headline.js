@@ -121,7 +121,7 @@ function nearLimits(windows, linked) {
           ),
           near.length > SHOWN && h("li", null, h("a", { class: "all", href: "#quotas" }, "all limits")),
         )
-      : [many(windows.length, "limit"), fullest && h("span", { data: { fullest: fullest.scope } }, ", the fullest: ", owner(fullest), ` ${percent(fullest.used + fullest.reserved, fullest.limit)} of ${quotaName(fullest)}`)],
+      : [many(windows.length, "limit"), fullest && h("span", { data: { fullest: fullest.scope } }, ", the fullest: ", owner(fullest), " ", h("span", { class: "moment" }, percent(fullest.used + fullest.reserved, fullest.limit)), ` of ${quotaName(fullest)}`)],
   );
 }
 

@@ -55,6 +55,7 @@ const columns = (opener, can) => [
   { title: "Limit", isNumber: true, sort: (row) => row.limit, show: (row) => amount(row.unit, row.limit) },
   {
     title: "Free again",
+    class: "moment",
     sort: (row) => row.reset_s,
     show: (row) => [h("span", { title: row.reset_at }, freeAgain(row)), expected(row) && [h("br"), expected(row)]],
   },
