@@ -10,7 +10,7 @@ help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
 	@echo "make docs    build the documentation site into site/"
 	@echo "make screenshots  make the pictures of the documentation from the demo; needs Chromium (make servers); 2 minutes"
-	@echo "make test    format, lint, strict types and the fast tests; 5 to 8 minutes on two cores, no root, no servers needed"
+	@echo "make test    format, lint, strict types and the fast tests; 3 to 4 minutes on two cores, no root, no servers needed"
 	@echo "make test-rest  what make test leaves out: every Redis and Valkey, real clients, browsers, kills; installs servers"
 	@echo "make test-all  make test, then make test-rest; 45 minutes"
 	@echo "make check   format, lint and strict types alone"

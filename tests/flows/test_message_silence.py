@@ -54,9 +54,10 @@ def test_silence_is_filled_with_pings(house: Gateway, upstream: Stage) -> None:
     with stream(house) as client:
         client.read_head()
         body = b""
-        while body.count(PING) < 3:
+        while body.partition(BEGUN)[2].count(PING) < 3:
             body += client.read_chunk()
-    assert body == BEGUN + PING * body.count(PING)
+    before, _, behind = body.partition(BEGUN)  # on a busy machine the upstream too is silent at first
+    assert before + behind == PING * body.count(PING)
 
 
 def test_a_plain_answer_behind_pings_becomes_events(house: Gateway, upstream: Stage) -> None:
