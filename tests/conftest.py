@@ -20,7 +20,7 @@ from tests.amounts import FEW_EXAMPLES
 from tests.fakes.redis_servers import SERVERS_VARIABLE, MissingServer, RedisServer, name_of, servers_to_test
 from tests.fakes.scripted import Behaviour, Scripted
 from tests.flows.forked import FORKS
-from tests.flows.house import WITHOUT_TOKENS, Gateway, Process, keep_bytecode
+from tests.flows.gateway_process import WITHOUT_TOKENS, Gateway, Process, keep_bytecode
 from tests.processes import Processes
 
 # How long one example takes depends on the machine: no deadline.
@@ -243,26 +243,26 @@ def no_proxies() -> Iterator[None]:
         yield
 
 
-class Stage(Scripted):
-    """A scripted upstream for many tests: each puts on its own play."""
+class ScriptedUpstream(Scripted):
+    """A scripted upstream for many tests: each has its own script."""
 
-    def play(self, *script: Behaviour, always: Behaviour | None = None) -> None:
+    def answer_with(self, *script: Behaviour, always: Behaviour | None = None) -> None:
         """From now on: these answers in this order, and nothing else."""
         self.requests.clear()
         self._script = list(script)
         self._always = always
 
     @contextmanager
-    def interlude(self, *script: Behaviour) -> Iterator[None]:
-        """Another play; afterwards the one before begins anew."""
+    def answering(self, *script: Behaviour) -> Iterator[None]:
+        """Another script for a while; afterwards the one before begins anew."""
         before = self._script, self._always
-        self.play(*script)
+        self.answer_with(*script)
         yield
         self.check()
-        self.play(*before[0], always=before[1])
+        self.answer_with(*before[0], always=before[1])
 
     def check(self) -> None:
-        """Whether the play went as written."""
+        """Raises `AssertionError` if the requests were not those of the script."""
         troubles, self.troubles = self.troubles, []
         assert not troubles, f"unexpected at {self!r}: {troubles}"
 
@@ -290,13 +290,13 @@ def _starter(folder: Path) -> Iterator[StartsGateways]:
 
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[StartsGateways]:
+def start_gateway(tmp_path: Path) -> Iterator[StartsGateways]:
     """Starts gateways for one test."""
     yield from _starter(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateways]:
+def start_shared_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateways]:
     """Starts gateways for the tests of one file."""
     yield from _starter(tmp_path_factory.mktemp("gateways"))
 
@@ -332,18 +332,18 @@ def process(tmp_path: Path) -> Iterator[StartsProcesses]:
 
 
 @pytest.fixture(scope="module")
-def theatre() -> Iterator[Stage]:
+def shared_upstream() -> Iterator[ScriptedUpstream]:
     """The scripted upstream of one file; tests ask for `upstream` instead."""
-    with Stage() as stage:
-        yield stage
+    with ScriptedUpstream() as scripted:
+        yield scripted
 
 
 @pytest.fixture
-def upstream(theatre: Stage) -> Iterator[Stage]:
+def upstream(shared_upstream: ScriptedUpstream) -> Iterator[ScriptedUpstream]:
     """The file's scripted upstream, with an empty script."""
-    theatre.play()
-    yield theatre
-    theatre.check()
+    shared_upstream.answer_with()
+    yield shared_upstream
+    shared_upstream.check()
 
 
 @pytest.fixture(scope="module", params=["embedded", "redis"])
@@ -365,15 +365,15 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module", params=servers_to_test(), ids=name_of)
-def redis_house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def shared_redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """The Redis of one file, once of each kind; tests ask for `any_redis` instead."""
     with RedisServer(tmp_path_factory.mktemp("redis"), binary=request.param) as server:
         yield server
 
 
 @pytest.fixture
-def any_redis(redis_house: RedisServer) -> RedisServer:
+def any_redis(shared_redis: RedisServer) -> RedisServer:
     """Each kind of server in turn, shared by the tests of a file and empty; it has to be left running."""
-    redis_house.call("FLUSHALL")
-    redis_house.call("SCRIPT", "FLUSH")
-    return redis_house
+    shared_redis.call("FLUSHALL")
+    shared_redis.call("SCRIPT", "FLUSH")
+    return shared_redis

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.house import WITHOUT_TOKENS
+from tests.flows.gateway_process import WITHOUT_TOKENS
 
 RUN = """
 import contextlib, io, json, sys

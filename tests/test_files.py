@@ -16,7 +16,7 @@ from gateway import files
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.config import build
 from gateway.web import app
-from tests.flows.house import settings
+from tests.flows.gateway_process import settings
 
 HOLDER = """
 import signal, sys

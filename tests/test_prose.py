@@ -189,9 +189,34 @@ def test_identifiers_are_words_of_the_glossary_or_plain() -> None:
     assert NAMES_ALLOWED.keys() <= {name for names in found.values() for name in names}
 
 
+TEST_NAMES_INSTEAD = {
+    "house": "gateway",
+    "houses": "gateways",
+    "theatre": "shared_upstream",
+    "interlude": "answering",
+    "scene": "scenario",
+    "story": "scenario",
+    "stories": "scenarios",
+    "told": "received, reported, refusal",
+}
+"""Names of fixtures and of variables that tests had, each with the one to use."""
+
+TEST_NAME = re.compile(
+    rf"^ *(?:(?:async )?def |class |with .* as |for )?({'|'.join(TEST_NAMES_INSTEAD)})(?:[:(]| = | in )", re.MULTILINE
+)
+
+
+def test_tests_have_one_name_for_one_thing() -> None:
+    found = [f"{module}: {name}" for module, source in TESTS.items() for name in TEST_NAME.findall(source)]
+    assert not found, "\n".join([*found, f"write instead: {TEST_NAMES_INSTEAD}"])
+
+
 def test_the_rule_of_identifiers_itself() -> None:
     source = "def _tell_one(wish): self.books = f'{standing}'\nclass SpeltBatch: ...\nfrom a import b as news\n"
     assert private_names(source) == ["SpeltBatch", "_tell_one", "books", "news", "standing", "wish"]
+    assert TEST_NAME.findall("def house(\n  told = 1\n  for story in x\n  with a() as scene:\nhousehold = 2\n") == [
+        "house", "told", "story", "scene",
+    ]  # fmt: skip
     assert private_names("def outstanding(household, notebook, wishlist): return 'told'") == []
 
 

@@ -418,9 +418,9 @@ async def test_a_draw_without_an_answer_is_drawn_and_given_back(store: FakeStore
         await unknown
     store.is_away = False
     await until(lambda: store.voided == ["a"])
-    told = store.batches[-1].items
-    assert [(type(item), lease_of(item)) for item in told] == [(Reserve, "a"), (Void, "a")]
-    assert [item.is_forced for item in told if isinstance(item, Reserve)] == [True]
+    received = store.batches[-1].items
+    assert [(type(item), lease_of(item)) for item in received] == [(Reserve, "a"), (Void, "a")]
+    assert [item.is_forced for item in received if isinstance(item, Reserve)] == [True]
     assert store.open == {}
 
 
@@ -667,9 +667,9 @@ async def test_one_bad_request_does_not_block_the_others(
     assert store.applied == ["b"]
     await until(lambda: sorted(store.voided) == ["bad", "worse"])  # both reservations are released
     assert books.pending == 1  # the undelivered end is kept in the journal
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert len(told) == 2
-    assert all(message.startswith("the store cannot take") for message in told)
+    received = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(received) == 2
+    assert all(message.startswith("the store cannot take") for message in received)
     await asyncio.gather(*(books.draw(draw()) for _ in range(3)))
     assert len(store.batches[-1].items) == 3  # one batch again
 

@@ -30,18 +30,18 @@ class Post:
     """A webhook: answers each message, or holds it."""
 
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.is_held = False
 
     async def __call__(self, body: bytes) -> PostResult:
         if self.is_held:
             await asyncio.sleep(3600)
-        self.told.append(json.loads(body))
+        self.received.append(json.loads(body))
         return PostResult(200, "it answers 200")
 
     @property
     def levels(self) -> list[tuple[str, int]]:
-        return sorted((each["scope"], each["level"]) for each in self.told)
+        return sorted((each["scope"], each["level"]) for each in self.received)
 
 
 class AlertWorker:
@@ -160,16 +160,16 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_each_level_is_sent_once_on_every_channel(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     alert_worker = await workers.alert_worker()
     quota = tokens(100)
-    for used, told in ((79, []), (1, [80]), (10, [80]), (10, [80, 100]), (50, [80, 100])):
+    for used, received in ((79, []), (1, [80]), (10, [80]), (10, [80, 100]), (50, [80, 100])):
         await alert_worker.use(quota, used)
         await alert_worker.look()
         await alert_worker.look()
-        assert [each["level"] for each in workers.post.told] == told
-        assert len(lines(caplog)) == len(told)
-        assert alert_worker.counted() == {("k", "tokens", str(level)): 1 for level in told}
-    assert workers.post.told[0]["text"] in lines(caplog)[0]
-    assert (workers.post.told[0]["used"], workers.post.told[1]["used"]) == (80, 100)
-    assert {each["team"] for each in workers.post.told} == {"red"}
+        assert [each["level"] for each in workers.post.received] == received
+        assert len(lines(caplog)) == len(received)
+        assert alert_worker.counted() == {("k", "tokens", str(level)): 1 for level in received}
+    assert workers.post.received[0]["text"] in lines(caplog)[0]
+    assert (workers.post.received[0]["used"], workers.post.received[1]["used"]) == (80, 100)
+    assert {each["team"] for each in workers.post.received} == {"red"}
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
@@ -178,7 +178,7 @@ async def test_reservations_raise_no_alert(workers: Workers) -> None:
     wish = await alert_worker.worker.granted(tokens(100, 100))
     await alert_worker.use(tokens(100), 79)
     await alert_worker.look()
-    assert workers.post.told == []
+    assert workers.post.received == []
     await alert_worker.worker.settle(wish, 21)
     alert_worker.touched.put_back([tokens(100).window], ())
     await alert_worker.look()
@@ -207,7 +207,7 @@ async def test_who_only_has_to_wait_is_no_alert(workers: Workers) -> None:
     assert isinstance(refused, Refused)
     alert_worker.touched.note([alert_worker.worker.closing(settlement(rate, 60))], [refused, limited])
     await alert_worker.look()
-    assert workers.post.told == []
+    assert workers.post.received == []
 
 
 async def test_windows_of_key_team_and_gateway_of_every_unit(workers: Workers) -> None:
@@ -216,8 +216,8 @@ async def test_windows_of_key_team_and_gateway_of_every_unit(workers: Workers) -
                   tokens(50, model="gpt-*"), daily(1, scope="key:j", is_enforced=False)):  # fmt: skip
         await alert_worker.use(quota, 100)
     await alert_worker.look()
-    told = Counter((each["scope"], each["unit"], each["model"], each["enforced"]) for each in workers.post.told)
-    assert told == dict.fromkeys([
+    received = Counter((each["scope"], each["unit"], each["model"], each["enforced"]) for each in workers.post.received)
+    assert received == dict.fromkeys([
         ("key:k", "requests", None, True), ("key:k", "usd", None, True), ("key:k", "tokens", None, True),
         ("team:red", "requests", None, True), ("gateway", "tokens", None, True), ("key:k", "tokens", "gpt-*", True),
         ("key:j", "requests", None, False),
@@ -250,11 +250,11 @@ async def test_a_new_day_raises_new_alerts_and_an_old_one_none(workers: Workers,
     clock.advance(24 * HOUR_S)
     await alert_worker.use(daily(1), 1)  # a call that began before midnight
     await alert_worker.look()
-    assert len(workers.post.told) == 2
+    assert len(workers.post.received) == 2
     tomorrow = daily(1, starts="2026-11-21", resets_us=daily(1).window.resets_us + 86_400_000_000)
     await alert_worker.use(tomorrow, 1)
     await alert_worker.look()
-    assert [(each["window"], each["level"]) for each in workers.post.told[2:]] == [
+    assert [(each["window"], each["level"]) for each in workers.post.received[2:]] == [
         ("2026-11-21", 80),
         ("2026-11-21", 100),
     ]
@@ -267,10 +267,10 @@ async def test_a_raised_limit_raises_new_alerts(workers: Workers) -> None:
     await alert_worker.look()
     await alert_worker.use(tokens(200), 20)
     await alert_worker.look()
-    assert len(workers.post.told) == 2
+    assert len(workers.post.received) == 2
     await alert_worker.use(tokens(200), 40)
     await alert_worker.look()
-    assert [(each["limit"], each["level"]) for each in workers.post.told] == [(100, 80), (100, 100), (200, 80)]
+    assert [(each["limit"], each["level"]) for each in workers.post.received] == [(100, 80), (100, 100), (200, 80)]
 
 
 @pytest.mark.parametrize(
@@ -286,18 +286,18 @@ async def test_what_counts_is_the_limit_of_now_and_not_of_when_a_call_began(
     await alert_worker.use(tokens(100), 85)
     await alert_worker.look()
     assert workers.post.levels == levels
-    assert {each["limit"] for each in workers.post.told} <= {limit}
+    assert {each["limit"] for each in workers.post.received} <= {limit}
     assert caplog.text.count("used 85 of") == caplog.text.count(f"used 85 of {limit:,} ") == len(levels)
 
 
-@pytest.mark.parametrize(("limit", "is_told"), [(1000, False), (90, True)], ids=["raised", "lowered"])
-async def test_what_was_refused_under_another_limit(workers: Workers, limit: int, is_told: bool) -> None:
+@pytest.mark.parametrize(("limit", "is_received"), [(1000, False), (90, True)], ids=["raised", "lowered"])
+async def test_what_was_refused_under_another_limit(workers: Workers, limit: int, is_received: bool) -> None:
     alert_worker, window = await workers.alert_worker(), tokens(100).window
     await alert_worker.use(tokens(100), 30)
     await alert_worker.be_refused(tokens(100, 80))
     alert_worker.changed[window.id] = window._replace(limit=limit)
     await alert_worker.look()
-    assert workers.post.levels == ([("key:k", 80), ("key:k", 100)] if is_told else [])
+    assert workers.post.levels == ([("key:k", 80), ("key:k", 100)] if is_received else [])
 
 
 async def test_what_others_left_behind_is_found_without_a_call(workers: Workers, clock: Clock) -> None:
@@ -310,7 +310,7 @@ async def test_what_others_left_behind_is_found_without_a_call(workers: Workers,
     assert workers.post.levels == [("key:k", 80)]
     await dead.use(tokens(100), 15)
     await alert_worker.look()
-    assert len(workers.post.told) == 1
+    assert len(workers.post.received) == 1
     clock.advance(sweep.SWEEP_EVERY_S)
     await alert_worker.look()
     assert workers.post.levels == [("key:k", 80), ("key:k", 100)]
@@ -328,10 +328,10 @@ async def test_a_worker_killed_before_the_webhook_answers_is_replaced(
     await first.die()
     workers.post.is_held = False
     await other.look()
-    assert workers.post.told == []  # an attempt is still under way
+    assert workers.post.received == []  # an attempt is still under way
     clock.advance(watcher.CLAIM_S - 60)
     await other.look()
-    assert workers.post.told == []
+    assert workers.post.received == []
     clock.advance(120)
     await other.look()
     await other.look()
@@ -340,7 +340,7 @@ async def test_a_worker_killed_before_the_webhook_answers_is_replaced(
     assert (first.counted(), other.counted()) == ({("k", "tokens", "80"): 1}, {})
     restarted = await workers.alert_worker(tokens(100))
     await restarted.look()
-    assert len(workers.post.told) == 1
+    assert len(workers.post.received) == 1
 
 
 async def test_a_refusal_is_sent_by_another_worker_if_its_first_is_killed(workers: Workers, clock: Clock) -> None:
@@ -385,7 +385,7 @@ async def test_who_was_stopped_for_long_leaves_it_to_who_took_over(workers: Work
     await stopped.look()
     assert stopped.outbox is not None
     assert stopped.outbox.waiting == ()
-    assert len(workers.post.told) == 1
+    assert len(workers.post.received) == 1
 
 
 async def test_during_an_outage_nothing_is_sent_and_nothing_lost(
@@ -399,10 +399,10 @@ async def test_during_an_outage_nothing_is_sent_and_nothing_lost(
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             await alert_worker.look()
-    assert (workers.post.told, lines(caplog)) == ([], [])
+    assert (workers.post.received, lines(caplog)) == ([], [])
     alert_worker.ledger.is_away = False
     await alert_worker.look()
-    assert len(workers.post.told) == len(lines(caplog)) == 4
+    assert len(workers.post.received) == len(lines(caplog)) == 4
 
 
 async def test_an_outage_after_sending(workers: Workers) -> None:
@@ -420,13 +420,13 @@ async def test_an_outage_after_sending(workers: Workers) -> None:
         await alert_worker.watcher.look()
     alert_worker.watcher._keep = keep  # type: ignore[method-assign]
     alert_worker.ledger.is_away = False
-    await until(lambda: len(workers.post.told) == 2)
+    await until(lambda: len(workers.post.received) == 2)
     await alert_worker.look()
     assert alert_worker.watcher._kept == {}
     workers.clock.advance(2 * watcher.CLAIM_S)
     restarted = await workers.alert_worker(daily(1))
     await restarted.look()
-    assert len(workers.post.told) == 2
+    assert len(workers.post.received) == 2
 
 
 async def test_sent_levels_are_not_looked_up_again(workers: Workers) -> None:
@@ -450,7 +450,7 @@ async def test_a_webhook_added_later_gets_current_levels(workers: Workers, caplo
     assert len(lines(caplog)) == 2
     alert_worker = await workers.alert_worker(daily(1))
     await alert_worker.look()
-    assert len(workers.post.told) == 2
+    assert len(workers.post.received) == 2
     assert len(lines(caplog)) == 2
 
 
@@ -468,7 +468,7 @@ async def test_a_look_is_bounded(workers: Workers, monkeypatch: pytest.MonkeyPat
     for number in expected:
         await alert_worker.watcher.look()
         await asyncio.sleep(0.02)
-        assert len(workers.post.told) == 2 * number
+        assert len(workers.post.received) == 2 * number
     for _ in range(20):
         await alert_worker.watcher.look()
     assert alert_worker.watcher._kept == {}
@@ -478,7 +478,7 @@ async def test_the_end_looks_once_more_and_releases_unsent_levels(workers: Worke
     ending = await workers.alert_worker()
     await ending.use(daily(1), 1)
     await ending.watcher.close(3)
-    assert len(workers.post.told) == 2
+    assert len(workers.post.received) == 2
     workers.post.is_held = True
     await ending.use(daily(1, scope="team:red"), 1)
     held = await workers.alert_worker()
@@ -487,7 +487,7 @@ async def test_the_end_looks_once_more_and_releases_unsent_levels(workers: Worke
     workers.post.is_held = False
     next_one = await workers.alert_worker(daily(1), daily(1, scope="team:red"))
     await next_one.look()
-    assert sorted(each["scope"] for each in workers.post.told) == ["key:k", "key:k", "team:red", "team:red"]
+    assert sorted(each["scope"] for each in workers.post.received) == ["key:k", "key:k", "team:red", "team:red"]
 
 
 async def test_a_fault_of_ours_does_not_end_the_watch(
@@ -506,6 +506,6 @@ async def test_a_fault_of_ours_does_not_end_the_watch(
 
     alert_worker.watcher.look = fails_at_first  # type: ignore[method-assign]
     running = asyncio.ensure_future(alert_worker.watcher.run())
-    await until(lambda: len(workers.post.told) == 2)
+    await until(lambda: len(workers.post.received) == 2)
     running.cancel()
     assert len([record for record in caplog.records if "could not be looked at" in record.getMessage()]) == 1

@@ -26,8 +26,11 @@ def measured(data: bytes) -> int | None:
         (forms.ogg(7), 7000),
         (forms.ogg(0.001)[:-50] + bytes(640_000), None),
         (forms.mp3(100), 2607),
-        (forms.mp3(10, told=1000), 26123),
-        (forms.mp3(1000, told=1), 10425),  # header with too few frames: at least the length of the bytes at 320 kbit/s
+        (forms.mp3(10, counted=1000), 26123),
+        (
+            forms.mp3(1000, counted=1),
+            10425,
+        ),  # header with too few frames: at least the length of the bytes at 320 kbit/s
         (forms.mp4(12.5), 12500),
         (forms.mp4(12.5, is_behind=True), 12500),
         (forms.webm(9.5), 9500),
@@ -55,8 +58,8 @@ def test_length(data: bytes, expected: int | None) -> None:
 def test_whatever_a_file_says_the_reader_ends_and_stays_in_range() -> None:
     seed = random.Random(5)
     whole = [
-        forms.wav(0.2), forms.flac(3), forms.ogg(3), forms.mp3(5), forms.mp3(5, told=9), forms.mp4(3), forms.webm(3),
-        forms.recorded_webm(3), forms.recorded_webm(3, is_grouped=True),
+        forms.wav(0.2), forms.flac(3), forms.ogg(3), forms.mp3(5), forms.mp3(5, counted=9), forms.mp4(3),
+        forms.webm(3), forms.recorded_webm(3), forms.recorded_webm(3, is_grouped=True),
     ]  # fmt: skip
     for _ in range(1500):
         data = bytearray(seed.choice(whole)[: seed.choice([200, 1000, 5000])])

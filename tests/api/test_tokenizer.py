@@ -13,7 +13,7 @@ from gateway.api import tokenizer
 from gateway.api.prompt_tokens import MAX_COUNTED, Counter
 from gateway.config import Model
 from gateway.formats import read
-from tests.flows.house import WITHOUT_TOKENS
+from tests.flows.gateway_process import WITHOUT_TOKENS
 
 from .params_table import body
 
@@ -87,11 +87,11 @@ JARGON = [
 """The messages with which OpenAI's cookbook compares its rule with the API."""
 
 
-@pytest.mark.parametrize(("name", "told"), [("gpt-3.5-turbo-0613", 129), ("gpt-4", 129), ("gpt-4o", 124)])
-def test_chat_has_as_many_tokens_as_the_api_said(name: str, told: int) -> None:
+@pytest.mark.parametrize(("name", "received"), [("gpt-3.5-turbo-0613", 129), ("gpt-4", 129), ("gpt-4o", 124)])
+def test_chat_has_as_many_tokens_as_the_api_said(name: str, received: int) -> None:
     messages = [{"role": role, "content": text} | ({"name": who} if who else {}) for role, who, text in JARGON]
     found = read("chat", body("chat", model=name, messages=messages), counters())
-    assert (found.prompt_tokens, found.is_prompt_exact) == (told, False)
+    assert (found.prompt_tokens, found.is_prompt_exact) == (received, False)
 
 
 @pytest.mark.parametrize("letter", ["a", "-", " ", "\n", "字", "\U0001f600", "ab", "<|endoftext|>", "\u0301"])

@@ -78,8 +78,8 @@ def requests(bench: Bench) -> list[Group]:
                 seen = load.run(program.port, REQUESTS_S, folder)
                 time.sleep(SETTLE_S)
                 cpu_us = (program.cpu_s() - cpu_s) / seen.requests * 1e6
-                told = {"CPU per call, us": cpu_us, "latency p50, ms": seen.p50_ms, "latency p99, ms": seen.p99_ms}
-                group.add(name, told)
+                received = {"CPU per call, us": cpu_us, "latency p50, ms": seen.p50_ms, "latency p99, ms": seen.p99_ms}
+                group.add(name, received)
     return [group]
 
 
@@ -140,8 +140,8 @@ async def memory(bench: Bench) -> list[Group]:
                     async with streams(program.port, upstream, MANY_STREAMS, 0.1):
                         await asyncio.sleep(SETTLE_S)
                         open_mb = program.memory_mb()
-                told = {"start to first answer, s": program.start_s, "memory idle, MB": idle_mb}
-                group.add(name, told | {f"memory with {MANY_STREAMS} streams, MB": open_mb})
+                received = {"start to first answer, s": program.start_s, "memory idle, MB": idle_mb}
+                group.add(name, received | {f"memory with {MANY_STREAMS} streams, MB": open_mb})
     return [group]
 
 

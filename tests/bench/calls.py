@@ -32,8 +32,8 @@ def _padded(text: str, size: int) -> bytes:
 
 def request(size: int = REQUEST_BYTES, model: str = MODEL, *, is_streamed: bool = False) -> bytes:
     """A chat call of this size, without an output limit, as most clients send it."""
-    told = [{"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": "~"}]
-    members = {"model": model, "messages": told, "temperature": 0.7} | ({"stream": True} if is_streamed else {})
+    received = [{"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": "~"}]
+    members = {"model": model, "messages": received, "temperature": 0.7} | ({"stream": True} if is_streamed else {})
     return _padded(_json(members), size)
 
 

@@ -95,10 +95,10 @@ def _rounded(number: float) -> str:
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
-def render(told: Mapping[str, tuple[str, str]]) -> str:
+def render(received: Mapping[str, tuple[str, str]]) -> str:
     """As a table in Markdown."""
     lines = ["| One carries | about | because |", "| --- | ---: | --- |"]
-    return "\n".join([*lines, *[f"| {name} | {much} | {why} |" for name, (much, why) in told.items()]])
+    return "\n".join([*lines, *[f"| {name} | {much} | {why} |" for name, (much, why) in received.items()]])
 
 
 def figures(folder: Path) -> Figures:

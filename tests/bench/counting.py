@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 import yaml
 
-from tests.flows.house import WITHOUT_TOKENS, children
+from tests.flows.gateway_process import WITHOUT_TOKENS, children
 
 from . import ours
 from .counter import Function
@@ -70,8 +70,8 @@ class Counted:
 
     async def gaps(self, load: Awaitable[object]) -> dict[str, list[float]]:
         """How long its event loop stood still, in milliseconds: see `counter.Gaps`."""
-        told: dict[str, list[float]] = await self._during(load)
-        return told
+        received: dict[str, list[float]] = await self._during(load)
+        return received
 
     async def _during(self, load: Awaitable[object]) -> Any:
         for name in ("begun", "told"):

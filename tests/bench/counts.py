@@ -69,7 +69,7 @@ class Bench:
 
 async def functions(bench: Bench) -> dict[str, list[tally.Row]]:
     """The functions that are entered, under the headings of the table."""
-    told: dict[str, list[tally.Row]] = {}
+    received: dict[str, list[tally.Row]] = {}
     upstream = Upstream()
     async with await upstream.start():
         with Counted(bench.new_folder(), bench.core, upstream.port, "functions") as gateway:
@@ -77,17 +77,17 @@ async def functions(bench: Bench) -> dict[str, list[tally.Row]]:
             for name, at_once in PLAIN.items():
                 load = partial(plain, gateway.port, upstream)
                 await load(WARM, at_once)
-                told[name] = bench.rows(await gateway.functions(load(CALLS, at_once)), CALLS)
+                received[name] = bench.rows(await gateway.functions(load(CALLS, at_once)), CALLS)
             short, long = [
                 bench.rows(await gateway.functions(streamed(gateway.port, upstream, STREAMS, events)), STREAMS)
                 for events in (1, 1 + EVENTS)
             ]
-            told[STREAM] = short
-            told[CHUNK] = tally.difference(long, short, EVENTS)
+            received[STREAM] = short
+            received[CHUNK] = tally.difference(long, short, EVENTS)
     for name, (at_once, is_alone) in DRAWING.items():
         counted = await drawing.count(bench.new_folder(), DRAWS, at_once, is_alone=is_alone)
-        told[name] = bench.rows(counted, DRAWS)
-    return told
+        received[name] = bench.rows(counted, DRAWS)
+    return received
 
 
 async def breadths(bench: Bench) -> dict[str, tally.Breadth]:

@@ -57,9 +57,9 @@ def _room() -> int:
 
 
 def _settings(folder: Path, upstream: int) -> dict[str, Any]:
-    told = ours.settings(folder, upstream)
-    told["server"]["max_in_flight"] = told["upstreams"]["main"]["max_connections"] = 2 * max(STREAMS)
-    return told
+    received = ours.settings(folder, upstream)
+    received["server"]["max_in_flight"] = received["upstreams"]["main"]["max_connections"] = 2 * max(STREAMS)
+    return received
 
 
 async def _measure(program: Program, upstream: Upstream, count: int) -> tuple[float, float]:

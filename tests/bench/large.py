@@ -99,7 +99,7 @@ async def _measure(
 
 
 def _ask(program: Program, body: bytes) -> Answer:
-    told = request(program.port, "POST", calls.PATH, body, calls.HEADERS)
-    if told.status != 200 or not (told.body.endswith(b"data: [DONE]\n\n") or json.loads(told.body)):
-        raise BenchError(f"{program.name} answered {told.status}: {told.body[:500]!r}")
-    return told
+    received = request(program.port, "POST", calls.PATH, body, calls.HEADERS)
+    if received.status != 200 or not (received.body.endswith(b"data: [DONE]\n\n") or json.loads(received.body)):
+        raise BenchError(f"{program.name} answered {received.status}: {received.body[:500]!r}")
+    return received

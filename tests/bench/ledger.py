@@ -153,9 +153,9 @@ async def _measure(server: RedisServer, folder: Path, case: Case, seconds: float
 
 def _redis(server: RedisServer) -> tuple[float, float]:
     """The CPU seconds of Redis, and the scripts that it has run."""
-    told = dict(line.split(":", 1) for line in server.cli("INFO", "all").splitlines() if ":" in line)
-    cpu = float(told["used_cpu_sys"]) + float(told["used_cpu_user"])
-    return cpu, float(told["cmdstat_evalsha"].split("=")[1].split(",")[0])
+    received = dict(line.split(":", 1) for line in server.cli("INFO", "all").splitlines() if ":" in line)
+    cpu = float(received["used_cpu_sys"]) + float(received["used_cpu_user"])
+    return cpu, float(received["cmdstat_evalsha"].split("=")[1].split(",")[0])
 
 
 def measure(folder: Path, core: int, cases: Sequence[Case] = CASES, seconds: float = 4) -> dict[Case, Cost]:

@@ -68,11 +68,11 @@ def parse(text: str) -> Load:
     line = next((line for line in text.splitlines() if line.startswith('{"requests"')), None)
     if line is None:
         raise BenchError(f"wrk did not say what it has done: {text.strip()[-500:]}")
-    told: dict[str, int] = json.loads(line)
-    wrong = {name: told[name] for name in ("status", "connect", "read", "write", "timeout") if told[name]}
-    if wrong or not told["requests"]:
-        raise BenchError(f"of {told['requests']} calls some failed: {wrong}")
-    return Load(told["requests"], told["p50_us"] / 1000, told["p99_us"] / 1000)
+    received: dict[str, int] = json.loads(line)
+    wrong = {name: received[name] for name in ("status", "connect", "read", "write", "timeout") if received[name]}
+    if wrong or not received["requests"]:
+        raise BenchError(f"of {received['requests']} calls some failed: {wrong}")
+    return Load(received["requests"], received["p50_us"] / 1000, received["p99_us"] / 1000)
 
 
 def run(

@@ -62,7 +62,7 @@ class Caller(asyncio.Protocol):
     """One connection of a client, with one call at a time."""
 
     def __init__(self) -> None:
-        self._told = asyncio.Event()
+        self._received = asyncio.Event()
         self.is_whole = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -74,17 +74,17 @@ class Caller(asyncio.Protocol):
         self.is_whole = False
         self.transport.write(request)
 
-    async def told(self) -> None:
+    async def received(self) -> None:
         """Waits until data has arrived."""
-        self._told.clear()
-        await self._told.wait()
+        self._received.clear()
+        await self._received.wait()
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
-        self._told.set()
+        self._received.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._told.set()
+        self._received.set()
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
@@ -101,7 +101,7 @@ async def plain(port: int, upstream: Upstream, count: int, connections: int, pau
         for _ in range(share):
             caller.ask(request)
             while not caller.is_whole:
-                await caller.told()
+                await caller.received()
                 _check(caller)
             if pause_s:
                 await asyncio.sleep(pause_s)
@@ -118,11 +118,11 @@ async def streamed(port: int, upstream: Upstream, count: int, events: int) -> No
             source = await upstream.streams.get()
             for number in range(events):
                 source.write() if number else source.begin()
-                await caller.told()
+                await caller.received()
                 _check(caller)
             source.end()
             while not caller.is_whole:
-                await caller.told()
+                await caller.received()
                 _check(caller)
 
     await _all([talk(*await _connected(port, 1))])

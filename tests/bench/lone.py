@@ -103,7 +103,7 @@ async def ask(caller: Caller, request: bytes) -> None:
     """One call, until its whole answer is there."""
     caller.ask(request)
     while not caller.is_whole:
-        await caller.told()
+        await caller.received()
         if caller.transport.is_closing():
             raise BenchError("a connection was closed")
 
@@ -147,12 +147,12 @@ class Bench:
 
     def _gateway(self, upstream: int) -> Program:
         folder = self._new_folder()
-        told = ours.settings(folder, upstream)
-        told["keys"][0]["quotas"] = ours.quotas(2)
+        received = ours.settings(folder, upstream)
+        received["keys"][0]["quotas"] = ours.quotas(2)
         if self._store == "redis":
             server = self._running.enter_context(RedisServer(self._new_folder(), appendonly="everysec"))
-            told["store"] = {"url": server.url, "journal_dir": str(folder)}
-        return self._running.enter_context(ours.serving(told, folder, self._core))
+            received["store"] = {"url": server.url, "journal_dir": str(folder)}
+        return self._running.enter_context(ours.serving(received, folder, self._core))
 
     async def measure(self, rates: Sequence[int], rounds: int, *, is_watched: bool) -> dict[int, dict[str, list[Cost]]]:
         """By rate and program, what each round has shown."""

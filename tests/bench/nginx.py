@@ -22,8 +22,8 @@ def where() -> str | None:
 
 def version() -> str:
     """For example nginx/1.22.1."""
-    told = subprocess.run([where() or "nginx", "-v"], capture_output=True, text=True, check=False, timeout=10)
-    return told.stderr.strip().rpartition(" ")[2]
+    received = subprocess.run([where() or "nginx", "-v"], capture_output=True, text=True, check=False, timeout=10)
+    return received.stderr.strip().rpartition(" ")[2]
 
 
 def proxy(

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.flows.house import WITHOUT_TOKENS
+from tests.flows.gateway_process import WITHOUT_TOKENS
 
 from . import calls, cases
 from .cases import Case
@@ -50,19 +50,19 @@ def settings(folder: Path, upstream: int) -> dict[str, Any]:
 
 def settings_of(case: Case, folder: Path, upstream: int, ca_file: Path | None, redis_url: str) -> dict[str, Any]:
     """The same for a case."""
-    told = settings(folder, upstream)
-    told["server"]["workers"] = case.workers
+    received = settings(folder, upstream)
+    received["server"]["workers"] = case.workers
     if ca_file is not None:
-        told["upstreams"]["main"] |= {"base_url": f"https://127.0.0.1:{upstream}/v1", "ca_file": str(ca_file)}
+        received["upstreams"]["main"] |= {"base_url": f"https://127.0.0.1:{upstream}/v1", "ca_file": str(ca_file)}
     if case.store == "redis":
-        told["store"] = {"url": redis_url, "journal_dir": str(folder)}
-    told["models"] = {case.model(number): _model(case.endpoint) for number in range(case.models)}
+        received["store"] = {"url": redis_url, "journal_dir": str(folder)}
+    received["models"] = {case.model(number): _model(case.endpoint) for number in range(case.models)}
     if not case.issued:
-        told["keys"] = [
+        received["keys"] = [
             {"id": cases.key(number), "secret": cases.secret(number), "quotas": quotas(case.windows)}
             for number in range(case.callers)
         ]
-    return told
+    return received
 
 
 def _model(endpoint: str) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def gateway(folder: Path, core: int, upstream: int) -> Program:
     return serving(settings(folder, upstream), folder, core)
 
 
-def serving(told: Mapping[str, Any], folder: Path, core: int) -> Program:
+def serving(received: Mapping[str, Any], folder: Path, core: int) -> Program:
     """The gateway with these settings."""
     file = folder / "gateway.yaml"
-    file.write_text(yaml.safe_dump(told))
+    file.write_text(yaml.safe_dump(received))
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(file)]
     places = os.pathsep.join([WITHOUT_TOKENS["PYTHONPATH"], str(ROOT)])
     return Program("the gateway", command, folder, core, env={"PYTHONPATH": places, "TMPDIR": str(folder)})

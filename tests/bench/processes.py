@@ -113,11 +113,11 @@ class Program:
         if not self.port:
             return False
         try:
-            told = request(self.port, "POST", self.probe.path, self.probe.body, self.probe.headers)
+            received = request(self.port, "POST", self.probe.path, self.probe.body, self.probe.headers)
         except (OSError, http.client.HTTPException):
             return False
-        if told.status != 200 or self.probe.answer not in (None, told.body):
-            raise BenchError(f"{self.name} answered {told.status}: {told.body.decode(errors='replace')[:500]}")
+        if received.status != 200 or self.probe.answer not in (None, received.body):
+            raise BenchError(f"{self.name} answered {received.status}: {received.body.decode(errors='replace')[:500]}")
         return True
 
     def _check(self) -> None:

@@ -141,12 +141,14 @@ async def instructions(folder: Path, *, by_function: bool) -> dict[str, Counter[
     return found
 
 
-def _read(told: str, calls: int) -> CommandCount:
+def _read(answered: str, calls: int) -> CommandCount:
     """The sections `commandstats` and `stats` of INFO."""
-    rows = re.findall(r"^cmdstat_([\w|]+):calls=(\d+),usec=(\d+)", told, re.MULTILINE)
+    rows = re.findall(r"^cmdstat_([\w|]+):calls=(\d+),usec=(\d+)", answered, re.MULTILINE)
     by_command = {name: int(times) / calls for name, times, _ in rows if name not in OF_THE_COUNT}
     usec = sum(int(usec) for name, _, usec in rows if name == "evalsha")
-    net = {way: int(count) for way, count in re.findall(r"^total_net_(input|output)_bytes:(\d+)", told, re.MULTILINE)}
+    net = {
+        way: int(count) for way, count in re.findall(r"^total_net_(input|output)_bytes:(\d+)", answered, re.MULTILINE)
+    }
     served = Served(sum(by_command.values()), net["input"] / calls, net["output"] / calls)
     return CommandCount(served, by_command, usec / calls)
 

@@ -111,13 +111,13 @@ def _record(name: str, key: str) -> Record:
 
 
 def _windows(key: str) -> list[Window]:
-    told: list[Window] = []
+    received: list[Window] = []
     quotas: list[tuple[Any, str, int]] = [("tokens", "day", 0), ("requests", "minute", 60), ("tokens", "minute", 60)]
     for unit, per, seconds in quotas:
         starts, resets_us = ("", 0) if seconds else calendar_window(per, time.time())
         name = f"key:{key}|{unit}|{per}||{starts}"
-        told.append(Window(name, f"key:{key}", unit, per, None, 10**12, seconds * 1_000_000, starts, resets_us))
-    return told
+        received.append(Window(name, f"key:{key}", unit, per, None, 10**12, seconds * 1_000_000, starts, resets_us))
+    return received
 
 
 def _less(one: Slope, other: Slope) -> Slope:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import uvloop
 
-from tests.flows.house import keep_bytecode
+from tests.flows.gateway_process import keep_bytecode
 
 from . import ours
 from .lockstep import Upstream
@@ -59,9 +59,9 @@ def _named(workers: int) -> str:
 def _program(folder: Path, core: int, upstream: int, workers: int) -> Program:
     if not workers:
         return bare(folder, core, upstream)
-    told = ours.settings(folder, upstream)
-    told["server"]["workers"] = workers
-    return ours.serving(told, folder, core)
+    received = ours.settings(folder, upstream)
+    received["server"]["workers"] = workers
+    return ours.serving(received, folder, core)
 
 
 async def _start(program: Program) -> Start:

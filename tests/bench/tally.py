@@ -75,11 +75,11 @@ def difference(more: Iterable[Row], less: Iterable[Row], by: int) -> list[Row]:
     """The increase, divided by `by`."""
     found = {row.name: row for row in less}
     nothing = Row("", 0, 0)
-    told = []
+    received = []
     for row in more:
         other = found.get(row.name, nothing)
-        told.append(Row(row.name, (row.entered - other.entered) / by, (row.calls_to_c - other.calls_to_c) / by))
-    return _sorted(told)
+        received.append(Row(row.name, (row.entered - other.entered) / by, (row.calls_to_c - other.calls_to_c) / by))
+    return _sorted(received)
 
 
 def table(heading: str, rows: Sequence[Row], shown: int = 1000) -> str:

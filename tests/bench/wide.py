@@ -78,9 +78,9 @@ def measure(bench: Bench, case: Case, cpu: Group, latency: Group, redis: Group) 
                 books = running.enter_context(RedisServer(bench.new_folder(), appendonly="everysec"))
         if case.issued:
             issuing.place(bench.seeds, folder, case.issued, case.windows)
-        told = ours.settings_of(case, folder, behind.port, secrets[0], books.url if books else "")
+        received = ours.settings_of(case, folder, behind.port, secrets[0], books.url if books else "")
         theirs = nginx.proxy(bench.new_folder(), bench.measured, behind.port, is_buffered=True, ca_file=secrets[0])
-        rivals = dict(zip(RIVALS, (theirs, ours.serving(told, folder, bench.measured)), strict=True))
+        rivals = dict(zip(RIVALS, (theirs, ours.serving(received, folder, bench.measured)), strict=True))
         made = {}
         for name, program in rivals.items():
             running.enter_context(program)

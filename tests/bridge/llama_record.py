@@ -149,8 +149,8 @@ def record(server: LlamaServer, name: str, request: dict[str, Any]) -> dict[str,
     if request.get("stream"):
         kind, more = "chunks", {"stream_options": {"include_usage": True}}
     ours, theirs = server.post("/chat/completions", sent | more), server.post(PATHS[way], request)
-    told = without_chance({kind: without_timings(ours), "theirs": without_timings(theirs)})
-    return {"version": version(), "request": request, "sent": sent, **told}
+    received = without_chance({kind: without_timings(ours), "theirs": without_timings(theirs)})
+    return {"version": version(), "request": request, "sent": sent, **received}
 
 
 def main() -> None:

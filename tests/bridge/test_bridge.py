@@ -289,9 +289,9 @@ def test_offsets_lead_to_the_tokens(words: list[str], data: st.DataObject) -> No
         "logprobs": {"content": entries},
         "finish_reason": "stop",
     }
-    (told,) = choices_of(One(0, 1, True, True, len(prompt)), {"choices": [choice]})
-    shown = told["logprobs"]
-    whole = prompt + told["text"]
+    (received,) = choices_of(One(0, 1, True, True, len(prompt)), {"choices": [choice]})
+    shown = received["logprobs"]
+    whole = prompt + received["text"]
     assert len(shown["tokens"]) == len(shown["text_offset"]) == len(tokens)
     for token, spelt, offset in zip(tokens, shown["tokens"], shown["text_offset"], strict=True):
         if spelt.startswith("bytes:"):
@@ -320,12 +320,12 @@ ROWS: list[tuple[str, str | None, Any, int, str, str | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "param", "prompt", "number", "told", "told_param"), ROWS)
+@pytest.mark.parametrize(("said", "param", "prompt", "number", "received", "received_param"), ROWS)
 def test_refusals_speak_of_what_the_client_sent(
-    said: str, param: str | None, prompt: Any, number: int, told: str, told_param: str | None
+    said: str, param: str | None, prompt: Any, number: int, received: str, received_param: str | None
 ) -> None:
     refused = reword(UpstreamRefused(400, said, "invalid_request_error", param, "c"), {"prompt": prompt}, number)
-    assert (refused.message, refused.param) == (told, told_param)
+    assert (refused.message, refused.param) == (received, received_param)
     assert (refused.status, refused.type, refused.code) == (400, "invalid_request_error", "c")
 
 

@@ -43,7 +43,7 @@ class Upstream:
         raise AssertionError
 
 
-class Scene:
+class Scenario:
     """A call of three prompts under way."""
 
     def __init__(self) -> None:
@@ -66,50 +66,50 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def scenario() -> Scenario:
+    return Scenario()
 
 
-async def begin(scene: Scene) -> asyncio.Task[None]:
-    running = scene.tasks.spawn(scene.run(), "call")
-    await until(lambda: len(scene.upstream.asked) == PROMPTS)
+async def begin(scenario: Scenario) -> asyncio.Task[None]:
+    running = scenario.tasks.spawn(scenario.run(), "call")
+    await until(lambda: len(scenario.upstream.asked) == PROMPTS)
     return running
 
 
-def told(scene: Scene) -> tuple[Any, ...]:
-    (record,) = scene.records
-    assert len(scene.ledger.settled) == 1
+def received(scenario: Scenario) -> tuple[Any, ...]:
+    (record,) = scenario.records
+    assert len(scenario.ledger.settled) == 1
     return record.status, record.ended, record.usage
 
 
 SPENT = Usage(2 * PROMPTS, 3 * PROMPTS, source="estimated")
 
 
-async def test_a_client_that_leaves_is_gone_for_every_prompt(scene: Scene) -> None:
-    running = await begin(scene)
+async def test_a_client_that_leaves_is_gone_for_every_prompt(scenario: Scenario) -> None:
+    running = await begin(scenario)
     running.cancel()
     await asyncio.wait([running])
-    await until(lambda: bool(scene.records))
-    assert told(scene) == (499, "client_gone", SPENT)
-    assert scene.upstream.left == [()] * PROMPTS
-    assert not scene.held, "its room has been given back"
+    await until(lambda: bool(scenario.records))
+    assert received(scenario) == (499, "client_gone", SPENT)
+    assert scenario.upstream.left == [()] * PROMPTS
+    assert not scenario.held, "its room has been given back"
 
 
-async def test_a_call_that_a_gateway_cuts_off_is_cut_off_in_every_prompt(scene: Scene) -> None:
-    running = await begin(scene)
+async def test_a_call_that_a_gateway_cuts_off_is_cut_off_in_every_prompt(scenario: Scenario) -> None:
+    running = await begin(scenario)
     cut_off(running)
     await asyncio.wait([running])
-    await until(lambda: bool(scene.records))
-    assert told(scene) == (503, "error", SPENT)
-    assert len(set(scene.upstream.left)) == 1
-    assert scene.upstream.left[0] != ()
+    await until(lambda: bool(scenario.records))
+    assert received(scenario) == (503, "error", SPENT)
+    assert len(set(scenario.upstream.left)) == 1
+    assert scenario.upstream.left[0] != ()
 
 
-async def test_a_fault_of_ours_leaves_no_prompt_under_way(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    scene.upstream.fault = RuntimeError("a fault of ours")
+async def test_a_fault_of_ours_leaves_no_prompt_under_way(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
+    scenario.upstream.fault = RuntimeError("a fault of ours")
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        await scene.run()
-    assert len(scene.tasks) == 0
-    status, ended, usage = told(scene)
+        await scenario.run()
+    assert len(scenario.tasks) == 0
+    status, ended, usage = received(scenario)
     assert (status, ended) == (500, "error")
     assert usage == Usage(2 * (PROMPTS - 1), 3 * (PROMPTS - 1), source="estimated")

@@ -22,7 +22,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.flows.house import eventually
+from tests.flows.gateway_process import eventually
 
 WITHIN_S = 20.0
 """Seconds that a test waits for an element, on a slow machine."""

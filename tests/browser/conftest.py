@@ -18,11 +18,11 @@ import pytest
 from selenium import webdriver
 
 from gateway.records import Usage
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.conftest import _starter as starter
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import error_json, ok_json
-from tests.flows.house import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, eventually, key, model, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, eventually, key, model, settings
 from tests.flows.planted import plant, record
 
 from .chromium import Page, start
@@ -63,21 +63,21 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
 
 
 @pytest.fixture(scope="session")
-def theatre() -> Iterator[Stage]:
+def shared_upstream() -> Iterator[ScriptedUpstream]:
     """The scripted upstream of the one gateway."""
-    with Stage() as stage:
-        yield stage
+    with ScriptedUpstream() as scripted:
+        yield scripted
 
 
 @pytest.fixture(scope="session")
-def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateways]:
+def start_shared_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartsGateways]:
     """Starts gateways for all of these tests."""
     yield from starter(tmp_path_factory.mktemp("gateways"))
 
 
 @pytest.fixture(scope="session")
-def house_on(
-    gateways: StartsGateways, theatre: Stage, tmp_path_factory: pytest.TempPathFactory
+def gateway_on(
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Gateway]]:
     """A gateway on one of `STORES`, with calls of several days, served and failed.
 
@@ -88,27 +88,27 @@ def house_on(
         @cache
         def of_day(store: str, is_changed: bool, day: str) -> Gateway:
             if store == "embedded":
-                return _house(gateways, theatre, {})
+                return _gateway(start_shared_gateway, shared_upstream, {})
             server = servers.enter_context(RedisServer(tmp_path_factory.mktemp("redis")))
-            return _house(gateways, theatre, {"store": {"url": server.url}})
+            return _gateway(start_shared_gateway, shared_upstream, {"store": {"url": server.url}})
 
         yield lambda store, *, is_changed=False: of_day(store, is_changed, ago(0))
 
 
 @pytest.fixture
-def house(request: pytest.FixtureRequest, house_on: Callable[..., Gateway]) -> Gateway:
+def gateway(request: pytest.FixtureRequest, gateway_on: Callable[..., Gateway]) -> Gateway:
     """The gateway of most tests, on the embedded store. Files whose tests compare numbers override it with `either`."""
-    return _of(request, house_on, "embedded")
+    return _of(request, gateway_on, "embedded")
 
 
 @pytest.fixture(params=STORES)
-def either(request: pytest.FixtureRequest, house_on: Callable[..., Gateway]) -> Gateway:
+def either(request: pytest.FixtureRequest, gateway_on: Callable[..., Gateway]) -> Gateway:
     """The same gateway on each of the stores."""
-    return _of(request, house_on, request.param)
+    return _of(request, gateway_on, request.param)
 
 
-def _of(request: pytest.FixtureRequest, house_on: Callable[..., Gateway], store: str) -> Gateway:
-    return house_on(store, is_changed=request.node.get_closest_marker("changes") is not None)
+def _of(request: pytest.FixtureRequest, gateway_on: Callable[..., Gateway], store: str) -> Gateway:
+    return gateway_on(store, is_changed=request.node.get_closest_marker("changes") is not None)
 
 
 @pytest.fixture
@@ -119,20 +119,20 @@ def operator(request: pytest.FixtureRequest, driver: webdriver.Chrome, either: G
         yield made
 
 
-def _house(gateways: StartsGateways, theatre: Stage, more: dict[str, Any]) -> Gateway:
+def _gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, more: dict[str, Any]) -> Gateway:
     models = {
         COMPLETIONS: model("completions", price=PRICE),
         CHAT: model("chat", unpriced="allow"),
         "*": model("chat", unpriced="allow"),
     }
     config = settings(
-        theatre.url, models=models, keys=KEYS, teams=TEAMS, quotas=[{"requests": 100_000, "per": "month"}],
+        shared_upstream.url, models=models, keys=KEYS, teams=TEAMS, quotas=[{"requests": 100_000, "per": "month"}],
         admin={"viewer_token": VIEWER_TOKEN}, server={"workers": 2, "reload_on_change": False},
         upstreams={"main": {"limits": {"requests": "6000/minute"}}}, aliases={"nick": COMPLETIONS}, **more,
     )  # fmt: skip
-    made = gateways(config)
+    made = start_shared_gateway(config)
     _give_a_past(made)
-    _call(made, theatre)
+    _call(made, shared_upstream)
     return made
 
 
@@ -141,9 +141,9 @@ def ago(days: int) -> str:
     return (datetime.now(UTC) - timedelta(days=days)).strftime("%Y-%m-%d")
 
 
-def _give_a_past(house: Gateway) -> None:
+def _give_a_past(gateway: Gateway) -> None:
     plant(
-        house.config["store"]["url"],
+        gateway.config["store"]["url"],
         [
             record(ago(40), "alice", team="crew", usage=Usage(80, 0, source="estimated"), status=502, ended="error"),
             record(
@@ -166,29 +166,29 @@ def _give_a_past(house: Gateway) -> None:
     )
 
 
-def _call(house: Gateway, theatre: Stage) -> None:
+def _call(gateway: Gateway, shared_upstream: ScriptedUpstream) -> None:
     """Makes calls with every kind of end."""
     usage = {"prompt_tokens": 100, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 20}}
     good = ok_json({"model": "told", "choices": [], "usage": usage})
-    with theatre.interlude(good, good, error_json(500), good, good, good, good):
-        assert [house.complete("alice").status for _ in range(2)] == [200, 200]
-        assert house.complete("carol").status == 502
-        assert [house.complete("bob").status for _ in range(4)] == [200, *[429] * 3]
-        assert house.complete("alice", n=1000).status == 400
+    with shared_upstream.answering(good, good, error_json(500), good, good, good, good):
+        assert [gateway.complete("alice").status for _ in range(2)] == [200, 200]
+        assert gateway.complete("carol").status == 502
+        assert [gateway.complete("bob").status for _ in range(4)] == [200, *[429] * 3]
+        assert gateway.complete("alice", n=1000).status == 400
         body = {"model": ATTACK, "messages": [{"role": "user", "content": "Hi"}]}
-        house.post("/v1/chat/completions", body, key="carol", headers={"X-Client-Request-Id": ATTACK})
-        assert [house.complete("shadow").status for _ in range(2)] == [200, 200]
-        eventually(lambda: len(_changes(house)) == MADE)
-        rest(house)
+        gateway.post("/v1/chat/completions", body, key="carol", headers={"X-Client-Request-Id": ATTACK})
+        assert [gateway.complete("shadow").status for _ in range(2)] == [200, 200]
+        eventually(lambda: len(_changes(gateway)) == MADE)
+        rest(gateway)
 
 
 MADE = 11
 """Calls and refusals of `_call`."""
 
 
-def _changes(house: Gateway) -> set[str]:
+def _changes(gateway: Gateway) -> set[str]:
     """Ids of the calls, refused ones among them, and of the changes that an operator made."""
-    lines = house.lines()
+    lines = gateway.lines()
     return {line["id"] for line in lines if _is_call(line) or (line["method"] != "GET" and line["status"] < 300)}
 
 
@@ -196,33 +196,33 @@ def _is_call(line: Mapping[str, Any]) -> bool:
     return "endpoint" in line or (line["path"].startswith("/v1/") and line["status"] >= 400)
 
 
-def rest(house: Gateway) -> None:
+def rest(gateway: Gateway) -> None:
     """Waits until no call runs and each logged call is stored. Refusals are written once per second."""
-    calls = {line["id"] for line in house.lines() if _is_call(line)}
+    calls = {line["id"] for line in gateway.lines() if _is_call(line)}
 
     def is_at_rest() -> bool:
-        stored = {row["id"] for path in ("calls", "refusals") for row in house.admin(path, limit="1000").json["data"]}
-        return calls <= stored and house.admin("live").json["in_flight"] == 0
+        stored = {row["id"] for path in ("calls", "refusals") for row in gateway.admin(path, limit="1000").json["data"]}
+        return calls <= stored and gateway.admin("live").json["in_flight"] == 0
 
     eventually(is_at_rest, every_s=0.05)
 
 
-def _visit(request: pytest.FixtureRequest, driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
+def _visit(request: pytest.FixtureRequest, driver: webdriver.Chrome, gateway: Gateway) -> Iterator[Page]:
     is_changed = request.node.get_closest_marker("changes") is not None
     if is_changed:
-        rest(house)
-    made = Page(driver, house.url)
+        rest(gateway)
+    made = Page(driver, gateway.url)
     made.forget()
     yield made
     check_requests(made)
     if not is_changed:
-        assert len(_changes(house)) == MADE, "a test changed the gateway of all, and is not marked `changes`"
+        assert len(_changes(gateway)) == MADE, "a test changed the gateway of all, and is not marked `changes`"
 
 
 @pytest.fixture
-def page(request: pytest.FixtureRequest, driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
+def page(request: pytest.FixtureRequest, driver: webdriver.Chrome, gateway: Gateway) -> Iterator[Page]:
     """The browser without stored data; afterwards checks the requests of the page and its policy."""
-    yield from _visit(request, driver, house)
+    yield from _visit(request, driver, gateway)
 
 
 def check_requests(page: Page) -> None:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from tests.flows.house import COMPLETIONS, Gateway, Process, key, model, secret, settings
+from tests.flows.gateway_process import COMPLETIONS, Gateway, Process, key, model, secret, settings
 
 from .stores import days, filled, large
 from .viewers import VIEWS, Subjects
@@ -147,8 +147,8 @@ class Looking:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
+        received: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return received
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -169,10 +169,10 @@ async def measure(caller: Caller, looking: Looking, seconds: float, *, is_open: 
     return Phase(is_open, len(took_ms), caller.failed, cuts[49], cuts[98], max(took_ms), looked)
 
 
-async def run(house: Gateway, wish: argparse.Namespace) -> list[Phase]:
+async def run(gateway: Gateway, wish: argparse.Namespace) -> list[Phase]:
     """All phases: quiet, open, quiet, ..., quiet."""
-    caller = Caller(house.port, wish.keys, wish.rate)
-    looking = Looking(house.url, wish.viewers, wish.seconds / len(VIEWS))
+    caller = Caller(gateway.port, wish.keys, wish.rate)
+    looking = Looking(gateway.url, wish.viewers, wish.seconds / len(VIEWS))
     looking.tell("close")  # wait until it has started
     phases = []
     await caller.call_for(WARM_S)
@@ -227,15 +227,15 @@ def main() -> None:
         folder = Path(made)
         with filled(wish.store, folder, large(wish.keys, days(wish.days), MODELS)) as store:
             simulator = Process(folder / "simulator", "simulate", "--port", "0")
-            house = None
+            gateway = None
             try:
                 address = simulator.wait_for(r"serves (http://\S+)")[1]
-                house = Gateway(folder / "house", config(address, store, wish.keys, wish.workers))
-                print(summary(uvloop.run(run(house, wish))))
-                house.stop()
+                gateway = Gateway(folder / "gateway", config(address, store, wish.keys, wish.workers))
+                print(summary(uvloop.run(run(gateway, wish))))
+                gateway.stop()
             finally:
-                if house is not None:
-                    house.end()
+                if gateway is not None:
+                    gateway.end()
                 simulator.end()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tests.flows.house import ADMIN_TOKEN, Gateway, key, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, key, settings
 
 from .chromium import Page, start
 from .stores import days, filled, large
@@ -101,15 +101,15 @@ def main() -> int:
             upstreams = {f"upstream-{place}": {"base_url": "http://127.0.0.1:9/v1"} for place in range(2)}
             teams = {f"team-{place}": {"quotas": []} for place in range(20)}
             config = settings("http://127.0.0.1:9/v1", keys=keys, teams=teams, upstreams=upstreams, store={"url": url})
-            house = Gateway(folder / "house", config)
+            gateway = Gateway(folder / "gateway", config)
             driver = start(folder)
             try:
-                page = Page(driver, house.url)
+                page = Page(driver, gateway.url)
                 page.forget()
                 return 0 if measure(page, args.times) else 1
             finally:
                 driver.quit()
-                house.end()
+                gateway.end()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from gateway.commands.serve import supervise
 from gateway.config import build
 from gateway.config.source import Reading
 from tests.flows.client import request
-from tests.flows.house import eventually
+from tests.flows.gateway_process import eventually
 
 from .chromium import Page, Scheme, start
 

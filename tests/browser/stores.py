@@ -57,11 +57,11 @@ def fill_redis(server: RedisServer, rows: Iterable[Row], namespace: str = "gatew
     base = f"{{{namespace}}}:{SCHEMA}:"
     with closing(redis.Redis(port=server.port)) as client:
         for day, of_day in groupby(rows, lambda row: row[0][0]):
-            told = [
+            received = [
                 part for place, numbers in of_day for part in (SEPARATOR.join(place[1:]), " ".join(map(str, numbers)))
             ]
-            for first in range(0, len(told), AT_ONCE):
-                client.hset(f"{base}sums:{day}", items=told[first : first + AT_ONCE])
+            for first in range(0, len(received), AT_ONCE):
+                client.hset(f"{base}sums:{day}", items=received[first : first + AT_ONCE])
             forgotten_at = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + KEPT_S
             client.zadd(f"{base}days", {day: forgotten_at})
 

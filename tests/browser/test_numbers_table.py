@@ -13,8 +13,8 @@ from tests.browser.numbers import PAGES
 TESTS = Path(__file__).parent / "slow"
 ON_BOTH = {"either", "operator", "store_url"}
 """Fixtures that run a test once on the embedded store and once on Redis."""
-SHARED = {"admin": ["page"], "page": ["house"]}
-"""Fixtures of conftest.py, with what they ask for: a file may have another `house`."""
+SHARED = {"admin": ["page"], "page": ["gateway"]}
+"""Fixtures of conftest.py, with what they ask for: a file may have another `gateway`."""
 WITHOUT_NUMBERS = {"audit"}
 """Of these pages only times are shown, which are those of the rows."""
 ADDRESSED = {"keys", "teams", "models", "upstreams"}

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import aiohttp
 
-from tests.flows.house import ADMIN_TOKEN, secret
+from tests.flows.gateway_process import ADMIN_TOKEN, secret
 
 CONNECTIONS = 6
 """Of one browser to one server."""
@@ -141,12 +141,12 @@ def people(number: int, of: Subjects) -> list[Person]:
 class Viewer:
     """One page that is open: on one view, or in every view for a while."""
 
-    def __init__(self, url: str, person: Person, of: Subjects, told: dict[str, list[float]], stay_s: float) -> None:
+    def __init__(self, url: str, person: Person, of: Subjects, received: dict[str, list[float]], stay_s: float) -> None:
         self._url = url
         self._person = person
         self._of = of
         self._stay_s = stay_s if len(person.views) > 1 else None
-        self._told = told
+        self._received = received
 
     async def look(self) -> None:
         """Until it is cancelled."""
@@ -196,7 +196,7 @@ class Viewer:
         async with session.get(f"{self._url}{path}") as answer:
             body = await answer.read()
             assert answer.status == 200, f"{path}: {answer.status} {body[:300]!r}"
-        self._told.setdefault(name, []).append(time.monotonic() - began)
+        self._received.setdefault(name, []).append(time.monotonic() - began)
         return body
 
 
@@ -204,12 +204,12 @@ async def main(url: str, number: int, stay_s: float, of: Subjects) -> None:
     """Obey until the standard input ends."""
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    told: dict[str, list[float]] = {}
+    received: dict[str, list[float]] = {}
     looking: list[asyncio.Task[None]] = []
     while line := await lines.readline():
         if line == b"open\n":
-            told.clear()
-            viewers = [Viewer(url, person, of, told, stay_s) for person in people(number, of)]
+            received.clear()
+            viewers = [Viewer(url, person, of, received, stay_s) for person in people(number, of)]
             looking = [asyncio.create_task(viewer.look()) for viewer in viewers]
         else:
             for task in looking:
@@ -217,7 +217,7 @@ async def main(url: str, number: int, stay_s: float, of: Subjects) -> None:
             for ended in await asyncio.gather(*looking, return_exceptions=True):
                 assert isinstance(ended, asyncio.CancelledError), repr(ended)
             looking = []
-        slowest = {name: [len(took), max(took)] for name, took in sorted(told.items())}
+        slowest = {name: [len(took), max(took)] for name, took in sorted(received.items())}
         print(json.dumps(slowest), flush=True)
 
 

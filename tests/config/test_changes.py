@@ -125,10 +125,10 @@ def test_a_secret_is_never_shown(path: str, edit: Edit) -> None:
     """Neither the old one nor the new one: both ways round."""
     both = (build(PLAIN), edited(edit))
     for old, new in (both, both[::-1]):
-        told = [str(change) for change in changes(old, new)]
-        assert f"{path}: (secret) changed" in told
-        assert HIDDEN not in "".join(told)
-        assert "ab" * 32 not in "".join(told)
+        received = [str(change) for change in changes(old, new)]
+        assert f"{path}: (secret) changed" in received
+        assert HIDDEN not in "".join(received)
+        assert "ab" * 32 not in "".join(received)
 
 
 def test_what_came_out_of_a_reference_is_never_shown_in_either_file() -> None:

@@ -211,10 +211,10 @@ def test_fallbacks_are_those_of_the_model_that_was_asked_for() -> None:
     }  # fmt: skip
     table = ModelTable(models)
 
-    def told(name: str) -> list[tuple[str, str | None]]:
+    def received(name: str) -> list[tuple[str, str | None]]:
         found = table.find(name)
         assert found is not None
         return [(other.name, other.model.routes[0].model) for other in table.fallbacks(found)]
 
-    assert (told("a"), told("b")) == ([("b", "b"), ("x/c", "c")], [("a", "a")])
-    assert (told("x/d"), told("x/c")) == ([("x/c", "c")], [])
+    assert (received("a"), received("b")) == ([("b", "b"), ("x/c", "c")], [("a", "a")])
+    assert (received("x/d"), received("x/c")) == ([("x/c", "c")], [])

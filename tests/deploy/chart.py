@@ -54,10 +54,10 @@ class ChartError(Exception):
 
 def render(*more: str | Path) -> list[Manifest]:
     """All objects of the chart, by kind and name. Raises `ChartError`."""
-    told = run("helm", "template", RELEASE, CHART, "--namespace", RELEASE, "--kube-version", KUBERNETES, *more)
-    if told.returncode != 0:
-        raise ChartError(told.stdout)
-    return sorted(filter(None, yaml.safe_load_all(told.stdout)), key=identity)
+    received = run("helm", "template", RELEASE, CHART, "--namespace", RELEASE, "--kube-version", KUBERNETES, *more)
+    if received.returncode != 0:
+        raise ChartError(received.stdout)
+    return sorted(filter(None, yaml.safe_load_all(received.stdout)), key=identity)
 
 
 def identity(manifest: Manifest) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import yaml
 
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.resp import Refusal, ask
-from tests.flows.house import UPSTREAM_KEY
+from tests.flows.gateway_process import UPSTREAM_KEY
 
 from .programs import Running, on_some_port
 

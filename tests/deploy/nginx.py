@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.flows.house import children, eventually
+from tests.flows.gateway_process import children, eventually
 
 from .examples import DEPLOY, settle
 from .programs import PATIENCE_S, Running, on_some_port, run

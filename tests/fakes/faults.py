@@ -3,9 +3,9 @@
 A row has what the upstream does, not what its client has to do. The expectations are in the tests that use the table:
 a whole gateway (tests/flows/test_faults.py), and other clients behind the gateway's door. All bytes are literals.
 
-    with Playhouse() as house:                         # every row for every kind, each at an address of its own
-        url = house.url(fault, kind)                   # a base_url, there misbehaves `fault` ...
-        house.heal(fault, kind)                        # ... until now: from here on the same address answers well
+    with FaultyUpstreams() as upstreams:               # every row for every kind, each at an address of its own
+        url = upstreams.url(fault, kind)               # a base_url, there misbehaves `fault` ...
+        upstreams.heal(fault, kind)                    # ... until now: from here on the same address answers well
 
 The content of a good answer depends on the request's `user`, so that a test detects the answer of another call:
 `Ask(kind, user).document` is the answer to a plain call, `.events` those of a streamed one before `[DONE]`. Bytes that
@@ -203,7 +203,7 @@ def ask_of(kind: Kind, request: Request) -> Ask:
     return Ask(kind, user_of(kind.form, _members(request)), request)
 
 
-Plays = Callable[[Ask, Wire], Awaitable[None]]
+AskBehaviour = Callable[[Ask, Wire], Awaitable[None]]
 Says = Callable[[Ask], bytes]
 When = Literal["request", "connection", "nobody", "full"]
 
@@ -213,7 +213,7 @@ class Fault:
     """One named misbehaviour."""
 
     name: str
-    plays: Plays
+    misbehaviour: AskBehaviour
     kinds: tuple[Kind, ...] = KINDS
     """What it can be asked for."""
     stage: When = "request"
@@ -229,7 +229,7 @@ class Fault:
         """For `Scripted`, which answers this kind of request."""
 
         async def behave(wire: Wire) -> None:
-            await self.plays(ask_of(kind, wire.request), wire)
+            await self.misbehaviour(ask_of(kind, wire.request), wire)
 
         return behave
 
@@ -267,20 +267,20 @@ async def deaf(wire: Wire) -> None:
     await asyncio.Event().wait()
 
 
-def says(say: Says, then: Behaviour = stay) -> Plays:
+def says(say: Says, then: Behaviour = stay) -> AskBehaviour:
     """Write these bytes at once, then end like this."""
 
-    async def play(ask: Ask, wire: Wire) -> None:
+    async def misbehave(ask: Ask, wire: Wire) -> None:
         await wire.write(say(ask))
         await then(wire)
 
-    return play
+    return misbehave
 
 
-def trickles(say: Callable[[Ask], Iterator[bytes]], delay_s: float, then: Behaviour = stay) -> Plays:
+def trickles(say: Callable[[Ask], Iterator[bytes]], delay_s: float, then: Behaviour = stay) -> AskBehaviour:
     """Write piece by piece; the pieces may go on for ever, the writing ends when the peer hangs up."""
 
-    async def play(ask: Ask, wire: Wire) -> None:
+    async def misbehave(ask: Ask, wire: Wire) -> None:
         for piece in say(ask):
             if wire.writer.is_closing() or wire.reader.at_eof():
                 return
@@ -288,7 +288,7 @@ def trickles(say: Callable[[Ask], Iterator[bytes]], delay_s: float, then: Behavi
             await asyncio.sleep(delay_s)
         await then(wire)
 
-    return play
+    return misbehave
 
 
 def for_ever(first: Says, again: Says) -> Callable[[Ask], Iterator[bytes]]:
@@ -315,8 +315,8 @@ def _page(status: str) -> bytes:
 FAULTS: list[Fault] = []
 
 
-def add(name: str, plays: Plays, **more: Any) -> None:
-    FAULTS.append(Fault(name, plays, **more))
+def add(name: str, misbehaviour: AskBehaviour, **more: Any) -> None:
+    FAULTS.append(Fault(name, misbehaviour, **more))
 
 
 def row(name: str, say: Says, then: Behaviour = stay, **more: Any) -> None:
@@ -521,14 +521,14 @@ row("closes behind the answer", lambda ask: ask.good, close)
 row("resets behind the answer", lambda ask: ask.good, reset)
 
 
-def _used_again(play: Plays) -> Plays:
+def _used_again(misbehave: AskBehaviour) -> AskBehaviour:
     """Good on a new connection, and this on one that has served a call."""
 
     async def choose(ask: Ask, wire: Wire) -> None:
         if wire.request.turn == 0:
             await wire.write(ask.good)
         else:
-            await play(ask, wire)
+            await misbehave(ask, wire)
 
     return choose
 
@@ -828,12 +828,12 @@ class _Loner:
             self.server.greeting = None
 
 
-class Playhouse:
+class FaultyUpstreams:
     """All rows at once, each for each kind at an address of its own, misbehaving until it is healed. To be entered."""
 
     def __init__(self, faults: Iterable[Fault] = FAULTS) -> None:
         self._faults = list(faults)
-        self._plays: dict[str, tuple[Fault, Kind, Behaviour, Behaviour]] = {}
+        self._rows: dict[str, tuple[Fault, Kind, Behaviour, Behaviour]] = {}
         self._paths: dict[tuple[str, Kind], str] = {}
         self._loners: dict[tuple[str, Kind], _Loner] = {}
         self._healed: set[str] = set()
@@ -843,7 +843,7 @@ class Playhouse:
             for kind in fault.kinds:
                 path = f"/{number}/{kind}"
                 self._paths[fault.name, kind] = path
-                self._plays[path] = (fault, kind, fault.behaviour(kind), good(kind))
+                self._rows[path] = (fault, kind, fault.behaviour(kind), good(kind))
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -873,5 +873,5 @@ class Playhouse:
 
     async def _answer(self, wire: Wire) -> None:
         path = wire.request.path.rpartition("/v1/")[0]
-        _, _, misbehave, behave = self._plays[path]
+        _, _, misbehave, behave = self._rows[path]
         await (behave if path in self._healed else misbehave)(wire)

@@ -46,12 +46,12 @@ def ogg(seconds: float) -> bytes:
     return b"OggS\0\2" + bytes(22) + b"OpusHead" + bytes(100) + last + bytes(50)
 
 
-def mp3(frames: int, told: int | None = None) -> bytes:
+def mp3(frames: int, counted: int | None = None) -> bytes:
     """Frames of 128 kbit/s at 44.1 kHz, 417 bytes and 1152 samples each, behind an ID3 tag."""
     frame = b"\xff\xfb\x90\x00" + bytes(413)
     first = frame
-    if told is not None:
-        first = frame[:36] + b"Xing" + struct.pack(">II", 1, told) + frame[48:]
+    if counted is not None:
+        first = frame[:36] + b"Xing" + struct.pack(">II", 1, counted) + frame[48:]
     return b"ID3\4\0\0\0\0\0\x0a" + bytes(10) + first + frame * (frames - 1)
 
 

@@ -40,9 +40,9 @@ class NewAPI(OneAPI):
         self.key = f"sk-{made['key']}"
 
     def _good(self, method: str, path: str, body: Any = None) -> Any:
-        told = self._ask(method, path, body)
-        assert told["success"], told
-        return told.get("data")
+        received = self._ask(method, path, body)
+        assert received["success"], received
+        return received.get("data")
 
     def _headers(self) -> Mapping[str, str]:
         return {"New-Api-User": "1", **({"Authorization": self._token} if self._token else {})}

@@ -136,8 +136,8 @@ class OneAPI:
             "name": f"simulated-{kind}", "type": kind, "key": upstream_key, "base_url": upstream,
             "models": ",".join(models), "group": "default",
         }  # fmt: skip
-        told = self._ask("POST", "/api/channel/", self._channel(channel))
-        assert told["success"], told
+        received = self._ask("POST", "/api/channel/", self._channel(channel))
+        assert received["success"], received
 
     def _channel(self, channel: dict[str, Any]) -> dict[str, Any]:
         """The body that makes this channel."""

@@ -1,6 +1,6 @@
 """A real Prometheus that scrapes gateways of a test, on 127.0.0.1.
 
-with prometheus(tmp_path, [house.port]) as server:
+with prometheus(tmp_path, [gateway.port]) as server:
     server.query("sum by (key) (gateway_requests_total)")          # {(("key", "alice"),): 3.0}
 """
 

@@ -107,7 +107,9 @@ class Sentinels(_Several):
         return server.cli("INFO", "replication").count("state=online")
 
     def _knows_all(self, sentinel: RedisServer) -> bool:
-        return f"name={self.NAME},status=ok" in (told := sentinel.cli("INFO")) and "slaves=2,sentinels=3" in told
+        return (
+            f"name={self.NAME},status=ok" in (received := sentinel.cli("INFO")) and "slaves=2,sentinels=3" in received
+        )
 
     @property
     def url(self) -> str:
@@ -193,8 +195,8 @@ class Cluster(_Several):
         wait_until(lambda: all(everyone in node.cli("CLUSTER", "INFO") for node in self.nodes), "the nodes had met")
 
     def _is_well(self, node: RedisServer) -> bool:
-        told = node.cli("CLUSTER", "INFO")
-        return "cluster_state:ok" in told and f"cluster_slots_ok:{self.SLOTS}" in told
+        received = node.cli("CLUSTER", "INFO")
+        return "cluster_state:ok" in received and f"cluster_slots_ok:{self.SLOTS}" in received
 
     @property
     def url(self) -> str:

@@ -181,14 +181,14 @@ class RedisServer:
             raise
         if self.is_running:
             return True
-        told = path.read_text(errors="replace")
-        assert "already in use" in told, f"{self!r} ended with {self._process.returncode}:\n{told[-2000:]}"
+        received = path.read_text(errors="replace")
+        assert "already in use" in received, f"{self!r} ended with {self._process.returncode}:\n{received[-2000:]}"
         return False
 
     def _answers(self) -> bool:
-        told = flat(self.call("INFO"))
+        received = flat(self.call("INFO"))
         # Another server on this port answers with another process id.
-        return f"process_id:{self.pid}\r" in told and "loading:1" not in told
+        return f"process_id:{self.pid}\r" in received and "loading:1" not in received
 
     # ------------------------------------------------------------------------------------------------------ asking
 

@@ -41,7 +41,7 @@ async def ask(task):
     }
 
 
-def told(task):
+def received(task):
     try:
         return asyncio.run(ask(task))
     except Exception as error:
@@ -49,4 +49,4 @@ def told(task):
         return {"error": {"name": type(error).__name__, "code": code, "message": str(error)}}
 
 
-json.dump([told(task) for task in json.load(sys.stdin)], sys.stdout)
+json.dump([received(task) for task in json.load(sys.stdin)], sys.stdout)

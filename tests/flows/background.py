@@ -12,7 +12,7 @@ from tests.fakes import responses_api as api
 from tests.fakes.scripted import CHUNKED, Wire, chunk, error_json, ok_json
 
 from .client import Raw
-from .house import Gateway, eventually, key, model, secret, settings
+from .gateway_process import Gateway, eventually, key, model, secret, settings
 
 MODEL = "gpt-4.1"
 PRICE = {"input": 2, "cached_input": 1, "output": 8, "cache_write": 3}
@@ -106,15 +106,15 @@ def config(upstream: str, url: str, **more: Any) -> dict[str, Any]:
     )
 
 
-def begin(house: Gateway, who: str = "alice", **members: Any) -> tuple[str, str]:
+def begin(gateway: Gateway, who: str = "alice", **members: Any) -> tuple[str, str]:
     """A background response: the id of the request, and its own."""
     asked = {"model": MODEL, "input": "Hello", "background": True, "max_output_tokens": OUTPUT_LIMIT} | members
-    answer = house.post("/v1/responses", asked, key=who)
+    answer = gateway.post("/v1/responses", asked, key=who)
     assert (answer.status, answer.json["status"]) == (200, "queued"), answer
     return answer.id, answer.json["id"]
 
 
-def begin_stream(house: Gateway, raw: Raw, who: str = "alice", **members: Any) -> str:
+def begin_stream(gateway: Gateway, raw: Raw, who: str = "alice", **members: Any) -> str:
     """A background response that is streamed over this connection; the id of the request."""
     asked = {"model": MODEL, "input": "Hello", "background": True, "stream": True} | members
     raw.post("/v1/responses", json.dumps(asked).encode(), secret(who))
@@ -123,24 +123,24 @@ def begin_stream(house: Gateway, raw: Raw, who: str = "alice", **members: Any) -
     return head.id
 
 
-def told(body: bytes) -> list[Any]:
+def received(body: bytes) -> list[Any]:
     """The events of a stream."""
     return [json.loads(line.removeprefix(b"data: ")) for line in body.split(b"\n") if line.startswith(b"data: ")]
 
 
-def held(house: Gateway, who: str = "alice") -> tuple[int, int]:
+def held(gateway: Gateway, who: str = "alice") -> tuple[int, int]:
     """Tokens that are used and reserved of the key's day."""
-    rows = house.get("/v1/key", key=who).json["quotas"]
+    rows = gateway.get("/v1/key", key=who).json["quotas"]
     (row,) = [row for row in rows if row["unit"] == "tokens"]
     return row["used"], row["reserved"]
 
 
-def records(house: Gateway, request_id: str) -> list[dict[str, Any]]:
-    return [row for row in house.calls(limit=1000) if row["id"] == request_id]
+def records(gateway: Gateway, request_id: str) -> list[dict[str, Any]]:
+    return [row for row in gateway.calls(limit=1000) if row["id"] == request_id]
 
 
-def settled(house: Gateway, request_id: str) -> dict[str, Any]:
+def settled(gateway: Gateway, request_id: str) -> dict[str, Any]:
     """The record of a call, which is the only one."""
-    eventually(lambda: records(house, request_id))
-    (record,) = records(house, request_id)
+    eventually(lambda: records(gateway, request_id))
+    (record,) = records(gateway, request_id)
     return record

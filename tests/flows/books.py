@@ -1,10 +1,10 @@
 """Compares the records that the upstream, the clients and the gateway each have of the same calls.
 
     seller = Seller()
-    upstream.play(always=seller)
+    upstream.answer_with(always=seller)
     callers = Callers()
-    callers.call(house.port)                                # or: with callers.at_work(lambda: house.port): ...
-    check_books(house, seller, callers.told)
+    callers.call(gateway.port)                                # or: with callers.at_work(lambda: gateway.port): ...
+    check_books(gateway, seller, callers.received)
 
 Each call has its own number. The client sends it as X-Client-Request-Id, which is in the gateway's record, and in the
 prompt, which the upstream reads. The usage that the upstream reports is computed from the number.
@@ -28,7 +28,7 @@ from gateway.store import SILENT_S
 from tests.fakes.scripted import CHUNKED, Wire, chunk, event
 
 from .client import TIMEOUT_S
-from .house import COMPLETIONS, Gateway, key, model, secret
+from .gateway_process import COMPLETIONS, Gateway, key, model, secret
 
 WHO = ("alice", "bob")
 
@@ -158,7 +158,7 @@ def _stream(number: int) -> list[bytes]:
 
 
 @dataclass
-class Told:
+class ClientCall:
     """The result of one call at its client."""
 
     number: int
@@ -182,49 +182,51 @@ class Told:
 class Callers:
     """Clients and their results. Thread-safe: each call has its own object."""
 
-    told: list[Told] = field(default_factory=list)
-    seen_piece: Callable[[Told], object] = lambda told: None
+    received: list[ClientCall] = field(default_factory=list)
+    seen_piece: Callable[[ClientCall], object] = lambda received: None
     """Called for each piece of an answer that has come."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def begin(self, who: str = "", *, is_stream: bool = False) -> Told:
+    def begin(self, who: str = "", *, is_stream: bool = False) -> ClientCall:
         """A new call, not sent yet."""
         number = next(self._numbers)
-        told = Told(number, who or WHO[number % len(WHO)], is_stream)
-        self.told.append(told)
-        return told
+        received = ClientCall(number, who or WHO[number % len(WHO)], is_stream)
+        self.received.append(received)
+        return received
 
     def call(
         self, port: int, who: str = "", *, is_stream: bool = False, hold: int = NOBODY_HOLDS, leaves: bool = False
-    ) -> Told:
+    ) -> ClientCall:
         """One call to its end; `leaves`: the client hangs up as soon as it hears something."""
-        told = self.begin(who, is_stream=is_stream)
-        self.carry(told, port, hold=hold, leaves=leaves)
-        return told
+        received = self.begin(who, is_stream=is_stream)
+        self.carry(received, port, hold=hold, leaves=leaves)
+        return received
 
-    def carry(self, told: Told, port: int, *, hold: int = NOBODY_HOLDS, leaves: bool = False) -> None:
+    def carry(self, received: ClientCall, port: int, *, hold: int = NOBODY_HOLDS, leaves: bool = False) -> None:
         """Send a call that was begun, and listen until its end or the gateway's."""
-        prompt = f"call {told.number} {hold} ".ljust(PROMPT_CHARACTERS, "x")
-        body = {"model": COMPLETIONS, "prompt": prompt, "max_tokens": ESTIMATE[1], "stream": told.is_stream}
+        prompt = f"call {received.number} {hold} ".ljust(PROMPT_CHARACTERS, "x")
+        body = {"model": COMPLETIONS, "prompt": prompt, "max_tokens": ESTIMATE[1], "stream": received.is_stream}
         headers = {
-            "Authorization": f"Bearer {secret(told.who)}",
+            "Authorization": f"Bearer {secret(received.who)}",
             "Content-Type": "application/json",
-            "X-Client-Request-Id": f"client-{told.number}",
+            "X-Client-Request-Id": f"client-{received.number}",
         }
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=4 * TIMEOUT_S)
         try:
             connection.request("POST", "/v1/completions", json.dumps(body), headers)
             with connection.getresponse() as response:
-                told.status = response.status
-                told.id = response.headers["x-request-id"]
+                received.status = response.status
+                received.id = response.headers["x-request-id"]
                 while data := response.read1():
-                    told.body += data
-                    told.is_whole = told.is_stream and b"data: [DONE]\n\n" in told.body
-                    self.seen_piece(told)
+                    received.body += data
+                    received.is_whole = received.is_stream and b"data: [DONE]\n\n" in received.body
+                    self.seen_piece(received)
                     if leaves:
-                        told.has_left = True
+                        received.has_left = True
                         return
-                told.is_whole = told.is_whole if told.is_stream and told.status == 200 else response.length in (0, None)
+                received.is_whole = (
+                    received.is_whole if received.is_stream and received.status == 200 else response.length in (0, None)
+                )
         except (OSError, http.client.HTTPException):
             pass  # killed
         finally:
@@ -239,8 +241,8 @@ class Callers:
             for turn in itertools.count(mine):
                 if is_over.is_set():
                     return
-                told = self.call(port(), is_stream=turn % 2 == 0, leaves=turn % 7 == 3)
-                is_over.wait(0.002 if told.status == 200 else 0.1)
+                received = self.call(port(), is_stream=turn % 2 == 0, leaves=turn % 7 == 3)
+                is_over.wait(0.002 if received.status == 200 else 0.1)
 
         threads = [threading.Thread(target=work, args=(mine,), daemon=True) for mine in range(count)]
         for thread in threads:
@@ -257,9 +259,9 @@ class Callers:
 # ------------------------------------------------------------------------------------------------------ the comparison
 
 
-def open_windows(house: Gateway) -> list[str]:
+def open_windows(gateway: Gateway) -> list[str]:
     """The windows in which something is reserved or running, or whose state is unknown at the moment."""
-    answer = house.admin("quotas")
+    answer = gateway.admin("quotas")
     if answer.status != 200:
         return [f"the gateway answers {answer.status}"]
     return [
@@ -269,15 +271,17 @@ def open_windows(house: Gateway) -> list[str]:
     ]
 
 
-def wait_until_settled(house: Gateway, timeout_s: float = SETTLED_S) -> None:
+def wait_until_settled(gateway: Gateway, timeout_s: float = SETTLED_S) -> None:
     """Until nothing is reserved and no call is running."""
     end = time.monotonic() + timeout_s
-    while found := open_windows(house):
+    while found := open_windows(gateway):
         assert time.monotonic() < end, f"still open after {timeout_s:g} s: {found}"
         time.sleep(0.1)
 
 
-def check_books(house: Gateway, seller: Seller, told: Sequence[Told], timeout_s: float = SETTLED_S) -> Counter[str]:
+def check_books(
+    gateway: Gateway, seller: Seller, received: Sequence[ClientCall], timeout_s: float = SETTLED_S
+) -> Counter[str]:
     """Wait until nothing is reserved and each call that needs one has a record, then compare all records of the calls.
 
     A Redis that was killed may have forgotten a reservation whose worker was killed, too: its record comes when another
@@ -286,19 +290,19 @@ def check_books(house: Gateway, seller: Seller, told: Sequence[Told], timeout_s:
     """
     end = time.monotonic() + timeout_s
     while True:
-        wait_until_settled(house, timeout_s)
-        records = house.calls(limit=1_000_000)
+        wait_until_settled(gateway, timeout_s)
+        records = gateway.calls(limit=1_000_000)
         by_number = _by_number(records)
-        faults = [fault for call in told if (fault := _fault(call, seller.sales.get(call.number), by_number))]
+        faults = [fault for call in received if (fault := _fault(call, seller.sales.get(call.number), by_number))]
         if not any(fault.startswith("no record") for fault in faults) or time.monotonic() > end:
             break
         time.sleep(0.5)
     assert not seller.repeated, f"these came to the upstream more than once: {seller.repeated}"
-    assert set(by_number) <= {call.number for call in told}, "a record of a call that nobody has made"
-    assert set(seller.sales) <= {call.number for call in told}
-    assert not faults, f"{len(faults)} of {len(told)} calls: " + "\n".join(faults[:20])
-    check_sums(house, records)
-    _check_windows(house, records)
+    assert set(by_number) <= {call.number for call in received}, "a record of a call that nobody has made"
+    assert set(seller.sales) <= {call.number for call in received}
+    assert not faults, f"{len(faults)} of {len(received)} calls: " + "\n".join(faults[:20])
+    check_sums(gateway, records)
+    _check_windows(gateway, records)
     return Counter(record["ended"] for record in records)
 
 
@@ -313,38 +317,41 @@ def _by_number(records: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, A
     return {int(record["client_request_id"].removeprefix("client-")): record for record in records}
 
 
-def _fault(told: Told, sale: Sale | None, by_number: Mapping[int, Mapping[str, Any]]) -> str:
+def _fault(received: ClientCall, sale: Sale | None, by_number: Mapping[int, Mapping[str, Any]]) -> str:
     """What is wrong with the record of one call; nothing where it is right."""
-    record = by_number.get(told.number)
+    record = by_number.get(received.number)
     if record is None:
-        missing = sale is not None or told.is_served
-        return f"no record of {_spelt(told)}, {sale}" if missing else ""
+        missing = sale is not None or received.is_served
+        return f"no record of {_spelt(received)}, {sale}" if missing else ""
     tokens = (record["prompt_tokens"], record["completion_tokens"])
     ended = record["ended"]
-    if record["key"] != told.who or (told.id and record["id"] != told.id):
+    if record["key"] != received.who or (received.id and record["id"] != received.id):
         fault = "somebody else's"
-    elif told.is_served:
-        fault = "" if ended == "done" and tokens == tokens_of(told.number) else "served, and not recorded as such"
-    elif told.status not in (0, 200):
+    elif received.is_served:
+        fault = "" if ended == "done" and tokens == tokens_of(received.number) else "served, and not recorded as such"
+    elif received.status not in (0, 200):
         fault = "" if tokens == (0, 0) else "charged, though it was refused"
         fault = "refused, though it was carried" if sale else fault
     elif ended == "lost":
         fault = "" if tokens == ESTIMATE and record["status"] == 0 else "lost, and not at its estimate"
     elif ended == "done":
-        fault = "" if sale and tokens == tokens_of(told.number) else "done, and not at the truth"
+        fault = "" if sale and tokens == tokens_of(received.number) else "done, and not at the truth"
     elif ended == "client_gone":
-        is_true = tokens == tokens_of(told.number) if record["usage_source"] == "reported" else tokens[1] <= ESTIMATE[1]
-        fault = "" if told.has_left and is_true else "its client has not left, or not so"
+        is_true = (
+            tokens == tokens_of(received.number) if record["usage_source"] == "reported" else tokens[1] <= ESTIMATE[1]
+        )
+        fault = "" if received.has_left and is_true else "its client has not left, or not so"
     else:
         fault = "an error that nobody has made"
-    return f"{fault}: {_spelt(told)}, {sale}, recorded as {dict(record)}" if fault else ""
+    return f"{fault}: {_spelt(received)}, {sale}, recorded as {dict(record)}" if fault else ""
 
 
-def _spelt(told: Told) -> str:
-    return f"call {told.number} of {told.who} (status {told.status}, whole: {told.is_whole}, ...{told.body[-60:]!r})"
+def _spelt(received: ClientCall) -> str:
+    of = f"call {received.number} of {received.who}"
+    return f"{of} (status {received.status}, whole: {received.is_whole}, ...{received.body[-60:]!r})"
 
 
-def check_sums(house: Gateway, records: Sequence[Mapping[str, Any]]) -> None:
+def check_sums(gateway: Gateway, records: Sequence[Mapping[str, Any]]) -> None:
     """The daily sums are the sums of the records: of each key, and of all."""
     for group, name in (("key", lambda r: r["key"]), ("model,day", lambda r: (r["model"], day_of(r)))):
         expected: dict[Any, Counter[str]] = {}
@@ -354,7 +361,7 @@ def check_sums(house: Gateway, records: Sequence[Mapping[str, Any]]) -> None:
             row["key"] if group == "key" else (row["model"], row["day"]): Counter(
                 {sum_: round((row[sum_] or 0) * (1e9 if sum_ == "cost_usd" else 1)) for sum_ in sums_of(records[0])}
             )
-            for row in house.usage(group_by=group)
+            for row in gateway.usage(group_by=group)
         }
         assert found == expected, f"daily sums by {group}: {found}; of the records: {expected}"
 
@@ -379,10 +386,10 @@ def day_of(record: Mapping[str, Any]) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(record["time"]))
 
 
-def _check_windows(house: Gateway, records: Sequence[Mapping[str, Any]]) -> None:
+def _check_windows(gateway: Gateway, records: Sequence[Mapping[str, Any]]) -> None:
     """Each window has used what its calls have used, nothing is reserved, and no call is running."""
     today = time.strftime("%Y-%m-%d", time.gmtime())
-    for row in house.admin("quotas").json["data"]:
+    for row in gateway.admin("quotas").json["data"]:
         mine = [record for record in records if row["key"] in (None, record["key"])]
         if row["unit"] != "parallel" and row["per"] in ("day", "month"):
             length = len("2026-11-20") if row["per"] == "day" else len("2026-11")

@@ -1,7 +1,7 @@
 """An upstream that has chat only and makes a coding agent use its tools: for agents behind a translation.
 
     agent = ChatAgent([("Write", {...}), ("Bash", {...})])
-    upstream.play(always=agent.behaviour)
+    upstream.answer_with(always=agent.behaviour)
 
 Each turn asks for the next of these calls, and the last one ends the task. `ledger` has what was reported for each
 request. Requests without the first tool, such as those for a title, get a short text.

@@ -1,7 +1,7 @@
 """Claude Code as people have it, headless, and an upstream that makes it use tools.
 
-    upstream.play(always=agent.behaviour)       # an Agent: writes a file, runs a command, and finishes
-    ran = claude_code.run(folder, house.url, secret("alice"), "Do it.")
+    upstream.answer_with(always=agent.behaviour)       # an Agent: writes a file, runs a command, and finishes
+    ran = claude_code.run(folder, gateway.url, secret("alice"), "Do it.")
 
 The agent decides by the number of tool results in the request how far the task is, and keeps a ledger of what it has
 generated and reported. Side requests of Claude Code (titles and the like) have no tools: they get a short text.
@@ -35,7 +35,7 @@ class Ran(NamedTuple):
     """One run: its exit code and what it printed, parsed if it is JSON."""
 
     code: int
-    told: Any
+    received: Any
     errors: str
 
 
@@ -68,10 +68,10 @@ def finish(process: subprocess.Popen[str]) -> Ran:
             process.kill()
             process.communicate()
     try:
-        told = json.loads(out)
+        received = json.loads(out)
     except ValueError:
-        told = out
-    return Ran(process.returncode, told, errors)
+        received = out
+    return Ran(process.returncode, received, errors)
 
 
 def run(folder: Path, url: str, secret: str, prompt: str, **env: str) -> Ran:
@@ -140,7 +140,7 @@ def _tool_results(asked: Mapping[str, Any]) -> int:
 def stream_of(message: Mapping[str, Any]) -> bytes:
     """The events of a message."""
     usage = dict(message["usage"])
-    told: list[dict[str, Any]] = [
+    received: list[dict[str, Any]] = [
         {"type": "message_start", "message": {**message, "content": [], "stop_reason": None,
                                               "usage": usage | {"output_tokens": 1}}},
         {"type": "ping"},
@@ -153,13 +153,13 @@ def stream_of(message: Mapping[str, Any]) -> bytes:
                 block | {"input": {}},
                 {"type": "input_json_delta", "partial_json": json.dumps(block["input"])},
             )
-        told.append({"type": "content_block_start", "index": index, "content_block": begun})
-        told.append({"type": "content_block_delta", "index": index, "delta": delta})
-        told.append({"type": "content_block_stop", "index": index})
+        received.append({"type": "content_block_start", "index": index, "content_block": begun})
+        received.append({"type": "content_block_delta", "index": index, "delta": delta})
+        received.append({"type": "content_block_stop", "index": index})
     usage.pop("cache_creation")
     delta = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-    told += [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]
-    return b"".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in told)
+    received += [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]
+    return b"".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in received)
 
 
 async def _plain(wire: Wire, value: Any) -> None:

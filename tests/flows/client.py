@@ -43,7 +43,7 @@ class Answer:
         return error
 
     @property
-    def told(self) -> tuple[int, str, str | None, str | None]:
+    def refusal(self) -> tuple[int, str, str | None, str | None]:
         """What an error says to a program: status, type, param, code."""
         error = self.error
         return self.status, error["type"], error["param"], error["code"]

@@ -44,15 +44,15 @@ def statuses(calls: Sequence[Call], processes: int) -> list[int]:
         for crowd in crowds:
             assert crowd.stdout is not None
             assert crowd.stdout.readline() == "ready\n"
-        told = [0] * len(calls)
+        received = [0] * len(calls)
         for crowd in crowds:
             assert crowd.stdin is not None
             crowd.stdin.write("\n")
             crowd.stdin.flush()
         for number, crowd in enumerate(crowds):
             said, _ = crowd.communicate(timeout=PATIENCE_S)
-            told[number::processes] = json.loads(said)
-        return told
+            received[number::processes] = json.loads(said)
+        return received
     finally:
         for crowd in crowds:
             with crowd:
@@ -64,10 +64,10 @@ async def _main() -> None:
     connections = [await asyncio.open_connection("127.0.0.1", port) for port, *_ in calls]
     print("ready", flush=True)
     sys.stdin.readline()
-    told = await asyncio.gather(
+    received = await asyncio.gather(
         *[_tell(*connection, call) for connection, call in zip(connections, calls, strict=True)]
     )
-    print(json.dumps(told), flush=True)
+    print(json.dumps(received), flush=True)
 
 
 async def _tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, call: Call) -> int:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tests.fakes.scripted import CHUNKED, Wire, chunk
 
-from .house import Gateway, eventually, secret
+from .gateway_process import Gateway, eventually, secret
 
 AT_ONCE = 24
 
@@ -72,10 +72,10 @@ def name_of(case: object) -> str:
     return str(case)
 
 
-def record_of_each(house: Gateway, cases: Sequence[Case]) -> dict[Case, dict[str, Any]]:
+def record_of_each(gateway: Gateway, cases: Sequence[Case]) -> dict[Case, dict[str, Any]]:
     """The usage record of each case, of which there is one."""
     count = len(cases)
-    found = eventually(lambda: len(rows := house.calls("alice", limit=count + 1)) >= count and rows, every_s=0.2)
+    found = eventually(lambda: len(rows := gateway.calls("alice", limit=count + 1)) >= count and rows, every_s=0.2)
     assert len(found) == count
     named = {each["client_request_id"]: each for each in found}
     return {case: named[name_of(case)] for case in cases}

@@ -52,7 +52,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Told:
+class ErrorFields:
     """What an error says to a program, in whatever format."""
 
     code: Any
@@ -61,7 +61,7 @@ class Told:
     message: str
 
 
-def told(ask: Ask, answer: Answer) -> Told:
+def received(ask: Ask, answer: Answer) -> ErrorFields:
     """What an answer with an error status says. Its shape has to be that of the format."""
     if ask.kind.endpoint == "generate_content":
         error = google_error(answer.json)
@@ -69,7 +69,7 @@ def told(ask: Ask, answer: Answer) -> Told:
         return error
     if ask.kind.endpoint != "messages":
         error = answer.error
-        return Told(error["code"], error["param"], error["type"], error["message"])
+        return ErrorFields(error["code"], error["param"], error["type"], error["message"])
     assert answer.headers["content-type"].startswith("application/json")
     assert answer.headers["request-id"] == answer.id
     error = anthropic_error(answer.json)
@@ -77,16 +77,16 @@ def told(ask: Ask, answer: Answer) -> Told:
     return error
 
 
-def anthropic_error(whole: dict[str, Any]) -> Told:
+def anthropic_error(whole: dict[str, Any]) -> ErrorFields:
     """An error as Anthropic's SDK reads it. It has no parameter."""
     assert sorted(whole) == ["error", "request_id", "type"]
     assert whole["type"] == "error"
     error = whole["error"]
     assert set(error) - {"details"} == {"type", "message"}
-    return Told(error.get("details", {}).get("error_code"), None, error["type"], error["message"])
+    return ErrorFields(error.get("details", {}).get("error_code"), None, error["type"], error["message"])
 
 
-def google_error(whole: dict[str, Any]) -> Told:
+def google_error(whole: dict[str, Any]) -> ErrorFields:
     """An error as Google's clients read it; without a code its reason is its type."""
     assert list(whole) == ["error"]
     error = whole["error"]
@@ -94,7 +94,7 @@ def google_error(whole: dict[str, Any]) -> Told:
     details = {each["@type"].rpartition(".")[2]: each for each in error["details"]}
     reason = details["ErrorInfo"]["reason"].lower()
     field = details.get("BadRequest", {"fieldViolations": [{"field": None}]})["fieldViolations"][0]["field"]
-    return Told(None if reason == "invalid_request_error" else reason, field, error["status"], error["message"])
+    return ErrorFields(None if reason == "invalid_request_error" else reason, field, error["status"], error["message"])
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Error:
     """False: the client must not repeat the call. The models of this catalogue do not set `repeat_when_waiting`."""
 
     def check(self, ask: Ask, answer: Answer) -> None:
-        error = told(ask, answer)
+        error = received(ask, answer)
         assert (answer.status, error.code, error.param) == (self.status, self.code, self.param)
         assert error.kind
         assert len(error.message) < 250
@@ -157,7 +157,7 @@ class Broken:
         assert passed == self.events(ask)[: len(passed)]
 
 
-def error_of_event(ask: Ask, passed: list[Any], last: Any) -> Told:
+def error_of_event(ask: Ask, passed: list[Any], last: Any) -> ErrorFields:
     """What the event that ends a stream with an error says, whose shape has to be that of the format."""
     match ask.kind.endpoint:
         case "messages":
@@ -171,10 +171,10 @@ def error_of_event(ask: Ask, passed: list[Any], last: Any) -> Told:
             if passed and passed[0].get("type") == "response.created":
                 assert (response["id"], response["model"]) == ("resp_1", MODEL)
                 assert last["sequence_number"] == len(passed)
-            return Told(response["error"]["code"], None, "", response["error"]["message"])
+            return ErrorFields(response["error"]["code"], None, "", response["error"]["message"])
     assert list(last) == ["error"]
     assert sorted(last["error"]) == ERROR_KEYS
-    return Told(last["error"]["code"], last["error"]["param"], last["error"]["type"], last["error"]["message"])
+    return ErrorFields(last["error"]["code"], last["error"]["param"], last["error"]["type"], last["error"]["message"])
 
 
 def error_at_the_end(ask: Ask, answer: Answer) -> str | None:

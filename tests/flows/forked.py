@@ -138,11 +138,11 @@ class Forks:
             assert piece, "the process that forks gateways has ended"
             self._rest += piece
         message, _, self._rest = self._rest.partition(b"\n")
-        told: dict[str, int] = json.loads(message)
-        if "code" in told:
-            self._codes[told["pid"]] = told["code"]
+        received: dict[str, int] = json.loads(message)
+        if "code" in received:
+            self._codes[received["pid"]] = received["code"]
             return None
-        return told["pid"]
+        return received["pid"]
 
 
 FORKS = Forks()

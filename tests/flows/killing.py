@@ -21,7 +21,7 @@ from typing import Any
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Behaviour, Scripted
 
-from .house import Gateway, eventually
+from .gateway_process import Gateway, eventually
 
 KILLS = 3
 """Below the number at which a gateway gives up."""
@@ -49,7 +49,7 @@ def upstream_and_store(kind: str, folder: Path, answer: Behaviour) -> Iterator[t
 
 
 def calls_while_workers_die(
-    house: Gateway, call: Callable[[int, int], bool], work_s: float, *, clients: int = 6, pause_s: float = 0.0
+    gateway: Gateway, call: Callable[[int, int], bool], work_s: float, *, clients: int = 6, pause_s: float = 0.0
 ) -> list[int]:
     """The numbers of the calls that were answered while one of two workers was killed again and again. `call` has the
     port and the number, and returns whether it was answered; each client waits `pause_s` between two calls."""
@@ -62,7 +62,7 @@ def calls_while_workers_die(
     def work() -> None:
         while time.monotonic() < end:
             number = next(numbers)
-            if call(house.port, number):
+            if call(gateway.port, number):
                 answered.append(number)
             time.sleep(pause_s)
 
@@ -71,7 +71,7 @@ def calls_while_workers_die(
         killed = 0
         while time.monotonic() < end - 3 and killed < KILLS:
             time.sleep(dice.uniform(0.5, 3))
-            if len(alive := house.workers()) == 2:
+            if len(alive := gateway.workers()) == 2:
                 os.kill(dice.choice(alive), signal.SIGKILL)
                 killed += 1
         for each in workers:
@@ -81,29 +81,29 @@ def calls_while_workers_die(
     return answered
 
 
-def kill_all(house: Gateway) -> None:
+def kill_all(gateway: Gateway) -> None:
     """The supervisor and its workers at once."""
-    house.expected_code = -signal.SIGKILL
-    os.killpg(house.process.pid, signal.SIGKILL)
-    house.wait()
+    gateway.expected_code = -signal.SIGKILL
+    os.killpg(gateway.process.pid, signal.SIGKILL)
+    gateway.wait()
 
 
-def windows(house: Gateway) -> dict[str, Any]:
+def windows(gateway: Gateway) -> dict[str, Any]:
     """The windows of alice's quotas, by their units."""
-    return {each["unit"]: each for each in house.admin("quotas", key="alice").json["data"]}
+    return {each["unit"]: each for each in gateway.admin("quotas", key="alice").json["data"]}
 
 
-def settled(house: Gateway, received: Iterable[int]) -> dict[str, dict[str, Any]]:
+def settled(gateway: Gateway, received: Iterable[int]) -> dict[str, dict[str, Any]]:
     """The records by the client's ids, as soon as each call that the upstream has received has one and nothing is
     reserved. No call has two."""
     wanted = {client_id(number) for number in received}
 
     def rows() -> list[dict[str, Any]]:
-        return house.calls(limit=100_000)
+        return gateway.calls(limit=100_000)
 
     def is_settled() -> bool:
         known = {row["client_request_id"] for row in rows()}
-        return wanted <= known and not any(window["reserved"] for window in windows(house).values())
+        return wanted <= known and not any(window["reserved"] for window in windows(gateway).values())
 
     eventually(is_settled, SETTLED_S, 1)
     records = rows()

@@ -39,7 +39,7 @@ def ask(task):
     return {"text": answer.text, "usage": answer.usage_metadata}
 
 
-def told(task):
+def received(task):
     try:
         return ask(task)
     except Exception as error:
@@ -47,4 +47,4 @@ def told(task):
         return {"error": {"name": type(error).__name__, "code": code, "message": str(error)}}
 
 
-json.dump([told(task) for task in json.load(sys.stdin)], sys.stdout)
+json.dump([received(task) for task in json.load(sys.stdin)], sys.stdout)

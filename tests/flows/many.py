@@ -28,7 +28,7 @@ from typing import Any, Self, cast
 import httptools
 import uvloop
 
-from .house import COMPLETIONS
+from .gateway_process import COMPLETIONS
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 120.0
@@ -175,15 +175,17 @@ class Clients:
         if "heard" in asked:
             await self._until(lambda client: client.words >= asked["heard"] or client.is_over)
         if "ended" not in asked:
-            return self._told([client for client in self.open if client.wrong])
+            return self._received([client for client in self.open if client.wrong])
         await self._until(lambda client: client.is_over)
         gone, self.open = self.open, []
         for client in gone:
             client.check(asked["ended"])
             client.transport.close()
-        return {"whole": sum(not client.wrong for client in gone)} | self._told([each for each in gone if each.wrong])
+        return {"whole": sum(not client.wrong for client in gone)} | self._received(
+            [each for each in gone if each.wrong]
+        )
 
-    def _told(self, wrong: list[Client]) -> dict[str, Any]:
+    def _received(self, wrong: list[Client]) -> dict[str, Any]:
         return {"open": len(self.open), "wrong": [client.wrong for client in wrong[:5]], "wrongs": len(wrong)}
 
     async def _open(self, count: int, port: int, secret: str) -> None:
@@ -300,8 +302,8 @@ class Helper:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "a helper has ended"
-        told: dict[str, Any] = json.loads(line)
-        return told
+        received: dict[str, Any] = json.loads(line)
+        return received
 
 
 def _commands() -> Iterator[dict[str, Any]]:
@@ -316,8 +318,8 @@ async def _main(role: str) -> None:
     commands = _commands()
     while (asked := await asyncio.to_thread(next, commands, None)) is not None:
         async with asyncio.timeout(PATIENCE_S):
-            told = await part.do(asked)
-        print(json.dumps(told), flush=True)
+            received = await part.do(asked)
+        print(json.dumps(received), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The official SDKs as people have them, default retries and all, asked in one way.
 
-    ask_with["node"](f"{house.url}/v1", secret("alice"), [Call("completions", {...})])
+    ask_with["node"](f"{gateway.url}/v1", secret("alice"), [Call("completions", {...})])
 
 Calls are made one after the other with one client. Each has an answer, shaped as that of the script for Node is
 (openai_node.mjs): `data` or, of a stream, `chunks`; `request_id`; and `error` where the SDK raised one.
@@ -29,7 +29,7 @@ NODE = ROOT / ".venv" / "servers" / "node-sdk"
 NODE_S = 50.0
 """How long the calls of one process may take in all."""
 
-Told = dict[str, Any]
+Received = dict[str, Any]
 
 
 class Call(NamedTuple):
@@ -51,7 +51,7 @@ class MissingSDK(Exception):
     """The SDK for Node is not installed; the sentence says what to do."""
 
 
-def ask_node(base_url: str, secret: str, calls: Sequence[Call]) -> list[Told]:
+def ask_node(base_url: str, secret: str, calls: Sequence[Call]) -> list[Received]:
     """openai-node. Raises `MissingSDK`."""
     sdk = NODE / "node_modules" / "openai"
     if not (sdk / "index.mjs").exists() or not (NODE / "node").exists():
@@ -64,49 +64,49 @@ def ask_node(base_url: str, secret: str, calls: Sequence[Call]) -> list[Told]:
         env={**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": secret},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    answers: list[Told] = json.loads(done.stdout)
+    answers: list[Received] = json.loads(done.stdout)
     return answers
 
 
-def ask_python(base_url: str, secret: str, calls: Sequence[Call]) -> list[Told]:
+def ask_python(base_url: str, secret: str, calls: Sequence[Call]) -> list[Received]:
     """openai-python."""
 
-    def ask(call: Call) -> Told:
+    def ask(call: Call) -> Received:
         made = attrgetter(call.path)(sdk).create(**call.body)
         if not call.body.get("stream"):
             return {"data": made.model_dump(), "request_id": made._request_id}
         return {"chunks": [chunk.model_dump() for chunk in made]}
 
-    def try_to_ask(call: Call) -> Told:
+    def try_to_ask(call: Call) -> Received:
         try:
             return ask(call)
         except openai.APIError as error:
-            return {"error": _told(error)}
+            return {"error": _received(error)}
 
     with OpenAI(base_url=base_url, api_key=secret) as sdk:
         return [try_to_ask(call) for call in calls]
 
 
-def ask_python_async(base_url: str, secret: str, calls: Sequence[Call]) -> list[Told]:
+def ask_python_async(base_url: str, secret: str, calls: Sequence[Call]) -> list[Received]:
     """The other client of openai-python, in an event loop of its own."""
 
-    async def ask(sdk: AsyncOpenAI, call: Call) -> Told:
+    async def ask(sdk: AsyncOpenAI, call: Call) -> Received:
         try:
             made = await attrgetter(call.path)(sdk).create(**call.body)
             if not call.body.get("stream"):
                 return {"data": made.model_dump(), "request_id": made._request_id}
             return {"chunks": [chunk.model_dump() async for chunk in made]}
         except openai.APIError as error:
-            return {"error": _told(error)}
+            return {"error": _received(error)}
 
-    async def ask_all() -> list[Told]:
+    async def ask_all() -> list[Received]:
         async with AsyncOpenAI(base_url=base_url, api_key=secret) as sdk:
             return [await ask(sdk, call) for call in calls]
 
     return asyncio.run(ask_all())
 
 
-def _told(error: openai.APIError) -> Told:
+def _received(error: openai.APIError) -> Received:
     """What a program reads of it."""
     return {
         "name": type(error).__name__, "status": getattr(error, "status_code", None), "code": error.code,
@@ -115,6 +115,6 @@ def _told(error: openai.APIError) -> Told:
     }  # fmt: skip
 
 
-ask_with: Mapping[str, Callable[[str, str, Sequence[Call]], list[Told]]] = {
+ask_with: Mapping[str, Callable[[str, str, Sequence[Call]], list[Received]]] = {
     "python": ask_python, "python async": ask_python_async, "node": ask_node,
 }  # fmt: skip

@@ -24,7 +24,7 @@ import aiohttp
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Scripted, Wire, ok_json
 
-from .house import Gateway, key, secret, settings
+from .gateway_process import Gateway, key, secret, settings
 
 GOOD = ok_json({"model": "up", "usage": {"prompt_tokens": 10, "completion_tokens": 5}})
 HUMANS = 10
@@ -82,7 +82,7 @@ def at_percent(values: Sequence[float], percent: int) -> float:
     return values[min(len(values) - 1, len(values) * percent // 100)]
 
 
-class House:
+class GatewayPair:
     """Two gateways on one Redis in front of one upstream."""
 
     def __init__(self, stack: ExitStack, folder: Path, upstream: Upstream, limits: dict[str, Any], *keys: Any) -> None:
@@ -189,22 +189,22 @@ def together(*works: Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]
     asyncio.run(run())
 
 
-def crowd(house: House, warm_up_s: float, seconds: float, flood_per_s: float) -> Seen:
+def crowd(pair: GatewayPair, warm_up_s: float, seconds: float, flood_per_s: float) -> Seen:
     """Ten people, and a flood of batch calls if `flood_per_s`; judged for so many seconds after so many others."""
     since = time.monotonic() + warm_up_s
     until = since + seconds
     seen = Seen(since=since, until=until)
     works: list[Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]]] = [
-        lambda http, place=place: house.human(http, place, until, seen)  # type: ignore[misc]
+        lambda http, place=place: pair.human(http, place, until, seen)  # type: ignore[misc]
         for place in range(HUMANS)
     ]
     if flood_per_s:
-        works.append(lambda http: house.flood(http, "batch", flood_per_s, until, seen))
+        works.append(lambda http: pair.flood(http, "batch", flood_per_s, until, seen))
     together(*works)
     return seen
 
 
-class Scene(NamedTuple):
+class Scenario(NamedTuple):
     """A limit, and what is asked of a run with it."""
 
     name: str
@@ -222,9 +222,9 @@ class Scene(NamedTuple):
 
 
 SCENES = (
-    Scene("8 requests/s", {"requests": "8/s"}, 8, 1.0, 5),
-    Scene("8 at once", {"parallel": 8}, 8, 1.0, 10, is_quick=False),
-    Scene("20 at once, 1 of them reserved", {"parallel": 20, "reserved": 1}, 4, 5.0, 8, warm_up_s=50.0),
+    Scenario("8 requests/s", {"requests": "8/s"}, 8, 1.0, 5),
+    Scenario("8 at once", {"parallel": 8}, 8, 1.0, 10, is_quick=False),
+    Scenario("20 at once, 1 of them reserved", {"parallel": 20, "reserved": 1}, 4, 5.0, 8, warm_up_s=50.0),
 )
 
 TIMES_LEFT = 50
@@ -249,41 +249,43 @@ class Found(NamedTuple):
     statuses: Mapping[tuple[str, int], int]
 
 
-def measure(scene: Scene, folder: Path, alone_s: float, flooded_s: float) -> Found:
+def measure(scenario: Scenario, folder: Path, alone_s: float, flooded_s: float) -> Found:
     """Interactive calls for so many seconds alone, and then for so many in a flood."""
     with ExitStack() as stack:
-        upstream = Upstream(scene.serves_for_s)
-        house = House(stack, folder, upstream, dict(scene.limits), key("batch", priority="batch"))
-        alone = crowd(house, 1.0, alone_s, 0)
-        left = scene.rate - len(upstream.between(alone.since, alone.until)) / alone_s
+        upstream = Upstream(scenario.serves_for_s)
+        pair = GatewayPair(stack, folder, upstream, dict(scenario.limits), key("batch", priority="batch"))
+        alone = crowd(pair, 1.0, alone_s, 0)
+        left = scenario.rate - len(upstream.between(alone.since, alone.until)) / alone_s
         upstream.most_inside = 0
-        seen = crowd(house, scene.warm_up_s, flooded_s, TIMES_LEFT * left)
+        seen = crowd(pair, scenario.warm_up_s, flooded_s, TIMES_LEFT * left)
         log = upstream.between(seen.since, seen.until)
         served = Counter(who.partition("-")[0].partition(":")[0] for _, who in log)
-        places = scene.limits.get("parallel")
-        for gateway in house.gateways:
+        places = scenario.limits.get("parallel")
+        for gateway in pair.gateways:
             gateway.stop()
         return Found(
             alone_s=sorted(alone.took_s),
             flooded_s=sorted(seen.took_s),
             overtaken=overtaken(upstream.arrivals, seen.sent),
-            used=(upstream.held_s(seen.since, seen.until) / places if places else len(log) / scene.rate) / flooded_s,
-            beyond=upstream.most_inside - places if places else excess([at for at, _ in log], scene.rate, scene.rate),
-            times_left=seen.batch_sent / (scene.warm_up_s + flooded_s) / (served["batch"] / flooded_s),
+            used=(upstream.held_s(seen.since, seen.until) / places if places else len(log) / scenario.rate) / flooded_s,
+            beyond=upstream.most_inside - places
+            if places
+            else excess([at for at, _ in log], scenario.rate, scenario.rate),
+            times_left=seen.batch_sent / (scenario.warm_up_s + flooded_s) / (served["batch"] / flooded_s),
             interactive=served["human"] / len(log),
-            statuses=house.statuses,
+            statuses=pair.statuses,
         )
 
 
 def main() -> int:
     """Measure, and print the table."""
     rows = []
-    for scene in SCENES:
+    for scenario in SCENES:
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(scene, Path(folder), 40, 60)
+            found = measure(scenario, Path(folder), 40, 60)
         before, after = at_percent(found.alone_s, 95), at_percent(found.flooded_s, 95)
         rows.append(
-            f"| {scene.name} | {before:.2f} s | {after:.2f} s | {after / before:.2f} | "
+            f"| {scenario.name} | {before:.2f} s | {after:.2f} s | {after / before:.2f} | "
             f"{at_percent(found.overtaken, 95):.0f} | {found.used:.0%} | {found.beyond:.1f} | {found.times_left:.0f} | "
             f"{found.interactive:.0%} |"
         )

@@ -1,6 +1,6 @@
 """What an operator does through the admin API, in the words of a test.
 
-operator = Operator(house)
+operator = Operator(gateway)
 secret = operator.create("alice", quotas=[{"requests": 5, "per": "day"}])
 operator.use(secret).status
 operator.send("PATCH", "keys/alice", {"max_parallel": 2}).json
@@ -17,7 +17,7 @@ from urllib.parse import quote
 from gateway.keys.cache import CHANGES_EVERY_S
 
 from .client import Answer, request
-from .house import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually
+from .gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually
 
 HEARD_S = 30.0
 """How long a test waits until every worker has heard of a change; they promise 5 s where nothing else is slow."""
@@ -29,8 +29,8 @@ IN_A_ROW = 16
 class Operator:
     """Of one gateway."""
 
-    def __init__(self, house: Gateway, token: str | None = ADMIN_TOKEN) -> None:
-        self.house = house
+    def __init__(self, gateway: Gateway, token: str | None = ADMIN_TOKEN) -> None:
+        self.gateway = gateway
         self.token = token
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
@@ -40,7 +40,7 @@ class Operator:
         if raw is not None:
             given["Content-Type"] = "application/json"
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
-        return request(self.house.port, method, f"/admin/api/{quote(path, safe='/?=&%')}", raw, given)
+        return request(self.gateway.port, method, f"/admin/api/{quote(path, safe='/?=&%')}", raw, given)
 
     def done(self, method: str, path: str, body: Any = None) -> Any:
         """What a request came to that is granted."""
@@ -67,27 +67,27 @@ class Operator:
 
     def use(self, secret: str, **changes: Any) -> Answer:
         """A small completion with this secret."""
-        return use(self.house, secret, **changes)
+        return use(self.gateway, secret, **changes)
 
 
-def use(house: Gateway, secret: str, **changes: Any) -> Answer:
+def use(gateway: Gateway, secret: str, **changes: Any) -> Answer:
     """A small completion with this secret."""
     body = {"model": COMPLETIONS, "prompt": "Hello", **changes}
-    return house.post("/v1/completions", body, key=None, headers={"Authorization": f"Bearer {secret}"})
+    return gateway.post("/v1/completions", body, key=None, headers={"Authorization": f"Bearer {secret}"})
 
 
-def until_all_say(houses: Gateway | Iterable[Gateway], secret: str, status: int) -> None:
+def until_all_say(gateways: Gateway | Iterable[Gateway], secret: str, status: int) -> None:
     """Wait until every worker of all these gateways answers so to this secret, without spending anything."""
-    _until_all(houses, secret, lambda answer: answer.status == status)
+    _until_all(gateways, secret, lambda answer: answer.status == status)
 
 
-def until_all_know(houses: Gateway | Iterable[Gateway], secret: str, look: Callable[[dict[str, Any]], bool]) -> None:
+def until_all_know(gateways: Gateway | Iterable[Gateway], secret: str, look: Callable[[dict[str, Any]], bool]) -> None:
     """Wait until each worker's report of this key's limits fulfils `look`."""
-    _until_all(houses, secret, lambda answer: answer.status == 200 and look(answer.json))
+    _until_all(gateways, secret, lambda answer: answer.status == 200 and look(answer.json))
 
 
-def _until_all(houses: Gateway | Iterable[Gateway], secret: str, look: Callable[[Answer], bool]) -> None:
-    ports = [house.port for house in ([houses] if isinstance(houses, Gateway) else houses)] * IN_A_ROW
+def _until_all(gateways: Gateway | Iterable[Gateway], secret: str, look: Callable[[Answer], bool]) -> None:
+    ports = [gateway.port for gateway in ([gateways] if isinstance(gateways, Gateway) else gateways)] * IN_A_ROW
     given = {"Authorization": f"Bearer {secret}"}
 
     def is_so() -> bool:

@@ -11,7 +11,7 @@ import yaml
 from tests.fakes.forms import TYPE, form
 
 from .client import Answer, request
-from .house import Gateway, eventually, key, settings
+from .gateway_process import Gateway, eventually, key, settings
 
 ROWS = Path(__file__).parents[2] / "config" / "tasks.yaml"
 PRICE = 0.25
@@ -110,14 +110,14 @@ def config(upstream: str, url: str = "", **more: Any) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def submit(house: Gateway, row: str, who: str = "alice", **wishes: Any) -> Answer:
+def submit(gateway: Gateway, row: str, who: str = "alice", **wishes: Any) -> Answer:
     """Submit a task of this row, which goes as `wishes` say (gateway/simulator/tasks.py)."""
     asked = SUBMISSIONS[row]
     if asked.is_form:
         fields = [(name, str(value)) for name, value in asked.members.items()]
         body = form(*fields, ("simulate", json.dumps(wishes)), ("image", b"\x89PNG" + bytes(5000)))
-        return house.post(asked.path, body, key=who, headers=TYPE)
-    return house.post(asked.path, {**asked.members, "simulate": wishes}, key=who)
+        return gateway.post(asked.path, body, key=who, headers=TYPE)
+    return gateway.post(asked.path, {**asked.members, "simulate": wishes}, key=who)
 
 
 def id_in(row: str, answer: Answer) -> str:
@@ -128,25 +128,25 @@ def id_in(row: str, answer: Answer) -> str:
     return str(found)
 
 
-def read(house: Gateway, row: str, task: str, who: str = "alice") -> Answer:
+def read(gateway: Gateway, row: str, task: str, who: str = "alice") -> Answer:
     """Read a task."""
-    return house.get(SUBMISSIONS[row].read.format(task), key=who)
+    return gateway.get(SUBMISSIONS[row].read.format(task), key=who)
 
 
-def records(house: Gateway, request_id: str) -> list[dict[str, Any]]:
-    return [each for each in house.calls(limit=1000) if each["id"] == request_id]
+def records(gateway: Gateway, request_id: str) -> list[dict[str, Any]]:
+    return [each for each in gateway.calls(limit=1000) if each["id"] == request_id]
 
 
-def settled(house: Gateway, request_id: str, timeout_s: float = 60.0) -> dict[str, Any]:
+def settled(gateway: Gateway, request_id: str, timeout_s: float = 60.0) -> dict[str, Any]:
     """The record of a call, which is the only one."""
-    eventually(lambda: records(house, request_id), timeout_s, 0.1)
-    (record,) = records(house, request_id)
+    eventually(lambda: records(gateway, request_id), timeout_s, 0.1)
+    (record,) = records(gateway, request_id)
     return record
 
 
-def spent(house: Gateway, who: str = "alice") -> tuple[float, float]:
+def spent(gateway: Gateway, who: str = "alice") -> tuple[float, float]:
     """USD that are used and reserved of the key's month."""
-    (row,) = [each for each in house.get("/v1/key", key=who).json["quotas"] if each["unit"] == "usd"]
+    (row,) = [each for each in gateway.get("/v1/key", key=who).json["quotas"] if each["unit"] == "usd"]
     return row["used"], row["reserved"]
 
 

@@ -15,7 +15,7 @@ from tests.fakes import forms
 
 from .background import records
 from .client import Answer
-from .house import CHAT, Gateway, Process, eventually, key, model, settings
+from .gateway_process import CHAT, Gateway, Process, eventually, key, model, settings
 
 PRICE = {"input": 2, "output": 8, "variants": {"batch": {"input": 1, "output": 4}}}
 CALLS = "/v1/chat/completions"
@@ -54,8 +54,8 @@ def config(simulator: str, store_url: str, **store: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, simulator: str, store_url: str) -> Gateway:
-    return gateways(config(simulator, store_url))
+def gateway(start_shared_gateway: StartsGateways, simulator: str, store_url: str) -> Gateway:
+    return start_shared_gateway(config(simulator, store_url))
 
 
 def line(name: str, which: str = CHAT, **members: Any) -> dict[str, Any]:
@@ -67,19 +67,19 @@ def written(*lines: Any) -> bytes:
     return b"".join([each if isinstance(each, bytes) else json.dumps(each).encode() + b"\n" for each in lines])
 
 
-def upload(house: Gateway, *lines: Any, who: str = "alice") -> Answer:
+def upload(gateway: Gateway, *lines: Any, who: str = "alice") -> Answer:
     form = forms.form(("purpose", "batch"), ("file", written(*lines)))
-    return house.send("POST", "/v1/files", form, key=who, headers=forms.TYPE)
+    return gateway.send("POST", "/v1/files", form, key=who, headers=forms.TYPE)
 
 
-def create(house: Gateway, file_id: str, who: str = "alice", **members: Any) -> Answer:
+def create(gateway: Gateway, file_id: str, who: str = "alice", **members: Any) -> Answer:
     asked = {"input_file_id": file_id, "endpoint": CALLS, "completion_window": "24h"} | members
-    return house.post("/v1/batches", asked, key=who)
+    return gateway.post("/v1/batches", asked, key=who)
 
 
-def made(house: Gateway, *lines: Any, who: str = "alice", **members: Any) -> Answer:
-    file_id = upload(house, *lines, who=who).json["id"]
-    answer = create(house, file_id, who, **members)
+def made(gateway: Gateway, *lines: Any, who: str = "alice", **members: Any) -> Answer:
+    file_id = upload(gateway, *lines, who=who).json["id"]
+    answer = create(gateway, file_id, who, **members)
     assert answer.status == 200, answer
     return answer
 
@@ -91,25 +91,25 @@ def served(simulator: str, *batches: str) -> list[dict[str, Any]]:
     return [call for call in calls if call["ended"] == "done" and call["id"].partition(":")[0] in batches]
 
 
-def settled(house: Gateway, answer: Answer) -> dict[str, Any]:
-    eventually(lambda: records(house, answer.id), timeout_s=60)
-    (record,) = records(house, answer.id)
+def settled(gateway: Gateway, answer: Answer) -> dict[str, Any]:
+    eventually(lambda: records(gateway, answer.id), timeout_s=60)
+    (record,) = records(gateway, answer.id)
     return record
 
 
-def windows(house: Gateway, who: str = "alice") -> tuple[int, int]:
-    rows = house.get("/v1/key", key=who).json["quotas"]
+def windows(gateway: Gateway, who: str = "alice") -> tuple[int, int]:
+    rows = gateway.get("/v1/key", key=who).json["quotas"]
     (row,) = [row for row in rows if row["unit"] == "tokens"]
     return row["used"], row["reserved"]
 
 
-def test_a_batch_is_charged_once_by_its_lines(house: Gateway, simulator: str) -> None:
+def test_a_batch_is_charged_once_by_its_lines(gateway: Gateway, simulator: str) -> None:
     lines = [line(f"line-{number}") for number in range(5)]
-    before, none = windows(house)
+    before, none = windows(gateway)
     assert none == 0
-    began = made(house, *lines, line("bad", simulate={"status": 500}), metadata={"takes_s": "1.5"})
-    assert windows(house)[1] > 6 * 40
-    record = settled(house, began)
+    began = made(gateway, *lines, line("bad", simulate={"status": 500}), metadata={"takes_s": "1.5"})
+    assert windows(gateway)[1] > 6 * 40
+    record = settled(gateway, began)
     calls = served(simulator, began.json["id"])
     assert len(calls) == 5
     tokens = [sum(call[kind] for call in calls) for kind in ("prompt_tokens", "completion_tokens")]
@@ -117,47 +117,47 @@ def test_a_batch_is_charged_once_by_its_lines(house: Gateway, simulator: str) ->
     assert record["usage_source"] == "reported"
     assert record["cost_usd"] == pytest.approx((tokens[0] + 4 * tokens[1]) / 1e6, abs=2e-9)
     assert (record["endpoint"], record["model"], record["status"]) == ("batches", CHAT, 200)
-    assert windows(house) == (before + sum(tokens), 0)
-    seen = house.get(f"/v1/batches/{began.json['id']}").json
+    assert windows(gateway) == (before + sum(tokens), 0)
+    seen = gateway.get(f"/v1/batches/{began.json['id']}").json
     assert seen["status"] == "completed"
     for name, count in (("output_file_id", 5), ("error_file_id", 1)):
         content = f"/v1/files/{seen[name]}/content"
-        assert len(house.get(content).body.splitlines()) == count
-        assert house.get(content, key="bob").status == 404
-    assert house.send("DELETE", f"/v1/files/{seen['output_file_id']}").json["deleted"] is True
+        assert len(gateway.get(content).body.splitlines()) == count
+        assert gateway.get(content, key="bob").status == 404
+    assert gateway.send("DELETE", f"/v1/files/{seen['output_file_id']}").json["deleted"] is True
 
 
-def test_ids_belong_to_the_key(house: Gateway) -> None:
-    file_id = upload(house, line("a")).json["id"]
-    assert create(house, file_id, "bob").told == (404, "invalid_request_error", "input_file_id", None)
-    batch = create(house, file_id).json["id"]
+def test_ids_belong_to_the_key(gateway: Gateway) -> None:
+    file_id = upload(gateway, line("a")).json["id"]
+    assert create(gateway, file_id, "bob").refusal == (404, "invalid_request_error", "input_file_id", None)
+    batch = create(gateway, file_id).json["id"]
     for said in (
-        house.get(f"/v1/batches/{batch}", key="bob"),
-        house.post(f"/v1/batches/{batch}/cancel", b"", key="bob"),
+        gateway.get(f"/v1/batches/{batch}", key="bob"),
+        gateway.post(f"/v1/batches/{batch}/cancel", b"", key="bob"),
     ):
-        assert said.told == (404, "invalid_request_error", None, None)
+        assert said.refusal == (404, "invalid_request_error", None, None)
         assert said.error["message"] == f"No batch found with id '{batch}'."
-    listed = house.get("/v1/batches?limit=1").json
+    listed = gateway.get("/v1/batches?limit=1").json
     assert [row["id"] for row in listed["data"]] == [batch]
-    assert house.get("/v1/batches", key="bob").json == {"object": "list", "data": [], "has_more": False}
-    assert house.get(f"/v1/files/{batch}").status == 404  # it is no file
+    assert gateway.get("/v1/batches", key="bob").json == {"object": "list", "data": [], "has_more": False}
+    assert gateway.get(f"/v1/files/{batch}").status == 404  # it is no file
 
 
-def test_models_are_mapped_and_limits_written_in_the_file(house: Gateway) -> None:
+def test_models_are_mapped_and_limits_written_in_the_file(gateway: Gateway) -> None:
     spaced = json.dumps(line("a", "plain", max_tokens=None), indent=None, separators=(" , ", " : ")).encode() + b"\r\n"
-    file_id = upload(house, spaced, b"\n", line("b", "plain"), who="dave").json["id"]
-    kept = [json.loads(each) for each in house.get(f"/v1/files/{file_id}/content", key="dave").body.splitlines()]
+    file_id = upload(gateway, spaced, b"\n", line("b", "plain"), who="dave").json["id"]
+    kept = [json.loads(each) for each in gateway.get(f"/v1/files/{file_id}/content", key="dave").body.splitlines()]
     assert [each["body"]["model"] for each in kept] == [CHAT, CHAT]
     assert [each["body"].get("max_tokens") or each["body"].get("max_completion_tokens") for each in kept] == [50, 40]
     assert [each["custom_id"] for each in kept] == ["a", "b"]
-    record = settled(house, create(house, file_id, "dave"))
+    record = settled(gateway, create(gateway, file_id, "dave"))
     assert (record["model"], record["routed_model"]) == ("plain", CHAT)
 
 
-def test_a_line_that_needs_no_change_keeps_its_bytes(house: Gateway) -> None:
+def test_a_line_that_needs_no_change_keeps_its_bytes(gateway: Gateway) -> None:
     text = written(line("a", note="é"), line("b"))
-    file_id = upload(house, text).json["id"]
-    assert house.get(f"/v1/files/{file_id}/content").body == text
+    file_id = upload(gateway, text).json["id"]
+    assert gateway.get(f"/v1/files/{file_id}/content").body == text
 
 
 FILE = {"type": "file", "file": {"file_id": "file-0"}}
@@ -190,35 +190,35 @@ REFERENCE = [{"type": "item_reference", "id": "msg_1"}]
         ([b"\n"], "no requests"),
     ],
 )  # fmt: skip
-def test_a_faulty_line_is_refused_by_name(house: Gateway, simulator: str, lines: list[Any], words: str) -> None:
-    said = upload(house, *lines)
+def test_a_faulty_line_is_refused_by_name(gateway: Gateway, simulator: str, lines: list[Any], words: str) -> None:
+    said = upload(gateway, *lines)
     assert said.status in (400, 404)
     assert said.error["param"] == "file"
     assert words in said.error["message"]
 
 
-def test_what_a_key_may_not_do_it_may_not_do_in_a_batch(house: Gateway) -> None:
-    assert upload(house, line("a"), who="dave").told == (404, "invalid_request_error", "file", "model_not_found")
-    assert "50" in upload(house, line("a", "plain", max_tokens=51), who="dave").error["message"]
+def test_what_a_key_may_not_do_it_may_not_do_in_a_batch(gateway: Gateway) -> None:
+    assert upload(gateway, line("a"), who="dave").refusal == (404, "invalid_request_error", "file", "model_not_found")
+    assert "50" in upload(gateway, line("a", "plain", max_tokens=51), who="dave").error["message"]
     many = [line(str(number)) for number in range(30)]
-    refused = create(house, upload(house, *many, who="carol").json["id"], "carol")
+    refused = create(gateway, upload(gateway, *many, who="carol").json["id"], "carol")
     assert (refused.status, refused.error["param"]) == (400, "input_file_id")
-    file_id = upload(house, line("a")).json["id"]
-    assert create(house, file_id, endpoint="/v1/embeddings").told[3] == "mismatched_endpoint"
-    assert create(house, file_id, endpoint="/v1/audio/speech").status == 400
-    assert create(house, file_id, completion_window="1h").status == 400
-    other = house.send("POST", "/v1/files", forms.form(("purpose", "vision"), ("file", b"x")), headers=forms.TYPE)
-    assert create(house, other.json["id"]).told[:3] == (400, "invalid_request_error", "input_file_id")
+    file_id = upload(gateway, line("a")).json["id"]
+    assert create(gateway, file_id, endpoint="/v1/embeddings").refusal[3] == "mismatched_endpoint"
+    assert create(gateway, file_id, endpoint="/v1/audio/speech").status == 400
+    assert create(gateway, file_id, completion_window="1h").status == 400
+    other = gateway.send("POST", "/v1/files", forms.form(("purpose", "vision"), ("file", b"x")), headers=forms.TYPE)
+    assert create(gateway, other.json["id"]).refusal[:3] == (400, "invalid_request_error", "input_file_id")
 
 
-def test_a_cancelled_batch_is_charged_what_it_has_answered(house: Gateway, simulator: str) -> None:
-    began = made(house, line("a"), metadata={"takes_s": "600"})
-    assert house.post(f"/v1/batches/{began.json['id']}/cancel", b"").json["status"] == "cancelled"
-    record = settled(house, began)
+def test_a_cancelled_batch_is_charged_what_it_has_answered(gateway: Gateway, simulator: str) -> None:
+    began = made(gateway, line("a"), metadata={"takes_s": "600"})
+    assert gateway.post(f"/v1/batches/{began.json['id']}/cancel", b"").json["status"] == "cancelled"
+    record = settled(gateway, began)
     assert (record["status"], record["prompt_tokens"], record["completion_tokens"]) == (499, 0, 0)
     assert served(simulator, began.json["id"]) == []
 
 
-def test_an_alias_is_recorded_as_itself(house: Gateway) -> None:
-    record = settled(house, made(house, line("a", "fast")))
+def test_an_alias_is_recorded_as_itself(gateway: Gateway) -> None:
+    record = settled(gateway, made(gateway, line("a", "fast")))
     assert (record["model"], record["routed_model"]) == ("fast", CHAT)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.bridge.golden import CREATED, FIT, GOLDEN, ID, capabilities, is_stream
-from tests.conftest import Stage, StartsGateways, StartsProcesses
+from tests.conftest import ScriptedUpstream, StartsGateways, StartsProcesses
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import (
     CHUNKED,
@@ -31,7 +31,7 @@ from tests.fakes.scripted import (
 )
 
 from .client import Answer, Raw
-from .house import Gateway, eventually, key, model, secret, settings
+from .gateway_process import Gateway, eventually, key, model, secret, settings
 
 if TYPE_CHECKING:  # imported where it is used: importing an SDK costs every collecting process
     from openai import OpenAI
@@ -46,11 +46,11 @@ def prompt_of(wire: Wire) -> Any:
     return body["messages"][0]["content"] if "messages" in body else body["prompt"]
 
 
-def by_prompt(plays: dict[Any, Behaviour]) -> Behaviour:
+def by_prompt(scripts: dict[Any, Behaviour]) -> Behaviour:
     """Another behaviour for each prompt, in whatever order they come."""
 
     async def behaviour(wire: Wire) -> None:
-        await plays[prompt_of(wire)](wire)
+        await scripts[prompt_of(wire)](wire)
 
     return behaviour
 
@@ -94,12 +94,12 @@ def report(prompt: int = 3, completion: int = 2) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     """Models whose upstreams, which are all the same, differ in what they are said to be able to do."""
-    ups = {name: {"base_url": theatre.url, "capabilities": able} for name, able in UPSTREAMS.items()}
+    ups = {name: {"base_url": shared_upstream.url, "capabilities": able} for name, able in UPSTREAMS.items()}
     models = {name: model("completions", name, endpoints=["completions", "chat"]) for name in ups}
     keys = [key("alice", quotas=QUOTAS, max_parallel=50), key("bob"), key("single", max_parallel=1)]
-    return gateways(settings(theatre.url, upstreams=ups, models=models, keys=keys))
+    return start_shared_gateway(settings(shared_upstream.url, upstreams=ups, models=models, keys=keys))
 
 
 UPSTREAMS: dict[str, dict[str, Any]] = {
@@ -110,29 +110,29 @@ UPSTREAMS: dict[str, dict[str, Any]] = {
 }
 
 
-def ask(house: Gateway, who: str = "alice", **members: Any) -> Answer:
-    return house.post("/v1/completions", {"model": "m", "prompt": "Hi", **members}, key=who)
+def ask(gateway: Gateway, who: str = "alice", **members: Any) -> Answer:
+    return gateway.post("/v1/completions", {"model": "m", "prompt": "Hi", **members}, key=who)
 
 
-def used(house: Gateway, who: str = "alice") -> dict[str, int]:
+def used(gateway: Gateway, who: str = "alice") -> dict[str, int]:
     """What this key has used of its windows, when nothing is reserved any more."""
 
     def look() -> dict[str, int] | None:
-        rows = [row for row in house.get("/v1/key", key=who).json["quotas"] if row["scope"] == f"key:{who}"]
+        rows = [row for row in gateway.get("/v1/key", key=who).json["quotas"] if row["scope"] == f"key:{who}"]
         is_open = any(row["reserved"] or (row["unit"] == "parallel" and row["used"]) for row in rows)
         return None if is_open else {row["unit"]: row["used"] for row in rows}
 
     return eventually(look)
 
 
-async def until_answered(house: Gateway, before: float) -> None:
+async def until_answered(gateway: Gateway, before: float) -> None:
     """Until the gateway has taken one more whole answer of an upstream; for those who fail behind it."""
-    await asyncio.to_thread(eventually, lambda: answers(house) > before)
+    await asyncio.to_thread(eventually, lambda: answers(gateway) > before)
 
 
-def answers(house: Gateway) -> float:
+def answers(gateway: Gateway) -> float:
     """How many whole answers of upstreams it has taken."""
-    return house.metric("gateway_upstream_attempts_total", outcome="ok")
+    return gateway.metric("gateway_upstream_attempts_total", outcome="ok")
 
 
 def events_of(answer: Answer) -> list[Any]:
@@ -147,25 +147,25 @@ def events_of(answer: Answer) -> list[Any]:
 # -------------------------------------------------------------------------------------------------------- golden files
 
 
-def plays_of(name: str) -> dict[Any, Behaviour]:
+def scripts_of(name: str) -> dict[Any, Behaviour]:
     golden = GOLDEN[name]
     prompts = [each["messages"][0]["content"] for each in golden["sent"]]
-    play = stream if is_stream(name) else ok_json
-    return {prompt: play(answer) for prompt, answer in zip(prompts, golden["answers"], strict=True)}
+    script = stream if is_stream(name) else ok_json
+    return {prompt: script(answer) for prompt, answer in zip(prompts, golden["answers"], strict=True)}
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden(house: Gateway, upstream: Stage, name: str) -> None:
+def test_golden(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
     golden = GOLDEN[name]
-    upstream.play(always=by_prompt(plays_of(name)))
-    before = used(house)
+    upstream.answer_with(always=by_prompt(scripts_of(name)))
+    before = used(gateway)
     asked = golden["request"] | {"model": "old" if capabilities(name) != ABLE else "m"}
-    given = house.post("/v1/completions", asked)
+    given = gateway.post("/v1/completions", asked)
     sent = [{**request.json, "model": "m"} for request in upstream.requests]
     assert {request.path for request in upstream.requests} == {"/v1/chat/completions"}
-    record = house.call(given.id)
+    record = gateway.call(given.id)
     assert record["endpoint"] == "completions"
-    after = used(house)
+    after = used(gateway)
     assert after["requests"] == before["requests"] + 1
     if name in FIT:
         assert sorted(sent, key=json.dumps) == sorted(golden["sent"], key=json.dumps)
@@ -181,7 +181,7 @@ def test_golden(house: Gateway, upstream: Stage, name: str) -> None:
         assert last["error"]["code"] == "upstream_error"
         assert (record["status"], record["ended"], record["truncated"]) == (502, "error", True)
     else:
-        assert given.told == (502, "server_error", None, "upstream_error")
+        assert given.refusal == (502, "server_error", None, "upstream_error")
         assert (record["ended"], record["usage_source"]) == ("error", "reported")
 
 
@@ -200,33 +200,33 @@ def check_answer(given: Answer, name: str) -> None:
         assert given.headers["content-type"] == "application/json"
         assert normal(given.json) == golden["answer"]
         return
-    *told, done = events_of(given)
+    *received, done = events_of(given)
     assert done == "[DONE]"
-    told = [normal(one) for one in told]
+    received = [normal(one) for one in received]
     if golden["usage_chunk"] is not None:
-        assert told.pop() == golden["usage_chunk"]
+        assert received.pop() == golden["usage_chunk"]
     n = golden["request"].get("n", 1)
     for prompt, chunks in enumerate(golden["chunks"]):
-        assert [one for one in told if one["choices"][0]["index"] // n == prompt] == chunks
-    assert len(told) == sum(map(len, golden["chunks"]))
+        assert [one for one in received if one["choices"][0]["index"] // n == prompt] == chunks
+    assert len(received) == sum(map(len, golden["chunks"]))
 
 
 # ----------------------------------------------------------------------------------------------------- the official SDK
 
 
 @pytest.fixture(scope="module")
-def sdk(house: Gateway) -> Iterator[OpenAI]:
+def sdk(gateway: Gateway) -> Iterator[OpenAI]:
     from openai import OpenAI
 
-    with OpenAI(base_url=f"{house.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
         yield made
 
 
 @pytest.mark.parametrize("name", [name for name in FIT if "null" not in name and "special" not in name])
-def test_the_sdk_reads_it(sdk: OpenAI, upstream: Stage, name: str) -> None:
+def test_the_sdk_reads_it(sdk: OpenAI, upstream: ScriptedUpstream, name: str) -> None:
     """As a whole and as a stream: each choice has its text, its end and its log probabilities."""
     golden = GOLDEN[name]
-    upstream.play(always=by_prompt(plays_of(name)))
+    upstream.answer_with(always=by_prompt(scripts_of(name)))
     asked = golden["request"]
     texts: dict[int, str] = {}
     ends: dict[int, str] = {}
@@ -259,14 +259,14 @@ EXPECTED_ENDS = {
 }
 
 
-def test_the_simulator_answers_completions_by_chat(gateway: StartsGateways, process: StartsProcesses) -> None:
+def test_the_simulator_answers_completions_by_chat(start_gateway: StartsGateways, process: StartsProcesses) -> None:
     """Batches, choices, log probabilities and streams agree with each other and with the upstream's ledger."""
     import openai
 
     simulator = process("simulate", "--port", "0")
     address = simulator.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
     models = {"gpt-4o-mini": model("completions", endpoints=["completions"])}
-    made = gateway(settings(address, upstreams={"main": {"capabilities": ABLE}}, models=models))
+    made = start_gateway(settings(address, upstreams={"main": {"capabilities": ABLE}}, models=models))
     with openai.OpenAI(base_url=f"{made.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as sdk:
         asked: dict[str, Any] = {
             "model": "gpt-4o-mini", "prompt": [f"Prompt {number}" for number in range(20)], "n": 2, "logprobs": 3,
@@ -290,8 +290,8 @@ def test_the_simulator_answers_completions_by_chat(gateway: StartsGateways, proc
             assert logprobs[choice.index] == list(zip(*choice.logprobs.model_dump().values(), strict=True))
             assert "".join(choice.logprobs.tokens or []) == choice.text
             for token, offset in zip(choice.logprobs.tokens or [], choice.logprobs.text_offset or [], strict=True):
-                told = asked["prompt"][choice.index // 2] + choice.text
-                assert told[offset : offset + len(token)] == token
+                received = asked["prompt"][choice.index // 2] + choice.text
+                assert received[offset : offset + len(token)] == token
         with pytest.raises(openai.BadRequestError) as caught:
             sdk.completions.create(**asked, echo=True)
         assert (caught.value.param, caught.value.code) == ("echo", "unsupported_parameter")
@@ -309,20 +309,22 @@ def test_the_simulator_answers_completions_by_chat(gateway: StartsGateways, proc
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("prompts", [["a", "b"], [[1], [2, 3]], ["a"]])
 def test_an_upstream_of_single_prompts_gets_them_one_by_one(
-    house: Gateway, upstream: Stage, prompts: list[Any], is_stream: bool
+    gateway: Gateway, upstream: ScriptedUpstream, prompts: list[Any], is_stream: bool
 ) -> None:
     """All else stays as the client said it, and as the upstream answered it."""
     offsets = {"text_offset": [9], "tokens": ["x"], "token_logprobs": [-1], "top_logprobs": [{"x": -1}]}
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-    told = {"id": "cmpl-up", "object": "text_completion", "created": 1, "model": "up"}
+    received = {"id": "cmpl-up", "object": "text_completion", "created": 1, "model": "up"}
     choices = [
         {"text": "x", "index": index, "logprobs": offsets, "finish_reason": "stop", "odd": 1} for index in (0, 1)
     ]
-    chunks = [told | {"choices": [choice]} for choice in choices] + [told | {"choices": [], "usage": usage}]
-    upstream.play(always=stream(chunks) if is_stream else ok_json(told | {"choices": choices, "usage": usage}))
+    chunks = [received | {"choices": [choice]} for choice in choices] + [received | {"choices": [], "usage": usage}]
+    upstream.answer_with(
+        always=stream(chunks) if is_stream else ok_json(received | {"choices": choices, "usage": usage})
+    )
     more: dict[str, Any] = {"n": 2, "logprobs": 1, "echo": True, "suffix": "s", "unknown": {"x": None}}
     more |= {"stream": True} if is_stream else {"best_of": 2}
-    given = ask(house, model="single", prompt=prompts, **more)
+    given = ask(gateway, model="single", prompt=prompts, **more)
     assert {request.path for request in upstream.requests} == {"/v1/completions"}
     usage_asked = {"stream_options": {"include_usage": True}} if is_stream else {}
     expected = [{"model": "single", "prompt": prompt, **more, **usage_asked} for prompt in prompts]
@@ -332,7 +334,7 @@ def test_an_upstream_of_single_prompts_gets_them_one_by_one(
     assert flat == [choices[0] | {"index": index} for index in range(2 * len(prompts))]
     if not is_stream:
         assert given.json["usage"]["total_tokens"] == 5 * len(prompts)
-    record = house.call(given.id)
+    record = gateway.call(given.id)
     assert record["prompt_tokens"] == 3 * len(prompts)
     assert record["attempts"] == len(prompts)
     times = record["timeline"]
@@ -343,30 +345,30 @@ def test_an_upstream_of_single_prompts_gets_them_one_by_one(
 # ------------------------------------------------------------------------------------------------------------- failures
 
 
-def test_a_refusal_speaks_of_the_prompt(house: Gateway, upstream: Stage) -> None:
+def test_a_refusal_speaks_of_the_prompt(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     refusal: dict[str, Any] = {
         "type": "invalid_request_error", "param": "messages[0].content", "code": "string_above_max_length",
         "message": "Invalid 'messages[0].content': string too long.",
     }  # fmt: skip
-    upstream.play(always=error_json(400, **refusal))
-    before = used(house)
-    given = ask(house)
-    assert given.told == (400, "invalid_request_error", "prompt", "string_above_max_length")
+    upstream.answer_with(always=error_json(400, **refusal))
+    before = used(gateway)
+    given = ask(gateway)
+    assert given.refusal == (400, "invalid_request_error", "prompt", "string_above_max_length")
     assert given.error["message"] == "Invalid 'prompt': string too long."
     assert given.headers["x-gateway-attempts"] == "1"
-    assert used(house)["tokens"] == before["tokens"]
+    assert used(gateway)["tokens"] == before["tokens"]
     both = lambda: upstream.hits == 2  # noqa: E731
-    upstream.play(always=by_prompt({"a": ok_json(said("A")), "b": when(both, error_json(400, **refusal))}))
-    assert ask(house, prompt=["a", "b"]).error["param"] == "prompt[1]"
-    upstream.play(always=stream([{"error": refusal}], done=False))
-    (event,) = events_of(ask(house, stream=True))
+    upstream.answer_with(always=by_prompt({"a": ok_json(said("A")), "b": when(both, error_json(400, **refusal))}))
+    assert ask(gateway, prompt=["a", "b"]).error["param"] == "prompt[1]"
+    upstream.answer_with(always=stream([{"error": refusal}], done=False))
+    (event,) = events_of(ask(gateway, stream=True))
     assert event["error"]["param"] == "prompt"
 
 
-def test_one_prompt_that_fails_fails_the_call(house: Gateway, upstream: Stage) -> None:
+def test_one_prompt_that_fails_fails_the_call(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """Completed prompts are charged their reported usage, the others their estimate; no prompt continues."""
     gone = threading.Event()
-    before_all = answers(house)
+    before_all = answers(gateway)
 
     async def hangs(wire: Wire) -> None:
         await wire.until_gone()
@@ -376,69 +378,71 @@ def test_one_prompt_that_fails_fails_the_call(house: Gateway, upstream: Stage) -
         await ok_json(said("A", usage=(100, 10)))(wire)
 
     async def fails(wire: Wire) -> None:
-        await until_answered(house, before_all)
+        await until_answered(gateway, before_all)
         await error_json(500)(wire)
 
-    upstream.play(always=by_prompt({"ends": ends, "hangs": hangs, "fails": fails}))
-    before = used(house)
-    given = ask(house, prompt=["ends", "hangs", "fails"])
-    assert given.told == (502, "server_error", None, "upstream_error")
+    upstream.answer_with(always=by_prompt({"ends": ends, "hangs": hangs, "fails": fails}))
+    before = used(gateway)
+    given = ask(gateway, prompt=["ends", "hangs", "fails"])
+    assert given.refusal == (502, "server_error", None, "upstream_error")
     assert gone.wait(30), "a prompt that nobody waits for was not cut off"
-    record = house.call(given.id)
+    record = gateway.call(given.id)
     assert (record["status"], record["ended"], record["usage_source"]) == (502, "error", "estimated")
     assert record["prompt_tokens"] > 100
     assert record["completion_tokens"] >= 10
-    assert used(house)["tokens"] - before["tokens"] == record["prompt_tokens"] + record["completion_tokens"]
-    assert used(house)["requests"] == before["requests"] + 1
+    assert used(gateway)["tokens"] - before["tokens"] == record["prompt_tokens"] + record["completion_tokens"]
+    assert used(gateway)["requests"] == before["requests"] + 1
 
 
-def test_prompts_that_wait_for_their_turn_are_not_sent_after_a_failure(gateway: StartsGateways) -> None:
+def test_prompts_that_wait_for_their_turn_are_not_sent_after_a_failure(start_gateway: StartsGateways) -> None:
     with Scripted(always=error_json(404, code="model_not_found")) as upstream:
         ups = {"main": {"capabilities": ABLE}}
-        made = gateway(settings(upstream.url, upstreams=ups, models={"m": model("completions")}))
+        made = start_gateway(settings(upstream.url, upstreams=ups, models={"m": model("completions")}))
         given = ask(made, prompt=[f"number {number}" for number in range(200)])
         assert given.status == 404
         made.stop()
         assert upstream.hits <= 16
 
 
-def test_a_prompt_of_unknown_cost_makes_the_sum_an_estimate(house: Gateway, upstream: Stage) -> None:
-    before_all = answers(house)
+def test_a_prompt_of_unknown_cost_makes_the_sum_an_estimate(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    before_all = answers(gateway)
 
     async def ends(wire: Wire) -> None:
         await ok_json(said("A", usage=(100, 10)))(wire)
 
     async def hangs_up(wire: Wire) -> None:
-        await until_answered(house, before_all)
+        await until_answered(gateway, before_all)
         wire.close()
 
-    upstream.play(always=by_prompt({"a": ends, "b": hangs_up}))
-    given = ask(house, prompt=["a", "b"])
-    assert given.told == (502, "server_error", None, "upstream_error")
-    record = house.call(given.id)
+    upstream.answer_with(always=by_prompt({"a": ends, "b": hangs_up}))
+    given = ask(gateway, prompt=["a", "b"])
+    assert given.refusal == (502, "server_error", None, "upstream_error")
+    record = gateway.call(given.id)
     assert (record["prompt_tokens"], record["usage_source"]) == (100 + 5, "estimated")  # and what `b` may have cost
 
 
-def test_nothing_is_heard_of_a_stream_that_is_no_answer(house: Gateway, upstream: Stage) -> None:
+def test_nothing_is_heard_of_a_stream_that_is_no_answer(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """Not even what comes in the same moment."""
     called = {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0}]}}]}
     sent = [piece("before"), called, piece("after"), piece("", "stop"), "[DONE]"]
-    upstream.play(always=raw(CHUNKED + b"".join(chunk(event(each)) for each in sent) + b"0\r\n\r\n"))
-    first, last = events_of(ask(house, stream=True))
+    upstream.answer_with(always=raw(CHUNKED + b"".join(chunk(event(each)) for each in sent) + b"0\r\n\r\n"))
+    first, last = events_of(ask(gateway, stream=True))
     assert first["choices"][0]["text"] == "before"
     assert last["error"]["code"] == "upstream_error"
 
 
 @pytest.mark.parametrize("how", ["cut", "error", "without an end"])
-def test_a_stream_of_which_one_prompt_is_cut_ends_with_an_error(house: Gateway, upstream: Stage, how: str) -> None:
-    before_all = answers(house)
+def test_a_stream_of_which_one_prompt_is_cut_ends_with_an_error(
+    gateway: Gateway, upstream: ScriptedUpstream, how: str
+) -> None:
+    before_all = answers(gateway)
 
     async def good(wire: Wire) -> None:
         await stream([piece("A"), piece("", "stop"), report(100, 10)])(wire)
 
     async def bad(wire: Wire) -> None:
         await wire.write(CHUNKED + chunk(event(piece("B"))))
-        await until_answered(house, before_all)
+        await until_answered(gateway, before_all)
         match how:
             case "cut":
                 wire.close()
@@ -448,24 +452,24 @@ def test_a_stream_of_which_one_prompt_is_cut_ends_with_an_error(house: Gateway, 
             case _:
                 await wire.write(chunk(event("[DONE]")) + b"0\r\n\r\n")
 
-    upstream.play(always=by_prompt({"good": good, "bad": bad}))
-    given = ask(house, prompt=["good", "bad"], stream=True)
+    upstream.answer_with(always=by_prompt({"good": good, "bad": bad}))
+    given = ask(gateway, prompt=["good", "bad"], stream=True)
     *chunks, last = events_of(given)
     assert sorted(last["error"]) == ["code", "message", "param", "type"]
     assert b"[DONE]" not in given.body
     texts = {choice["index"]: choice["text"] for each in chunks for choice in each["choices"] if choice["text"]}
     assert texts == {0: "A", 1: "B"}
-    record = house.call(given.id)
+    record = gateway.call(given.id)
     assert (record["status"], record["ended"], record["truncated"]) == (502, "error", True)
     assert record["usage_source"] == "estimated"
     assert record["completion_tokens"] > 10
 
 
-def test_a_prompt_is_tried_again_alone(house: Gateway, upstream: Stage) -> None:
+def test_a_prompt_is_tried_again_alone(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """What failed before a byte of it came is sent once more; what has been answered is not."""
     turns: dict[str, int] = {}
 
-    async def play(wire: Wire) -> None:
+    async def script(wire: Wire) -> None:
         prompt = prompt_of(wire)
         turns[prompt] = turns.get(prompt, 0) + 1
         if prompt == "b" and turns[prompt] == 1:
@@ -473,15 +477,15 @@ def test_a_prompt_is_tried_again_alone(house: Gateway, upstream: Stage) -> None:
         else:
             await ok_json(said(prompt.upper()))(wire)
 
-    upstream.play(always=play)
-    given = ask(house, prompt=["a", "b", "c"])
+    upstream.answer_with(always=script)
+    given = ask(gateway, prompt=["a", "b", "c"])
     assert [choice["text"] for choice in given.json["choices"]] == ["A", "B", "C"]
     assert turns == {"a": 1, "b": 2, "c": 1}
     assert given.headers["x-gateway-attempts"] == "4"
-    assert house.call(given.id)["attempts"] == 4
+    assert gateway.call(given.id)["attempts"] == 4
 
 
-def test_the_rest_goes_elsewhere(gateway: StartsGateways, upstream: Stage) -> None:
+def test_the_rest_goes_elsewhere(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
     """To an upstream that has completions, too: each prompt in the words that its upstream knows."""
 
     async def native(wire: Wire) -> None:
@@ -492,11 +496,13 @@ def test_the_rest_goes_elsewhere(gateway: StartsGateways, upstream: Stage) -> No
         await ok_json({"id": "cmpl-n", "model": "native-1", "choices": [choice], "usage": usage})(wire)
 
     with Scripted(always=native) as other:
-        upstream.play(always=by_prompt({"a": ok_json(said("chat a")), "b": close_without_answer, "c": error_json(503)}))
+        upstream.answer_with(
+            always=by_prompt({"a": ok_json(said("chat a")), "b": close_without_answer, "c": error_json(503)})
+        )
         ups = {"main": {"capabilities": ABLE}, "other": {"base_url": other.url}}
         routes = [{"upstream": "main", "priority": 1}, {"upstream": "other", "priority": 2, "model": "native"}]
         models = {"m": {"endpoints": ["completions"], "routes": routes, "repeat_when_waiting": True}}
-        made = gateway(settings(upstream.url, upstreams=ups, models=models))
+        made = start_gateway(settings(upstream.url, upstreams=ups, models=models))
         given = ask(made, prompt=["a", "b", "c"])
         assert [choice["text"] for choice in given.json["choices"]] == ["chat a", " native b", " native c"]
         assert {request.json["model"] for request in other.requests} == {"native"}
@@ -506,17 +512,19 @@ def test_the_rest_goes_elsewhere(gateway: StartsGateways, upstream: Stage) -> No
         assert (record["prompt_tokens"], record["completion_tokens"]) == (3 + 5 + 5 + 5, 2 + 4 + 4 + 16)
         assert record["usage_source"] == "estimated"
         # What a chat has no words for goes there at once, and whole.
-        upstream.play()
+        upstream.answer_with()
         assert ask(made, prompt="x", echo=True).json["choices"][0]["text"] == " native x"
         assert other.requests[-1].json == {"model": "native", "prompt": "x", "echo": True}
 
 
-def test_a_native_upstream_that_is_down_is_replaced_by_a_chat(gateway: StartsGateways, upstream: Stage) -> None:
+def test_a_native_upstream_that_is_down_is_replaced_by_a_chat(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream
+) -> None:
     with Scripted(always=error_json(503)) as other:
-        upstream.play(always=by_prompt({"a": ok_json(said("A")), "b": ok_json(said("B"))}))
+        upstream.answer_with(always=by_prompt({"a": ok_json(said("A")), "b": ok_json(said("B"))}))
         ups = {"main": {"capabilities": ABLE}, "other": {"base_url": other.url}}
         routes = [{"upstream": "other", "priority": 1}, {"upstream": "main", "priority": 2}]
-        made = gateway(
+        made = start_gateway(
             settings(upstream.url, upstreams=ups, models={"m": {"endpoints": ["completions"], "routes": routes}})
         )
         given = ask(made, prompt=["a", "b"])
@@ -530,12 +538,12 @@ def test_a_native_upstream_that_is_down_is_replaced_by_a_chat(gateway: StartsGat
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_client_that_leaves_is_charged_once(house: Gateway, upstream: Stage, is_stream: bool) -> None:
+def test_a_client_that_leaves_is_charged_once(gateway: Gateway, upstream: ScriptedUpstream, is_stream: bool) -> None:
     """Plain answers are read on for their usage; of streams, what came is estimated."""
     go_on = threading.Event()
     begun: list[Any] = []
 
-    async def play(wire: Wire) -> None:
+    async def script(wire: Wire) -> None:
         begun.append(prompt_of(wire))
         if is_stream:
             await wire.write(CHUNKED + chunk(event(piece("word"))))
@@ -545,20 +553,20 @@ def test_a_client_that_leaves_is_charged_once(house: Gateway, upstream: Stage, i
             await asyncio.sleep(0.01)
         await ok_json(said("A", usage=(100, 10)))(wire)
 
-    upstream.play(always=play)
-    before = used(house)
-    calls = len(house.calls("alice", limit=1000))
-    with Raw(house.port) as raw:
+    upstream.answer_with(always=script)
+    before = used(gateway)
+    calls = len(gateway.calls("alice", limit=1000))
+    with Raw(gateway.port) as raw:
         body = {"model": "m", "prompt": ["a", "b", "c"], "stream": is_stream}
         raw.post("/v1/completions", json.dumps(body).encode(), secret("alice"))
         eventually(lambda: len(begun) == 3)
     if not is_stream:
-        eventually(lambda: house.metric("gateway_in_flight_requests") == 0)
+        eventually(lambda: gateway.metric("gateway_in_flight_requests") == 0)
         go_on.set()
-    eventually(lambda: len(house.calls("alice", limit=1000)) == calls + 1)
-    (record, *_) = house.calls("alice")
+    eventually(lambda: len(gateway.calls("alice", limit=1000)) == calls + 1)
+    (record, *_) = gateway.calls("alice")
     assert (record["status"], record["ended"], record["attempts"]) == (499, "client_gone", 3)
-    after = used(house)
+    after = used(gateway)
     assert after["requests"] == before["requests"] + 1
     assert after["tokens"] - before["tokens"] == record["prompt_tokens"] + record["completion_tokens"]
     if is_stream:
@@ -572,7 +580,7 @@ def test_a_client_that_leaves_is_charged_once(house: Gateway, upstream: Stage, i
 # ------------------------------------------------------------------------------------------------------------- streams
 
 
-def test_prompts_are_heard_as_they_speak(house: Gateway, upstream: Stage) -> None:
+def test_prompts_are_heard_as_they_speak(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """The second is not kept back until the first has ended."""
     heard = threading.Event()
 
@@ -582,44 +590,53 @@ def test_prompts_are_heard_as_they_speak(house: Gateway, upstream: Stage) -> Non
             await asyncio.sleep(0.01)
         await wire.write(chunk(event(piece("", "stop"))) + chunk(event("[DONE]")) + b"0\r\n\r\n")
 
-    upstream.play(always=by_prompt({"a": first, "b": stream([piece("two"), piece("", "stop")])}))
-    with Raw(house.port) as raw:
+    upstream.answer_with(always=by_prompt({"a": first, "b": stream([piece("two"), piece("", "stop")])}))
+    with Raw(gateway.port) as raw:
         body = {"model": "m", "prompt": ["a", "b"], "stream": True}
         raw.post("/v1/completions", json.dumps(body).encode(), secret("alice"))
-        told = b""
-        while not (b'"one"' in told and b'"two"' in told and told.count(b'"stop"') == 1):
-            told += raw.socket.recv(65536)
-        assert b"[DONE]" not in told
+        received = b""
+        while not (b'"one"' in received and b'"two"' in received and received.count(b'"stop"') == 1):
+            received += raw.socket.recv(65536)
+        assert b"[DONE]" not in received
         heard.set()
-        while b"[DONE]" not in told:
-            told += raw.socket.recv(65536)
-    assert told.count(b"[DONE]") == 1
-    assert told.count(b'"finish_reason":"stop"') == 2
+        while b"[DONE]" not in received:
+            received += raw.socket.recv(65536)
+    assert received.count(b"[DONE]") == 1
+    assert received.count(b'"finish_reason":"stop"') == 2
 
 
-def test_a_stream_that_comes_as_a_plain_answer_is_a_stream_all_the_same(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=by_prompt({"a": ok_json(said("A")), "b": stream([piece("B"), piece("", "stop"), report()])}))
-    *chunks, done = events_of(ask(house, prompt=["a", "b"], stream=True))
+def test_a_stream_that_comes_as_a_plain_answer_is_a_stream_all_the_same(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer_with(
+        always=by_prompt({"a": ok_json(said("A")), "b": stream([piece("B"), piece("", "stop"), report()])})
+    )
+    *chunks, done = events_of(ask(gateway, prompt=["a", "b"], stream=True))
     assert done == "[DONE]"
     texts = {choice["index"]: choice["text"] for each in chunks for choice in each["choices"] if choice["text"]}
     assert texts == {0: "A", 1: "B"}
-    upstream.play(always=ok_json(said("A")))
-    assert ask(house, stream=True, n=2).told == (502, "server_error", None, "upstream_error")  # one of them is missing
+    upstream.answer_with(always=ok_json(said("A")))
+    assert ask(gateway, stream=True, n=2).refusal == (
+        502,
+        "server_error",
+        None,
+        "upstream_error",
+    )  # one of them is missing
 
 
-def test_usage_reported_by_some_parts_only_is_left_out(house: Gateway, upstream: Stage) -> None:
+def test_usage_reported_by_some_parts_only_is_left_out(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """A partial sum would be wrong. The gateway's record has an estimate."""
     good, other = stream([piece("A"), piece("", "stop"), report()]), stream([piece("B"), piece("", "stop")])
-    upstream.play(always=by_prompt({"a": good, "b": other}))
-    given = ask(house, model="silent", prompt=["a", "b"], stream=True, stream_options={"include_usage": True})
+    upstream.answer_with(always=by_prompt({"a": good, "b": other}))
+    given = ask(gateway, model="silent", prompt=["a", "b"], stream=True, stream_options={"include_usage": True})
     assert all(each["usage"] is None for each in events_of(given)[:-1])
-    assert house.call(given.id)["usage_source"] == "estimated"
+    assert gateway.call(given.id)["usage_source"] == "estimated"
 
 
-def test_an_answer_of_many_is_as_long_as_one_may_be(gateway: StartsGateways, upstream: Stage) -> None:
+def test_an_answer_of_many_is_as_long_as_one_may_be(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
     """`max_response_bytes` bounds the whole answer, not each part of it."""
-    upstream.play(always=ok_json(said("x" * 3000)))
-    made = gateway(
+    upstream.answer_with(always=ok_json(said("x" * 3000)))
+    made = start_gateway(
         settings(
             upstream.url,
             server={"max_response_bytes": 10_000},
@@ -628,10 +645,10 @@ def test_an_answer_of_many_is_as_long_as_one_may_be(gateway: StartsGateways, ups
         )
     )
     assert ask(made, prompt=["a", "b"]).status == 200
-    assert ask(made, prompt=["a", "b", "c", "d"]).told == (502, "server_error", None, "upstream_error")
+    assert ask(made, prompt=["a", "b", "c", "d"]).refusal == (502, "server_error", None, "upstream_error")
 
 
-def test_a_client_that_reads_late_gets_all_of_it(house: Gateway, upstream: Stage) -> None:
+def test_a_client_that_reads_late_gets_all_of_it(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """The upstreams wait for it meanwhile: they have sent far less than they have to say."""
     words, count = "x" * 10_000, 1000
     sent = 0
@@ -644,27 +661,27 @@ def test_a_client_that_reads_late_gets_all_of_it(house: Gateway, upstream: Stage
             sent += 1
         await wire.write(chunk(event(piece("", "stop"))) + chunk(event("[DONE]")) + b"0\r\n\r\n")
 
-    upstream.play(always=talks)
-    with Raw(house.port) as raw:
+    upstream.answer_with(always=talks)
+    with Raw(gateway.port) as raw:
         body = {"model": "m", "prompt": ["a", "b", "c"], "stream": True}
         raw.post("/v1/completions", json.dumps(body).encode(), secret("bob"))
-        told = raw.socket.recv(1000)
+        received = raw.socket.recv(1000)
         before = -1
         while sent != before:  # until nothing moves any more
             before = sent
             time.sleep(0.2)
         assert sent < 3 * count
-        while not told.endswith(b"0\r\n\r\n"):
-            told += raw.socket.recv(1_000_000)
-    assert told.count(b"x") >= 3 * count * len(words)
-    assert told.count(b"[DONE]") == 1
+        while not received.endswith(b"0\r\n\r\n"):
+            received += raw.socket.recv(1_000_000)
+    assert received.count(b"x") >= 3 * count * len(words)
+    assert received.count(b"[DONE]") == 1
 
 
-def test_a_call_of_many_prompts_is_one_call(house: Gateway, upstream: Stage) -> None:
+def test_a_call_of_many_prompts_is_one_call(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """For the parallel limit of its key, and in the records; not too many are under way at once."""
     now = most = 0
 
-    async def play(wire: Wire) -> None:
+    async def script(wire: Wire) -> None:
         nonlocal now, most
         now += 1
         most = max(most, now)
@@ -672,25 +689,27 @@ def test_a_call_of_many_prompts_is_one_call(house: Gateway, upstream: Stage) -> 
         now -= 1
         await ok_json(said(prompt_of(wire)))(wire)
 
-    upstream.play(always=play)
+    upstream.answer_with(always=script)
     prompts = [f"prompt {number}" for number in range(50)]
-    given = ask(house, who="single", prompt=prompts)
+    given = ask(gateway, who="single", prompt=prompts)
     assert [choice["text"] for choice in given.json["choices"]] == prompts
     assert 2 <= most <= 8
-    assert used(house, "single") == {"parallel": 0}
+    assert used(gateway, "single") == {"parallel": 0}
 
 
-def test_a_message_of_the_upstream_in_error_stays_clean(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=answer(b"<html>", 200, [("Content-Type", "text/html")]))
-    assert ask(house).told == (502, "server_error", None, "upstream_error")
+def test_a_message_of_the_upstream_in_error_stays_clean(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=answer(b"<html>", 200, [("Content-Type", "text/html")]))
+    assert ask(gateway).refusal == (502, "server_error", None, "upstream_error")
 
 
 # ----------------------------------------------------------------------------------------------------- the other store
 
 
-def test_the_sums_in_redis_are_equal(gateway: StartsGateways, upstream: Stage, redis_server: RedisServer) -> None:
-    upstream.play(always=by_prompt({"a": ok_json(said("A")), "b": ok_json(said("B")), "c": error_json(400)}))
-    made = gateway(
+def test_the_sums_in_redis_are_equal(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, redis_server: RedisServer
+) -> None:
+    upstream.answer_with(always=by_prompt({"a": ok_json(said("A")), "b": ok_json(said("B")), "c": error_json(400)}))
+    made = start_gateway(
         settings(
             upstream.url,
             store={"url": redis_server.url},

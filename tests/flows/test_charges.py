@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import (
     CHUNKED,
@@ -31,7 +31,7 @@ from tests.fakes.scripted import (
     stream,
 )
 
-from .house import CHAT, COMPLETIONS, Gateway, eventually, key, model, secret, settings
+from .gateway_process import CHAT, COMPLETIONS, Gateway, eventually, key, model, secret, settings
 
 PRICE = {"input": 1, "output": 2}
 LIMIT = 1000
@@ -67,85 +67,90 @@ def config(url: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=["embedded", "redis"])
-def house(
-    request: pytest.FixtureRequest, gateways: StartsGateways, theatre: Stage, tmp_path_factory: pytest.TempPathFactory
+def gateway(
+    request: pytest.FixtureRequest,
+    start_shared_gateway: StartsGateways,
+    shared_upstream: ScriptedUpstream,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Gateway]:
     if request.param == "embedded":
-        yield gateways(config(theatre.url))
+        yield start_shared_gateway(config(shared_upstream.url))
         return
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        made = gateways(config(theatre.url, store={"url": server.url}))
+        made = start_shared_gateway(config(shared_upstream.url, store={"url": server.url}))
         yield made
         made.stop()
 
 
-def used(house: Gateway) -> tuple[int, float]:
+def used(gateway: Gateway) -> tuple[int, float]:
     """Tokens and US dollars of alice's windows."""
-    windows = house.get("/v1/key").json["quotas"]
+    windows = gateway.get("/v1/key").json["quotas"]
     assert all(window["reserved"] == 0 for window in windows)
     found = {window["unit"]: window["used"] for window in windows}
     return found["tokens"], found["usd"]
 
 
-def check(house: Gateway, before: tuple[int, float], record: dict[str, Any]) -> None:
+def check(gateway: Gateway, before: tuple[int, float], record: dict[str, Any]) -> None:
     """The windows agree with the record."""
     prompt, completion = record["prompt_tokens"], record["completion_tokens"]
-    tokens, usd = used(house)
+    tokens, usd = used(gateway)
     assert tokens - before[0] == prompt + completion
     assert usd - before[1] == pytest.approx(record["cost_usd"], abs=1e-9)
     assert record["cost_usd"] == pytest.approx((prompt + 2 * completion) / 1e6)
 
 
-def test_a_zero_report_behind_a_good_one_changes_nothing(house: Gateway, upstream: Stage) -> None:
+def test_a_zero_report_behind_a_good_one_changes_nothing(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     said = {"choices": [{"index": 0, "text": "one", "finish_reason": "stop"}]}
-    upstream.play(
+    upstream.answer_with(
         stream([
             said | {"usage": {"prompt_tokens": 10, "completion_tokens": 7}},
             {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}},
         ])
     )  # fmt: skip
-    before = used(house)
-    with house.stream() as raw:
+    before = used(gateway)
+    with gateway.stream() as raw:
         answer = raw.read_head()
         assert raw.read_chunks().endswith(b"data: [DONE]\n\n")
-    record = house.call(answer.headers["x-request-id"])
+    record = gateway.call(answer.headers["x-request-id"])
     assert (record["usage_source"], record["prompt_tokens"], record["completion_tokens"]) == ("reported", 10, 7)
-    check(house, before, record)
+    check(gateway, before, record)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_senseless_report_is_charged_up_to_the_ceiling(house: Gateway, upstream: Stage, is_stream: bool) -> None:
+def test_a_senseless_report_is_charged_up_to_the_ceiling(
+    gateway: Gateway, upstream: ScriptedUpstream, is_stream: bool
+) -> None:
     usage = {"prompt_tokens": 2**50, "completion_tokens": 2**50}
     said = {"choices": [{"index": 0, "text": "one", "finish_reason": "stop"}], "usage": usage}
-    upstream.play(stream([said]) if is_stream else ok_json(said))
-    before = used(house)
-    counted = house.metric("gateway_usage_implausible_total", upstream="main", model=COMPLETIONS)
+    upstream.answer_with(stream([said]) if is_stream else ok_json(said))
+    before = used(gateway)
+    counted = gateway.metric("gateway_usage_implausible_total", upstream="main", model=COMPLETIONS)
     if is_stream:
-        with house.stream() as raw:
+        with gateway.stream() as raw:
             answer_id = raw.read_head().headers["x-request-id"]
             raw.read_chunks()
     else:
-        answer_id = house.complete().id
-    record = house.call(answer_id)
+        answer_id = gateway.complete().id
+    record = gateway.call(answer_id)
     assert record["usage_source"] == "estimated"
     assert 32_768 < record["prompt_tokens"] < 40_000
     assert 4_096 < record["completion_tokens"] < 5_000
-    check(house, before, record)
-    assert house.metric("gateway_usage_implausible_total", upstream="main", model=COMPLETIONS) == counted + 2
-    assert house.stderr.count("more prompt tokens than the call can have used") == 1
+    check(gateway, before, record)
+    assert gateway.metric("gateway_usage_implausible_total", upstream="main", model=COMPLETIONS) == counted + 2
+    assert gateway.stderr.count("more prompt tokens than the call can have used") == 1
 
 
-def test_parts_above_their_whole_are_clamped(house: Gateway, upstream: Stage) -> None:
+def test_parts_above_their_whole_are_clamped(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     usage = {
         "prompt_tokens": 10, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 99},
         "completion_tokens_details": {"reasoning_tokens": 98},
     }  # fmt: skip
-    upstream.play(ok_json({"choices": [{"message": {"content": "one"}}], "usage": usage}))
-    record = house.call(house.chat(max_tokens=10).id)
+    upstream.answer_with(ok_json({"choices": [{"message": {"content": "one"}}], "usage": usage}))
+    record = gateway.call(gateway.chat(max_tokens=10).id)
     assert (record["usage_source"], record["cached_tokens"], record["reasoning_tokens"]) == ("reported", 10, 7)
     for kind in ("cached", "reasoning"):
-        assert house.metric("gateway_usage_implausible_total", model=CHAT, type=kind) == 1
-        assert f"more {kind} tokens than" in house.stderr
+        assert gateway.metric("gateway_usage_implausible_total", model=CHAT, type=kind) == 1
+        assert f"more {kind} tokens than" in gateway.stderr
 
 
 # ------------------------------------------------------------------------------------------- answers that are not whole
@@ -178,19 +183,19 @@ async def only_a_head(wire: Wire) -> None:
     await wire.until_gone()
 
 
-def ask(house: Gateway, who: str = "alice", *, to: str = COMPLETIONS, is_stream: bool = False, **more: Any) -> str:
+def ask(gateway: Gateway, who: str = "alice", *, to: str = COMPLETIONS, is_stream: bool = False, **more: Any) -> str:
     """The id of a call of at most `LIMIT` tokens, which has ended."""
     members = {"model": to, "max_tokens": LIMIT} | more
     if not is_stream:
-        return house.complete(who, **members).id
-    with house.stream(who, **members) as client:
+        return gateway.complete(who, **members).id
+    with gateway.stream(who, **members) as client:
         head = client.read_head()
         if head.headers.get("transfer-encoding") == "chunked":
             client.read_chunks()
         return head.headers["x-request-id"]
 
 
-def told(record: dict[str, Any]) -> tuple[str, int, int]:
+def received(record: dict[str, Any]) -> tuple[str, int, int]:
     return record["usage_source"], record["prompt_tokens"], record["completion_tokens"]
 
 
@@ -209,14 +214,14 @@ def told(record: dict[str, Any]) -> tuple[str, int, int]:
     ],
 )
 def test_an_answer_that_is_not_one_is_charged_what_it_may_have_cost(
-    house: Gateway, upstream: Stage, behaviour: Behaviour, charged: tuple[str, int, int], is_stream: bool
+    gateway: Gateway, upstream: ScriptedUpstream, behaviour: Behaviour, charged: tuple[str, int, int], is_stream: bool
 ) -> None:
-    upstream.play(always=behaviour)
-    before = used(house)
-    record = house.call(ask(house, is_stream=is_stream))
-    assert told(record) == charged
-    check(house, before, record)
-    revive(house, upstream)
+    upstream.answer_with(always=behaviour)
+    before = used(gateway)
+    record = gateway.call(ask(gateway, is_stream=is_stream))
+    assert received(record) == charged
+    check(gateway, before, record)
+    revive(gateway, upstream)
 
 
 @pytest.mark.parametrize(
@@ -232,14 +237,14 @@ def test_an_answer_that_is_not_one_is_charged_what_it_may_have_cost(
     ],
 )
 def test_a_plain_answer_that_cannot_be_read_is_charged_its_reservation(
-    house: Gateway, upstream: Stage, behaviour: Behaviour
+    gateway: Gateway, upstream: ScriptedUpstream, behaviour: Behaviour
 ) -> None:
-    upstream.play(always=behaviour)
-    before = used(house)
-    record = house.call(ask(house))
-    assert told(record) == ALL
-    check(house, before, record)
-    revive(house, upstream)
+    upstream.answer_with(always=behaviour)
+    before = used(gateway)
+    record = gateway.call(ask(gateway))
+    assert received(record) == ALL
+    check(gateway, before, record)
+    revive(gateway, upstream)
 
 
 @pytest.mark.parametrize(
@@ -256,96 +261,96 @@ def test_a_plain_answer_that_cannot_be_read_is_charged_its_reservation(
     ],
 )
 def test_a_stream_without_an_end(
-    house: Gateway, upstream: Stage, behaviour: Behaviour, charged: tuple[str, int, int]
+    gateway: Gateway, upstream: ScriptedUpstream, behaviour: Behaviour, charged: tuple[str, int, int]
 ) -> None:
-    upstream.play(always=behaviour)
-    before = used(house)
-    record = house.call(ask(house, is_stream=True))
-    assert told(record) == charged
-    check(house, before, record)
-    revive(house, upstream)
+    upstream.answer_with(always=behaviour)
+    before = used(gateway)
+    record = gateway.call(ask(gateway, is_stream=True))
+    assert received(record) == charged
+    check(gateway, before, record)
+    revive(gateway, upstream)
 
 
-def revive(house: Gateway, upstream: Stage) -> None:
+def revive(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """Good answers until the circuit is closed again."""
-    upstream.play(always=ok_json(said("one", "stop") | {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
-    eventually(lambda: house.complete("alice").status == 200)
+    upstream.answer_with(always=ok_json(said("one", "stop") | {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
+    eventually(lambda: gateway.complete("alice").status == 200)
 
 
-def test_what_was_never_sent_costs_nothing(house: Gateway) -> None:
-    before = used(house)
-    record = house.call(ask(house, to=NOWHERE))
-    assert (told(record), record["cost_usd"]) == (FREE, 0)
-    check(house, before, record)
+def test_what_was_never_sent_costs_nothing(gateway: Gateway) -> None:
+    before = used(gateway)
+    record = gateway.call(ask(gateway, to=NOWHERE))
+    assert (received(record), record["cost_usd"]) == (FREE, 0)
+    check(gateway, before, record)
 
 
 @pytest.mark.parametrize("to", [REPEATED, ELSEWHERE])
-def test_several_attempts_are_several_costs(house: Gateway, upstream: Stage, to: str) -> None:
+def test_several_attempts_are_several_costs(gateway: Gateway, upstream: ScriptedUpstream, to: str) -> None:
     good = ok_json(said("one", "stop") | {"usage": {"prompt_tokens": 9, "completion_tokens": 4}})
-    upstream.play(silent, good)
-    before = used(house)
-    record = house.call(ask(house, to=to))
+    upstream.answer_with(silent, good)
+    before = used(gateway)
+    record = gateway.call(ask(gateway, to=to))
     assert (record["status"], record["attempts"]) == (200, 2)
-    assert told(record) == ("estimated", PROMPT_TOKENS + 9, LIMIT + 4)
-    check(house, before, record)
-    revive(house, upstream)
-    upstream.play(error_json(500), good)
-    record = house.call(ask(house, to=ELSEWHERE))
-    assert told(record) == ("reported", 9, 4)  # a refusal has cost nothing
+    assert received(record) == ("estimated", PROMPT_TOKENS + 9, LIMIT + 4)
+    check(gateway, before, record)
+    revive(gateway, upstream)
+    upstream.answer_with(error_json(500), good)
+    record = gateway.call(ask(gateway, to=ELSEWHERE))
+    assert received(record) == ("reported", 9, 4)  # a refusal has cost nothing
 
 
-def test_a_prompt_of_the_bridge_that_is_not_answered_is_charged(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=silent)
-    before = used(house)
-    record = house.call(ask(house, to=SINGLE, prompt=["Hello", "World"]))
-    source, prompt, completion = told(record)
+def test_a_prompt_of_the_bridge_that_is_not_answered_is_charged(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=silent)
+    before = used(gateway)
+    record = gateway.call(ask(gateway, to=SINGLE, prompt=["Hello", "World"]))
+    source, prompt, completion = received(record)
     assert (source, prompt) == ("estimated", 2 * PROMPT_TOKENS)
     assert LIMIT < completion <= 2 * LIMIT
-    check(house, before, record)
-    revive(house, upstream)
+    check(gateway, before, record)
+    revive(gateway, upstream)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_small_quota_runs_dry(house: Gateway, upstream: Stage, is_stream: bool) -> None:
+def test_a_small_quota_runs_dry(gateway: Gateway, upstream: ScriptedUpstream, is_stream: bool) -> None:
     """The upstream bills each call it got; the key has 5,000 tokens and a cent."""
     who = "poor-stream" if is_stream else "poor"
-    upstream.play(always=only_a_head if is_stream else answer(WHOLE + b"x"))
-    statuses = [house.complete(who, max_tokens=LIMIT, stream=is_stream).status for _ in range(10)]
+    upstream.answer_with(always=only_a_head if is_stream else answer(WHOLE + b"x"))
+    statuses = [gateway.complete(who, max_tokens=LIMIT, stream=is_stream).status for _ in range(10)]
     assert statuses.count(429) >= 6
     assert upstream.hits * LIMIT <= 5000
-    window = next(each for each in house.get("/v1/key", key=who).json["quotas"] if each["unit"] == "tokens")
+    window = next(each for each in gateway.get("/v1/key", key=who).json["quotas"] if each["unit"] == "tokens")
     assert window["used"] >= upstream.hits * LIMIT
-    revive(house, upstream)
+    revive(gateway, upstream)
 
 
 def test_a_client_that_leaves_a_stream_before_its_first_output_is_charged_for_the_time(
-    house: Gateway, upstream: Stage
+    gateway: Gateway, upstream: ScriptedUpstream
 ) -> None:
     """At most 200 tokens for each second; the answer of a plain call is read to its end."""
-    upstream.play(always=stalled_stream([{"choices": [{"index": 0, "text": "", "finish_reason": None}]}]))
-    before = used(house)
-    with house.stream(max_tokens=LIMIT) as client:
+    upstream.answer_with(always=stalled_stream([{"choices": [{"index": 0, "text": "", "finish_reason": None}]}]))
+    before = used(gateway)
+    with gateway.stream(max_tokens=LIMIT) as client:
         answer_id = client.read_head().headers["x-request-id"]
-    record = house.call(answer_id)
-    source, prompt, completion = told(record)
+    record = gateway.call(answer_id)
+    source, prompt, completion = received(record)
     assert (record["ended"], source, prompt) == ("client_gone", "estimated", PROMPT_TOKENS)
     assert 0 < completion < LIMIT
-    check(house, before, record)
+    check(gateway, before, record)
 
 
 def test_a_call_that_the_end_of_the_gateway_cuts_off_is_charged_its_reservation(
-    gateway: StartsGateways, store_url: str
+    start_gateway: StartsGateways, store_url: str
 ) -> None:
     with Scripted(always=silent) as upstream:
         settings_of = config(upstream.url, store={"url": store_url})
         settings_of["server"] |= {"drain_timeout_s": 0.2}
         settings_of["upstreams"]["main"] |= {"timeouts": {}}
-        made = gateway(settings_of)
+        made = start_gateway(settings_of)
         body = json.dumps({"model": COMPLETIONS, "prompt": "Hello", "max_tokens": LIMIT}).encode()
         with made.connect() as client:
             client.post("/v1/completions", body, secret("alice"), "1.1")
             eventually(lambda: upstream.hits == 1)
             made.kill(signal.SIGTERM)
             assert made.wait() == 0
-        (record,) = gateway(made.config).calls("alice")
-        assert (record["status"], record["ended"], told(record)) == (503, "error", ALL)
+        (record,) = start_gateway(made.config).calls("alice")
+        assert (record["status"], record["ended"], received(record)) == (503, "error", ALL)

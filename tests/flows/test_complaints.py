@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from gateway.formats import FORMATS
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.scripted import CHUNKED, Behaviour, Wire, answer, chunk, ok_json
 
 from .client import Answer
-from .house import Gateway, eventually, key, model, secret, settings
+from .gateway_process import Gateway, eventually, key, model, secret, settings
 
 HERE = Path(__file__).parent.parent
 OURS = "flows/test_complaints.py"
@@ -318,62 +318,64 @@ def streamed(parts: list[bytes], *, is_cut: bool = False) -> Behaviour:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     every = sorted({"completions", "chat", "embeddings", "messages", "responses", "moderations", "rerank", "images",
                     "speech", "transcriptions", "translations", "image_edits", "image_variations",
                     "generate_content", "embed_content"})  # fmt: skip
     spent = [{"requests": 1, "per": "month"}]
     config = settings(
-        theatre.url,
+        shared_upstream.url,
         keys=[key("alice"), *[key(f"spent-{name}", quotas=spent) for name in FORMATS]],
         upstreams={"main": {"capabilities": {"messages": True, "generate_content": True}}},
         files={"upstream": "main"},
     )
     priced = model("responses", price=PRICE) | {"endpoints": ["responses", "messages"], "max_attempts": 1}
     media = {name: {"routes": [{"upstream": "main"}], "max_attempts": 1, **rest} for name, rest in MEDIA.items()}
-    return gateways(config | {"models": {MODEL: priced, OF_ALL: model("chat") | {"endpoints": every}, **media}})
+    return start_shared_gateway(
+        config | {"models": {MODEL: priced, OF_ALL: model("chat") | {"endpoints": every}, **media}}
+    )
 
 
-def post(house: Gateway, name: str, **members: Any) -> Answer:
-    return house.post(APIS[name].path, {"model": MODEL, **APIS[name].asked, **members})
+def post(gateway: Gateway, name: str, **members: Any) -> Answer:
+    return gateway.post(APIS[name].path, {"model": MODEL, **APIS[name].asked, **members})
 
 
 @each_api
 def test_1_a_client_that_closes_behind_the_end_is_charged_the_report(
-    house: Gateway, upstream: Stage, name: str
+    gateway: Gateway, upstream: ScriptedUpstream, name: str
 ) -> None:
     async def stays_open(wire: Wire) -> None:
         await wire.write(CHUNKED + b"".join(map(chunk, events(name, APIS[name].usage))))
         await wire.until_gone()
 
-    upstream.play(stays_open)
+    upstream.answer_with(stays_open)
     end = b"response.completed" if name == "responses" else b"message_stop"
-    with house.connect() as client:
+    with gateway.connect() as client:
         body = json.dumps({"model": MODEL, **APIS[name].asked, "stream": True}).encode()
         client.post(APIS[name].path, body, secret("alice"))
         head = client.read_head()
         while end not in client.read_chunk():
             pass
-    record = house.call(head.id)
+    record = gateway.call(head.id)
     assert (record["ended"], record["usage_source"]) == ("done", "reported")
     assert record["cost_usd"] == pytest.approx(COST, abs=1e-12)
 
 
 @each_api
-def test_5_a_cut_stream_is_one_call_of_the_upstream(house: Gateway, upstream: Stage, name: str) -> None:
-    upstream.play(streamed(events(name, APIS[name].usage)[:3], is_cut=True))
-    got = post(house, name, stream=True)
+def test_5_a_cut_stream_is_one_call_of_the_upstream(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
+    upstream.answer_with(streamed(events(name, APIS[name].usage)[:3], is_cut=True))
+    got = post(gateway, name, stream=True)
     last = got.body.rstrip(b"\n").rpartition(b"\n\n")[2]
     assert last.startswith(b"event: response.failed\n" if name == "responses" else b"event: error\n")
     assert upstream.hits == 1
-    assert house.call(got.id)["attempts"] == 1
+    assert gateway.call(got.id)["attempts"] == 1
 
 
 @each_api
-def test_6_identity_is_no_coding(house: Gateway, upstream: Stage, name: str) -> None:
-    upstream.play(ok_json(plain(name, APIS[name].usage)))
+def test_6_identity_is_no_coding(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
+    upstream.answer_with(ok_json(plain(name, APIS[name].usage)))
     body = json.dumps({"model": MODEL, **APIS[name].asked}).encode()
-    assert house.post(APIS[name].path, body, headers={"Content-Encoding": "identity"}).status == 200
+    assert gateway.post(APIS[name].path, body, headers={"Content-Encoding": "identity"}).status == 200
     assert upstream.requests[0].body == body
     assert "content-encoding" not in upstream.requests[0].headers
 
@@ -416,32 +418,32 @@ FORMS: dict[str, list[tuple[str, str | bytes]]] = {
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "realtime"])  # tests/flows/test_realtime.py
-def test_8_a_spent_key_is_refused_on_every_path(house: Gateway, upstream: Stage, name: str) -> None:
+def test_8_a_spent_key_is_refused_on_every_path(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
     """A format that is new has to stand in `BODIES` or `FORMS`."""
-    upstream.play(answer(b"{}"))
+    upstream.answer_with(answer(b"{}"))
     who = f"spent-{name}"
     if name == "batches":
-        upstream.play(ok_json({"id": BODIES[name]["input_file_id"]}), answer(b"{}"))
+        upstream.answer_with(ok_json({"id": BODIES[name]["input_file_id"]}), answer(b"{}"))
         upload = form(("purpose", "batch"), ("file", json.dumps(LINE).encode()))
-        assert house.post("/v1/files", upload, key=who, headers=TYPE).status == 200
-    house.post("/v1/chat/completions", {"model": OF_ALL, **BODIES["chat"]}, key=who)
+        assert gateway.post("/v1/files", upload, key=who, headers=TYPE).status == 200
+    gateway.post("/v1/chat/completions", {"model": OF_ALL, **BODIES["chat"]}, key=who)
     before = upstream.hits
     for path in [path.replace("{model}", OF_ALL) for path in (FORMATS[name].path, *FORMATS[name].more_paths)]:
         if name in FORMS:
-            refused = house.post(path, form(("model", OF_ALL), *FORMS[name]), key=who, headers=TYPE)
+            refused = gateway.post(path, form(("model", OF_ALL), *FORMS[name]), key=who, headers=TYPE)
         else:
             members = BODIES[name] if FORMATS[name].has_model_in_path else {"model": OF_ALL} | BODIES[name]
-            refused = house.post(path, members, key=who)
+            refused = gateway.post(path, members, key=who)
         assert refused.status == 429, (path, refused)
         assert b"exceeded the quota of your key" in refused.body
     assert upstream.hits == before
 
 
 @each_api
-def test_9_a_stream_costs_what_its_plain_twin_costs(house: Gateway, upstream: Stage, name: str) -> None:
+def test_9_a_stream_costs_what_its_plain_twin_costs(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
     usage = APIS[name].usage
-    upstream.play(ok_json(plain(name, usage)), streamed(events(name, usage)))
-    records = [house.call(post(house, name, stream=is_stream).id) for is_stream in (False, True)]
+    upstream.answer_with(ok_json(plain(name, usage)), streamed(events(name, usage)))
+    records = [gateway.call(post(gateway, name, stream=is_stream).id) for is_stream in (False, True)]
     for record in records:
         assert record["cost_usd"] == pytest.approx(COST, abs=1e-12)
         assert (record["prompt_tokens"], record["cached_tokens"], record["completion_tokens"]) == (1000, 400, 100)
@@ -449,7 +451,9 @@ def test_9_a_stream_costs_what_its_plain_twin_costs(house: Gateway, upstream: St
 
 
 @each_api
-def test_11_what_the_gateway_does_not_know_goes_up_as_it_came(house: Gateway, upstream: Stage, name: str) -> None:
+def test_11_what_the_gateway_does_not_know_goes_up_as_it_came(
+    gateway: Gateway, upstream: ScriptedUpstream, name: str
+) -> None:
     new: dict[str, Any] = {
         "a_member_of_next_year": {"x": [1.50, None]},
         "context_management": {"edits": [{"type": "clear_of_next_year"}]},
@@ -464,23 +468,23 @@ def test_11_what_the_gateway_does_not_know_goes_up_as_it_came(house: Gateway, up
         new["input"] = [{"role": "user", "content": "Hi", "phase": "x"}, {"type": "item_of_next_year", "z": {}}]
     else:
         new["messages"] = [{"role": "user", "content": [{"type": "block_of_next_year", "z": {}}]}]
-    upstream.play(ok_json(plain(name, APIS[name].usage)))
+    upstream.answer_with(ok_json(plain(name, APIS[name].usage)))
     body = json.dumps({"model": MODEL, **APIS[name].asked, **new}, indent=1).encode()
-    got = house.post(APIS[name].path, body)
+    got = gateway.post(APIS[name].path, body)
     assert got.status == 200, got
     assert upstream.requests[0].body == body
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_2_an_incomplete_response_without_usage_is_charged_what_was_shown(
-    house: Gateway, upstream: Stage, is_stream: bool
+    gateway: Gateway, upstream: ScriptedUpstream, is_stream: bool
 ) -> None:
     end = plain("responses", None, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
     parts = [api.one(each) for each in api.events(end["output"], end, "response.incomplete")]
-    upstream.play(streamed(parts) if is_stream else ok_json(end))
-    got = post(house, "responses", stream=is_stream)
+    upstream.answer_with(streamed(parts) if is_stream else ok_json(end))
+    got = post(gateway, "responses", stream=is_stream)
     assert got.status == 200
-    record = house.call(got.id)
+    record = gateway.call(got.id)
     assert (record["ended"], record["usage_source"]) == ("done", "estimated")
     assert record["prompt_tokens"] >= 1
     assert record["completion_tokens"] >= 3
@@ -490,20 +494,20 @@ def test_2_an_incomplete_response_without_usage_is_charged_what_was_shown(
 @each_api
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_20_the_service_that_the_answer_names_is_charged(
-    house: Gateway, upstream: Stage, name: str, is_stream: bool
+    gateway: Gateway, upstream: ScriptedUpstream, name: str, is_stream: bool
 ) -> None:
     usage: dict[str, Any] = {"input_tokens": 100, "output_tokens": 10}
     more = {"service_tier": "priority"} if name == "responses" else {}
     if name == "messages":
         usage["service_tier"] = "priority"
-    upstream.play(streamed(events(name, usage, **more)) if is_stream else ok_json(plain(name, usage, **more)))
-    record = house.call(post(house, name, service_tier="auto", stream=is_stream).id)
+    upstream.answer_with(streamed(events(name, usage, **more)) if is_stream else ok_json(plain(name, usage, **more)))
+    record = gateway.call(post(gateway, name, service_tier="auto", stream=is_stream).id)
     assert record["cost_usd"] == pytest.approx((100 * 20 + 10 * 80) / 1e6, abs=1e-12)
     assert record["price_variant"] == "priority"
 
 
 @pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent?alt=sse"])
-def test_15_thoughts_and_images_have_their_prices(house: Gateway, upstream: Stage, method: str) -> None:
+def test_15_thoughts_and_images_have_their_prices(gateway: Gateway, upstream: ScriptedUpstream, method: str) -> None:
     usage = {
         "promptTokenCount": 1000, "candidatesTokenCount": 1300, "thoughtsTokenCount": 60, "totalTokenCount": 2360,
         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 800}, {"modality": "IMAGE", "tokenCount": 200}],
@@ -512,21 +516,21 @@ def test_15_thoughts_and_images_have_their_prices(house: Gateway, upstream: Stag
     candidate = {"content": {"parts": [{"text": TEXT}], "role": "model"}, "finishReason": "STOP", "index": 0}
     whole = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": GEMINI}
     event = b"data: " + json.dumps(whole).encode() + b"\r\n\r\n"
-    upstream.play(streamed([event]) if "stream" in method else ok_json(whole))
+    upstream.answer_with(streamed([event]) if "stream" in method else ok_json(whole))
     asked = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
-    got = house.post(f"/v1beta/models/{GEMINI}:{method}", asked)
+    got = gateway.post(f"/v1beta/models/{GEMINI}:{method}", asked)
     expected = 800 * 2 + 200 * 3 + (10 + 60) * 8 + 1290 * 30
-    assert house.call(got.id)["cost_usd"] == pytest.approx(expected / 1e6, abs=1e-12)
+    assert gateway.call(got.id)["cost_usd"] == pytest.approx(expected / 1e6, abs=1e-12)
 
 
-def test_16_an_output_that_is_free_hides_no_other_price(house: Gateway, upstream: Stage) -> None:
+def test_16_an_output_that_is_free_hides_no_other_price(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     usage = {
         "type": "tokens", "input_tokens": 30, "input_token_details": {"audio_tokens": 25, "text_tokens": 5},
         "output_tokens": 10, "total_tokens": 40,
     }  # fmt: skip
-    upstream.play(ok_json({"text": TEXT, "usage": usage}))
-    got = house.post("/v1/audio/transcriptions", form(("model", SCRIBE), ("file", wav(0.1))), headers=TYPE)
-    assert house.call(got.id)["cost_usd"] == pytest.approx((5 * 2.5 + 25 * 6) / 1e6, abs=1e-12)
+    upstream.answer_with(ok_json({"text": TEXT, "usage": usage}))
+    got = gateway.post("/v1/audio/transcriptions", form(("model", SCRIBE), ("file", wav(0.1))), headers=TYPE)
+    assert gateway.call(got.id)["cost_usd"] == pytest.approx((5 * 2.5 + 25 * 6) / 1e6, abs=1e-12)
 
 
 PAINTED = {
@@ -538,17 +542,17 @@ PAINTED = {
 }  # fmt: skip
 
 
-def test_17_text_and_images_have_a_price_each(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(PAINTED))
-    got = house.post("/v1/images/generations", {"model": PAINTER, "prompt": "a cat"})
+def test_17_text_and_images_have_a_price_each(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(PAINTED))
+    got = gateway.post("/v1/images/generations", {"model": PAINTER, "prompt": "a cat"})
     expected = 100 * 5 + 200 * 10 + 50 * 20 + 1000 * 40
-    assert house.call(got.id)["cost_usd"] == pytest.approx(expected / 1e6, abs=1e-12)
+    assert gateway.call(got.id)["cost_usd"] == pytest.approx(expected / 1e6, abs=1e-12)
 
 
-def test_17_a_model_without_a_price_has_an_unknown_cost(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(PAINTED))
-    got = house.post("/v1/images/generations", {"model": UNPRICED, "prompt": "a cat"})
-    assert (got.status, house.call(got.id)["cost_usd"]) == (200, None)
+def test_17_a_model_without_a_price_has_an_unknown_cost(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(PAINTED))
+    got = gateway.post("/v1/images/generations", {"model": UNPRICED, "prompt": "a cat"})
+    assert (got.status, gateway.call(got.id)["cost_usd"]) == (200, None)
 
 
 @each_api
@@ -557,14 +561,14 @@ def test_17_a_model_without_a_price_has_an_unknown_cost(house: Gateway, upstream
     "reported", [None, {}, {"input_tokens": 0, "output_tokens": 0}], ids=["none", "empty", "zeros"]
 )
 def test_26_an_answer_without_a_report_is_not_free(
-    house: Gateway, upstream: Stage, name: str, is_stream: bool, reported: dict[str, Any] | None
+    gateway: Gateway, upstream: ScriptedUpstream, name: str, is_stream: bool, reported: dict[str, Any] | None
 ) -> None:
     if is_stream and reported == {}:
         reported = {"output_tokens": None}
-    upstream.play(streamed(events(name, reported)) if is_stream else ok_json(plain(name, reported)))
-    got = post(house, name, stream=is_stream)
+    upstream.answer_with(streamed(events(name, reported)) if is_stream else ok_json(plain(name, reported)))
+    got = post(gateway, name, stream=is_stream)
     assert got.status == 200
-    record = eventually(lambda: house.call(got.id))
+    record = eventually(lambda: gateway.call(got.id))
     assert record["usage_source"] == "estimated"
     assert record["prompt_tokens"] >= 1
     assert record["completion_tokens"] >= 3

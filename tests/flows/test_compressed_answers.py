@@ -13,11 +13,11 @@ import zlib
 import brotli
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import CHUNKED, DEFAULT_JSON, Behaviour, Wire, answer, chunk, event
 
 from .client import events
-from .house import Gateway, settings
+from .gateway_process import Gateway, settings
 
 MAX_BYTES = 300_000
 GZIP = (("Content-Encoding", "gzip"),)
@@ -33,8 +33,8 @@ EVENTS = [
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    return gateways(settings(theatre.url, server={"max_response_bytes": MAX_BYTES}))
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    return start_shared_gateway(settings(shared_upstream.url, server={"max_response_bytes": MAX_BYTES}))
 
 
 COMPRESS = {"gzip": gzip.compress, "br": brotli.compress}
@@ -45,16 +45,16 @@ def compressed(data: bytes, encoding: str) -> Behaviour:
 
 
 @pytest.mark.parametrize("encoding", COMPRESS)
-def test_plain_answer(house: Gateway, upstream: Stage, encoding: str) -> None:
-    upstream.play(compressed(json.dumps(DEFAULT_JSON | {"usage": USAGE}).encode(), encoding))
-    served = house.complete(prompt="Hi", max_tokens=9)
+def test_plain_answer(gateway: Gateway, upstream: ScriptedUpstream, encoding: str) -> None:
+    upstream.answer_with(compressed(json.dumps(DEFAULT_JSON | {"usage": USAGE}).encode(), encoding))
+    served = gateway.complete(prompt="Hi", max_tokens=9)
     assert (served.status, served.json["choices"]) == (200, DEFAULT_JSON["choices"])
     assert "content-encoding" not in served.headers
-    record = house.call(served.id)
+    record = gateway.call(served.id)
     assert (record["usage_source"], record["prompt_tokens"], record["completion_tokens"]) == ("reported", 3, 5)
 
 
-def test_events_of_a_stream_arrive_as_they_are_sent(house: Gateway, upstream: Stage) -> None:
+def test_events_of_a_stream_arrive_as_they_are_sent(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     has_arrived = threading.Event()
 
     async def behaviour(wire: Wire) -> None:
@@ -69,38 +69,38 @@ def test_events_of_a_stream_arrive_as_they_are_sent(house: Gateway, upstream: St
             await wire.write(flushed(item))
         await wire.write(chunk(compressor.flush()) + b"0\r\n\r\n")
 
-    upstream.play(behaviour)
-    with house.stream() as client:
+    upstream.answer_with(behaviour)
+    with gateway.stream() as client:
         head = client.read_head()
         assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
         assert "content-encoding" not in head.headers
         assert client.read_chunk() == event(EVENTS[0])
         has_arrived.set()
         assert events(client.read_chunks()) == [EVENTS[1], "[DONE]"]
-    record = house.call(head.id)
+    record = gateway.call(head.id)
     assert (record["usage_source"], record["prompt_tokens"], record["completion_tokens"]) == ("reported", 3, 5)
 
 
-def test_error_of_an_upstream(house: Gateway, upstream: Stage) -> None:
+def test_error_of_an_upstream(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     error = {"error": {"message": "Too long.", "type": "invalid_request_error", "param": "prompt", "code": "long"}}
-    upstream.play(answer(gzip.compress(json.dumps(error).encode()), 400, GZIP), answer(b"{", 429, GZIP))
-    served = house.complete()
+    upstream.answer_with(answer(gzip.compress(json.dumps(error).encode()), 400, GZIP), answer(b"{", 429, GZIP))
+    served = gateway.complete()
     assert (served.status, served.error["message"], served.error["code"]) == (400, "Too long.", "long")
-    served = house.complete()
+    served = gateway.complete()
     assert (served.status, served.error["code"]) == (429, "upstream_rate_limited")
 
 
 @pytest.mark.parametrize("encoding", COMPRESS)
-def test_bomb(house: Gateway, upstream: Stage, encoding: str) -> None:
+def test_bomb(gateway: Gateway, upstream: ScriptedUpstream, encoding: str) -> None:
     """The limit is that of the decoded bytes, and one reads no more of them."""
-    upstream.play(compressed(bytes(100 * MAX_BYTES), encoding))
-    served = house.complete()
+    upstream.answer_with(compressed(bytes(100 * MAX_BYTES), encoding))
+    served = gateway.complete()
     assert (served.status, served.error["code"]) == (502, "upstream_error")
     assert "longer answer than the gateway takes" in served.error["message"]
-    assert house.line(id=served.id)["upstream_error"] == f"too_large: more than {MAX_BYTES} bytes"
+    assert gateway.line(id=served.id)["upstream_error"] == f"too_large: more than {MAX_BYTES} bytes"
 
 
-def test_bomb_inside_a_stream(house: Gateway, upstream: Stage) -> None:
+def test_bomb_inside_a_stream(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     piece = event(EVENTS[0])
     bomb = gzip.compress(piece * (100 * MAX_BYTES // len(piece)))
 
@@ -108,18 +108,20 @@ def test_bomb_inside_a_stream(house: Gateway, upstream: Stage) -> None:
         await wire.write(HEAD_OF_STREAM + chunk(bomb))
         await wire.until_gone()
 
-    upstream.play(behaviour)
-    with house.stream() as client:
+    upstream.answer_with(behaviour)
+    with gateway.stream() as client:
         head = client.read_head()
         body = client.read_chunks()
     assert len(body) < MAX_BYTES + 10_000
     assert events(body)[-1]["error"]["code"] == "upstream_error"
-    assert house.call(head.id)["ended"] == "error"
+    assert gateway.call(head.id)["ended"] == "error"
 
 
-def test_unknown_encoding_is_named(house: Gateway, upstream: Stage) -> None:
-    upstream.play(answer(b"?", headers=(("Content-Encoding", "x-none"),)))
-    served = house.complete()
+def test_unknown_encoding_is_named(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(answer(b"?", headers=(("Content-Encoding", "x-none"),)))
+    served = gateway.complete()
     assert (served.status, served.error["code"]) == (502, "upstream_error")
     assert "compressed its answer in a way that the gateway cannot decode" in served.error["message"]
-    assert "content_encoding: content-encoding 'x-none' cannot be decoded" in house.line(id=served.id)["upstream_error"]
+    assert (
+        "content_encoding: content-encoding 'x-none' cannot be decoded" in gateway.line(id=served.id)["upstream_error"]
+    )

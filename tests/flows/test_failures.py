@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import (
     Behaviour,
     close_without_answer,
@@ -22,13 +22,13 @@ from tests.fakes.scripted import (
     silent,
 )
 
-from .house import COMPLETIONS, Gateway, eventually, key, model, settings
+from .gateway_process import COMPLETIONS, Gateway, eventually, key, model, settings
 
 REAL_MODEL = "up-instruct-v2-0914"
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     routes = [{"upstream": "main", "model": REAL_MODEL}]
     models = {
         "alias": model("completions") | {"routes": routes},
@@ -42,8 +42,10 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     }
     quota = [{"requests": 1000, "per": "day"}, {"tokens": 100_000, "per": "day"}]
     keys = [key("alice", quotas=quota), key("bob"), key("one-by-one", max_parallel=1)]
-    return gateways(
-        settings(theatre.url, models=models, upstreams=upstreams, keys=keys, server={"max_response_bytes": 10_000})
+    return start_shared_gateway(
+        settings(
+            shared_upstream.url, models=models, upstreams=upstreams, keys=keys, server={"max_response_bytes": 10_000}
+        )
     )
 
 
@@ -55,91 +57,91 @@ LAST = ok_json(headers=[("Connection", "close")])
 """A good answer behind which no connection is left: on one that was used before, a failure may be repeated."""
 
 
-def test_refused_port(house: Gateway, upstream: Stage) -> None:
+def test_refused_port(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """Nothing was sent, so it is tried again: three times by default."""
-    failed = house.complete(model="dead")
+    failed = gateway.complete(model="dead")
     assert (failed.status, failed.error["code"]) == (502, "upstream_error")
     assert failed.headers["x-gateway-attempts"] == "3"
-    failed = house.complete(model="dead-once")
+    failed = gateway.complete(model="dead-once")
     assert failed.headers["x-gateway-attempts"] == "1"
-    assert str(house.config["upstreams"]["dead"]["base_url"]) not in failed.body.decode()
-    assert house.call(failed.id)["upstream"] == "dead"
-    assert house.metric("gateway_upstream_attempts_total", upstream="dead", outcome="connect_failed") == 4
+    assert str(gateway.config["upstreams"]["dead"]["base_url"]) not in failed.body.decode()
+    assert gateway.call(failed.id)["upstream"] == "dead"
+    assert gateway.metric("gateway_upstream_attempts_total", upstream="dead", outcome="connect_failed") == 4
 
 
-def test_host_without_address(gateway: StartsGateways, upstream: Stage) -> None:
+def test_host_without_address(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
     upstreams = {"main": {"base_url": "http://nowhere.invalid/v1", "timeouts": {"connect_s": 0.5}}}
-    house = gateway(settings(upstream.url, upstreams=upstreams))
-    failed = house.complete()
+    gateway = start_gateway(settings(upstream.url, upstreams=upstreams))
+    failed = gateway.complete()
     assert failed.status in (502, 504)
     assert "nowhere" not in failed.body.decode()
 
 
-def test_param_and_code_of_the_client_s_fault_are_kept(house: Gateway, upstream: Stage) -> None:
+def test_param_and_code_of_the_client_s_fault_are_kept(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     said = {"message": "This model's maximum context length is 4097 tokens.", "type": "invalid_request_error"}
-    upstream.play(status(400, **said, param="messages", code="context_length_exceeded"))
-    failed = house.chat()
-    assert failed.told == (400, "invalid_request_error", "messages", "context_length_exceeded")
+    upstream.answer_with(status(400, **said, param="messages", code="context_length_exceeded"))
+    failed = gateway.chat()
+    assert failed.refusal == (400, "invalid_request_error", "messages", "context_length_exceeded")
     assert failed.error["message"] == said["message"]
 
 
-def test_alias_goes_up_and_the_upstream_s_name_comes_down(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json({"model": REAL_MODEL, "usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
-    got = house.complete(model="alias")
+def test_alias_goes_up_and_the_upstream_s_name_comes_down(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json({"model": REAL_MODEL, "usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
+    got = gateway.complete(model="alias")
     assert upstream.requests[0].json == {"model": REAL_MODEL, "prompt": "Hello"}
     assert got.json["model"] == REAL_MODEL
-    record = house.call(got.id)
+    record = gateway.call(got.id)
     assert (record["model"], record["routed_model"], record["returned_model"]) == ("alias", REAL_MODEL, REAL_MODEL)
 
 
 # ------------------------------------------------------------------------------------------------------- repetitions
 
 
-def fill_pool(house: Gateway, upstream: Stage) -> None:
+def fill_pool(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """Leave an idle connection behind."""
-    upstream.play(LAST, ok_json())
-    assert house.complete().status == 200
-    assert house.complete().status == 200
+    upstream.answer_with(LAST, ok_json())
+    assert gateway.complete().status == 200
+    assert gateway.complete().status == 200
 
 
-def test_stale_connection_is_repeated_once(house: Gateway, upstream: Stage) -> None:
+def test_stale_connection_is_repeated_once(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """The upstream closes an idle connection at the moment of the next write: it has not read the request."""
-    fill_pool(house, upstream)
-    upstream.play(close_without_answer, ok_json())
-    got = house.complete()
+    fill_pool(gateway, upstream)
+    upstream.answer_with(close_without_answer, ok_json())
+    got = gateway.complete()
     assert (got.status, got.headers["x-gateway-attempts"]) == (200, "2")
     assert upstream.requests[0].body == upstream.requests[1].body
     assert upstream.requests[0].connection != upstream.requests[1].connection
-    assert house.call(got.id)["attempts"] == 2
+    assert gateway.call(got.id)["attempts"] == 2
 
 
-def test_stale_connection_is_repeated_only_once(house: Gateway, upstream: Stage) -> None:
-    fill_pool(house, upstream)
-    upstream.play(close_without_answer, close_without_answer)
-    got = house.complete()
+def test_stale_connection_is_repeated_only_once(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    fill_pool(gateway, upstream)
+    upstream.answer_with(close_without_answer, close_without_answer)
+    got = gateway.complete()
     assert (got.status, got.headers["x-gateway-attempts"]) == (502, "2")
 
 
 def test_call_that_was_sent_and_not_answered_is_repeated_only_where_the_model_says_so(
-    house: Gateway, upstream: Stage
+    gateway: Gateway, upstream: ScriptedUpstream
 ) -> None:
-    upstream.play(cut_mid_body, cut_mid_body, ok_json())
-    got = house.complete(model="often")
+    upstream.answer_with(cut_mid_body, cut_mid_body, ok_json())
+    got = gateway.complete(model="often")
     assert (got.status, got.headers["x-gateway-attempts"]) == (200, "3")
-    upstream.play(cut_mid_body)
-    assert house.complete().status == 502
+    upstream.answer_with(cut_mid_body)
+    assert gateway.complete().status == 502
 
 
-def test_gateway_serves_while_an_upstream_is_silent(house: Gateway, upstream: Stage) -> None:
-    upstream.play(silent, ok_json())
-    with house.connect() as waiting:
+def test_gateway_serves_while_an_upstream_is_silent(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(silent, ok_json())
+    with gateway.connect() as waiting:
         body = json.dumps({"model": COMPLETIONS, "prompt": "Hi"}).encode()
-        waiting.post("/v1/completions", body, house.config["keys"][0]["secret"])
+        waiting.post("/v1/completions", body, gateway.config["keys"][0]["secret"])
         eventually(lambda: upstream.hits == 1)
-        assert house.complete("bob").status == 200
+        assert gateway.complete("bob").status == 200
         assert waiting.read_answer().status == 504
 
 
-def test_answer_without_a_content_type_gets_one(house: Gateway, upstream: Stage) -> None:
-    upstream.play(raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
-    assert house.complete().headers["content-type"] == "application/json"
+def test_answer_without_a_content_type_gets_one(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
+    assert gateway.complete().headers["content-type"] == "application/json"

@@ -19,11 +19,11 @@ import pytest
 
 from tests.amounts import amount
 from tests.conftest import StartsGateways
-from tests.fakes.faults import FAULTS, KINDS, MEDIA, POISON, Ask, Fault, Kind, Playhouse
+from tests.fakes.faults import FAULTS, KINDS, MEDIA, POISON, Ask, Fault, FaultyUpstreams, Kind
 
 from .client import Answer, Raw
 from .faults_table import OF_FORMAT, TABLE, Expected, Passed, Whole, error_at_the_end
-from .house import UPSTREAM_KEY, Gateway, eventually, key, model, secret, settings
+from .gateway_process import UPSTREAM_KEY, Gateway, eventually, key, model, secret, settings
 
 pytestmark = pytest.mark.shortened
 REAL_MODEL = "up-model-v2-0914"
@@ -63,7 +63,7 @@ CASES = [(fault, kind) for fault, kinds in ROWS.items() for kind in kinds]
 
 
 @dataclass
-class Story:
+class Scenario:
     """What a client has asked and seen: perhaps a good answer, then what the row is about, then a good answer."""
 
     asks: list[Ask] = field(default_factory=list)
@@ -109,31 +109,33 @@ def name_of(fault: Fault, kind: Kind) -> str:
 class Run:
     """All rows at once. Plain answers and streams have a gateway each, because each row has an upstream of its own."""
 
-    def __init__(self, houses: Mapping[bool, Gateway], playhouse: Playhouse, pool: ThreadPoolExecutor) -> None:
-        self.houses = houses
-        self._playhouse = playhouse
-        self._stories = {(fault.name, kind): pool.submit(self._play, fault, kind) for fault, kind in CASES}
+    def __init__(
+        self, gateways: Mapping[bool, Gateway], faulty_upstreams: FaultyUpstreams, pool: ThreadPoolExecutor
+    ) -> None:
+        self.gateways = gateways
+        self._faulty_upstreams = faulty_upstreams
+        self._scenarios = {(fault.name, kind): pool.submit(self._script, fault, kind) for fault, kind in CASES}
 
-    def house(self, kind: Kind) -> Gateway:
-        return self.houses[kind.is_streamed]
+    def gateway(self, kind: Kind) -> Gateway:
+        return self.gateways[kind.is_streamed]
 
-    def story(self, fault: Fault, kind: Kind) -> Story:
-        return self._stories[fault.name, kind].result()
+    def scenario(self, fault: Fault, kind: Kind) -> Scenario:
+        return self._scenarios[fault.name, kind].result()
 
-    def _play(self, fault: Fault, kind: Kind) -> Story:
-        name, story = name_of(fault, kind), Story()
+    def _script(self, fault: Fault, kind: Kind) -> Scenario:
+        name, scenario = name_of(fault, kind), Scenario()
         with ExitStack() as stack:
-            client = stack.enter_context(self.house(kind).connect())
+            client = stack.enter_context(self.gateway(kind).connect())
             for when in ("before", "now", "after") if fault.is_primed else ("now", "after"):
                 if when == "after":
-                    self._playhouse.heal(fault, kind)
-                story.asks.append(Ask(kind, f"{when} {name}"))
-                story.answers.append(call(client, story.asks[-1], name))
-                if story.answers[-1].headers.get("connection") == "close":  # a 413
-                    client = stack.enter_context(self.house(kind).connect())
+                    self._faulty_upstreams.heal(fault, kind)
+                scenario.asks.append(Ask(kind, f"{when} {name}"))
+                scenario.answers.append(call(client, scenario.asks[-1], name))
+                if scenario.answers[-1].headers.get("connection") == "close":  # a 413
+                    client = stack.enter_context(self.gateway(kind).connect())
         if fault.is_primed:
-            Whole().check(story.asks[0], story.answers[0])
-        return story
+            Whole().check(scenario.asks[0], scenario.answers[0])
+        return scenario
 
 
 def call(client: Raw, ask: Ask, model: str) -> Answer:
@@ -151,19 +153,23 @@ def call(client: Raw, ask: Ask, model: str) -> Answer:
 
 
 @pytest.fixture(scope="module")
-def run(gateways: StartsGateways) -> Iterator[Run]:
-    with Playhouse() as playhouse, ThreadPoolExecutor(AT_ONCE) as pool:
-        yield Run({streamed: gateways(config_of(streamed, playhouse)) for streamed in (False, True)}, playhouse, pool)
+def run(start_shared_gateway: StartsGateways) -> Iterator[Run]:
+    with FaultyUpstreams() as faulty_upstreams, ThreadPoolExecutor(AT_ONCE) as pool:
+        yield Run(
+            {streamed: start_shared_gateway(config_of(streamed, faulty_upstreams)) for streamed in (False, True)},
+            faulty_upstreams,
+            pool,
+        )
 
 
-def config_of(streamed: bool, playhouse: Playhouse) -> dict[str, Any]:
+def config_of(streamed: bool, faulty_upstreams: FaultyUpstreams) -> dict[str, Any]:
     """Of a gateway with an upstream and a model for each row of these kinds."""
     upstreams, models = {}, {}
     for fault, kind in CASES:
         if kind.is_streamed == streamed:
             name = name_of(fault, kind)
             upstreams[name] = {
-                "base_url": playhouse.url(fault, kind),
+                "base_url": faulty_upstreams.url(fault, kind),
                 "api_key": UPSTREAM_KEY,
                 "timeouts": limits(fault, kind),
                 "capabilities": {"messages": True, "generate_content": True},
@@ -195,25 +201,25 @@ def test_client_sees_the_truth_and_the_next_call_is_good(run: Run, fault: Fault)
 
 
 def check(run: Run, fault: Fault, kind: Kind) -> None:
-    story = run.story(fault, kind)
-    port = urlsplit(run.house(kind).config["upstreams"][name_of(fault, kind)]["base_url"]).port
-    for answer in (story.answer, story.next_answer):
+    scenario = run.scenario(fault, kind)
+    port = urlsplit(run.gateway(kind).config["upstreams"][name_of(fault, kind)]["base_url"]).port
+    for answer in (scenario.answer, scenario.next_answer):
         shown = repr(answer.header_lines) + answer.body.decode(errors="replace")
         assert not [each for each in (UPSTREAM_KEY, REAL_MODEL, "127.0.0.1", POISON, "up-1") if each in shown]
         assert not re.search(rf":{port}\b", shown)
         assert answer.id.startswith("req_")
         assert answer.headers["x-gateway-upstream"] == name_of(fault, kind)
     *others, last = expected(fault, kind)
-    if not any(is_as(other, story) for other in others):
-        last.check(story.ask, story.answer)
-    Whole().check(story.next_ask, story.next_answer)
+    if not any(is_as(other, scenario) for other in others):
+        last.check(scenario.ask, scenario.answer)
+    Whole().check(scenario.next_ask, scenario.next_answer)
     if fault.stage != "connection":  # there it depends on who was faster
-        assert story.answer.headers["x-gateway-attempts"] == str(ATTEMPTS.get(fault.name, 1))
+        assert scenario.answer.headers["x-gateway-attempts"] == str(ATTEMPTS.get(fault.name, 1))
 
 
-def is_as(one: Expected, story: Story) -> bool:
+def is_as(one: Expected, scenario: Scenario) -> bool:
     try:
-        one.check(story.ask, story.answer)
+        one.check(scenario.ask, scenario.answer)
     except AssertionError:
         return False
     return True
@@ -238,31 +244,31 @@ NOT_FREE = {
 def test_sums_agree_after_all_faults(run: Run, kind: Kind) -> None:
     """One record and one line a call, nothing reserved; `none` only where nothing can have been generated."""
     faults = [fault for fault, kinds in ROWS.items() if kind in kinds]
-    stories = [run.story(fault, kind) for fault in faults]
-    ids = [answer.id for story in stories for answer in story.answers]
-    records = {record["id"]: record for record in run.house(kind).calls(str(kind), limit=2 * len(ids))}
+    scenarios = [run.scenario(fault, kind) for fault in faults]
+    ids = [answer.id for scenario in scenarios for answer in scenario.answers]
+    records = {record["id"]: record for record in run.gateway(kind).calls(str(kind), limit=2 * len(ids))}
     assert len(ids) == len(records)
     assert set(ids) == set(records)
-    for fault, story in zip(faults, stories, strict=True):
-        record, next_record = records[story.answer.id], records[story.next_answer.id]
-        if story.answer.status != 200:
-            assert (record["status"], record["ended"]) == (story.answer.status, "error")
+    for fault, scenario in zip(faults, scenarios, strict=True):
+        record, next_record = records[scenario.answer.id], records[scenario.next_answer.id]
+        if scenario.answer.status != 200:
+            assert (record["status"], record["ended"]) == (scenario.answer.status, "error")
             tokens_of = record["usage_source"], record["prompt_tokens"], record["completion_tokens"]
             if fault.stage == "connection":  # it depends on who was faster whether the request was sent
                 assert tokens_of == ("none", 0, 0) or tokens_of[0] == "estimated", fault.name
             else:
                 assert tokens_of == ("none", 0, 0) if is_free(fault) else tokens_of[0] != "none", fault.name
-        elif kind.is_streamed and (code := error_at_the_end(story.ask, story.answer)):
-            told = (record["status"], record["ended"], record["truncated"])
-            assert told == (STATUSES.get(code, 502), "error", True), fault.name
+        elif kind.is_streamed and (code := error_at_the_end(scenario.ask, scenario.answer)):
+            received = (record["status"], record["ended"], record["truncated"])
+            assert received == (STATUSES.get(code, 502), "error", True), fault.name
         else:
             assert (record["status"], record["ended"], record["truncated"]) == (200, "done", False)
         assert (next_record["status"], next_record["ended"], next_record["usage_source"]) == (200, "done", "reported")
         assert (next_record["prompt_tokens"], next_record["completion_tokens"]) == (1, 3)
     statuses = {number: record["status"] for number, record in records.items()}
-    eventually(lambda: statuses.items() <= {(line.get("id"), line["status"]) for line in run.house(kind).lines()})
+    eventually(lambda: statuses.items() <= {(line.get("id"), line["status"]) for line in run.gateway(kind).lines()})
     tokens = sum(record["prompt_tokens"] + record["completion_tokens"] for record in records.values())
-    quotas = run.house(kind).get("/v1/key", key=str(kind)).json["quotas"]
+    quotas = run.gateway(kind).get("/v1/key", key=str(kind)).json["quotas"]
     held = {quota["unit"]: (quota["used"], quota["reserved"]) for quota in quotas}
     assert held == {"requests": (len(records), 0), "tokens": (tokens, 0), "parallel": (0, 0)}
 
@@ -270,8 +276,12 @@ def test_sums_agree_after_all_faults(run: Run, kind: Kind) -> None:
 def test_gateway_is_quiet_after_all_of_it(run: Run) -> None:
     """No call is in flight (the scrape counts itself), and the log has no traceback."""
     for fault, kind in CASES:
-        run.story(fault, kind)
-    for house in run.houses.values():
-        eventually(lambda house=house: b"\ngateway_in_flight_requests 0.0\n" in house.get("/metrics", key=None).body)  # type: ignore[misc]
-        house.check_logs()
-        assert len(house.workers()) == 1
+        run.scenario(fault, kind)
+    for gateway in run.gateways.values():
+        eventually(
+            lambda gateway=gateway: (  # type: ignore[misc]
+                b"\ngateway_in_flight_requests 0.0\n" in gateway.get("/metrics", key=None).body
+            )
+        )
+        gateway.check_logs()
+        assert len(gateway.workers()) == 1

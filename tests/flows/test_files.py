@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways, StartsProcesses, start_pair
+from tests.conftest import ScriptedUpstream, StartsGateways, StartsProcesses, start_pair
 from tests.fakes import forms
 from tests.fakes.scripted import answer, cut_mid_body, error_json, ok_json, raw
 
 from .client import Answer
-from .house import CHAT, Gateway, key, model, secret, settings
+from .gateway_process import CHAT, Gateway, key, model, secret, settings
 
 PDF = b"%PDF-1.4 " + bytes(range(256)) * 40
 EXPIRES = b'name="expires_after[seconds]"\r\n\r\n2592000\r\n'
@@ -37,8 +37,8 @@ def config(upstream: str, store: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def houses(gateways: StartsGateways, theatre: Stage, store_url: str) -> list[Gateway]:
-    return start_pair(gateways, config(theatre.url, store_url), store_url)
+def gateways(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, store_url: str) -> list[Gateway]:
+    return start_pair(start_shared_gateway, config(shared_upstream.url, store_url), store_url)
 
 
 def file_object(made: str, **more: Any) -> dict[str, Any]:
@@ -55,27 +55,27 @@ def file_object(made: str, **more: Any) -> dict[str, Any]:
 _made = iter(range(1, 10**6))
 
 
-def upload(house: Gateway, upstream: Stage, who: str = "alice", *fields: forms.Field) -> str:
+def upload(gateway: Gateway, upstream: ScriptedUpstream, who: str = "alice", *fields: forms.Field) -> str:
     made = f"file-{next(_made):032x}"
-    upstream.play(ok_json(file_object(made)))
-    said = send(house, who, *(fields or (("purpose", "user_data"), ("file", PDF))))
+    upstream.answer_with(ok_json(file_object(made)))
+    said = send(gateway, who, *(fields or (("purpose", "user_data"), ("file", PDF))))
     assert (said.status, said.json["id"]) == (200, made), said
     return made
 
 
-def send(house: Gateway, who: str, *fields: forms.Field) -> Answer:
-    return house.send("POST", "/v1/files", forms.form(*fields), key=who, headers=forms.TYPE)
+def send(gateway: Gateway, who: str, *fields: forms.Field) -> Answer:
+    return gateway.send("POST", "/v1/files", forms.form(*fields), key=who, headers=forms.TYPE)
 
 
-def test_an_upload_is_the_clients_own_bytes_with_an_end(houses: list[Gateway], upstream: Stage) -> None:
-    upload(houses[0], upstream)
+def test_an_upload_is_the_clients_own_bytes_with_an_end(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    upload(gateways[0], upstream)
     sent = upstream.requests[-1]
     own = forms.form(("purpose", "user_data"), ("file", PDF))
     assert (sent.method, sent.path) == ("POST", "/v1/files")
     assert sent.body.endswith(own)
     assert EXPIRES in sent.body[: -len(own)]
     upload(
-        houses[0], upstream, "alice",
+        gateways[0], upstream, "alice",
         ("purpose", "vision"), ("expires_after[anchor]", "created_at"), ("expires_after[seconds]", "3600"),
         ("file", PDF),
     )  # fmt: skip
@@ -83,108 +83,113 @@ def test_an_upload_is_the_clients_own_bytes_with_an_end(houses: list[Gateway], u
 
 
 @pytest.mark.parametrize("place", ["known", "unknown"])
-def test_another_key_finds_nothing(houses: list[Gateway], upstream: Stage, place: str) -> None:
-    made = upload(houses[0], upstream) if place == "known" else "file-0"
+def test_another_key_finds_nothing(gateways: list[Gateway], upstream: ScriptedUpstream, place: str) -> None:
+    made = upload(gateways[0], upstream) if place == "known" else "file-0"
     before = upstream.hits
-    house = houses[1]
+    gateway = gateways[1]
     for said in (
-        house.get(f"/v1/files/{made}", key="bob"),
-        house.send("DELETE", f"/v1/files/{made}", key="bob"),
-        house.get(f"/v1/files/{made}/content", key="bob"),
+        gateway.get(f"/v1/files/{made}", key="bob"),
+        gateway.send("DELETE", f"/v1/files/{made}", key="bob"),
+        gateway.get(f"/v1/files/{made}/content", key="bob"),
     ):
-        assert said.told == (404, "invalid_request_error", "id", None)
+        assert said.refusal == (404, "invalid_request_error", "id", None)
         assert said.error["message"] == f"No such File object: {made}"
     named: dict[str, Any] = {"type": "file", "file": {"file_id": made}}
     asked = json.dumps({"model": CHAT, "messages": [{"role": "user", "content": [named]}]})
     for body in (asked, asked.replace("file_id", "file\\u005fid"), asked.replace("file_id", "File_ID")):
-        said = house.post("/v1/chat/completions", body.encode(), key="bob")
-        assert said.told == (404, "invalid_request_error", "file_id", None)
+        said = gateway.post("/v1/chat/completions", body.encode(), key="bob")
+        assert said.refusal == (404, "invalid_request_error", "file_id", None)
     item = {"role": "user", "content": [{"type": "input_file", "file_id": made}]}
     long = {"type": "input_text", "text": "x" * 100_000}
     for content in ([item], [{"role": "user", "content": [long]}, item]):
-        said = house.post("/v1/responses", {"model": "gpt-4.1", "input": content}, key="bob")
-        assert said.told == (404, "invalid_request_error", "file_id", None)
-    assert house.get(f"/v1/responses/{made}", key="alice").status == 404  # it is no response
+        said = gateway.post("/v1/responses", {"model": "gpt-4.1", "input": content}, key="bob")
+        assert said.refusal == (404, "invalid_request_error", "file_id", None)
+    assert gateway.get(f"/v1/responses/{made}", key="alice").status == 404  # it is no response
     assert upstream.hits == before
 
 
-def test_a_call_that_names_a_file_goes_where_it_is_kept(houses: list[Gateway], upstream: Stage) -> None:
-    made = upload(houses[0], upstream)
+def test_a_call_that_names_a_file_goes_where_it_is_kept(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    made = upload(gateways[0], upstream)
     content = [{"type": "file", "file": {"file_id": made}}]
     messages = [{"role": "user", "content": content}]
-    upstream.play(ok_json())
-    assert houses[1].chat(messages=messages).status == 200
-    refused = houses[1].chat(model="elsewhere", messages=messages)
-    assert refused.told == (400, "invalid_request_error", "model", "model_mismatch")
+    upstream.answer_with(ok_json())
+    assert gateways[1].chat(messages=messages).status == 200
+    refused = gateways[1].chat(model="elsewhere", messages=messages)
+    assert refused.refusal == (400, "invalid_request_error", "model", "model_mismatch")
 
 
-def test_the_list_is_the_keys_own(houses: list[Gateway], upstream: Stage) -> None:
-    made = [upload(houses[0], upstream, "dave") for _ in range(3)]
-    upload(houses[0], upstream, "bob")
-    upstream.play(*[ok_json(file_object(made[2])), error_json(404, message="gone"), ok_json(file_object(made[0]))])
-    seen = houses[1].get("/v1/files?limit=3", key="dave").json
+def test_the_list_is_the_keys_own(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    made = [upload(gateways[0], upstream, "dave") for _ in range(3)]
+    upload(gateways[0], upstream, "bob")
+    upstream.answer_with(
+        *[ok_json(file_object(made[2])), error_json(404, message="gone"), ok_json(file_object(made[0]))]
+    )
+    seen = gateways[1].get("/v1/files?limit=3", key="dave").json
     assert {row["id"] for row in seen["data"]} <= set(made)
     assert len(seen["data"]) == 2
-    upstream.play(ok_json(file_object(made[2])))
-    page = houses[1].get("/v1/files?limit=1&purpose=user_data", key="dave").json
+    upstream.answer_with(ok_json(file_object(made[2])))
+    page = gateways[1].get("/v1/files?limit=1&purpose=user_data", key="dave").json
     assert (len(page["data"]), page["has_more"], page["last_id"]) == (1, True, made[2])
-    assert houses[1].get("/v1/files?purpose=batch", key="dave").json == {
+    assert gateways[1].get("/v1/files?purpose=batch", key="dave").json == {
         "object": "list",
         "data": [],
         "has_more": False,
     }
-    assert houses[1].get("/v1/files?after=file-0", key="dave").told[2] == "after"
-    assert houses[1].get("/v1/files?limit=0", key="dave").told[2] == "limit"
+    assert gateways[1].get("/v1/files?after=file-0", key="dave").refusal[2] == "after"
+    assert gateways[1].get("/v1/files?limit=0", key="dave").refusal[2] == "limit"
 
 
-def test_a_deleted_file_is_unknown(houses: list[Gateway], upstream: Stage) -> None:
-    made = upload(houses[0], upstream)
-    upstream.play(ok_json({"id": made, "object": "file", "deleted": True}))
-    assert houses[1].send("DELETE", f"/v1/files/{made}").json["deleted"] is True
+def test_a_deleted_file_is_unknown(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    made = upload(gateways[0], upstream)
+    upstream.answer_with(ok_json({"id": made, "object": "file", "deleted": True}))
+    assert gateways[1].send("DELETE", f"/v1/files/{made}").json["deleted"] is True
     assert (upstream.requests[-1].method, upstream.requests[-1].path) == ("DELETE", f"/v1/files/{made}")
-    assert houses[0].get(f"/v1/files/{made}").status == 404
+    assert gateways[0].get(f"/v1/files/{made}").status == 404
 
 
-def test_content_is_relayed_as_it_is(houses: list[Gateway], upstream: Stage) -> None:
-    made = upload(houses[0], upstream)
+def test_content_is_relayed_as_it_is(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    made = upload(gateways[0], upstream)
     whole = bytes(range(256)) * 8192
-    upstream.play(answer(whole, headers=[("Content-Type", "application/pdf"), ("X-Secret", "1")]))
-    said = houses[1].get(f"/v1/files/{made}/content")
+    upstream.answer_with(answer(whole, headers=[("Content-Type", "application/pdf"), ("X-Secret", "1")]))
+    said = gateways[1].get(f"/v1/files/{made}/content")
     assert (said.status, said.headers["content-type"]) == (200, "application/pdf")
     assert hashlib.sha256(said.body).digest() == hashlib.sha256(whole).digest()
     assert "x-secret" not in said.headers
-    upstream.play(error_json(404, message="It has expired.", type="invalid_request_error"))
-    assert houses[1].get(f"/v1/files/{made}/content").told == (404, "invalid_request_error", None, None)
+    upstream.answer_with(error_json(404, message="It has expired.", type="invalid_request_error"))
+    assert gateways[1].get(f"/v1/files/{made}/content").refusal == (404, "invalid_request_error", None, None)
 
 
-def test_content_that_breaks_off_is_no_whole_message(houses: list[Gateway], upstream: Stage) -> None:
-    made = upload(houses[0], upstream)
+def test_content_that_breaks_off_is_no_whole_message(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    made = upload(gateways[0], upstream)
     for trouble in (cut_mid_body, raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\nshort", then_close=True)):
-        upstream.play(trouble)
-        with houses[0].connect() as wire:
+        upstream.answer_with(trouble)
+        with gateways[0].connect() as wire:
             head = f"GET /v1/files/{made}/content HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {secret('alice')}"
             wire.send(f"{head}\r\n\r\n".encode())
             assert not wire.read_to_end().endswith(b"0\r\n\r\n")
 
 
-def test_each_request_counts_in_requests_per_time_alone(houses: list[Gateway], upstream: Stage) -> None:
+def test_each_request_counts_in_requests_per_time_alone(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
     """Once, in those of all gateways, also where the id is unknown or the form has a fault."""
 
     def used() -> dict[str, int]:
-        return {row["per"]: row["used"] for row in houses[0].get("/v1/key", key="paced").json["quotas"]}
+        return {row["per"]: row["used"] for row in gateways[0].get("/v1/key", key="paced").json["quotas"]}
 
-    made = upload(houses[0], upstream, "paced")
-    assert send(houses[1], "paced", ("file", PDF)).status == 400
-    assert houses[1].get("/v1/files?purpose=batch", key="paced").status == 200
-    assert houses[0].get("/v1/files/file-0", key="paced").status == 404
-    upstream.play(ok_json({"id": made, "object": "file", "deleted": True}))
-    assert houses[1].send("DELETE", f"/v1/files/{made}", key="paced").status == 200
+    made = upload(gateways[0], upstream, "paced")
+    assert send(gateways[1], "paced", ("file", PDF)).status == 400
+    assert gateways[1].get("/v1/files?purpose=batch", key="paced").status == 200
+    assert gateways[0].get("/v1/files/file-0", key="paced").status == 404
+    upstream.answer_with(ok_json({"id": made, "object": "file", "deleted": True}))
+    assert gateways[1].send("DELETE", f"/v1/files/{made}", key="paced").status == 200
     assert used() == {"hour": 5, "month": 0}
     hits = upstream.hits
     for refused in (
-        send(houses[0], "paced", ("purpose", "user_data"), ("file", PDF)),
-        *[houses[1].get(path, key="paced") for path in ("/v1/files", f"/v1/files/{made}", f"/v1/files/{made}/content")],
-        *[houses[0].get(path, key="paced") for path in ("/v1/batches", "/v1/batches/batch_0")],
+        send(gateways[0], "paced", ("purpose", "user_data"), ("file", PDF)),
+        *[
+            gateways[1].get(path, key="paced")
+            for path in ("/v1/files", f"/v1/files/{made}", f"/v1/files/{made}/content")
+        ],
+        *[gateways[0].get(path, key="paced") for path in ("/v1/batches", "/v1/batches/batch_0")],
     ):
         assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
         assert refused.headers["x-ratelimit-limit-requests"] == "5"
@@ -211,44 +216,46 @@ def test_each_request_counts_in_requests_per_time_alone(houses: list[Gateway], u
     ],
 )  # fmt: skip
 def test_a_faulty_form_is_not_sent(
-    houses: list[Gateway], upstream: Stage, fields: list[forms.Field], param: str
+    gateways: list[Gateway], upstream: ScriptedUpstream, fields: list[forms.Field], param: str
 ) -> None:
     before = upstream.hits
-    assert send(houses[0], "alice", *fields).told[:3] == (400, "invalid_request_error", param)
+    assert send(gateways[0], "alice", *fields).refusal[:3] == (400, "invalid_request_error", param)
     assert upstream.hits == before
-    assert houses[0].post("/v1/files", {"purpose": "batch"}).told[3] == "unsupported_content_type"
-    assert houses[0].send("POST", "/v1/files", forms.form(*fields), key=None, headers=forms.TYPE).status == 401
+    assert gateways[0].post("/v1/files", {"purpose": "batch"}).refusal[3] == "unsupported_content_type"
+    assert gateways[0].send("POST", "/v1/files", forms.form(*fields), key=None, headers=forms.TYPE).status == 401
 
 
-def test_a_failed_upload_binds_nothing(houses: list[Gateway], upstream: Stage) -> None:
+def test_a_failed_upload_binds_nothing(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
     fields: list[forms.Field] = [("purpose", "user_data"), ("file", PDF)]
-    upstream.play(error_json(400, message="Invalid file format."))
-    assert send(houses[0], "alice", *fields).error["message"] == "Invalid file format."
+    upstream.answer_with(error_json(400, message="Invalid file format."))
+    assert send(gateways[0], "alice", *fields).error["message"] == "Invalid file format."
     for trouble in (error_json(500), ok_json({"object": "file"}), answer(b"no json"), cut_mid_body):
-        upstream.play(trouble)
-        assert send(houses[0], "alice", *fields).status in (502, 503)
+        upstream.answer_with(trouble)
+        assert send(gateways[0], "alice", *fields).status in (502, 503)
 
 
-def test_a_key_has_so_many_files_at_most(houses: list[Gateway], upstream: Stage) -> None:
+def test_a_key_has_so_many_files_at_most(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
     for _ in range(40):
-        upload(houses[0], upstream, "carol", ("purpose", "vision"), ("file", b"x"))
-    said = send(houses[1], "carol", ("purpose", "vision"), ("file", b"x"))
-    assert said.told == (400, "invalid_request_error", None, "too_many_files")
+        upload(gateways[0], upstream, "carol", ("purpose", "vision"), ("file", b"x"))
+    said = send(gateways[1], "carol", ("purpose", "vision"), ("file", b"x"))
+    assert said.refusal == (400, "invalid_request_error", None, "too_many_files")
 
 
-def test_a_gateway_without_an_upstream_for_files(gateway: StartsGateways, theatre: Stage) -> None:
-    house = gateway(settings(theatre.url))
-    for said in (send(house, "alice", ("purpose", "vision"), ("file", b"x")), house.get("/v1/files")):
+def test_a_gateway_without_an_upstream_for_files(
+    start_gateway: StartsGateways, shared_upstream: ScriptedUpstream
+) -> None:
+    gateway = start_gateway(settings(shared_upstream.url))
+    for said in (send(gateway, "alice", ("purpose", "vision"), ("file", b"x")), gateway.get("/v1/files")):
         assert said.status == 404
         assert "files.upstream" in said.error["message"]
 
 
-def test_the_simulator_keeps_files(gateway: StartsGateways, process: StartsProcesses) -> None:
+def test_the_simulator_keeps_files(start_gateway: StartsGateways, process: StartsProcesses) -> None:
     address = process("simulate", "--port", "0").wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
-    house = gateway(settings(address, files={"upstream": "main"}))
-    made = send(house, "alice", ("purpose", "user_data"), ("file", PDF)).json
+    gateway = start_gateway(settings(address, files={"upstream": "main"}))
+    made = send(gateway, "alice", ("purpose", "user_data"), ("file", PDF)).json
     assert (made["bytes"], made["expires_at"] - made["created_at"]) == (len(PDF), 30 * 86_400)
-    assert house.get(f"/v1/files/{made['id']}/content").body == PDF
-    assert [row["id"] for row in house.get("/v1/files").json["data"]] == [made["id"]]
-    assert house.get("/v1/files", key="bob").json["data"] == []
-    assert house.send("DELETE", f"/v1/files/{made['id']}").json["deleted"] is True
+    assert gateway.get(f"/v1/files/{made['id']}/content").body == PDF
+    assert [row["id"] for row in gateway.get("/v1/files").json["data"]] == [made["id"]]
+    assert gateway.get("/v1/files", key="bob").json["data"] == []
+    assert gateway.send("DELETE", f"/v1/files/{made['id']}").json["deleted"] is True

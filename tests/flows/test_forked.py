@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from .forked import Forks
-from .house import command, eventually
+from .gateway_process import command, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are forked on Linux alone")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Scripted, answer, error_json, ok_json
 
 from .client import Raw
-from .house import COMPLETIONS, UPSTREAM_KEY, Gateway, key, model, secret, settings
+from .gateway_process import COMPLETIONS, UPSTREAM_KEY, Gateway, key, model, secret, settings
 
 PLANTED = "planted-by-nobody"
 NASTY = [
@@ -21,9 +21,11 @@ NASTY = [
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     models = {"*": model("completions")}
-    return gateways(settings(theatre.url, models=models, keys=[key("alice"), key("bob", models=["only-this"])]))
+    return start_shared_gateway(
+        settings(shared_upstream.url, models=models, keys=[key("alice"), key("bob", models=["only-this"])])
+    )
 
 
 def lines_of(client: Raw) -> list[str]:
@@ -36,37 +38,37 @@ def lines_of(client: Raw) -> list[str]:
 
 @pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))
 @pytest.mark.parametrize("who", ["alice", "bob"])
-def test_model_name_stays_where_it_belongs(house: Gateway, upstream: Stage, who: str, name: str) -> None:
+def test_model_name_stays_where_it_belongs(gateway: Gateway, upstream: ScriptedUpstream, who: str, name: str) -> None:
     """One key may use any model, and the upstream repeats the name in its refusal; the other may not."""
-    upstream.play(
+    upstream.answer_with(
         always=error_json(400, message=f"no model {name}", type="invalid_request_error", param=name, code=name)
     )
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.post("/v1/completions", json.dumps({"model": name, "prompt": "x"}).encode(), secret(who))
         lines_of(client)
         client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert client.read_answer().status == 200
-    metrics = house.get("/metrics", key=None).body.decode()
+    metrics = gateway.get("/metrics", key=None).body.decode()
     assert "X-Injected" not in metrics
     assert "planted" not in metrics
-    written = [line for line in house.stdout.rpartition("\n")[0].splitlines() if line.startswith("{")]
-    assert len(house.lines()) >= len(written)  # each of them is JSON; more may be written meanwhile
+    written = [line for line in gateway.stdout.rpartition("\n")[0].splitlines() if line.startswith("{")]
+    assert len(gateway.lines()) >= len(written)  # each of them is JSON; more may be written meanwhile
 
 
 @pytest.mark.parametrize("value", [b"a\xff\xfe", b"\xe2\x80\xa8line", b"x" * 8000, b'"}{', b"%0d%0a", b"\x80\x9f"])
-def test_request_id_of_a_client_is_only_recorded(house: Gateway, upstream: Stage, value: bytes) -> None:
-    upstream.play(ok_json())
+def test_request_id_of_a_client_is_only_recorded(gateway: Gateway, upstream: ScriptedUpstream, value: bytes) -> None:
+    upstream.answer_with(ok_json())
     body = json.dumps({"model": COMPLETIONS, "prompt": "x"}).encode()
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
         client.send(f"Authorization: Bearer {secret('alice')}\r\nContent-Length: {len(body)}\r\n".encode())
         client.send(b"X-Client-Request-Id: " + value + b"\r\n\r\n" + body)
-        told = client.read_answer()
-    assert told.status == 200
-    assert told.id.startswith("req_")
-    assert value not in b"".join(f"{name}: {text}".encode("latin-1") for name, text in told.header_lines)
-    assert len(house.line(id=told.id)["client_request_id"]) <= 512
-    assert house.call(told.id)["status"] == 200
+        received = client.read_answer()
+    assert received.status == 200
+    assert received.id.startswith("req_")
+    assert value not in b"".join(f"{name}: {text}".encode("latin-1") for name, text in received.header_lines)
+    assert len(gateway.line(id=received.id)["client_request_id"]) <= 512
+    assert gateway.call(received.id)["status"] == 200
     assert "x-client-request-id" not in upstream.requests[0].headers
 
 
@@ -81,10 +83,10 @@ UPWARDS = {
 
 
 @pytest.mark.parametrize("name", UPWARDS)
-def test_only_listed_headers_go_up(house: Gateway, upstream: Stage, name: str) -> None:
-    upstream.play(ok_json())
+def test_only_listed_headers_go_up(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
+    upstream.answer_with(ok_json())
     members = {"model": COMPLETIONS, "prompt": "x"}
-    assert house.post("/v1/completions", members, headers={name: UPWARDS[name]}).status == 200
+    assert gateway.post("/v1/completions", members, headers={name: UPWARDS[name]}).status == 200
     (request,) = upstream.requests
     assert PLANTED.encode() not in request.head
     assert secret("alice").encode() not in request.head
@@ -105,32 +107,32 @@ DOWNWARDS = [
 ]  # fmt: skip
 
 
-def test_only_listed_headers_come_down(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(headers=DOWNWARDS), error_json(400, message="no", headers=DOWNWARDS))
+def test_only_listed_headers_come_down(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(headers=DOWNWARDS), error_json(400, message="no", headers=DOWNWARDS))
     for _ in range(2):
-        told = house.complete()
-        assert PLANTED not in str(told.header_lines)
-        assert "x-ratelimit-limit-tokens" not in told.headers
-        assert told.headers["x-gateway-upstream"] == "main"
+        received = gateway.complete()
+        assert PLANTED not in str(received.header_lines)
+        assert "x-ratelimit-limit-tokens" not in received.headers
+        assert received.headers["x-gateway-upstream"] == "main"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 300, 304])
-def test_redirects_are_not_followed(house: Gateway, upstream: Stage, status: int) -> None:
+def test_redirects_are_not_followed(gateway: Gateway, upstream: ScriptedUpstream, status: int) -> None:
     with Scripted() as elsewhere:
-        upstream.play(always=answer(b"", status, [("Location", f"{elsewhere.url}/completions")]))
-        told = house.complete()
-        assert told.status in (502, 503)  # 503 once its circuit is open
-        assert told.error["code"] == "upstream_error"
-        assert elsewhere.url not in told.body.decode() + str(told.header_lines)
+        upstream.answer_with(always=answer(b"", status, [("Location", f"{elsewhere.url}/completions")]))
+        received = gateway.complete()
+        assert received.status in (502, 503)  # 503 once its circuit is open
+        assert received.error["code"] == "upstream_error"
+        assert elsewhere.url not in received.body.decode() + str(received.header_lines)
         assert elsewhere.hits == 0
 
 
 @pytest.mark.parametrize(
     "target", ["http://{other}/v1/completions", "//{other}/v1/completions", "/v1/completions@{other}"]
 )
-def test_address_of_a_request_chooses_no_upstream(house: Gateway, upstream: Stage, target: str) -> None:
-    upstream.play(always=ok_json())
-    with Scripted() as elsewhere, house.connect() as client:
+def test_address_of_a_request_chooses_no_upstream(gateway: Gateway, upstream: ScriptedUpstream, target: str) -> None:
+    upstream.answer_with(always=ok_json())
+    with Scripted() as elsewhere, gateway.connect() as client:
         other = elsewhere.url.removeprefix("http://").partition("/")[0]
         client.post(target.format(other=other), b'{"model": "m", "prompt": "x"}', secret("alice"))
         status: Any = client.read_answer().status

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form
 from tests.fakes.scripted import Behaviour, answer, cut_stream, ok_json, raw
 
-from .house import Gateway, key, settings
+from .gateway_process import Gateway, key, settings
 
 EDITS, VARIATIONS, GENERATIONS = "/v1/images/edits", "/v1/images/variations", "/v1/images/generations"
 ENDPOINTS = ["images", "image_edits", "image_variations"]
@@ -33,18 +33,20 @@ TWO = {"created": 1, "data": [{"b64_json": "AAAA"}, {"b64_json": "BBBB", "revise
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     models = {name: {"routes": [{"upstream": "main"}], **rest} for name, rest in MODELS.items()}
     keys = [key("alice"), key("none", quotas=[{"usd": 0.001, "per": "month"}])]
-    return gateways(settings(theatre.url, keys=keys, models=models, uploads={"memory_bytes": 50_000}))
+    return start_shared_gateway(
+        settings(shared_upstream.url, keys=keys, models=models, uploads={"memory_bytes": 50_000})
+    )
 
 
-def send(house: Gateway, path: str, body: bytes, who: str = "alice") -> Any:
-    return house.post(path, body, key=who, headers=TYPE)
+def send(gateway: Gateway, path: str, body: bytes, who: str = "alice") -> Any:
+    return gateway.post(path, body, key=who, headers=TYPE)
 
 
-def charged(house: Gateway, got: Any) -> tuple[int, int, dict[str, int], str, Any]:
-    row = house.call(got.headers["x-request-id"])
+def charged(gateway: Gateway, got: Any) -> tuple[int, int, dict[str, int], str, Any]:
+    row = gateway.call(got.headers["x-request-id"])
     return row["prompt_tokens"], row["completion_tokens"], row["units"], row["usage_source"], row["cost_usd"]
 
 
@@ -63,24 +65,24 @@ TOKENS = (50, 1000, {"image_in": 40, "image_out": 1000}, "reported", pytest.appr
     ],
 )  # fmt: skip
 def test_a_form_is_forwarded_as_it_is_and_charged(
-    house: Gateway, upstream: Stage, path: str, fields: Any, said: Any, expected: Any
+    gateway: Gateway, upstream: ScriptedUpstream, path: str, fields: Any, said: Any, expected: Any
 ) -> None:
-    upstream.play(ok_json(said))
-    got = send(house, path, form(*fields))
+    upstream.answer_with(ok_json(said))
+    got = send(gateway, path, form(*fields))
     assert (got.status, got.json) == (200, said)
     (asked,) = upstream.requests
     routed = [(name, "gpt-image-1-2025" if value == "gpt-image-1" else value) for name, value in fields]
     assert (asked.path, asked.body) == (path, form(*routed))
-    assert charged(house, got) == expected
+    assert charged(gateway, got) == expected
 
 
-def test_an_edit_may_be_json(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(TWO | {"usage": USAGE}))
+def test_an_edit_may_be_json(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(TWO | {"usage": USAGE}))
     body = {"model": "gpt-image-1", "images": [{"image_url": "data:image/png;base64,AAAA"}], "prompt": "x"}
-    got = house.post(EDITS, body)
+    got = gateway.post(EDITS, body)
     assert got.status == 200
     assert upstream.requests[0].json == body | {"model": "gpt-image-1-2025"}
-    assert charged(house, got) == TOKENS
+    assert charged(gateway, got) == TOKENS
 
 
 IMAGE, PROMPT = ("image", PNG), ("prompt", "x")
@@ -105,18 +107,18 @@ IMAGE, PROMPT = ("image", PNG), ("prompt", "x")
     ],
 )  # fmt: skip
 def test_fields_are_checked_before_money_is_spent(
-    house: Gateway, upstream: Stage, path: str, fields: Any, code: str, param: str
+    gateway: Gateway, upstream: ScriptedUpstream, path: str, fields: Any, code: str, param: str
 ) -> None:
-    got = send(house, path, form(*fields))
+    got = send(gateway, path, form(*fields))
     assert (got.status, got.error["code"], got.error["param"]) == (400, code, param)
     assert upstream.requests == []
 
 
-def test_a_model_without_the_endpoint_and_a_small_quota(house: Gateway, upstream: Stage) -> None:
-    assert send(house, EDITS, form(("model", "dall-e-3"), IMAGE, PROMPT)).status == 404
-    got = send(house, EDITS, form(("model", "dall-e-2"), IMAGE, PROMPT), "none")
+def test_a_model_without_the_endpoint_and_a_small_quota(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    assert send(gateway, EDITS, form(("model", "dall-e-3"), IMAGE, PROMPT)).status == 404
+    got = send(gateway, EDITS, form(("model", "dall-e-2"), IMAGE, PROMPT), "none")
     assert (got.status, got.error["code"]) == (400, "quota_too_small")
-    assert house.post(VARIATIONS, {"model": "dall-e-2"}).error["code"] == "unsupported_content_type"
+    assert gateway.post(VARIATIONS, {"model": "dall-e-2"}).error["code"] == "unsupported_content_type"
     assert upstream.requests == []
 
 
@@ -141,74 +143,76 @@ def image_event(kind: str, picture: str = PICTURE, **more: Any) -> dict[str, Any
 @pytest.mark.parametrize("picture", ["AAAA", PICTURE])
 @pytest.mark.parametrize("path", [GENERATIONS, EDITS])
 def test_a_stream_with_partial_images_is_charged_by_its_last_event(
-    house: Gateway, upstream: Stage, path: str, picture: str
+    gateway: Gateway, upstream: ScriptedUpstream, path: str, picture: str
 ) -> None:
     kind = "image_edit" if path == EDITS else "image_generation"
     partial = [image_event(f"{kind}.partial_image", picture, partial_image_index=n) for n in range(2)]
     said = events(*partial, image_event(f"{kind}.completed", picture, usage=USAGE))
-    upstream.play(stream(said))
+    upstream.answer_with(stream(said))
     if path == EDITS:
-        got = send(house, path, form(("model", "gpt-image-1"), IMAGE, PROMPT, ("stream", "true")))
+        got = send(gateway, path, form(("model", "gpt-image-1"), IMAGE, PROMPT, ("stream", "true")))
     else:
-        got = house.post(path, {"model": "gpt-image-1", "prompt": "x", "stream": True, "partial_images": 2})
+        got = gateway.post(path, {"model": "gpt-image-1", "prompt": "x", "stream": True, "partial_images": 2})
     assert (got.status, got.headers["content-type"]) == (200, "text/event-stream")
     assert got.body == said
-    assert charged(house, got) == TOKENS
+    assert charged(gateway, got) == TOKENS
 
 
 @pytest.mark.parametrize("path", [GENERATIONS, EDITS])
-def test_a_plain_answer_to_a_stream_is_written_as_events(house: Gateway, upstream: Stage, path: str) -> None:
+def test_a_plain_answer_to_a_stream_is_written_as_events(
+    gateway: Gateway, upstream: ScriptedUpstream, path: str
+) -> None:
     """new-api drops `stream`, and OpenAI's SDKs read no JSON where they asked for events."""
-    upstream.play(ok_json({"created": 1, "data": [{"b64_json": "AAAA"}, {"b64_json": "BBBB"}], "usage": USAGE}))
+    upstream.answer_with(ok_json({"created": 1, "data": [{"b64_json": "AAAA"}, {"b64_json": "BBBB"}], "usage": USAGE}))
     if path == EDITS:
-        got = send(house, path, form(("model", "gpt-image-1"), IMAGE, PROMPT, ("stream", "true")))
+        got = send(gateway, path, form(("model", "gpt-image-1"), IMAGE, PROMPT, ("stream", "true")))
     else:
-        got = house.post(path, {"model": "gpt-image-1", "prompt": "x", "stream": True})
+        got = gateway.post(path, {"model": "gpt-image-1", "prompt": "x", "stream": True})
     kind = "image_edit.completed" if path == EDITS else "image_generation.completed"
     assert (got.status, got.headers["content-type"]) == (200, "text/event-stream")
     said = [json.loads(line[6:]) for line in got.body.splitlines() if line.startswith(b"data: ")]
     assert said == [image_event(kind, "AAAA"), image_event(kind, "BBBB", usage=USAGE)]
-    assert charged(house, got) == TOKENS
+    assert charged(gateway, got) == TOKENS
 
 
 @pytest.mark.parametrize("ends", [1, 2])
-def test_each_image_of_a_stream_is_charged(house: Gateway, upstream: Stage, ends: int) -> None:
+def test_each_image_of_a_stream_is_charged(gateway: Gateway, upstream: ScriptedUpstream, ends: int) -> None:
     said = events(*[image_event("image_generation.completed", "AAAA", usage=USAGE)] * ends)
-    upstream.play(stream(said + b"data: [DONE]\n\n"))
-    got = house.post(GENERATIONS, {"model": "gpt-image-1", "prompt": "x", "stream": True, "n": 2})
+    upstream.answer_with(stream(said + b"data: [DONE]\n\n"))
+    got = gateway.post(GENERATIONS, {"model": "gpt-image-1", "prompt": "x", "stream": True, "n": 2})
     assert got.body == said
-    assert charged(house, got)[:3] == (50 * ends, 1000 * ends, {"image_in": 40 * ends, "image_out": 1000 * ends})
+    assert charged(gateway, got)[:3] == (50 * ends, 1000 * ends, {"image_in": 40 * ends, "image_out": 1000 * ends})
 
 
-def test_images_of_a_stream_without_a_report_are_counted(house: Gateway, upstream: Stage) -> None:
-    upstream.play(stream(events(image_event("image_generation.completed"))))
-    got = house.post(GENERATIONS, {"model": "dall-e-2", "prompt": "x", "stream": True})
-    assert charged(house, got)[2:] == ({"images": 1}, "reported", pytest.approx(0.02))
+def test_images_of_a_stream_without_a_report_are_counted(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(stream(events(image_event("image_generation.completed"))))
+    got = gateway.post(GENERATIONS, {"model": "dall-e-2", "prompt": "x", "stream": True})
+    assert charged(gateway, got)[2:] == ({"images": 1}, "reported", pytest.approx(0.02))
 
 
-def test_a_stream_that_is_cut_inside_an_image_ends_with_an_error(house: Gateway, upstream: Stage) -> None:
+def test_a_stream_that_is_cut_inside_an_image_ends_with_an_error(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     said = events(image_event("image_generation.partial_image"), image_event("image_generation.completed"))
-    upstream.play(cut_stream([said[:-2_000]]))
-    got = house.post(GENERATIONS, {"model": "dall-e-2", "prompt": "x", "stream": True})
+    upstream.answer_with(cut_stream([said[:-2_000]]))
+    got = gateway.post(GENERATIONS, {"model": "dall-e-2", "prompt": "x", "stream": True})
     assert b'"error"' in got.body[-500:]
-    row = house.call(got.headers["x-request-id"])
+    row = gateway.call(got.headers["x-request-id"])
     assert (row["ended"], row["usage_source"], row["units"]) == ("error", "estimated", {"images": 1})
 
 
-def test_a_plain_answer_of_tens_of_megabytes(house: Gateway, upstream: Stage) -> None:
+def test_a_plain_answer_of_tens_of_megabytes(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     big = {"created": 1, "data": [{"b64_json": PICTURE * 10}] * 2, "usage": USAGE}
-    upstream.play(
+    upstream.answer_with(
         ok_json(big), raw(b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n" + b'{"data": [{"b64_json": "AAAAAA')
     )
     body = {"model": "gpt-image-1", "prompt": "x"}
-    got = house.post(GENERATIONS, body)
+    got = gateway.post(GENERATIONS, body)
     assert (got.status, got.json) == (200, big)
-    assert charged(house, got) == TOKENS
-    assert house.post(GENERATIONS, body).status == 502
+    assert charged(gateway, got) == TOKENS
+    assert gateway.post(GENERATIONS, body).status == 502
 
 
 @pytest.mark.parametrize("said", [[1], {"data": []}, {"error": {"message": "no", "type": "server_error"}}, "x"])
-def test_answers_without_an_image(house: Gateway, upstream: Stage, said: Any) -> None:
-    upstream.play(ok_json(said))
-    got = house.post(GENERATIONS, {"model": "dall-e-2", "prompt": "x"})
+def test_answers_without_an_image(gateway: Gateway, upstream: ScriptedUpstream, said: Any) -> None:
+    upstream.answer_with(ok_json(said))
+    got = gateway.post(GENERATIONS, {"model": "dall-e-2", "prompt": "x"})
     assert got.status == (200 if said == {"data": []} else 502)

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.faults import KINDS as ALL_KINDS
 from tests.fakes.faults import Ask, Kind
 from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.scripted import CHUNKED, Wire, chunk
 
-from .house import Gateway, eventually, key, model, secret, settings
+from .gateway_process import Gateway, eventually, key, model, secret, settings
 
 ENDPOINTS = ["completions", "chat", "messages", "responses", "generate_content"]
 KINDS = [kind for kind in ALL_KINDS if kind.endpoint in ENDPOINTS]
@@ -38,11 +38,13 @@ def deaf() -> Iterator[socket.socket]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, deaf: socket.socket, store_url: str) -> Gateway:
+def gateway(
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, deaf: socket.socket, store_url: str
+) -> Gateway:
     keys = [key("uploader", quotas=[{"requests": 9, "per": "month"}, {"tokens": 1_000_000_000, "per": "month"}])]
     keys += [key(str(kind), quotas=[{"tokens": 1_000_000, "per": "month"}], max_parallel=9) for kind in KINDS]
     config = settings(
-        theatre.url,
+        shared_upstream.url,
         store={"url": store_url},
         keys=keys,
         upstreams={
@@ -50,13 +52,15 @@ def house(gateways: StartsGateways, theatre: Stage, deaf: socket.socket, store_u
             "deaf": {"base_url": f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"},
         },
     )
-    return gateways(
+    return start_shared_gateway(
         config | {"models": {"m": model("chat") | {"endpoints": ENDPOINTS}, "deaf": model("transcriptions", "deaf")}}
     )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_client_that_leaves_is_charged_once_and_frees_its_quota(house: Gateway, upstream: Stage, kind: Kind) -> None:
+def test_a_client_that_leaves_is_charged_once_and_frees_its_quota(
+    gateway: Gateway, upstream: ScriptedUpstream, kind: Kind
+) -> None:
     ask, has_left = Ask(kind, "leaver"), threading.Event()
 
     async def half(wire: Wire) -> None:
@@ -67,8 +71,8 @@ def test_a_client_that_leaves_is_charged_once_and_frees_its_quota(house: Gateway
             await asyncio.to_thread(has_left.wait, 30)
             await wire.write(ask.good)
 
-    upstream.play(half)
-    with house.connect() as client:
+    upstream.answer_with(half)
+    with gateway.connect() as client:
         path, members = kind.form.request("m", ask.user, is_streamed=kind.is_streamed)
         client.post(path, json.dumps(members).encode(), secret(str(kind)))
         eventually(lambda: upstream.hits)
@@ -77,35 +81,35 @@ def test_a_client_that_leaves_is_charged_once_and_frees_its_quota(house: Gateway
             while ask.user not in client.read_chunk().decode():
                 pass
     has_left.set()
-    [record] = eventually(lambda: house.calls(str(kind)))
+    [record] = eventually(lambda: gateway.calls(str(kind)))
     assert (record["endpoint"], record["ended"], record["status"]) == (kind.endpoint, "client_gone", 499)
     assert (record["usage_source"], record["attempts"]) == ("estimated" if kind.is_streamed else "reported", 1)
     assert record["prompt_tokens"] >= 1
     assert 3 <= record["completion_tokens"] <= 20
     used = record["prompt_tokens"] + record["completion_tokens"]
-    quotas = house.get("/v1/key", key=str(kind)).json["quotas"]
+    quotas = gateway.get("/v1/key", key=str(kind)).json["quotas"]
     held = {quota["unit"]: (quota["used"], quota["reserved"]) for quota in quotas}
     assert held == {"tokens": (used, 0), "parallel": (0, 0)}
     assert upstream.hits == 1
 
 
 def test_a_client_that_leaves_before_its_form_was_wholly_sent_is_charged_nothing(
-    house: Gateway, deaf: socket.socket
+    gateway: Gateway, deaf: socket.socket
 ) -> None:
     body = form(("model", "deaf"), ("file", wav(LONG_S)))
     head = (
         f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('uploader')}\r\n"
         f"Content-Type: {TYPE['Content-Type']}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(head.encode() + body)
         receiving, _ = deaf.accept()
         assert receiving.recv(4) == b"POST"
     with receiving:
-        [record] = eventually(lambda: house.calls("uploader"))
+        [record] = eventually(lambda: gateway.calls("uploader"))
     assert (record["ended"], record["status"], record["usage_source"]) == ("client_gone", 499, "none")
     assert (record["prompt_tokens"], record["completion_tokens"]) == (0, 0)
-    quotas = house.get("/v1/key", key="uploader").json["quotas"]
+    quotas = gateway.get("/v1/key", key="uploader").json["quotas"]
     assert {quota["unit"]: (quota["used"], quota["reserved"]) for quota in quotas} == {
         "requests": (1, 0), "tokens": (0, 0),
     }  # fmt: skip

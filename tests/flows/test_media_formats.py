@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import mp3, ogg, wav
 from tests.fakes.scripted import answer, error_json, ok_json, raw
 
-from .house import Gateway, key, secret, settings
+from .gateway_process import Gateway, key, secret, settings
 
 ROUTES = [{"upstream": "main"}]
 MODELS: dict[str, Any] = {
@@ -33,18 +33,18 @@ WORDS = "Hello, wörld. " * 10
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     models = {name: {"routes": ROUTES, **rest} for name, rest in MODELS.items()}
     keys = [
         key("alice"), key("narrow", models=["gpt-*"]), key("poor", quotas=[{"usd": 0.1, "per": "month"}]),
         key("none", quotas=[{"usd": 0.001, "per": "month"}]), key("speaker", quotas=[{"usd": 0.1, "per": "month"}]),
         key("curt", limits={"max_tokens": 10}),
     ]  # fmt: skip
-    return gateways(settings(theatre.url, keys=keys, models=models))
+    return start_shared_gateway(settings(shared_upstream.url, keys=keys, models=models))
 
 
-def charged(house: Gateway, got: Any) -> tuple[int, int, dict[str, int], str, float | None]:
-    row = house.call(got.headers["x-request-id"])
+def charged(gateway: Gateway, got: Any) -> tuple[int, int, dict[str, int], str, float | None]:
+    row = gateway.call(got.headers["x-request-id"])
     return row["prompt_tokens"], row["completion_tokens"], row["units"], row["usage_source"], row["cost_usd"]
 
 
@@ -80,40 +80,40 @@ RERANK = {"query": "which?", "documents": ["a"] * 250}
     ],
 )  # fmt: skip
 def test_is_forwarded_as_it_is_and_charged(
-    house: Gateway, upstream: Stage, path: str, upstream_path: str, body: Any, said: Any, expected: Any
+    gateway: Gateway, upstream: ScriptedUpstream, path: str, upstream_path: str, body: Any, said: Any, expected: Any
 ) -> None:
-    upstream.play(ok_json(said))
+    upstream.answer_with(ok_json(said))
     given = json.dumps(body, indent=1)
-    got = house.post(path, given.encode())
+    got = gateway.post(path, given.encode())
     assert (got.status, got.json) == (200, said)
     assert upstream.requests[0].path == f"/v1{upstream_path}"
     assert upstream.requests[0].body.decode() == given
-    found = charged(house, got)
+    found = charged(gateway, got)
     assert found[:4] == expected[:4]
     assert found[4] == pytest.approx(expected[4])
 
 
-def test_large_bodies_are_forwarded_as_they_are_and_charged(house: Gateway, upstream: Stage) -> None:
+def test_large_bodies_are_forwarded_as_they_are_and_charged(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     documents = [f"{number}: " + "wörd " * 40 for number in range(1000)]
     ranked = RANKED | {"meta": {"billed_units": {"search_units": 10}}}
-    upstream.play(ok_json(ranked), ok_json(RANKED), ok_json(MODERATED))
+    upstream.answer_with(ok_json(ranked), ok_json(RANKED), ok_json(MODERATED))
     for model, expected in (("rerank-v3.5", {"search_units": 10}), ("jina-reranker", {})):
         given = json.dumps({"model": model, "query": "which?", "documents": documents}, ensure_ascii=False).encode()
-        got = house.post("/v1/rerank", given)
+        got = gateway.post("/v1/rerank", given)
         assert got.status == 200
         assert upstream.requests[-1].body == given
-        assert charged(house, got)[2] == expected
-    assert charged(house, got)[0] > 50_000
-    got = house.post("/v1/moderations", {"input": documents})
-    assert charged(house, got) == (0, 0, {}, "reported", 0)
+        assert charged(gateway, got)[2] == expected
+    assert charged(gateway, got)[0] > 50_000
+    got = gateway.post("/v1/moderations", {"input": documents})
+    assert charged(gateway, got) == (0, 0, {}, "reported", 0)
 
 
-def test_speech_is_passed_on_and_its_characters_are_charged(house: Gateway, upstream: Stage) -> None:
+def test_speech_is_passed_on_and_its_characters_are_charged(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     sound = bytes(range(256)) * 1000
-    upstream.play(answer(sound, headers=[("Content-Type", "audio/mpeg")]))
-    got = house.post("/v1/audio/speech", {"model": "tts-1", "input": WORDS, "voice": "alloy"})
+    upstream.answer_with(answer(sound, headers=[("Content-Type", "audio/mpeg")]))
+    got = gateway.post("/v1/audio/speech", {"model": "tts-1", "input": WORDS, "voice": "alloy"})
     assert (got.status, got.body, got.headers["content-type"]) == (200, sound, "audio/mpeg")
-    assert charged(house, got) == (0, 0, {"characters": len(WORDS)}, "reported", pytest.approx(len(WORDS) * 15e-6))
+    assert charged(gateway, got) == (0, 0, {"characters": len(WORDS)}, "reported", pytest.approx(len(WORDS) * 15e-6))
 
 
 AUDIO = [("Content-Type", "audio/mpeg")]
@@ -135,49 +135,51 @@ LETTERS = len(WORDS.encode())
     ],
 )
 def test_speech_of_a_model_with_a_price_for_tokens_is_estimated(
-    house: Gateway, upstream: Stage, more: Any, sound: bytes, tokens: int
+    gateway: Gateway, upstream: ScriptedUpstream, more: Any, sound: bytes, tokens: int
 ) -> None:
-    upstream.play(answer(sound, headers=AUDIO))
-    got = house.post("/v1/audio/speech", SPOKEN | more)
+    upstream.answer_with(answer(sound, headers=AUDIO))
+    got = gateway.post("/v1/audio/speech", SPOKEN | more)
     assert (got.status, got.body) == (200, sound)
     prompt = -(-LETTERS // 4)
     cost = pytest.approx(prompt * 0.6e-6 + tokens * 12e-6)
-    assert charged(house, got) == (prompt, tokens, {"audio_out": tokens}, "estimated", cost)
+    assert charged(gateway, got) == (prompt, tokens, {"audio_out": tokens}, "estimated", cost)
 
 
-def test_speech_draws_its_audio_tokens_on_a_quota_of_money(house: Gateway, upstream: Stage) -> None:
+def test_speech_draws_its_audio_tokens_on_a_quota_of_money(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     sound = wav(150)  # 3,000 tokens: $0.036 of $0.10
-    upstream.play(*[answer(sound, headers=AUDIO)] * 4)
+    upstream.answer_with(*[answer(sound, headers=AUDIO)] * 4)
     body = SPOKEN | {"input": "x" * 2400}  # 3,601 tokens are reserved for it: $0.044
-    assert [house.post("/v1/audio/speech", body, key="speaker").status for _ in range(3)] == [200, 200, 429]
-    (row,) = [each for each in house.admin("quotas", key="speaker").json["data"] if each["unit"] == "usd"]
+    assert [gateway.post("/v1/audio/speech", body, key="speaker").status for _ in range(3)] == [200, 200, 429]
+    (row,) = [each for each in gateway.admin("quotas", key="speaker").json["data"] if each["unit"] == "usd"]
     assert (row["used"], row["reserved"]) == (pytest.approx(2 * (600 * 0.6e-6 + 3000 * 12e-6)), 0)
 
 
-def test_speech_without_a_price_keeps_its_characters(house: Gateway, upstream: Stage) -> None:
-    upstream.play(answer(wav(3), headers=AUDIO))
-    got = house.post("/v1/audio/speech", SPOKEN | {"model": "unknown-tts"})
-    assert charged(house, got) == (0, 0, {"characters": len(WORDS)}, "reported", None)
+def test_speech_without_a_price_keeps_its_characters(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(answer(wav(3), headers=AUDIO))
+    got = gateway.post("/v1/audio/speech", SPOKEN | {"model": "unknown-tts"})
+    assert charged(gateway, got) == (0, 0, {"characters": len(WORDS)}, "reported", None)
 
 
-def test_images_without_a_report_are_estimated_where_only_tokens_have_a_price(house: Gateway, upstream: Stage) -> None:
-    upstream.play(*[ok_json(IMAGES)] * 2)
+def test_images_without_a_report_are_estimated_where_only_tokens_have_a_price(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer_with(*[ok_json(IMAGES)] * 2)
     body = {"model": "gpt-image-mini", "prompt": "a cat", "n": 2}
     tokens = 2 * 8192
     for who in ("alice", "curt"):  # max_tokens of a key limits text alone
-        got = house.post("/v1/images/generations", body, key=who)
+        got = gateway.post("/v1/images/generations", body, key=who)
         cost = pytest.approx(2 * 2e-6 + tokens * 8e-6)
-        assert charged(house, got) == (2, tokens, {"image_out": tokens}, "estimated", cost)
+        assert charged(gateway, got) == (2, tokens, {"image_out": tokens}, "estimated", cost)
 
 
-def test_speech_as_events_has_its_usage_in_the_last_one(house: Gateway, upstream: Stage) -> None:
+def test_speech_as_events_has_its_usage_in_the_last_one(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     done = {"type": "speech.audio.done", "usage": {"input_tokens": 20, "output_tokens": 500, "total_tokens": 520}}
     events = b'data: {"type": "speech.audio.delta", "audio": "AAAA"}\n\ndata: ' + json.dumps(done).encode() + b"\n\n"
-    upstream.play(answer(events, headers=[("Content-Type", "text/event-stream")]))
+    upstream.answer_with(answer(events, headers=[("Content-Type", "text/event-stream")]))
     body = {"model": "gpt-4o-mini-tts", "input": WORDS, "voice": {"id": "v"}, "stream_format": "sse"}
-    got = house.post("/v1/audio/speech", body)
+    got = gateway.post("/v1/audio/speech", body)
     assert got.body == events
-    assert charged(house, got) == (20, 500, {"audio_out": 500}, "reported", pytest.approx(20 * 0.6e-6 + 500 * 12e-6))
+    assert charged(gateway, got) == (20, 500, {"audio_out": 500}, "reported", pytest.approx(20 * 0.6e-6 + 500 * 12e-6))
 
 
 def id_of(received: bytes) -> str:
@@ -185,36 +187,38 @@ def id_of(received: bytes) -> str:
     return received.decode("latin-1").lower().partition("x-request-id: ")[2].split()[0]
 
 
-def test_speech_that_breaks_off_ends_as_an_incomplete_message(house: Gateway, upstream: Stage) -> None:
+def test_speech_that_breaks_off_ends_as_an_incomplete_message(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: audio/mpeg\r\nTransfer-Encoding: chunked\r\n\r\n"
-    upstream.play(raw(head + b"4\r\nAAAA\r\n", then_close=True))
+    upstream.answer_with(raw(head + b"4\r\nAAAA\r\n", then_close=True))
     body = json.dumps({"model": "tts-1", "input": WORDS, "voice": "alloy"}).encode()
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.post("/v1/audio/speech", body, secret("alice"))
         received = client.read_until(b"AAAA\r\n")
         with pytest.raises(AssertionError, match="hung up after b''"):
             client.read(1)  # no error event inside audio, and no last chunk
     assert received.endswith(b"4\r\nAAAA\r\n")
-    row = house.call(id_of(received))
+    row = gateway.call(id_of(received))
     assert (row["ended"], row["truncated"], row["usage_source"]) == ("error", True, "estimated")
     assert row["units"] == {"characters": len(WORDS)}
 
 
-def test_speech_of_a_token_price_that_breaks_off_is_charged_as_reserved(house: Gateway, upstream: Stage) -> None:
+def test_speech_of_a_token_price_that_breaks_off_is_charged_as_reserved(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: audio/wav\r\nTransfer-Encoding: chunked\r\n\r\n"
-    upstream.play(raw(head + b"%x\r\n%b\r\n" % (len(wav(0.1)), wav(0.1)), then_close=True))
-    with house.connect() as client:
+    upstream.answer_with(raw(head + b"%x\r\n%b\r\n" % (len(wav(0.1)), wav(0.1)), then_close=True))
+    with gateway.connect() as client:
         client.post("/v1/audio/speech", json.dumps(SPOKEN).encode(), secret("alice"))
-        row = house.call(id_of(client.read_until(b"RIFF")))  # before the client closes its connection
+        row = gateway.call(id_of(client.read_until(b"RIFF")))  # before the client closes its connection
     tokens = int(1.5 * LETTERS) + 1
     assert (row["ended"], row["usage_source"], row["completion_tokens"]) == ("error", "estimated", tokens)
 
 
-def test_an_error_of_speech_is_json(house: Gateway, upstream: Stage) -> None:
-    upstream.play(error_json(400, message="no such voice", type="invalid_request_error", param="voice"))
-    got = house.post("/v1/audio/speech", {"model": "tts-1", "input": "x", "voice": "nobody"})
+def test_an_error_of_speech_is_json(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(error_json(400, message="no such voice", type="invalid_request_error", param="voice"))
+    got = gateway.post("/v1/audio/speech", {"model": "tts-1", "input": "x", "voice": "nobody"})
     assert (got.status, got.error["param"]) == (400, "voice")
-    row = house.call(got.headers["x-request-id"])
+    row = gateway.call(got.headers["x-request-id"])
     assert (row["units"], row["usage_source"]) == ({}, "none")
 
 
@@ -238,9 +242,9 @@ def test_an_error_of_speech_is_json(house: Gateway, upstream: Stage) -> None:
     ],
 )
 def test_ranges_are_checked_before_money_is_spent(
-    house: Gateway, upstream: Stage, path: str, body: Any, param: str
+    gateway: Gateway, upstream: ScriptedUpstream, path: str, body: Any, param: str
 ) -> None:
-    got = house.post(path, body)
+    got = gateway.post(path, body)
     assert (got.status, got.error["param"]) == (400, param)
     assert upstream.requests == []
 
@@ -256,17 +260,17 @@ def test_ranges_are_checked_before_money_is_spent(
     ],
 )  # fmt: skip
 def test_is_refused_before_money_is_spent(
-    house: Gateway, upstream: Stage, who: str, path: str, body: Any, status: int, code: str | None
+    gateway: Gateway, upstream: ScriptedUpstream, who: str, path: str, body: Any, status: int, code: str | None
 ) -> None:
-    got = house.post(path, body, key=who)
+    got = gateway.post(path, body, key=who)
     assert (got.status, got.error["code"]) == (status, code)
     assert upstream.requests == []
 
 
-def test_a_money_quota_ends_exactly(house: Gateway, upstream: Stage) -> None:
+def test_a_money_quota_ends_exactly(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     image = {"created": 1, "data": [{"url": "https://example.org/1.png"}]}
-    upstream.play(*[ok_json(image)] * 2)
+    upstream.answer_with(*[ok_json(image)] * 2)
     body = {"model": "dall-e-3", "prompt": "a cat"}
-    assert [house.post("/v1/images/generations", body, key="poor").status for _ in range(3)] == [200, 200, 429]
-    (row,) = [each for each in house.admin("quotas", key="poor").json["data"] if each["unit"] == "usd"]
+    assert [gateway.post("/v1/images/generations", body, key="poor").status for _ in range(3)] == [200, 200, 429]
+    (row,) = [each for each in gateway.admin("quotas", key="poor").json["data"] if each["unit"] == "usd"]
     assert (row["used"], row["reserved"]) == (pytest.approx(0.08), 0)

@@ -13,7 +13,7 @@ from tests.conftest import StartsGateways
 
 from .background import records
 from .client import Answer
-from .house import Gateway, Process, eventually, key, model, secret, settings
+from .gateway_process import Gateway, Process, eventually, key, model, secret, settings
 from .test_batches import served, windows
 
 if TYPE_CHECKING:  # imported where it is used: importing an SDK costs every collecting process
@@ -35,9 +35,9 @@ def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, simulator: str, store_url: str) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, simulator: str, store_url: str) -> Gateway:
     native = {"base_url": simulator, "capabilities": {"messages": True}}
-    return gateways(
+    return start_shared_gateway(
         settings(
             simulator,
             upstreams={"main": native, "chats": {"base_url": simulator, "capabilities": {"messages": "via_chat"}}},
@@ -58,10 +58,10 @@ def house(gateways: StartsGateways, simulator: str, store_url: str) -> Gateway:
     )
 
 
-def sdk(house: Gateway, who: str = "alice") -> anthropic.Anthropic:
+def sdk(gateway: Gateway, who: str = "alice") -> anthropic.Anthropic:
     import anthropic
 
-    return anthropic.Anthropic(base_url=house.url, api_key=secret(who), max_retries=0)
+    return anthropic.Anthropic(base_url=gateway.url, api_key=secret(who), max_retries=0)
 
 
 def request(name: str, which: str = MODEL, **members: Any) -> dict[str, Any]:
@@ -69,37 +69,37 @@ def request(name: str, which: str = MODEL, **members: Any) -> dict[str, Any]:
     return {"custom_id": name, "params": params}
 
 
-def create(house: Gateway, *requests: Any, who: str = "alice") -> Answer:
-    return house.post(BATCHES, {"requests": list(requests)}, key=who)
+def create(gateway: Gateway, *requests: Any, who: str = "alice") -> Answer:
+    return gateway.post(BATCHES, {"requests": list(requests)}, key=who)
 
 
-def settled(house: Gateway, answer: Answer) -> dict[str, Any]:
+def settled(gateway: Gateway, answer: Answer) -> dict[str, Any]:
     assert answer.status == 200, answer
-    eventually(lambda: records(house, answer.id), timeout_s=60)
-    (record,) = records(house, answer.id)
+    eventually(lambda: records(gateway, answer.id), timeout_s=60)
+    (record,) = records(gateway, answer.id)
     return record
 
 
-def test_a_batch_is_charged_once_by_its_results(house: Gateway, simulator: str) -> None:
-    before, none = windows(house)
+def test_a_batch_is_charged_once_by_its_results(gateway: Gateway, simulator: str) -> None:
+    before, none = windows(gateway)
     assert none == 0
     failing = request("bad", simulate={"status": 500, "delay_s": 1.5})
-    began = create(house, *[request(f"r-{at}") for at in range(5)], failing)
-    assert windows(house)[1] > 6 * 40
-    record = settled(house, began)
+    began = create(gateway, *[request(f"r-{at}") for at in range(5)], failing)
+    assert windows(gateway)[1] > 6 * 40
+    record = settled(gateway, began)
     calls = served(simulator, began.json["id"])
     assert len(calls) == 5
     tokens = [sum(call[kind] for call in calls) for kind in ("prompt_tokens", "completion_tokens")]
     assert [record["prompt_tokens"], record["completion_tokens"]] == tokens
     assert (record["endpoint"], record["model"], record["usage_source"]) == ("message_batches", MODEL, "reported")
     assert record["cost_usd"] == pytest.approx((tokens[0] + 4 * tokens[1]) / 1e6, abs=2e-9)
-    assert windows(house) == (before + sum(tokens), 0)
+    assert windows(gateway) == (before + sum(tokens), 0)
 
 
-def test_the_sdk_makes_reads_and_deletes_a_batch(house: Gateway, simulator: str) -> None:
+def test_the_sdk_makes_reads_and_deletes_a_batch(gateway: Gateway, simulator: str) -> None:
     import anthropic
 
-    with sdk(house) as client, sdk(house, "bob") as others:
+    with sdk(gateway) as client, sdk(gateway, "bob") as others:
         batches, other = client.messages.batches, others.messages.batches
         began = batches.create(requests=[request("a"), request("b", simulate={"delay_s": 0.5})])  # type: ignore[list-item]
         with pytest.raises(anthropic.ConflictError):
@@ -113,7 +113,7 @@ def test_the_sdk_makes_reads_and_deletes_a_batch(house: Gateway, simulator: str)
         for ask in (other.retrieve, other.cancel, other.delete):
             with pytest.raises(anthropic.NotFoundError):
                 ask(began.id)
-        assert house.get(f"{BATCHES}/{began.id}/results", key="bob").status == 404
+        assert gateway.get(f"{BATCHES}/{began.id}/results", key="bob").status == 404
         assert list(other.list()) == []
 
         def deleted() -> bool:
@@ -127,25 +127,25 @@ def test_the_sdk_makes_reads_and_deletes_a_batch(house: Gateway, simulator: str)
             batches.retrieve(began.id)
 
 
-def test_a_cancelled_batch_is_charged_what_it_has_answered(house: Gateway, simulator: str) -> None:
-    began = create(house, request("a", simulate={"delay_s": 600}))
-    assert house.post(f"{BATCHES}/{began.json['id']}/cancel", b"").json["processing_status"] == "ended"
-    record = settled(house, began)
+def test_a_cancelled_batch_is_charged_what_it_has_answered(gateway: Gateway, simulator: str) -> None:
+    began = create(gateway, request("a", simulate={"delay_s": 600}))
+    assert gateway.post(f"{BATCHES}/{began.json['id']}/cancel", b"").json["processing_status"] == "ended"
+    record = settled(gateway, began)
     assert (record["status"], record["prompt_tokens"], record["completion_tokens"]) == (499, 0, 0)
 
 
 @pytest.mark.parametrize("padding", [0, 100_000])
-def test_the_model_is_mapped_in_each_request(house: Gateway, simulator: str, padding: int) -> None:
-    began = create(house, request("a", "mine", system="x" * padding), request("b", "mine"), who="bob")
-    record = settled(house, began)
+def test_the_model_is_mapped_in_each_request(gateway: Gateway, simulator: str, padding: int) -> None:
+    began = create(gateway, request("a", "mine", system="x" * padding), request("b", "mine"), who="bob")
+    record = settled(gateway, began)
     assert (record["model"], record["routed_model"], record["returned_model"]) == ("mine", MODEL, MODEL)
     assert len(served(simulator, began.json["id"])) == 2
 
 
-def test_each_request_counts_in_requests_per_time(house: Gateway) -> None:
+def test_each_request_counts_in_requests_per_time(gateway: Gateway) -> None:
     import anthropic
 
-    with sdk(house, "paced") as client:
+    with sdk(gateway, "paced") as client:
         batches = client.messages.batches
         began = batches.create(requests=[request("a", simulate={"delay_s": 60})])  # type: ignore[list-item]
         assert batches.list().data[0].id == began.id
@@ -173,21 +173,21 @@ def test_each_request_counts_in_requests_per_time(house: Gateway) -> None:
         ([request("a", fallbacks=[{"model": "mine"}])], "requests.0.params"),
     ],
 )
-def test_a_faulty_request_is_refused_by_its_place(house: Gateway, requests: list[Any], param: str) -> None:
-    refused = create(house, *requests)
+def test_a_faulty_request_is_refused_by_its_place(gateway: Gateway, requests: list[Any], param: str) -> None:
+    refused = create(gateway, *requests)
     assert refused.status == 400
     assert refused.json["error"]["type"] == ERROR
     assert refused.json["error"]["message"].startswith(f"{param}:")
 
 
-def test_what_a_key_may_not_do_it_may_not_do_in_a_batch(house: Gateway) -> None:
-    assert create(house, request("a"), who="bob").status == 404
-    assert create(house, request("a", "by-chat")).status == 404
+def test_what_a_key_may_not_do_it_may_not_do_in_a_batch(gateway: Gateway) -> None:
+    assert create(gateway, request("a"), who="bob").status == 404
+    assert create(gateway, request("a", "by-chat")).status == 404
     for members in ({"max_tokens": 51}, {"top_k": 5}, {"max_tokens": 51, "system": "x" * 100_000}):
-        refused = create(house, request("a", "mine"), request("b", "mine", **members), who="bob")
+        refused = create(gateway, request("a", "mine"), request("b", "mine", **members), who="bob")
         assert refused.status == 400
         assert refused.json["error"]["message"].startswith("requests.1.params:")
-    assert create(house, *[request(str(at)) for at in range(3)], who="carol").status == 400
-    assert house.post(BATCHES, json.dumps({"requests": 5}).encode()).status == 400
-    assert house.post(BATCHES, b"no json").json["error"]["type"] == ERROR
-    assert house.get(f"{BATCHES}/msgbatch_0").json["error"]["type"] == "not_found_error"
+    assert create(gateway, *[request(str(at)) for at in range(3)], who="carol").status == 400
+    assert gateway.post(BATCHES, json.dumps({"requests": 5}).encode()).status == 400
+    assert gateway.post(BATCHES, b"no json").json["error"]["type"] == ERROR
+    assert gateway.get(f"{BATCHES}/msgbatch_0").json["error"]["type"] == "not_found_error"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import CHUNKED, Wire, chunk
 
 from .client import Raw
-from .house import Gateway, eventually, key, secret
-from .test_messages import CLAUDE, MESSAGE, RECORDED, house_settings, last_event
+from .gateway_process import Gateway, eventually, key, secret
+from .test_messages import CLAUDE, MESSAGE, RECORDED, gateway_settings, last_event
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 BEGUN = RECORDED["text"].partition(b"event: content_block_start")[0]
@@ -28,30 +28,30 @@ async def is_gone_within(wire: Wire, wait_s: float) -> bool:
     return True
 
 
-def stream(house: Gateway, who: str = "alice", **changes: Any) -> Raw:
+def stream(gateway: Gateway, who: str = "alice", **changes: Any) -> Raw:
     """A streamed message on a socket of its own; the head of the answer has still to be read."""
-    raw = house.connect()
+    raw = gateway.connect()
     members = {"model": CLAUDE, "max_tokens": 1000, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
     raw.post("/v1/messages", json.dumps(members | changes).encode(), secret(who), "1.1")
     return raw
 
 
 @pytest.fixture
-def house(gateway: StartsGateways, upstream: Stage) -> Gateway:
-    config = house_settings(upstream.url, keys=[key("alice")])
+def gateway(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> Gateway:
+    config = gateway_settings(upstream.url, keys=[key("alice")])
     config["server"]["keepalive_comment_s"] = 0.05
     config["upstreams"]["main"]["timeouts"] = {"idle_s": 1}
     config["models"][CLAUDE]["max_attempts"] = 1
-    return gateway(config)
+    return start_gateway(config)
 
 
-def test_silence_is_filled_with_pings(house: Gateway, upstream: Stage) -> None:
+def test_silence_is_filled_with_pings(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     async def silent_at_first(wire: Wire) -> None:
         await wire.write(CHUNKED + chunk(BEGUN))
         await wire.until_gone()
 
-    upstream.play(silent_at_first)
-    with stream(house) as client:
+    upstream.answer_with(silent_at_first)
+    with stream(gateway) as client:
         client.read_head()
         body = b""
         while body.partition(BEGUN)[2].count(PING) < 3:
@@ -60,15 +60,15 @@ def test_silence_is_filled_with_pings(house: Gateway, upstream: Stage) -> None:
     assert before + behind == PING * body.count(PING)
 
 
-def test_a_plain_answer_behind_pings_becomes_events(house: Gateway, upstream: Stage) -> None:
+def test_a_plain_answer_behind_pings_becomes_events(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     async def late(wire: Wire) -> None:
         await is_gone_within(wire, 0.3)
         body = json.dumps(MESSAGE).encode()
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         await wire.write(head + body)
 
-    upstream.play(late)
-    with stream(house) as client:
+    upstream.answer_with(late)
+    with stream(gateway) as client:
         client.read_head()
         body = client.read_chunks()
     assert body.startswith(PING)
@@ -79,33 +79,35 @@ def test_a_plain_answer_behind_pings_becomes_events(house: Gateway, upstream: St
     ]  # fmt: skip
 
 
-def test_pings_of_the_upstream_do_not_keep_it_alive(house: Gateway, upstream: Stage) -> None:
+def test_pings_of_the_upstream_do_not_keep_it_alive(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     async def pinging(wire: Wire) -> None:
         await wire.write(CHUNKED + chunk(BEGUN))
         while not await is_gone_within(wire, 0.1):
             await wire.write(chunk(PING))
 
-    upstream.play(pinging)
-    with stream(house) as client:
+    upstream.answer_with(pinging)
+    with stream(gateway) as client:
         client.read_head()
         body = client.read_chunks()
-    name, told = last_event(body)
-    assert (name, told["error"]["type"]) == ("error", "timeout_error")
+    name, received = last_event(body)
+    assert (name, received["error"]["type"]) == ("error", "timeout_error")
     assert PING in body
 
 
-def test_a_client_that_leaves_is_charged_the_prompt_and_what_was_shown(house: Gateway, upstream: Stage) -> None:
+def test_a_client_that_leaves_is_charged_the_prompt_and_what_was_shown(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
     early = RECORDED["ended-early"]
 
     async def stalled(wire: Wire) -> None:
         await wire.write(CHUNKED + chunk(early))
         await wire.until_gone()
 
-    upstream.play(stalled)
-    with stream(house) as client:
+    upstream.answer_with(stalled)
+    with stream(gateway) as client:
         head = client.read_head()
         assert client.read_chunk() == early
-    record = eventually(lambda: next((call for call in house.calls() if call["id"] == head.id), None))
+    record = eventually(lambda: next((call for call in gateway.calls() if call["id"] == head.id), None))
     assert (record["ended"], record["client_gone"], record["prompt_tokens"]) == ("client_gone", True, 25)
     assert record["usage_source"] == "estimated"
     assert 1 <= record["completion_tokens"] < 10

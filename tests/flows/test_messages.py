@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import CHUNKED, answer, chunk, cut_stream, ok_json, raw, stream
 
 from .client import Answer
-from .house import COMPLETIONS, UPSTREAM_KEY, Gateway, key, model, settings
+from .gateway_process import COMPLETIONS, UPSTREAM_KEY, Gateway, key, model, settings
 
 RECORDED = {
     path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[1] / "recorded/messages").glob("*"))
@@ -34,7 +34,7 @@ def messages_model(upstream: str = "main", **more: Any) -> dict[str, Any]:
     return model("messages", upstream, **more)
 
 
-def house_settings(url: str, **changes: Any) -> dict[str, Any]:
+def gateway_settings(url: str, **changes: Any) -> dict[str, Any]:
     """A gateway before an upstream that has the Messages API."""
     plain = settings(url, upstreams={"main": {"capabilities": {"messages": True}}})
     plain["models"] = {CLAUDE: messages_model(), COMPLETIONS: model("completions")}
@@ -42,24 +42,24 @@ def house_settings(url: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     keys = [
         key("alice"), key("bob"), key("spent", quotas=[{"requests": 1, "per": "day"}]),
         key("paced", quotas=[{"requests": 5, "per": "minute"}, {"tokens": 1_000_000, "per": "day"}]),
         key("bound", limits={"max_tokens": 64, "deny": ["top_k"], "stop": 1}),
     ]  # fmt: skip
-    return gateways(house_settings(theatre.url, keys=keys))
+    return start_shared_gateway(gateway_settings(shared_upstream.url, keys=keys))
 
 
-def post(house: Gateway, path: str = "/v1/messages", who: str = "alice", **changes: Any) -> Answer:
+def post(gateway: Gateway, path: str = "/v1/messages", who: str = "alice", **changes: Any) -> Answer:
     """A small message. Members that are None are left out."""
     headers = changes.pop("headers", {"anthropic-version": "2023-06-01"})
     members = {"model": CLAUDE, "max_tokens": 64, "messages": [{"role": "user", "content": "Hi"}]} | changes
     given = {name: value for name, value in members.items() if value is not None}
-    return house.post(path, given, key=who, headers=headers)
+    return gateway.post(path, given, key=who, headers=headers)
 
 
-def told(answer: Answer) -> tuple[int, str, str]:
+def received(answer: Answer) -> tuple[int, str, str]:
     """What an error says: status, type, message. Its shape has to be Anthropic's."""
     whole = answer.json
     assert sorted(whole) == ["error", "request_id", "type"], answer
@@ -68,27 +68,27 @@ def told(answer: Answer) -> tuple[int, str, str]:
     return answer.status, whole["error"]["type"], whole["error"]["message"]
 
 
-def used(house: Gateway, answer: Answer) -> dict[str, Any]:
+def used(gateway: Gateway, answer: Answer) -> dict[str, Any]:
     """What its record says."""
-    call = house.call(answer.id)
+    call = gateway.call(answer.id)
     names = "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "units", "usage_source"
     return {name: call[name] for name in names}
 
 
-def test_plain_message_is_passed_on_and_charged(house: Gateway, upstream: Stage) -> None:
+def test_plain_message_is_passed_on_and_charged(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     body = json.dumps(MESSAGE).encode()
-    upstream.play(answer(body))
-    got = post(house)
+    upstream.answer_with(answer(body))
+    got = post(gateway)
     assert (got.status, got.body, got.headers["request-id"]) == (200, body, got.id)
-    assert used(house, got) == {
+    assert used(gateway, got) == {
         "prompt_tokens": 4604, "completion_tokens": 89, "cached_tokens": 3400, "reasoning_tokens": 40,
         "units": {"cache_write": 200, "cache_write_1h": 1000, "web_searches": 2}, "usage_source": "reported",
     }  # fmt: skip
-    assert house.call(got.id)["endpoint"] == "messages"
+    assert gateway.call(got.id)["endpoint"] == "messages"
 
 
-def test_request_goes_up_as_it_came(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(MESSAGE))
+def test_request_goes_up_as_it_came(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(MESSAGE))
     raw_body = (
         b'{ "model": "%s",  "max_tokens":5, "messages":[{"role":"user","content":"\\u0048i"}], "new": {"a":1.50} }'
     )
@@ -98,7 +98,7 @@ def test_request_goes_up_as_it_came(house: Gateway, upstream: Stage) -> None:
         "anthropic-workspace-id": "wrkspc_1", "anthropic-dangerous-direct-browser-access": "true",
     }  # fmt: skip
     del headers["x-api-key"]
-    got = house.post("/v1/messages?beta=true&key=sk-secret", raw_body, headers=headers)
+    got = gateway.post("/v1/messages?beta=true&key=sk-secret", raw_body, headers=headers)
     assert got.status == 200
     request = upstream.requests[0]
     assert (request.path, request.body) == ("/v1/messages?beta=true", raw_body)
@@ -122,16 +122,18 @@ def test_request_goes_up_as_it_came(house: Gateway, upstream: Stage) -> None:
         ("comments-and-ids", (25, 5, 0, 0, {}, "reported")),
     ],
 )
-def test_stream_is_passed_on_and_charged(house: Gateway, upstream: Stage, name: str, expected: tuple[Any, ...]) -> None:
-    upstream.play(raw(CHUNKED + chunk(RECORDED[name]) + b"0\r\n\r\n"))
+def test_stream_is_passed_on_and_charged(
+    gateway: Gateway, upstream: ScriptedUpstream, name: str, expected: tuple[Any, ...]
+) -> None:
+    upstream.answer_with(raw(CHUNKED + chunk(RECORDED[name]) + b"0\r\n\r\n"))
     # The ceilings of reports are those of the request: a search and a compaction may read what is not in it.
     tools = [{"type": "web_search_20250305", "name": "web_search"}]
-    got = post(house, stream=True, max_tokens=4096, tools=tools)
+    got = post(gateway, stream=True, max_tokens=4096, tools=tools)
     text = RECORDED[name].removesuffix(b"data: [DONE]\n\n")
     assert got.body == (text if text.endswith(b"\n\n") else text + b"\n\n")
     assert got.headers["content-type"] == "text/event-stream"
     assert got.headers["request-id"] == got.id
-    assert tuple(used(house, got).values()) == expected
+    assert tuple(used(gateway, got).values()) == expected
 
 
 # ------------------------------------------------------------------------------------------------------------- requests
@@ -167,13 +169,15 @@ def test_stream_is_passed_on_and_charged(house: Gateway, upstream: Stage, name: 
     ids=lambda value: None if isinstance(value, dict) else value[:40],
 )  # fmt: skip
 def test_faults_are_found_before_money_is_spent(
-    house: Gateway, upstream: Stage, changes: dict[str, Any], message: str
+    gateway: Gateway, upstream: ScriptedUpstream, changes: dict[str, Any], message: str
 ) -> None:
-    assert told(post(house, **changes)) == (400, "invalid_request_error", message)
+    assert received(post(gateway, **changes)) == (400, "invalid_request_error", message)
 
 
-def test_a_body_that_is_no_json_is_refused_in_the_words_of_the_api(house: Gateway, upstream: Stage) -> None:
-    status, kind, message = told(house.post("/v1/messages", b'{"model": }', headers={}))
+def test_a_body_that_is_no_json_is_refused_in_the_words_of_the_api(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    status, kind, message = received(gateway.post("/v1/messages", b'{"model": }', headers={}))
     assert (status, kind) == (400, "invalid_request_error")
     assert message.startswith("The request body is not valid JSON: Expecting value at line 1")
     assert "OpenAI" not in message
@@ -184,43 +188,47 @@ def test_a_body_that_is_no_json_is_refused_in_the_words_of_the_api(house: Gatewa
     [{"type": "adaptive"}, {"type": "disabled"}, {"type": "between_tools"}, {"type": "enabled", "budget_tokens": 9000}],
     ids=lambda value: str(value["type"]),
 )
-def test_thinking_that_is_allowed(house: Gateway, upstream: Stage, thinking: dict[str, Any]) -> None:
-    upstream.play(ok_json(MESSAGE))
+def test_thinking_that_is_allowed(gateway: Gateway, upstream: ScriptedUpstream, thinking: dict[str, Any]) -> None:
+    upstream.answer_with(ok_json(MESSAGE))
     tools = [{"name": "f", "input_schema": {"type": "object"}}]  # with which a budget may be that of several turns
-    assert post(house, thinking=thinking, tools=tools, max_tokens=4096).status == 200
+    assert post(gateway, thinking=thinking, tools=tools, max_tokens=4096).status == 200
 
 
 @pytest.mark.parametrize(
     ("changes", "param"),
     [({"max_tokens": 65}, "max_tokens"), ({"top_k": 5}, "top_k"), ({"stop_sequences": ["a", "b"]}, "stop_sequences")],
 )
-def test_limits_of_a_key_bind(house: Gateway, upstream: Stage, changes: dict[str, Any], param: str) -> None:
-    status, kind, message = told(post(house, who="bound", **changes))
+def test_limits_of_a_key_bind(
+    gateway: Gateway, upstream: ScriptedUpstream, changes: dict[str, Any], param: str
+) -> None:
+    status, kind, message = received(post(gateway, who="bound", **changes))
     assert (status, kind) == (400, "invalid_request_error")
     assert f"'{param}'" in message
-    upstream.play(ok_json(MESSAGE))
-    assert post(house, who="bound", stop_sequences=["a"]).status == 200
+    upstream.answer_with(ok_json(MESSAGE))
+    assert post(gateway, who="bound", stop_sequences=["a"]).status == 200
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_errors_of_the_gateway_have_the_shape_of_the_api(house: Gateway, upstream: Stage) -> None:
-    status, kind, message = told(post(house, model="claude-unknown"))
+def test_errors_of_the_gateway_have_the_shape_of_the_api(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    status, kind, message = received(post(gateway, model="claude-unknown"))
     assert (status, kind) == (404, "not_found_error")
     assert message.startswith("model: ")
-    status, kind, message = told(post(house, model=COMPLETIONS))
+    status, kind, message = received(post(gateway, model=COMPLETIONS))
     assert (status, kind, message[:7]) == (404, "not_found_error", "model: ")
-    assert told(house.post("/v1/messages", b"{}", key=None))[:2] == (401, "authentication_error")
-    assert told(house.send("GET", "/v1/messages"))[:2] == (405, "invalid_request_error")
-    assert told(post(house, path="/v1/messages/x"))[:2] == (404, "not_found_error")
+    assert received(gateway.post("/v1/messages", b"{}", key=None))[:2] == (401, "authentication_error")
+    assert received(gateway.send("GET", "/v1/messages"))[:2] == (405, "invalid_request_error")
+    assert received(post(gateway, path="/v1/messages/x"))[:2] == (404, "not_found_error")
 
 
-def test_a_spent_quota_ends_with_one_request_and_is_not_overloaded(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(MESSAGE))
-    assert post(house, who="spent").status == 200
-    got = post(house, who="spent")
-    status, kind, message = told(got)
+def test_a_spent_quota_ends_with_one_request_and_is_not_overloaded(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer_with(ok_json(MESSAGE))
+    assert post(gateway, who="spent").status == 200
+    got = post(gateway, who="spent")
+    status, kind, message = received(got)
     assert (status, kind, got.json["error"]["details"]) == (
         429,
         "rate_limit_error",
@@ -230,10 +238,10 @@ def test_a_spent_quota_ends_with_one_request_and_is_not_overloaded(house: Gatewa
     assert message.startswith("You exceeded the quota of your key of requests per day")
 
 
-def test_limits_are_shown_in_the_headers_of_the_api(house: Gateway, upstream: Stage) -> None:
+def test_limits_are_shown_in_the_headers_of_the_api(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     theirs = [("anthropic-ratelimit-tokens-limit", "7"), ("anthropic-organization-id", "org"), ("request-id", "theirs")]
-    upstream.play(ok_json(MESSAGE, headers=theirs))
-    got = post(house, who="paced")
+    upstream.answer_with(ok_json(MESSAGE, headers=theirs))
+    got = post(gateway, who="paced")
     shown = {name: value for name, value in got.headers.items() if name.startswith("anthropic-")}
     assert sorted(shown) == sorted(
         f"anthropic-ratelimit-{unit}-{what}"
@@ -266,26 +274,28 @@ def anthropic_error(kind: str, message: str = "scripted") -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def refused(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def refused(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     """A gateway with an upstream for each kind of error, tried once: one error has no effect on the next."""
-    one = {"base_url": theatre.url, "api_key": UPSTREAM_KEY, "capabilities": {"messages": True}}
+    one = {"base_url": shared_upstream.url, "api_key": UPSTREAM_KEY, "capabilities": {"messages": True}}
     names = [*ANTHROPIC_ERRORS, "balance", "uncounted"]
     models = {name: messages_model(name, max_attempts=1) for name in names}
-    return gateways(house_settings(theatre.url, upstreams=dict.fromkeys(names, one), models=models))
+    return start_shared_gateway(
+        gateway_settings(shared_upstream.url, upstreams=dict.fromkeys(names, one), models=models)
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(ANTHROPIC_ERRORS))
-def test_errors_of_the_upstream(refused: Gateway, upstream: Stage, kind: str) -> None:
+def test_errors_of_the_upstream(refused: Gateway, upstream: ScriptedUpstream, kind: str) -> None:
     status, expected = ANTHROPIC_ERRORS[kind]
-    upstream.play(answer(json.dumps(anthropic_error(kind)).encode(), status))
-    assert told(post(refused, model=kind))[:2] == expected
+    upstream.answer_with(answer(json.dumps(anthropic_error(kind)).encode(), status))
+    assert received(post(refused, model=kind))[:2] == expected
 
 
-def test_a_spent_balance_at_the_upstream_is_not_the_clients_fault(refused: Gateway, upstream: Stage) -> None:
+def test_a_spent_balance_at_the_upstream_is_not_the_clients_fault(refused: Gateway, upstream: ScriptedUpstream) -> None:
     words = "Your credit balance is too low to access the Anthropic API."
-    upstream.play(answer(json.dumps(anthropic_error("invalid_request_error", words)).encode(), 400))
+    upstream.answer_with(answer(json.dumps(anthropic_error("invalid_request_error", words)).encode(), 400))
     got = post(refused, model="balance")
-    assert told(got)[:2] == (502, "api_error")
+    assert received(got)[:2] == (502, "api_error")
     assert (got.json["error"]["details"]["error_code"], got.headers["x-should-retry"]) == (
         "upstream_quota_exceeded", "false",
     )  # fmt: skip
@@ -306,43 +316,45 @@ def last_event(body: bytes) -> tuple[str, Any]:
     [("error-in-stream", "overloaded_error", 25), ("ended-early", "api_error", 25)],
 )
 def test_a_stream_that_breaks_ends_with_an_error_event(
-    house: Gateway, upstream: Stage, name: str, kind: str, charged: int
+    gateway: Gateway, upstream: ScriptedUpstream, name: str, kind: str, charged: int
 ) -> None:
-    upstream.play(raw(CHUNKED + chunk(RECORDED[name]) + b"0\r\n\r\n"))
-    got = post(house, stream=True)
+    upstream.answer_with(raw(CHUNKED + chunk(RECORDED[name]) + b"0\r\n\r\n"))
+    got = post(gateway, stream=True)
     assert got.body.startswith(RECORDED[name].partition(b"event: error")[0])
     event, data = last_event(got.body)
     assert (event, data["type"], data["error"]["type"], data["request_id"]) == ("error", "error", kind, got.id)
     assert b"Overloaded" not in got.body
-    call = house.call(got.id)
+    call = gateway.call(got.id)
     assert (call["prompt_tokens"], call["usage_source"], call["truncated"]) == (charged, "estimated", True)
     assert call["completion_tokens"] >= 1
 
 
-def test_a_connection_that_breaks_ends_with_an_error_event(house: Gateway, upstream: Stage) -> None:
-    upstream.play(cut_stream([RECORDED["ended-early"]]))
-    assert last_event(post(house, stream=True).body)[0] == "error"
+def test_a_connection_that_breaks_ends_with_an_error_event(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(cut_stream([RECORDED["ended-early"]]))
+    assert last_event(post(gateway, stream=True).body)[0] == "error"
 
 
-def test_an_error_before_the_first_event_has_the_type_of_the_api(house: Gateway, upstream: Stage) -> None:
+def test_an_error_before_the_first_event_has_the_type_of_the_api(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     error = b"event: error\ndata: " + json.dumps(anthropic_error("overloaded_error")).encode() + b"\n\n"
-    upstream.play(always=raw(CHUNKED + chunk(error) + b"0\r\n\r\n"))
-    got = post(house, stream=True)
+    upstream.answer_with(always=raw(CHUNKED + chunk(error) + b"0\r\n\r\n"))
+    got = post(gateway, stream=True)
     event, data = last_event(got.body)
     assert (event, data["error"]["type"]) == ("error", "overloaded_error")
-    assert house.call(got.id)["completion_tokens"] == 0
+    assert gateway.call(got.id)["completion_tokens"] == 0
 
 
-def test_a_plain_answer_where_a_stream_was_asked_for_is_passed_on(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(MESSAGE))
-    got = post(house, stream=True)
+def test_a_plain_answer_where_a_stream_was_asked_for_is_passed_on(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(MESSAGE))
+    got = post(gateway, stream=True)
     assert (got.status, got.json) == (200, MESSAGE)
 
 
 # --------------------------------------------------------------------------------------------------------- other models
 
 
-def test_models_named_inside_a_request_are_checked_and_mapped(gateway: StartsGateways, upstream: Stage) -> None:
+def test_models_named_inside_a_request_are_checked_and_mapped(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream
+) -> None:
     models = {
         CLAUDE: messages_model(),
         "small": messages_model(routes=[{"upstream": "main", "model": "claude-haiku-4-5"}]),
@@ -350,24 +362,26 @@ def test_models_named_inside_a_request_are_checked_and_mapped(gateway: StartsGat
     }
     one = {"base_url": upstream.url, "api_key": UPSTREAM_KEY, "capabilities": {"messages": True}}
     keys = [key("alice"), key("bob", models=[CLAUDE])]
-    house = gateway(house_settings(upstream.url, models=models, keys=keys, upstreams={"main": one, "other": one}))
+    gateway = start_gateway(
+        gateway_settings(upstream.url, models=models, keys=keys, upstreams={"main": one, "other": one})
+    )
     advisor = {"type": "advisor_20260301", "name": "advisor", "model": "small"}
-    upstream.play(ok_json(MESSAGE))
-    assert post(house, tools=[advisor, {"name": "f"}], fallbacks=[{"model": "small", "max_tokens": 5}]).status == 200
+    upstream.answer_with(ok_json(MESSAGE))
+    assert post(gateway, tools=[advisor, {"name": "f"}], fallbacks=[{"model": "small", "max_tokens": 5}]).status == 200
     sent = upstream.requests[0].json
     assert sent["tools"] == [advisor | {"model": "claude-haiku-4-5"}, {"name": "f"}]
     assert sent["fallbacks"] == [{"model": "claude-haiku-4-5", "max_tokens": 5}]
-    upstream.play()
-    assert told(post(house, who="bob", tools=[advisor]))[:2] == (404, "not_found_error")
-    assert told(post(house, who="bob", fallbacks="default"))[:2] == (404, "not_found_error")
-    assert told(post(house, fallbacks=[{"model": "unknown"}]))[:2] == (404, "not_found_error")
-    status, kind, message = told(post(house, fallbacks=[{"model": "elsewhere"}]))
+    upstream.answer_with()
+    assert received(post(gateway, who="bob", tools=[advisor]))[:2] == (404, "not_found_error")
+    assert received(post(gateway, who="bob", fallbacks="default"))[:2] == (404, "not_found_error")
+    assert received(post(gateway, fallbacks=[{"model": "unknown"}]))[:2] == (404, "not_found_error")
+    status, kind, message = received(post(gateway, fallbacks=[{"model": "elsewhere"}]))
     assert (status, kind) == (400, "invalid_request_error")
     assert "'elsewhere' is not served by the same upstream" in message
     # In a body that is read by another process too.
-    upstream.play(ok_json(MESSAGE))
+    upstream.answer_with(ok_json(MESSAGE))
     long = [{"role": "user", "content": "x" * 100_000}]
-    assert post(house, tools=[advisor | {"description": "y" * 10_000}], messages=long).status == 200
+    assert post(gateway, tools=[advisor | {"description": "y" * 10_000}], messages=long).status == 200
     assert upstream.requests[0].json["tools"][0]["model"] == "claude-haiku-4-5"
 
 
@@ -380,10 +394,12 @@ def test_models_named_inside_a_request_are_checked_and_mapped(gateway: StartsGat
     ],
     ids=["names", "object", "number"],
 )
-def test_fallbacks_of_another_shape_are_refused(house: Gateway, upstream: Stage, given: Any, said: str) -> None:
+def test_fallbacks_of_another_shape_are_refused(
+    gateway: Gateway, upstream: ScriptedUpstream, given: Any, said: str
+) -> None:
     """An upstream may understand what the gateway would not check."""
-    upstream.play()
-    assert told(post(house, fallbacks=given)) == (400, "invalid_request_error", said)
+    upstream.answer_with()
+    assert received(post(gateway, fallbacks=given)) == (400, "invalid_request_error", said)
 
 
 def iteration(kind: str, prompt: int, output: int, **more: Any) -> dict[str, Any]:
@@ -411,7 +427,12 @@ def iteration(kind: str, prompt: int, output: int, **more: Any) -> dict[str, Any
     ids=["one", "advisor", "fallback-version", "compaction", "compaction-by-model", "unnamed"],
 )  # fmt: skip
 def test_iterations_of_another_model_have_its_price(
-    priced: Gateway, upstream: Stage, is_stream: bool, iterations: list[dict[str, Any]], cost_usd: float, source: str
+    priced: Gateway,
+    upstream: ScriptedUpstream,
+    is_stream: bool,
+    iterations: list[dict[str, Any]],
+    cost_usd: float,
+    source: str,
 ) -> None:
     own = iterations[-1] if iterations[0]["type"] == "compaction" else iterations[0]
     usage = {"input_tokens": own["input_tokens"], "output_tokens": own["output_tokens"], "iterations": iterations}
@@ -421,9 +442,9 @@ def test_iterations_of_another_model_have_its_price(
             {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
             {"type": "message_stop"},
         ]
-        upstream.play(stream(events, done=False))
+        upstream.answer_with(stream(events, done=False))
     else:
-        upstream.play(ok_json(MESSAGE | {"usage": usage}))
+        upstream.answer_with(ok_json(MESSAGE | {"usage": usage}))
     tools = [{"type": "advisor_20260301", "name": "advisor", "model": "small"}]
     got = post(priced, tools=tools, fallbacks=[{"model": "small"}], stream=is_stream, max_tokens=4096)
     assert got.status == 200
@@ -433,18 +454,18 @@ def test_iterations_of_another_model_have_its_price(
     assert [call["prompt_tokens"], call["completion_tokens"]] == tokens
 
 
-def test_the_dearest_model_of_a_request_is_reserved(priced: Gateway, upstream: Stage) -> None:
+def test_the_dearest_model_of_a_request_is_reserved(priced: Gateway, upstream: ScriptedUpstream) -> None:
     asked = {"model": "small", "max_tokens": 3000, "fallbacks": [{"model": CLAUDE}]}
-    upstream.play(ok_json(MESSAGE | {"usage": {"input_tokens": 1, "output_tokens": 1}}))
+    upstream.answer_with(ok_json(MESSAGE | {"usage": {"input_tokens": 1, "output_tokens": 1}}))
     assert post(priced, who="poor", model="small", max_tokens=3000).status == 200  # $0.015
-    status, _, message = told(post(priced, who="poor", **asked))  # $0.075
+    status, _, message = received(post(priced, who="poor", **asked))  # $0.075
     assert status == 400
     assert "$0.05" in message
     assert "$0.075" in message
 
 
 @pytest.fixture(scope="module")
-def priced(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def priced(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     long = {"above": 200_000, "input": 10, "output": 40}
     models = {
         CLAUDE: messages_model(price={"input": 5, "output": 25, "tiers": [long]}),
@@ -456,17 +477,17 @@ def priced(gateways: StartsGateways, theatre: Stage) -> Gateway:
         price={"input": 5, "output": 25, "variants": {"us": {"input": 5.5, "output": 27.5}}}
     )
     keys = [key("alice"), key("poor", quotas=[{"usd": 0.05, "per": "month"}])]
-    return gateways(house_settings(theatre.url, models=models, keys=keys))
+    return start_shared_gateway(gateway_settings(shared_upstream.url, models=models, keys=keys))
 
 
-def test_a_region_has_its_price(priced: Gateway, upstream: Stage) -> None:
+def test_a_region_has_its_price(priced: Gateway, upstream: ScriptedUpstream) -> None:
     usage = {"input_tokens": 1000, "output_tokens": 100, "service_tier": "standard"}
     for region, cost in (("us", 0.00825), ("global", 0.0075)):
-        upstream.play(ok_json(MESSAGE | {"usage": usage | {"inference_geo": region}}))
+        upstream.answer_with(ok_json(MESSAGE | {"usage": usage | {"inference_geo": region}}))
         call = priced.call(post(priced, model="regional").id)
         assert (call["cost_usd"], call["usage_source"]) == (pytest.approx(cost), "reported")
     # It is reserved where the request asks for it.
-    upstream.play(ok_json(MESSAGE))
+    upstream.answer_with(ok_json(MESSAGE))
     assert post(priced, who="poor", model="regional", max_tokens=1900, inference_geo="us").status == 400
     assert post(priced, who="poor", model="regional", max_tokens=1900).status == 200
 
@@ -474,47 +495,47 @@ def test_a_region_has_its_price(priced: Gateway, upstream: Stage) -> None:
 # --------------------------------------------------------------------------------------------------------- count_tokens
 
 
-def test_tokens_are_counted_as_a_request_without_tokens(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json({"input_tokens": 14}))
-    got = post(house, "/v1/messages/count_tokens?beta=true", who="paced", max_tokens=None)
+def test_tokens_are_counted_as_a_request_without_tokens(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json({"input_tokens": 14}))
+    got = post(gateway, "/v1/messages/count_tokens?beta=true", who="paced", max_tokens=None)
     assert (got.status, got.json) == (200, {"input_tokens": 14})
     assert upstream.requests[0].path == "/v1/messages/count_tokens?beta=true"
-    call = house.call(got.id)
+    call = gateway.call(got.id)
     assert (call["endpoint"], call["prompt_tokens"], call["completion_tokens"]) == ("count_tokens", 0, 0)
 
 
-def test_no_upstream_counts_tokens(refused: Gateway, gateway: StartsGateways, upstream: Stage) -> None:
+def test_no_upstream_counts_tokens(refused: Gateway, start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
     path = "/v1/messages/count_tokens"
-    upstream.play(answer(b'{"detail": "Not Found"}', 404))
-    assert told(post(refused, path, model="uncounted", max_tokens=None))[:2] == (404, "not_found_error")
+    upstream.answer_with(answer(b'{"detail": "Not Found"}', 404))
+    assert received(post(refused, path, model="uncounted", max_tokens=None))[:2] == (404, "not_found_error")
     upstreams = {
         "main": {"base_url": upstream.url, "capabilities": {"messages": True, "count_tokens": False}},
         "none": {"base_url": upstream.url},
     }
     models = {CLAUDE: messages_model(), "chatty": messages_model("none")}
-    house = gateway(house_settings(upstream.url, upstreams=upstreams, models=models))
-    upstream.play()
-    assert told(post(house, path, max_tokens=None))[:2] == (404, "not_found_error")
-    assert told(post(house, model="chatty"))[:2] == (404, "not_found_error")
+    gateway = start_gateway(gateway_settings(upstream.url, upstreams=upstreams, models=models))
+    upstream.answer_with()
+    assert received(post(gateway, path, max_tokens=None))[:2] == (404, "not_found_error")
+    assert received(post(gateway, model="chatty"))[:2] == (404, "not_found_error")
 
 
 # ----------------------------------------------------------------------------------------------------- models and paths
 
 
-def test_models_are_listed_in_the_shape_that_the_client_knows(house: Gateway) -> None:
+def test_models_are_listed_in_the_shape_that_the_client_knows(gateway: Gateway) -> None:
     version = {"anthropic-version": "2023-06-01"}
-    shown = house.get("/v1/models?limit=1", headers=version)
+    shown = gateway.get("/v1/models?limit=1", headers=version)
     model_of_page = {
         "type": "model", "id": CLAUDE, "display_name": CLAUDE, "created_at": "1970-01-01T00:00:00Z",
         "lifecycle": "active",
     }  # fmt: skip
     assert shown.json == {"data": [model_of_page], "has_more": True, "first_id": CLAUDE, "last_id": CLAUDE}
-    rest = house.get(f"/v1/models?limit=1000&after_id={CLAUDE}", headers=version).json
+    rest = gateway.get(f"/v1/models?limit=1000&after_id={CLAUDE}", headers=version).json
     assert ([each["id"] for each in rest["data"]], rest["has_more"]) == ([COMPLETIONS], False)
-    assert house.get(f"/v1/models/{CLAUDE}", headers=version).json == model_of_page
-    assert house.get("/v1/models").json["object"] == "list"
-    assert told(house.get("/v1/models?limit=0", headers=version))[:2] == (400, "invalid_request_error")
-    assert told(house.get("/v1/models/none", headers=version))[:2] == (404, "not_found_error")
+    assert gateway.get(f"/v1/models/{CLAUDE}", headers=version).json == model_of_page
+    assert gateway.get("/v1/models").json["object"] == "list"
+    assert received(gateway.get("/v1/models?limit=0", headers=version))[:2] == (400, "invalid_request_error")
+    assert received(gateway.get("/v1/models/none", headers=version))[:2] == (404, "not_found_error")
 
 
 @pytest.mark.parametrize(
@@ -529,33 +550,37 @@ def test_models_are_listed_in_the_shape_that_the_client_knows(house: Gateway) ->
         ("/v1/complete", "use POST /v1/messages"),
     ],
 )
-def test_paths_that_are_not_served_name_the_remedy(house: Gateway, upstream: Stage, path: str, words: str) -> None:
-    status, kind, message = told(post(house, path, headers={}))
+def test_paths_that_are_not_served_name_the_remedy(
+    gateway: Gateway, upstream: ScriptedUpstream, path: str, words: str
+) -> None:
+    status, kind, message = received(post(gateway, path, headers={}))
     assert (status, kind) == (404, "not_found_error")
     assert words in message
 
 
-def test_unknown_paths_get_an_error_in_the_client_s_format(house: Gateway, upstream: Stage) -> None:
-    assert told(post(house, "/v1/uploads"))[:2] == (404, "not_found_error")
-    assert post(house, "/v1/uploads", headers={}).error["type"] == "invalid_request_error"
-    assert post(house, "/chat/completions", headers={}).error["message"].endswith("has to end in /v1.")
-    assert house.get("/models").error["message"] == (
+def test_unknown_paths_get_an_error_in_the_client_s_format(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    assert received(post(gateway, "/v1/uploads"))[:2] == (404, "not_found_error")
+    assert post(gateway, "/v1/uploads", headers={}).error["type"] == "invalid_request_error"
+    assert post(gateway, "/chat/completions", headers={}).error["message"].endswith("has to end in /v1.")
+    assert gateway.get("/models").error["message"] == (
         "Invalid URL (GET /models). Did you mean /v1/models? The base URL of this client has to end in /v1."
     )
 
 
-def test_head_of_the_root_is_harmless(house: Gateway) -> None:
-    got = house.send("HEAD", "/", key=None)
+def test_head_of_the_root_is_harmless(gateway: Gateway) -> None:
+    got = gateway.send("HEAD", "/", key=None)
     assert (got.status, got.body) == (200, b"")
 
 
 # ------------------------------------------------------------------------------------------------------------- upstream
 
 
-def test_the_key_goes_up_where_anthropic_wants_it(gateway: StartsGateways, upstream: Stage) -> None:
+def test_the_key_goes_up_where_anthropic_wants_it(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
     one = {"base_url": upstream.url, "api_key": UPSTREAM_KEY, "key_header": "x-api-key"}
-    house = gateway(house_settings(upstream.url, upstreams={"main": one | {"capabilities": {"messages": True}}}))
-    upstream.play(ok_json(MESSAGE))
-    assert post(house).status == 200
+    gateway = start_gateway(
+        gateway_settings(upstream.url, upstreams={"main": one | {"capabilities": {"messages": True}}})
+    )
+    upstream.answer_with(ok_json(MESSAGE))
+    assert post(gateway).status == 200
     assert upstream.requests[0].headers["x-api-key"] == UPSTREAM_KEY
     assert "authorization" not in upstream.requests[0].headers

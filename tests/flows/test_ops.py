@@ -14,17 +14,17 @@ import pytest
 
 from gateway.web.access_log import FIELDS
 from gateway.web.middleware import _shown_param
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import cut_stream, error_json, ok_json
 
-from .house import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, secret, settings
+from .gateway_process import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, secret, settings
 
 METRICS_TOKEN = "metrics-token-0123456789"
 BODY = json.dumps({"model": COMPLETIONS, "prompt": "Hello"}).encode()
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     keys = [
         key("alice"),
         key("bob"),
@@ -33,14 +33,14 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
         key("teamed", team="crew"),
     ]
     server = {"max_request_bytes": 100_000, "client_body_timeout_s": 0.3}
-    return gateways(settings(theatre.url, keys=keys, server=server, teams={"crew": {}}))
+    return start_shared_gateway(settings(shared_upstream.url, keys=keys, server=server, teams={"crew": {}}))
 
 
 @pytest.fixture(scope="module")
-def closed(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def closed(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     """Without an admin token, with a metrics token, and with lines for people."""
     changes: dict[str, Any] = {"admin": {"token": None}, "metrics": {"token": METRICS_TOKEN, "max_keys": 1}}
-    return gateways(settings(theatre.url, server={"access_log": "text"}, **changes))
+    return start_shared_gateway(settings(shared_upstream.url, server={"access_log": "text"}, **changes))
 
 
 def usage_json(prompt: int, completion: int, **more: Any) -> Any:
@@ -52,34 +52,34 @@ def usage_json(prompt: int, completion: int, **more: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------ health
 
 
-def test_health_and_readiness(house: Gateway, upstream: Stage) -> None:
-    assert (house.get("/healthz", key=None).status, house.get("/readyz", key=None).status) == (200, 200)
-    assert house.send("HEAD", "/healthz", key=None).status == 200
+def test_health_and_readiness(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    assert (gateway.get("/healthz", key=None).status, gateway.get("/readyz", key=None).status) == (200, 200)
+    assert gateway.send("HEAD", "/healthz", key=None).status == 200
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/models", "/v1/key", "/nothing"])
-def test_every_answer_has_an_id_of_its_own(house: Gateway, upstream: Stage, path: str) -> None:
-    ids = {house.get(path).id for _ in range(3)}
+def test_every_answer_has_an_id_of_its_own(gateway: Gateway, upstream: ScriptedUpstream, path: str) -> None:
+    ids = {gateway.get(path).id for _ in range(3)}
     assert len(ids) == 3
     assert all(re.fullmatch(r"req_[0-9a-f]{32}", each) for each in ids)
 
 
-def test_probes_leave_no_line(house: Gateway, upstream: Stage) -> None:
-    probes = [house.get(path, key=None).id for path in ("/healthz", "/readyz", "/metrics")]
-    house.line(id=house.get("/nothing").id)
-    assert not [line for line in house.lines() if line["id"] in probes]
+def test_probes_leave_no_line(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    probes = [gateway.get(path, key=None).id for path in ("/healthz", "/readyz", "/metrics")]
+    gateway.line(id=gateway.get("/nothing").id)
+    assert not [line for line in gateway.lines() if line["id"] in probes]
 
 
 # ----------------------------------------------------------------------------------------------------------- metrics
 
 
-def test_metrics_count_a_call(house: Gateway, upstream: Stage) -> None:
+def test_metrics_count_a_call(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 2}}
-    upstream.play(usage_json(11, 7, **details), error_json(500))
-    before = {each: house.metric(*each[:1], **dict(each[1])) for each in COUNTED}
-    assert house.complete("bob").status == 200
-    assert house.complete("bob").status == 502
-    after = {each: house.metric(*each[:1], **dict(each[1])) for each in COUNTED}
+    upstream.answer_with(usage_json(11, 7, **details), error_json(500))
+    before = {each: gateway.metric(*each[:1], **dict(each[1])) for each in COUNTED}
+    assert gateway.complete("bob").status == 200
+    assert gateway.complete("bob").status == 502
+    after = {each: gateway.metric(*each[:1], **dict(each[1])) for each in COUNTED}
     assert [after[each] - before[each] for each in COUNTED] == list(COUNTED.values())
 
 
@@ -99,41 +99,41 @@ COUNTED: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {
 }
 
 
-def test_metrics_count_refusals_and_have_the_state_of_the_gateway(house: Gateway, upstream: Stage) -> None:
-    before = house.metric("gateway_rejections_total", reason="unauthorized")
-    house.post("/v1/completions", BODY, key="nobody")
-    assert house.metric("gateway_rejections_total", reason="unauthorized") == before + 1
-    assert house.metric("gateway_build_info") == 1
-    assert house.metric("gateway_config_generation") == 1
-    assert house.metric("gateway_in_flight_requests") == 0
-    assert house.metric("gateway_journal_pending_records") == 0
-    assert house.metric("gateway_store_errors_total") == 0
+def test_metrics_count_refusals_and_have_the_state_of_the_gateway(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    before = gateway.metric("gateway_rejections_total", reason="unauthorized")
+    gateway.post("/v1/completions", BODY, key="nobody")
+    assert gateway.metric("gateway_rejections_total", reason="unauthorized") == before + 1
+    assert gateway.metric("gateway_build_info") == 1
+    assert gateway.metric("gateway_config_generation") == 1
+    assert gateway.metric("gateway_in_flight_requests") == 0
+    assert gateway.metric("gateway_journal_pending_records") == 0
+    assert gateway.metric("gateway_store_errors_total") == 0
 
 
-def test_metrics_have_quotas(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json())
-    assert house.complete("carol").status == 200
-    assert house.metric("gateway_quota_used", key="carol", unit="requests", per="day") == 1
-    assert house.metric("gateway_quota_limit", key="carol", unit="requests", per="day") == 9
+def test_metrics_have_quotas(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json())
+    assert gateway.complete("carol").status == 200
+    assert gateway.metric("gateway_quota_used", key="carol", unit="requests", per="day") == 1
+    assert gateway.metric("gateway_quota_limit", key="carol", unit="requests", per="day") == 9
 
 
-def test_names_that_clients_make_up_are_no_labels(house: Gateway, upstream: Stage) -> None:
+def test_names_that_clients_make_up_are_no_labels(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     for name in ("made-up", 'qu"ote', "x" * 200):
-        assert house.complete(model=name).status == 404
-    assert "made-up" not in house.get("/metrics", key=None).body.decode()
-    assert house.metric("gateway_requests_total", key="alice", model="other", status="404") >= 3
+        assert gateway.complete(model=name).status == 404
+    assert "made-up" not in gateway.get("/metrics", key=None).body.decode()
+    assert gateway.metric("gateway_requests_total", key="alice", model="other", status="404") >= 3
 
 
-def test_metrics_token(closed: Gateway, upstream: Stage) -> None:
-    assert closed.get("/metrics", key=None).told == (401, "invalid_request_error", None, None)
-    assert closed.get("/metrics").told == (401, "invalid_request_error", None, "invalid_api_key")
+def test_metrics_token(closed: Gateway, upstream: ScriptedUpstream) -> None:
+    assert closed.get("/metrics", key=None).refusal == (401, "invalid_request_error", None, None)
+    assert closed.get("/metrics").refusal == (401, "invalid_request_error", None, "invalid_api_key")
     answer = closed.get("/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"})
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
-def test_keys_beyond_max_keys_share_a_label(closed: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(), ok_json(), ok_json())
+def test_keys_beyond_max_keys_share_a_label(closed: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(), ok_json(), ok_json())
     for who in ("alice", "bob", "carol"):
         assert closed.complete(who).status == 200
     text = closed.get("/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"}).body.decode()
@@ -141,26 +141,28 @@ def test_keys_beyond_max_keys_share_a_label(closed: Gateway, upstream: Stage) ->
     assert counted == {"alice", "other"}
 
 
-def test_an_aborted_scrape_delays_no_call(house: Gateway, upstream: Stage) -> None:
+def test_an_aborted_scrape_delays_no_call(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     for _ in range(20):
-        with house.connect() as client:
+        with gateway.connect() as client:
             client.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert house.metric("gateway_build_info") == 1
+    assert gateway.metric("gateway_build_info") == 1
 
 
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_address_that_does_not_exist(house: Gateway, upstream: Stage) -> None:
-    answer = house.post("/v1/foo", {})
-    assert answer.told == (404, "invalid_request_error", None, None)
+def test_address_that_does_not_exist(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    answer = gateway.post("/v1/foo", {})
+    assert answer.refusal == (404, "invalid_request_error", None, None)
     assert answer.error["message"] == "Invalid URL (POST /v1/foo)"
 
 
 @pytest.mark.parametrize("path", ["/v1/edits", "/v1/engines/x/completions"])
-def test_endpoint_that_the_gateway_does_not_have_says_what_to_use(house: Gateway, upstream: Stage, path: str) -> None:
-    answer = house.post(path, {"model": CHAT, "input": "Hi"})
-    assert answer.told == (404, "invalid_request_error", None, None)
+def test_endpoint_that_the_gateway_does_not_have_says_what_to_use(
+    gateway: Gateway, upstream: ScriptedUpstream, path: str
+) -> None:
+    answer = gateway.post(path, {"model": CHAT, "input": "Hi"})
+    assert answer.refusal == (404, "invalid_request_error", None, None)
     assert "use POST /v1/" in answer.error["message"]
 
 
@@ -172,31 +174,33 @@ def test_endpoint_that_the_gateway_does_not_have_says_what_to_use(house: Gateway
     ("DELETE", "/v1/models/x", "GET"),
     ("POST", "/metrics", "GET"),
 ])  # fmt: skip
-def test_method_that_does_not_fit(house: Gateway, upstream: Stage, method: str, path: str, allowed: str) -> None:
-    answer = house.send(method, path)
-    assert answer.told == (405, "invalid_request_error", None, None)
+def test_method_that_does_not_fit(
+    gateway: Gateway, upstream: ScriptedUpstream, method: str, path: str, allowed: str
+) -> None:
+    answer = gateway.send(method, path)
+    assert answer.refusal == (405, "invalid_request_error", None, None)
     assert answer.error["message"].startswith(f"Not allowed to {method} on {path}. (HINT:")
     assert allowed in answer.headers["allow"]
 
 
 @pytest.mark.parametrize("given", ["text/plain", "multipart/form-data; boundary=x", "application/jsonp", "", None])
-def test_content_type_that_is_not_json(house: Gateway, upstream: Stage, given: str | None) -> None:
-    with house.connect() as client:
+def test_content_type_that_is_not_json(gateway: Gateway, upstream: ScriptedUpstream, given: str | None) -> None:
+    with gateway.connect() as client:
         more = [] if given is None else [f"Content-Type: {given}"]
         lines = ["POST /v1/completions HTTP/1.1", "Host: x", f"Authorization: Bearer {secret('alice')}", *more]
         client.send("\r\n".join([*lines, f"Content-Length: {len(BODY)}", "", ""]).encode() + BODY)
         answer = client.read_answer()
-    assert answer.told == (400, "invalid_request_error", None, "unsupported_content_type")
+    assert answer.refusal == (400, "invalid_request_error", None, "unsupported_content_type")
 
 
 @pytest.mark.parametrize("given", ["application/json; charset=utf-8", "Application/JSON"])
-def test_content_type_that_is_json(house: Gateway, upstream: Stage, given: str) -> None:
-    upstream.play(ok_json())
-    assert house.post("/v1/completions", BODY, headers={"Content-Type": given}).status == 200
+def test_content_type_that_is_json(gateway: Gateway, upstream: ScriptedUpstream, given: str) -> None:
+    upstream.answer_with(ok_json())
+    assert gateway.post("/v1/completions", BODY, headers={"Content-Type": given}).status == 200
 
 
-def test_body_that_is_not_compressed_as_its_head_says(house: Gateway, upstream: Stage) -> None:
-    answer = house.post("/v1/completions", BODY, headers={"Content-Encoding": "gzip"})
+def test_body_that_is_not_compressed_as_its_head_says(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    answer = gateway.post("/v1/completions", BODY, headers={"Content-Encoding": "gzip"})
     assert answer.status == 400
     assert answer.error["type"] == "invalid_request_error"
 
@@ -207,35 +211,35 @@ HEAD = (
 )
 
 
-def test_body_that_is_announced_too_long_is_refused_at_once(house: Gateway, upstream: Stage) -> None:
-    with house.connect() as client:
+def test_body_that_is_announced_too_long_is_refused_at_once(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    with gateway.connect() as client:
         client.send(f"{HEAD}Content-Length: 100001\r\n\r\n".encode())
         answer = client.read_answer()
-    assert answer.told == (413, "server_error", None, None)
+    assert answer.refusal == (413, "server_error", None, None)
     assert answer.error["message"] == "Maximum content size limit (100000) exceeded (100001 bytes announced)"
     assert answer.headers["connection"] == "close"
 
 
-def test_body_that_grows_too_long_is_refused(house: Gateway, upstream: Stage) -> None:
-    with house.connect() as client:
+def test_body_that_grows_too_long_is_refused(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    with gateway.connect() as client:
         client.send(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode() + b"186A1\r\n" + b" " * 100_001 + b"\r\n")
-        assert client.read_answer().told == (413, "server_error", None, None)
+        assert client.read_answer().refusal == (413, "server_error", None, None)
 
 
-def test_body_of_just_the_allowed_length_is_taken(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(), ok_json())
-    assert house.post("/v1/completions", BODY.ljust(100_000)).status == 200
-    with house.connect() as client:
+def test_body_of_just_the_allowed_length_is_taken(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(), ok_json())
+    assert gateway.post("/v1/completions", BODY.ljust(100_000)).status == 200
+    with gateway.connect() as client:
         client.send(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode())
         client.send(b"%x\r\n%s\r\n0\r\n\r\n" % (100_000, BODY.ljust(100_000)))
         assert client.read_answer().status == 200
 
 
-def test_body_that_trickles_is_given_up(house: Gateway, upstream: Stage) -> None:
-    with house.connect() as client:
+def test_body_that_trickles_is_given_up(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    with gateway.connect() as client:
         client.send(f"{HEAD}Content-Length: 50\r\n\r\n".encode())
         answer = trickle_until_answered(client)
-    assert answer.told == (408, "invalid_request_error", None, None)
+    assert answer.refusal == (408, "invalid_request_error", None, None)
     assert answer.headers["connection"] == "close"
 
 
@@ -261,36 +265,38 @@ def trickle_until_answered(client: Any) -> Any:
     ],
     ids=["no colon", "NUL", "version", "no request", "long line", "CL and TE", "two lengths", "TLS"],
 )  # fmt: skip
-def test_malformed_head_is_answered_and_not_logged(house: Gateway, upstream: Stage, request_: bytes) -> None:
-    with house.connect() as client:
+def test_malformed_head_is_answered_and_not_logged(
+    gateway: Gateway, upstream: ScriptedUpstream, request_: bytes
+) -> None:
+    with gateway.connect() as client:
         client.send(request_.replace(b"SECRET", secret("alice").encode()))
         answer = client.read_answer()
-    assert answer.told == (400, "invalid_request_error", None, None)
+    assert answer.refusal == (400, "invalid_request_error", None, None)
     assert secret("alice") not in answer.body.decode()
     assert answer.headers["connection"] == "close"
-    house.check_logs()
+    gateway.check_logs()
 
 
-def test_a_malformed_chunk_is_refused_at_once(house: Gateway, upstream: Stage) -> None:
-    with house.connect() as client:
+def test_a_malformed_chunk_is_refused_at_once(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    with gateway.connect() as client:
         client.send(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode())
         time.sleep(0.05)
         client.send(b"zz\r\n" + secret("alice").encode() + b"\r\n")
-        assert client.read_answer().told == (400, "invalid_request_error", None, None)
-    house.check_logs()
+        assert client.read_answer().refusal == (400, "invalid_request_error", None, None)
+    gateway.check_logs()
 
 
 # ------------------------------------------------------------------------------------------------------- admin reports
 
 
 @pytest.fixture
-def ledger(house: Gateway, upstream: Stage) -> Gateway:
-    upstream.play(usage_json(10, 1), usage_json(20, 2), usage_json(30, 0), error_json(400, message="no"))
-    assert house.complete("teamed").status == 200
-    assert house.chat("teamed").status == 200
-    assert house.post("/v1/embeddings", {"model": EMBEDDINGS, "input": "x"}, key="teamed").status == 200
-    assert house.complete("teamed").status == 400
-    return house
+def ledger(gateway: Gateway, upstream: ScriptedUpstream) -> Gateway:
+    upstream.answer_with(usage_json(10, 1), usage_json(20, 2), usage_json(30, 0), error_json(400, message="no"))
+    assert gateway.complete("teamed").status == 200
+    assert gateway.chat("teamed").status == 200
+    assert gateway.post("/v1/embeddings", {"model": EMBEDDINGS, "input": "x"}, key="teamed").status == 200
+    assert gateway.complete("teamed").status == 400
+    return gateway
 
 
 def test_usage_is_grouped(ledger: Gateway) -> None:
@@ -331,8 +337,8 @@ def test_usage_as_csv(ledger: Gateway) -> None:
     [{"group_by": "key,secret"}, {"since": "yesterday"}, {"until": "2026-1-1"}, {"limit": "0"}, {"limit": "x"},
      {"format": "xml"}],
 )  # fmt: skip
-def test_question_that_makes_no_sense(house: Gateway, upstream: Stage, query: dict[str, str]) -> None:
-    answer = house.admin("usage", **query)
+def test_question_that_makes_no_sense(gateway: Gateway, upstream: ScriptedUpstream, query: dict[str, str]) -> None:
+    answer = gateway.admin("usage", **query)
     assert (answer.status, answer.error["param"]) == (400, *query)
 
 
@@ -351,27 +357,27 @@ def test_newest_calls(ledger: Gateway) -> None:
 
 
 @pytest.mark.parametrize("path", ["/admin/api/usage", "/admin/api/calls"])
-def test_admin_token(house: Gateway, closed: Gateway, upstream: Stage, path: str) -> None:
-    assert house.get(path, key=None).told == (401, "invalid_request_error", None, None)
-    own = house.get(path)  # with a key, which sees itself alone
+def test_admin_token(gateway: Gateway, closed: Gateway, upstream: ScriptedUpstream, path: str) -> None:
+    assert gateway.get(path, key=None).refusal == (401, "invalid_request_error", None, None)
+    own = gateway.get(path)  # with a key, which sees itself alone
     assert (own.status, {row["key"] for row in own.json["data"]} <= {"alice"}) == (200, True)
-    assert house.get("/admin/api/audit").told == (403, "invalid_request_error", None, "role_not_allowed")
-    assert house.get(path, headers={"Authorization": f"Bearer {ADMIN_TOKEN}x"}).status == 401
-    assert house.get(path, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}).status == 200
+    assert gateway.get("/admin/api/audit").refusal == (403, "invalid_request_error", None, "role_not_allowed")
+    assert gateway.get(path, headers={"Authorization": f"Bearer {ADMIN_TOKEN}x"}).status == 401
+    assert gateway.get(path, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}).status == 200
     assert closed.get(path, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}).status == 404
 
 
-def test_admin_token_opens_no_other_door(house: Gateway, upstream: Stage) -> None:
-    assert house.get("/v1/models", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}).status == 401
+def test_admin_token_opens_no_other_door(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    assert gateway.get("/v1/models", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}).status == 401
 
 
 # -------------------------------------------------------------------------------------------------------- access log
 
 
-def test_line_of_a_call(house: Gateway, upstream: Stage) -> None:
-    upstream.play(usage_json(4, 5))
-    answer = house.post("/v1/completions", BODY, headers={"X-Client-Request-Id": "mine-1", "User-Agent": "test/1"})
-    line = house.line(id=answer.id)
+def test_line_of_a_call(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(usage_json(4, 5))
+    answer = gateway.post("/v1/completions", BODY, headers={"X-Client-Request-Id": "mine-1", "User-Agent": "test/1"})
+    line = gateway.line(id=answer.id)
     assert line | {"first_byte_ms": 0, "duration_ms": 0} == {
         "time": line["time"], "id": answer.id, "key": "alice", "endpoint": "completions", "model": COMPLETIONS,
         "upstream": "main", "status": 200, "stream": False, "ended": "done", "truncated": False, "prompt_tokens": 4,
@@ -380,18 +386,18 @@ def test_line_of_a_call(house: Gateway, upstream: Stage) -> None:
     }  # fmt: skip
     assert list(line) == [field for field in FIELDS if field in line]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line["time"])
-    assert house.call(answer.id)["client_request_id"] == "mine-1"
+    assert gateway.call(answer.id)["client_request_id"] == "mine-1"
     assert upstream.requests[0].headers["user-agent"] == "test/1"
     assert "x-client-request-id" not in upstream.requests[0].headers
 
 
-def test_line_of_a_refusal(house: Gateway, upstream: Stage) -> None:
-    line = house.line(id=house.complete(n=500).id)
+def test_line_of_a_refusal(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    line = gateway.line(id=gateway.complete(n=500).id)
     assert (line["status"], line["key"], line["error"]) == (400, "alice", "integer_above_max_value")
     assert (line["method"], line["path"], line["remote"]) == ("POST", "/v1/completions", "127.0.0.1")
     assert line["param"] == "n"
     assert list(line) == [field for field in FIELDS if field in line]
-    line = house.line(id=house.get("/nothing?secret=1").id)
+    line = gateway.line(id=gateway.get("/nothing?secret=1").id)
     assert (line["status"], line["path"]) == (404, "/nothing")
 
 
@@ -402,49 +408,49 @@ def test_only_names_that_look_like_those_of_the_api_are_logged_as_parameters(nam
         assert _shown_param(known) == known
 
 
-def test_line_of_a_call_that_a_limit_refused_says_which_and_why(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=ok_json())
-    while (answer := house.complete("dan")).status == 200:
+def test_line_of_a_call_that_a_limit_refused_says_which_and_why(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json())
+    while (answer := gateway.complete("dan")).status == 200:
         pass
-    line = house.line(id=answer.id)
+    line = gateway.line(id=answer.id)
     assert (line["status"], line["error"], line["key"]) == (429, "insufficient_quota", "dan")
     assert line["limit"] == "key:dan requests per day"
     assert line["limit_state"] == "Limit 2, Used 2, Reserved 0, Requested 1"
 
 
-def test_lines_of_calls_that_failed_say_what_the_upstream_did(house: Gateway, upstream: Stage) -> None:
+def test_lines_of_calls_that_failed_say_what_the_upstream_did(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     refused = error_json(400, [("x-request-id", "req_theirs")], code="context_length_exceeded", message="what I ask")
-    upstream.play(refused, error_json(500), ok_json())
-    line = house.line(id=house.complete().id)
+    upstream.answer_with(refused, error_json(500), ok_json())
+    line = gateway.line(id=gateway.complete().id)
     assert (line["status"], line["error"], line["ended"]) == (400, "context_length_exceeded", "error")
     assert line["upstream_error"] == "status 400, code context_length_exceeded, request id req_theirs"
     assert "what I ask" not in json.dumps(line)
-    assert line["id"] not in house.stderr  # the access line is sufficient: the client has to correct the request
-    line = house.line(id=house.complete().id)
+    assert line["id"] not in gateway.stderr  # the access line is sufficient: the client has to correct the request
+    line = gateway.line(id=gateway.complete().id)
     assert (line["status"], line["error"]) == (502, "upstream_error")
     assert line["upstream_error"].startswith("status: status 500")
-    assert line["id"] in house.stderr
-    line = house.line(id=house.complete().id)
+    assert line["id"] in gateway.stderr
+    line = gateway.line(id=gateway.complete().id)
     assert not {"error", "upstream_error"} & set(line)
 
 
-def test_line_of_a_stream_that_broke(house: Gateway, upstream: Stage) -> None:
-    upstream.play(cut_stream([{"choices": [{"text": "a", "index": 0, "finish_reason": None}]}]))
-    line = house.line(id=house.complete(stream=True).id)
+def test_line_of_a_stream_that_broke(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(cut_stream([{"choices": [{"text": "a", "index": 0, "finish_reason": None}]}]))
+    line = gateway.line(id=gateway.complete(stream=True).id)
     assert (line["status"], line["error"], line["truncated"]) == (502, "upstream_error", True)
     assert line["upstream_error"]
 
 
-def test_one_line_for_each_call(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(), error_json(500), error_json(404))
-    answers = [house.complete() for _ in range(3)] + [house.complete(n=0), house.get("/nothing")]
+def test_one_line_for_each_call(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(), error_json(500), error_json(404))
+    answers = [gateway.complete() for _ in range(3)] + [gateway.complete(n=0), gateway.get("/nothing")]
     for answer in answers:
-        house.line(id=answer.id)
-    assert all(sum(line["id"] == answer.id for line in house.lines()) == 1 for answer in answers)
+        gateway.line(id=answer.id)
+    assert all(sum(line["id"] == answer.id for line in gateway.lines()) == 1 for answer in answers)
 
 
-def test_lines_for_people(closed: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json())
+def test_lines_for_people(closed: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json())
     answer = closed.complete()
     line = eventually(lambda: next((text for text in closed.stdout.splitlines() if answer.id in text), ""))
     assert " key=alice endpoint=completions " in line
@@ -454,14 +460,14 @@ def test_lines_for_people(closed: Gateway, upstream: Stage) -> None:
 # ----------------------------------------------------------------------------------------------------------- headers
 
 
-def test_headers_that_go_up(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json())
+def test_headers_that_go_up(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json())
     sent = {
         "Accept": "application/json", "User-Agent": "u/1", "X-Stainless-Lang": "python", "traceparent": "00-1",
         "tracestate": "a=b", "Cookie": "c=d", "X-Forwarded-For": "1.2.3.4", "OpenAI-Organization": "theirs",
         "X-Api-Key": secret("alice"),
     }  # fmt: skip
-    house.post("/v1/completions", BODY, headers=sent)
+    gateway.post("/v1/completions", BODY, headers=sent)
     up = upstream.requests[0].headers
     for name in ("Accept", "User-Agent", "X-Stainless-Lang", "traceparent", "tracestate"):
         assert up[name.lower()] == sent[name]
@@ -469,7 +475,7 @@ def test_headers_that_go_up(house: Gateway, upstream: Stage) -> None:
     assert len(up) == len(upstream.requests[0].header_lines)
 
 
-def test_headers_that_come_down(house: Gateway, upstream: Stage) -> None:
+def test_headers_that_come_down(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     theirs = [("openai-processing-ms", "12"), ("openai-version", "2020-10-01"), ("x-request-id", "theirs")]
     theirs += [
         ("Set-Cookie", "a=b"),
@@ -477,8 +483,8 @@ def test_headers_that_come_down(house: Gateway, upstream: Stage) -> None:
         ("x-ratelimit-limit-requests", "1"),
         ("Server", "s"),
     ]
-    upstream.play(ok_json(headers=theirs))
-    answer = house.complete("carol")
+    upstream.answer_with(ok_json(headers=theirs))
+    answer = gateway.complete("carol")
     assert sorted(answer.headers) == sorted([
         "content-type", "content-length", "date", "openai-processing-ms", "openai-version", "x-request-id",
         "x-gateway-upstream", "x-gateway-attempts",
@@ -492,50 +498,50 @@ def test_headers_that_come_down(house: Gateway, upstream: Stage) -> None:
 # ---------------------------------------------------------------------------------------------------------- odd clients
 
 
-def test_pipelined_calls_are_answered_in_order(house: Gateway, upstream: Stage) -> None:
-    upstream.play(usage_json(1, 1), usage_json(2, 2), usage_json(3, 3))
-    with house.connect() as client:
+def test_pipelined_calls_are_answered_in_order(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(usage_json(1, 1), usage_json(2, 2), usage_json(3, 3))
+    with gateway.connect() as client:
         for _ in range(3):
             client.post("/v1/completions", BODY, secret("alice"))
         assert [client.read_answer().json["usage"]["prompt_tokens"] for _ in range(3)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_connection_that_the_client_wants_closed(house: Gateway, upstream: Stage, version: str) -> None:
-    upstream.play(ok_json())
-    with house.connect() as client:
+def test_connection_that_the_client_wants_closed(gateway: Gateway, upstream: ScriptedUpstream, version: str) -> None:
+    upstream.answer_with(ok_json())
+    with gateway.connect() as client:
         client.post("/v1/completions", BODY, secret("alice"), version, "Connection: close")
         answer = client.read_answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         assert client.read_to_end() == b""
 
 
-def test_http_1_0_client_that_wants_to_stay(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(), ok_json())
-    with house.connect() as client:
+def test_http_1_0_client_that_wants_to_stay(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(), ok_json())
+    with gateway.connect() as client:
         for _ in range(2):
             client.post("/v1/completions", BODY, secret("alice"), "1.0", "Connection: keep-alive")
             answer = client.read_answer()
             assert (answer.status, answer.headers["connection"]) == (200, "keep-alive")
 
 
-def test_offer_of_another_protocol_is_declined(house: Gateway, upstream: Stage) -> None:
+def test_offer_of_another_protocol_is_declined(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """Java's HTTP client makes it with every first request."""
-    upstream.play(ok_json(), ok_json())
+    upstream.answer_with(ok_json(), ok_json())
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
-    with house.connect() as client:
+    with gateway.connect() as client:
         for _ in range(2):
             client.post("/v1/completions", BODY, secret("alice"), "1.1", *offer)
             assert client.read_answer().status == 200
 
 
-def test_header_bytes_that_are_no_text(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json())
-    with house.connect() as client:
+def test_header_bytes_that_are_no_text(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json())
+    with gateway.connect() as client:
         client.send(HEAD.encode() + b"User-Agent: caf\xe9 \xff\r\nX-Client-Request-Id: \xfe\r\n")
         client.send(f"Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY)
         answer = client.read_answer()
     assert answer.status == 200
     assert b"User-Agent: caf\xe9 \xff\r\n" in upstream.requests[0].head
-    assert house.line(id=answer.id)["status"] == 200
-    assert house.call(answer.id)["status"] == 200
+    assert gateway.line(id=answer.id)["status"] == 200
+    assert gateway.call(answer.id)["status"] == 200

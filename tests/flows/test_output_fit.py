@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Behaviour, Request, error_json, ok_json
 
 from .client import Answer
-from .house import CHAT, Gateway, key, model, settings
+from .gateway_process import CHAT, Gateway, key, model, settings
 
 HEADER = "x-gateway-output-limit"
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, store_url: str) -> Gateway:
     day = [{"tokens": 1000, "per": "day"}]
     keys = [
         key("small", quotas=day), key("spent", quotas=day), key("crowd", quotas=day), key("poor", quotas=day),
@@ -30,80 +30,82 @@ def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
         "bounded": model("chat", "limited", min_output_tokens=50),
         "answers": model("responses", min_output_tokens=50),
     }  # fmt: skip
-    upstreams = {"limited": {"base_url": theatre.url, "limits": {"tokens": "10k/min"}}}
-    return gateways(settings(theatre.url, store={"url": store_url}, keys=keys, models=models, upstreams=upstreams))
+    upstreams = {"limited": {"base_url": shared_upstream.url, "limits": {"tokens": "10k/min"}}}
+    return start_shared_gateway(
+        settings(shared_upstream.url, store={"url": store_url}, keys=keys, models=models, upstreams=upstreams)
+    )
 
 
 def used(tokens: int) -> Behaviour:
     return ok_json({"model": "up", "usage": {"prompt_tokens": 1, "completion_tokens": tokens - 1}})
 
 
-def sent_limit(upstream: Stage) -> Any:
+def sent_limit(upstream: ScriptedUpstream) -> Any:
     requests: list[Request] = upstream.requests
     return requests[-1].json.get("max_completion_tokens")
 
 
-def left(house: Gateway, who: str) -> int:
-    quota = house.get("/v1/key", key=who).json["quotas"][0]
+def left(gateway: Gateway, who: str) -> int:
+    quota = gateway.get("/v1/key", key=who).json["quotas"][0]
     return quota["limit"] - quota["used"] - quota["reserved"]
 
 
-def test_a_quota_below_the_default_serves(house: Gateway, upstream: Stage) -> None:
-    upstream.play(used(700), used(100), used(1))
-    first = house.chat("small")
+def test_a_quota_below_the_default_serves(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(used(700), used(100), used(1))
+    first = gateway.chat("small")
     assert first.status == 200
     limit = int(first.headers[HEADER])
     assert 900 < limit < 1000
     assert sent_limit(upstream) == limit
-    assert house.call(first.headers["x-request-id"])["prompt_tokens"] == 1
-    second = house.chat("small")
+    assert gateway.call(first.headers["x-request-id"])["prompt_tokens"] == 1
+    second = gateway.chat("small")
     assert (second.status, int(second.headers[HEADER])) == (200, limit - 700)
     assert sent_limit(upstream) == limit - 700
-    own = house.chat("small", max_tokens=20)
+    own = gateway.chat("small", max_tokens=20)
     assert (own.status, HEADER in own.headers) == (200, False)
 
 
-def test_too_little_left_is_refused_as_ever(house: Gateway, upstream: Stage) -> None:
-    upstream.play(used(960))
-    assert house.chat("spent").status == 200
-    refused = house.chat("spent")
+def test_too_little_left_is_refused_as_ever(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(used(960))
+    assert gateway.chat("spent").status == 200
+    refused = gateway.chat("spent")
     assert (refused.status, refused.json["error"]["code"], HEADER in refused.headers) == (
         429, "insufficient_quota", False)  # fmt: skip
-    plain = house.chat("poor", model="plain")
+    plain = gateway.chat("poor", model="plain")
     assert (plain.status, plain.json["error"]["code"]) == (400, "quota_too_small")
 
 
-def test_money_is_left_as_well(house: Gateway, upstream: Stage) -> None:
-    upstream.play(used(400), used(1))
-    assert 450 < int(house.chat("money").headers[HEADER]) < 500  # by the price of the fallback, which is dearer
-    assert 250 < int(house.chat("money").headers[HEADER]) < 300
+def test_money_is_left_as_well(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(used(400), used(1))
+    assert 450 < int(gateway.chat("money").headers[HEADER]) < 500  # by the price of the fallback, which is dearer
+    assert 250 < int(gateway.chat("money").headers[HEADER]) < 300
 
 
-def test_a_fallback_has_the_same_limit(house: Gateway, upstream: Stage) -> None:
-    upstream.play(error_json(503, message="overloaded"), used(10))
-    found = house.chat("full")
+def test_a_fallback_has_the_same_limit(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(error_json(503, message="overloaded"), used(10))
+    found = gateway.chat("full")
     assert (found.status, found.headers["x-gateway-model"]) == (200, "big")
     assert sent_limit(upstream) == int(found.headers[HEADER])
 
 
-def test_a_responses_call_is_reduced_too(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=ok_json({"object": "response", "status": "completed", "output": []}))
-    found = house.post("/v1/responses", {"model": "answers", "input": "hi"}, key="thinker")
+def test_a_responses_call_is_reduced_too(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json({"object": "response", "status": "completed", "output": []}))
+    found = gateway.post("/v1/responses", {"model": "answers", "input": "hi"}, key="thinker")
     assert found.status == 200
     requests: list[Request] = upstream.requests
     assert 900 < requests[-1].json["max_output_tokens"] == int(found.headers[HEADER]) < 1000
 
 
-def test_limits_of_an_upstream_count_beside(house: Gateway, upstream: Stage) -> None:
-    upstream.play(used(700), used(1))
-    assert 900 < int(house.chat("limited", model="bounded").headers[HEADER]) < 1000
-    assert 200 < int(house.chat("limited", model="bounded").headers[HEADER]) < 300
+def test_limits_of_an_upstream_count_beside(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(used(700), used(1))
+    assert 900 < int(gateway.chat("limited", model="bounded").headers[HEADER]) < 1000
+    assert 200 < int(gateway.chat("limited", model="bounded").headers[HEADER]) < 300
 
 
-def test_many_at_once_never_exceed_the_quota(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=used(60))
+def test_many_at_once_never_exceed_the_quota(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=used(60))
     answers: list[Answer] = []
-    threads = [threading.Thread(target=lambda: answers.append(house.chat("crowd"))) for _ in range(12)]
+    threads = [threading.Thread(target=lambda: answers.append(gateway.chat("crowd"))) for _ in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -111,4 +113,4 @@ def test_many_at_once_never_exceed_the_quota(house: Gateway, upstream: Stage) ->
     assert {answer.status for answer in answers} <= {200, 429}
     served = [answer for answer in answers if answer.status == 200]
     assert served
-    assert left(house, "crowd") == 1000 - 60 * len(served)
+    assert left(gateway, "crowd") == 1000 - 60 * len(served)

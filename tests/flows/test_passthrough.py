@@ -10,64 +10,64 @@ import pytest
 import yaml
 
 from tests.conftest import StartsGateways
-from tests.flows import task_rows as scene
+from tests.flows import task_rows as scenario
 from tests.flows.task_rows import SUBMISSIONS
 
-from .house import ADMIN_TOKEN, Gateway, check, eventually, key, settings
+from .gateway_process import ADMIN_TOKEN, Gateway, check, eventually, key, settings
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, simulated_port: int, store_url: str) -> Gateway:
-    return gateways(scene.config(f"http://127.0.0.1:{simulated_port}", store_url))
+def gateway(start_shared_gateway: StartsGateways, simulated_port: int, store_url: str) -> Gateway:
+    return start_shared_gateway(scenario.config(f"http://127.0.0.1:{simulated_port}", store_url))
 
 
-def test_what_a_client_sees_settles_at_once(house: Gateway) -> None:
+def test_what_a_client_sees_settles_at_once(gateway: Gateway) -> None:
     """Before its answer is there: not at the gateway's own next look."""
-    made = scene.submit(house, "kling", takes_s=0)
-    assert scene.read(house, "kling", scene.id_in("kling", made)).json["data"]["task_status"] == "succeed"
-    assert len(scene.records(house, made.id)) == 1
+    made = scenario.submit(gateway, "kling", takes_s=0)
+    assert scenario.read(gateway, "kling", scenario.id_in("kling", made)).json["data"]["task_status"] == "succeed"
+    assert len(scenario.records(gateway, made.id)) == 1
 
 
-def test_further_ids_belong_to_the_key(house: Gateway) -> None:
-    made = scene.submit(house, "hailuo")
-    file = scene.read(house, "hailuo", scene.id_in("hailuo", made)).json["file_id"]
+def test_further_ids_belong_to_the_key(gateway: Gateway) -> None:
+    made = scenario.submit(gateway, "hailuo")
+    file = scenario.read(gateway, "hailuo", scenario.id_in("hailuo", made)).json["file_id"]
     path = f"/minimax/v1/files/retrieve?file_id={file}"
-    assert house.get(path).json["file"]["download_url"]
-    assert house.get(path, key="bob").status == 404
+    assert gateway.get(path).json["file"]["download_url"]
+    assert gateway.get(path, key="bob").status == 404
 
 
-def test_addresses_of_the_upstream_become_the_gateways_own(house: Gateway) -> None:
+def test_addresses_of_the_upstream_become_the_gateways_own(gateway: Gateway) -> None:
     """A client that follows them gets what it would get there, and another key does not."""
-    made = scene.submit(house, "flux").json
+    made = scenario.submit(gateway, "flux").json
     assert made["polling_url"] == f"/bfl/v1/get_result?id={made['id']}"
-    assert house.get(made["polling_url"]).json["status"] == "Ready"
-    assert house.get(made["polling_url"], key="bob").status == 404
+    assert gateway.get(made["polling_url"]).json["status"] == "Ready"
+    assert gateway.get(made["polling_url"], key="bob").status == 404
 
-    urls = scene.submit(house, "replicate", takes_s=60).json["urls"]
+    urls = scenario.submit(gateway, "replicate", takes_s=60).json["urls"]
     assert urls["web"] is None
-    shown = house.get(urls["get"]).json
+    shown = gateway.get(urls["get"]).json
     assert (shown["status"], shown["urls"]) == ("processing", urls)
-    assert house.post(urls["cancel"], None).status == 200
+    assert gateway.post(urls["cancel"], None).status == 200
 
-    done = scene.read(house, "veo", scene.id_in("veo", scene.submit(house, "veo"))).json
+    done = scenario.read(gateway, "veo", scenario.id_in("veo", scenario.submit(gateway, "veo"))).json
     (sample,) = done["response"]["generateVideoResponse"]["generatedSamples"]
     address = sample["video"]["uri"]
     assert address.startswith("/veo/v1beta/files/")
     assert address.endswith(":download?alt=media")
-    content = house.get(address)
+    content = gateway.get(address)
     assert (content.headers["content-type"], len(content.body)) == ("video/mp4", 200_012)
-    assert house.get(address, key="bob").status == 404
+    assert gateway.get(address, key="bob").status == 404
 
 
-def test_addresses_stand_behind_the_public_url(gateway: StartsGateways, simulated_port: int) -> None:
-    house = gateway(
+def test_addresses_stand_behind_the_public_url(start_gateway: StartsGateways, simulated_port: int) -> None:
+    gateway = start_gateway(
         settings(
             f"http://127.0.0.1:{simulated_port}",
-            passthrough=scene.rows(),
+            passthrough=scenario.rows(),
             server={"public_url": "https://gw.example/ai/"},
         )
     )
-    made = scene.submit(house, "flux").json
+    made = scenario.submit(gateway, "flux").json
     assert made["polling_url"] == f"https://gw.example/ai/bfl/v1/get_result?id={made['id']}"
 
 
@@ -84,25 +84,25 @@ def test_addresses_stand_behind_the_public_url(gateway: StartsGateways, simulate
         ("GET", "/v1/videos?limit=10"),
     ],
 )
-def test_lists_of_an_upstream_are_not_shown(house: Gateway, simulated_port: int, method: str, path: str) -> None:
+def test_lists_of_an_upstream_are_not_shown(gateway: Gateway, simulated_port: int, method: str, path: str) -> None:
     body = {"ids": ["1"]} if method == "POST" else None
-    refused = house.send(method, path, body)
+    refused = gateway.send(method, path, body)
     assert (refused.status, refused.error["code"]) == (404, "task_list_not_served")
-    assert house.send(method, path, body, key=None).status == 401
+    assert gateway.send(method, path, body, key=None).status == 401
 
 
-def test_content_is_relayed_as_bytes(house: Gateway) -> None:
-    task = scene.id_in("videos", scene.submit(house, "videos"))
-    content = house.get(f"/v1/videos/{task}/content")
+def test_content_is_relayed_as_bytes(gateway: Gateway) -> None:
+    task = scenario.id_in("videos", scenario.submit(gateway, "videos"))
+    content = gateway.get(f"/v1/videos/{task}/content")
     assert (content.status, content.headers["content-type"], len(content.body)) == (200, "video/mp4", 200_012)
-    assert house.get(f"/v1/videos/{task}/content", key="bob").status == 404
+    assert gateway.get(f"/v1/videos/{task}/content", key="bob").status == 404
 
 
-def test_a_follow_up_needs_a_task_of_the_same_key(house: Gateway) -> None:
-    task = scene.id_in("midjourney", scene.submit(house, "midjourney"))
+def test_a_follow_up_needs_a_task_of_the_same_key(gateway: Gateway) -> None:
+    task = scenario.id_in("midjourney", scenario.submit(gateway, "midjourney"))
     change = {"action": "UPSCALE", "index": 1, "taskId": task}
-    assert house.post("/mj/submit/change", change).status == 200
-    refused = house.post("/mj/submit/change", change, key="bob")
+    assert gateway.post("/mj/submit/change", change).status == 200
+    refused = gateway.post("/mj/submit/change", change, key="bob")
     assert (refused.status, refused.error["code"]) == (404, "task_not_found")
 
 
@@ -114,39 +114,39 @@ def test_a_follow_up_needs_a_task_of_the_same_key(house: Gateway) -> None:
         ("/mj-fast/mj/submit/simple-change", {"content": "{} v1"}),
     ],
 )
-def test_every_way_to_name_a_midjourney_task_is_bound_to_its_key(house: Gateway, path: str, members: Any) -> None:
-    task = scene.id_in("midjourney", scene.submit(house, "midjourney"))
+def test_every_way_to_name_a_midjourney_task_is_bound_to_its_key(gateway: Gateway, path: str, members: Any) -> None:
+    task = scenario.id_in("midjourney", scenario.submit(gateway, "midjourney"))
     body = {name: value.format(task) for name, value in members.items()}
-    assert house.post(path, body).status == 200
-    refused = house.post(path, body, key="bob")
+    assert gateway.post(path, body).status == 200
+    refused = gateway.post(path, body, key="bob")
     assert (refused.status, refused.error["code"]) == (404, "task_not_found")
 
 
 @pytest.mark.parametrize("content", ["{}", "{}\tU2", " {} U2", "x {} U2", ["{} U2"], {"a": 1}, 7])
-def test_a_text_in_which_no_task_is_found_is_not_sent(house: Gateway, simulated_port: int, content: Any) -> None:
-    task = scene.id_in("midjourney", scene.submit(house, "midjourney", "bob"))
-    before = scene.ledger(simulated_port)["totals"]["tasks"]
+def test_a_text_in_which_no_task_is_found_is_not_sent(gateway: Gateway, simulated_port: int, content: Any) -> None:
+    task = scenario.id_in("midjourney", scenario.submit(gateway, "midjourney", "bob"))
+    before = scenario.ledger(simulated_port)["totals"]["tasks"]
     written = json.loads(json.dumps(content).replace("{}", task))
-    assert house.post("/mj/submit/simple-change", {"content": written}).status in (400, 404)
-    assert scene.ledger(simulated_port)["totals"]["tasks"] == before
+    assert gateway.post("/mj/submit/simple-change", {"content": written}).status in (400, 404)
+    assert scenario.ledger(simulated_port)["totals"]["tasks"] == before
 
 
-def test_a_clip_of_a_song_is_bound_to_its_key(house: Gateway) -> None:
-    task = scene.id_in("suno", scene.submit(house, "suno"))
-    clips = [each["id"] for each in scene.read(house, "suno", task).json["data"]["data"]]
+def test_a_clip_of_a_song_is_bound_to_its_key(gateway: Gateway) -> None:
+    task = scenario.id_in("suno", scenario.submit(gateway, "suno"))
+    clips = [each["id"] for each in scenario.read(gateway, "suno", task).json["data"]["data"]]
     assert len(clips) == 2
     for clip in clips:
         body = {"prompt": "la", "mv": "chirp-v4", "continue_clip_id": clip, "continue_at": 60, "task_id": task}
-        assert house.post("/suno/submit/music", body).status == 200
+        assert gateway.post("/suno/submit/music", body).status == 200
         del body["task_id"]
-        refused = house.post("/suno/submit/music", body, key="bob")
+        refused = gateway.post("/suno/submit/music", body, key="bob")
         assert (refused.status, refused.error["code"]) == (404, "task_not_found")
 
 
-def test_reads_are_recorded_beside_submissions(house: Gateway) -> None:
-    task = scene.id_in("flux", scene.submit(house, "flux", "carol"))
-    read = scene.read(house, "flux", task, "carol")
-    check(house.call(read.id), endpoint="flux", model="flux/reads", units={}, cost_usd=0)
+def test_reads_are_recorded_beside_submissions(gateway: Gateway) -> None:
+    task = scenario.id_in("flux", scenario.submit(gateway, "flux", "carol"))
+    read = scenario.read(gateway, "flux", task, "carol")
+    check(gateway.call(read.id), endpoint="flux", model="flux/reads", units={}, cost_usd=0)
 
 
 @pytest.mark.parametrize(
@@ -163,132 +163,132 @@ def test_reads_are_recorded_beside_submissions(house: Gateway) -> None:
         ("GET", "/v1/videos/%00", None, 404, None),
     ],
 )
-def test_what_is_refused(house: Gateway, method: str, path: str, body: Any, status: int, code: str | None) -> None:
-    answer = house.send(method, path, body)
+def test_what_is_refused(gateway: Gateway, method: str, path: str, body: Any, status: int, code: str | None) -> None:
+    answer = gateway.send(method, path, body)
     assert (answer.status, answer.error["code"]) == (status, code)
 
 
 def test_a_count_that_is_no_number_is_named_under_a_quota_of_money(
-    gateway: StartsGateways, simulated_port: int
+    start_gateway: StartsGateways, simulated_port: int
 ) -> None:
-    row = scene.rows()["recraft"] | {"prices": [{"image": 0.04, "count": "/n"}]}
+    row = scenario.rows()["recraft"] | {"prices": [{"image": 0.04, "count": "/n"}]}
     keys = [key("alice", quotas=[{"usd": 5, "per": "month"}]), key("bob")]
-    house = gateway(settings(f"http://127.0.0.1:{simulated_port}", passthrough={"recraft": row}, keys=keys))
+    gateway = start_gateway(settings(f"http://127.0.0.1:{simulated_port}", passthrough={"recraft": row}, keys=keys))
     path = "/recraft/v1/images/generations"
     for n in (0, -1, "many", 1_000_000, None):
-        refused = house.post(path, {"prompt": "cat", "n": n})
+        refused = gateway.post(path, {"prompt": "cat", "n": n})
         assert (refused.status, refused.error["param"], refused.error["code"]) == (400, "n", "invalid_value")
         assert "Expected a number from 1 to 999999 in 'n'" in refused.error["message"]
-    made = house.post(path, {"prompt": "cat", "n": "many"}, key="bob")
-    check(house.call(made.id), units={"tasks": 1}, cost_usd=None)
+    made = gateway.post(path, {"prompt": "cat", "n": "many"}, key="bob")
+    check(gateway.call(made.id), units={"tasks": 1}, cost_usd=None)
 
 
-def test_bodies_that_are_no_json_object(house: Gateway) -> None:
+def test_bodies_that_are_no_json_object(gateway: Gateway) -> None:
     for body in (b"[]", b"{", b'{"model":"a","model":"b"}', b"\xff"):
-        assert house.post("/runwayml/v1/image_to_video", body).status == 400
+        assert gateway.post("/runwayml/v1/image_to_video", body).status == 400
 
 
-def test_without_a_key(house: Gateway) -> None:
-    assert house.post("/v1/videos", {}, key=None).status == 401
-    assert house.get("/v1/videos/video_1", key=None).status == 401
+def test_without_a_key(gateway: Gateway) -> None:
+    assert gateway.post("/v1/videos", {}, key=None).status == 401
+    assert gateway.get("/v1/videos/video_1", key=None).status == 401
 
 
-def test_a_large_body(house: Gateway) -> None:
+def test_a_large_body(gateway: Gateway) -> None:
     """Its short options are read although its picture is not."""
     members = {**SUBMISSIONS["runway"].members, "promptImage": "data:image/png;base64," + "A" * 300_000}
-    made = house.post("/runwayml/v1/image_to_video", members)
-    check(scene.settled(house, made.id), units={"seconds": 5}, model="runway/gen4_turbo")
+    made = gateway.post("/runwayml/v1/image_to_video", members)
+    check(scenario.settled(gateway, made.id), units={"seconds": 5}, model="runway/gen4_turbo")
 
 
-def test_metrics_have_rows_and_no_models(house: Gateway) -> None:
-    scene.submit(house, "suno", "carol")
-    scene.settled(house, scene.submit(house, "suno", "carol").id)
-    found = [line for line in house.get("/metrics", key=None).body.decode().splitlines() if 'endpoint="suno"' in line]
+def test_metrics_have_rows_and_no_models(gateway: Gateway) -> None:
+    scenario.submit(gateway, "suno", "carol")
+    scenario.settled(gateway, scenario.submit(gateway, "suno", "carol").id)
+    found = [line for line in gateway.get("/metrics", key=None).body.decode().splitlines() if 'endpoint="suno"' in line]
     assert any('model="suno"' in line for line in found)
     assert not any("suno/music" in line for line in found)
 
 
 @pytest.fixture
-def small(gateway: StartsGateways, simulated_port: int) -> Callable[..., Gateway]:
+def small(start_gateway: StartsGateways, simulated_port: int) -> Callable[..., Gateway]:
     """A gateway with these keys, and the rows without the price behind all others."""
 
     def start(*keys: dict[str, Any]) -> Gateway:
-        rows = scene.rows()
+        rows = scenario.rows()
         for row in rows.values():
             row["prices"].pop()
-        return gateway(settings(f"http://127.0.0.1:{simulated_port}", passthrough=rows, keys=list(keys)))
+        return start_gateway(settings(f"http://127.0.0.1:{simulated_port}", passthrough=rows, keys=list(keys)))
 
     return start
 
 
 def test_the_models_of_a_key(small: Callable[..., Gateway]) -> None:
-    house = small(key("alice", models=["kling", "runway/gen4*"]), key("bob", models=["gpt-4o"]))
-    assert scene.submit(house, "kling").status == 200
-    made = scene.submit(house, "runway")
+    gateway = small(key("alice", models=["kling", "runway/gen4*"]), key("bob", models=["gpt-4o"]))
+    assert scenario.submit(gateway, "kling").status == 200
+    made = scenario.submit(gateway, "runway")
     assert made.status == 200
-    assert scene.read(house, "runway", scene.id_in("runway", made)).status == 200
+    assert scenario.read(gateway, "runway", scenario.id_in("runway", made)).status == 200
     for row, who in (("luma", "alice"), ("kling", "bob")):
-        refused = scene.submit(house, row, who)
+        refused = scenario.submit(gateway, row, who)
         assert (refused.status, refused.error["code"]) == (404, "model_not_found")
-    other = house.post("/runwayml/v1/image_to_video", {"model": "gen3a_turbo"})
+    other = gateway.post("/runwayml/v1/image_to_video", {"model": "gen3a_turbo"})
     assert (other.status, other.error["code"]) == (404, "model_not_found")
 
 
 def test_no_price_under_a_quota_of_money(small: Callable[..., Gateway]) -> None:
-    house = small(key("alice", quotas=[{"usd": 1, "per": "day"}]), key("bob"))
-    refused = scene.submit(house, "luma")
+    gateway = small(key("alice", quotas=[{"usd": 1, "per": "day"}]), key("bob"))
+    refused = scenario.submit(gateway, "luma")
     assert (refused.status, refused.error["code"]) == (403, "model_not_priced")
-    unknown = house.post("/kling/v1/videos/text2video", {"duration": "7"})
+    unknown = gateway.post("/kling/v1/videos/text2video", {"duration": "7"})
     assert (unknown.status, unknown.error["code"]) == (403, "model_not_priced")
-    made = scene.submit(house, "luma", "bob")
-    check(scene.settled(house, made.id), units={"tasks": 1}, cost_usd=None)
+    made = scenario.submit(gateway, "luma", "bob")
+    check(scenario.settled(gateway, made.id), units={"tasks": 1}, cost_usd=None)
 
 
 def test_the_quota_is_drawn_before_the_upstream_is_asked(small: Callable[..., Gateway], simulated_port: int) -> None:
-    house = small(key("alice", quotas=[{"usd": "0.5", "per": "day"}]))
-    made = [scene.submit(house, "kling", takes_s=60) for _ in range(2)]
-    told = scene.ledger(simulated_port)["open"]
+    gateway = small(key("alice", quotas=[{"usd": "0.5", "per": "day"}]))
+    made = [scenario.submit(gateway, "kling", takes_s=60) for _ in range(2)]
+    received = scenario.ledger(simulated_port)["open"]
     assert [each.status for each in made] == [200, 429]
-    assert scene.ledger(simulated_port)["open"] == told
-    dear = house.post("/v1/videos", {"model": "sora-2-pro", "seconds": 12})
+    assert scenario.ledger(simulated_port)["open"] == received
+    dear = gateway.post("/v1/videos", {"model": "sora-2-pro", "seconds": 12})
     assert (dear.status, dear.error["code"]) == (400, "quota_too_small")
 
 
 def test_reads_count_in_rates_alone(small: Callable[..., Gateway]) -> None:
-    house = small(key("alice", quotas=[{"requests": 3, "per": "hour"}, {"requests": 2, "per": "day"}]))
-    task = scene.id_in("flux", scene.submit(house, "flux"))
-    statuses = [scene.read(house, "flux", task).status for _ in range(3)]
+    gateway = small(key("alice", quotas=[{"requests": 3, "per": "hour"}, {"requests": 2, "per": "day"}]))
+    task = scenario.id_in("flux", scenario.submit(gateway, "flux"))
+    statuses = [scenario.read(gateway, "flux", task).status for _ in range(3)]
     assert statuses == [200, 200, 429]
-    quotas = house.get("/v1/key").json["quotas"]
+    quotas = gateway.get("/v1/key").json["quotas"]
     assert [row["used"] + row["reserved"] for row in quotas if row["per"] == "day"] == [1]
 
 
-def test_ids_survive_in_the_store(house: Gateway) -> None:
+def test_ids_survive_in_the_store(gateway: Gateway) -> None:
     """Every worker knows them."""
-    task = scene.id_in("flux", scene.submit(house, "flux", "carol"))
-    assert {scene.read(house, "flux", task, "carol").status for _ in range(8)} == {200}
+    task = scenario.id_in("flux", scenario.submit(gateway, "flux", "carol"))
+    assert {scenario.read(gateway, "flux", task, "carol").status for _ in range(8)} == {200}
 
 
-def test_the_access_line_of_a_task(house: Gateway) -> None:
-    made = scene.submit(house, "suno", takes_s=0)
-    scene.settled(house, made.id)
-    (line,) = eventually(lambda: [line for line in house.lines() if line["id"] == made.id])
+def test_the_access_line_of_a_task(gateway: Gateway) -> None:
+    made = scenario.submit(gateway, "suno", takes_s=0)
+    scenario.settled(gateway, made.id)
+    (line,) = eventually(lambda: [line for line in gateway.lines() if line["id"] == made.id])
     assert (line["endpoint"], line["status"]) == ("suno", 200)
     assert "la" not in json.dumps(line["model"]).split()
 
 
-def test_a_row_comes_with_a_reload(gateway: StartsGateways, simulated_port: int) -> None:
+def test_a_row_comes_with_a_reload(start_gateway: StartsGateways, simulated_port: int) -> None:
     config = settings(f"http://127.0.0.1:{simulated_port}", keys=[key("alice")])
-    house = gateway(config)
-    assert scene.submit(house, "flux").status == 404
-    house.file.write_text(yaml.safe_dump({**house.config, "passthrough": scene.rows()}))
+    gateway = start_gateway(config)
+    assert scenario.submit(gateway, "flux").status == 404
+    gateway.file.write_text(yaml.safe_dump({**gateway.config, "passthrough": scenario.rows()}))
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-    assert house.post("/admin/api/reload", None, key=None, headers=headers).status == 200
-    made = eventually(lambda: (answer := scene.submit(house, "flux")).status == 200 and answer)
-    assert scene.settled(house, made.id)["units"] == {"tasks": 1}
+    assert gateway.post("/admin/api/reload", None, key=None, headers=headers).status == 200
+    made = eventually(lambda: (answer := scenario.submit(gateway, "flux")).status == 200 and answer)
+    assert scenario.settled(gateway, made.id)["units"] == {"tasks": 1}
 
 
 def test_limits_of_a_key_hold_for_tasks(small: Callable[..., Gateway]) -> None:
-    house = small(key("alice", limits={"deny": ["duration"]}))
-    refused = scene.submit(house, "kling")
+    gateway = small(key("alice", limits={"deny": ["duration"]}))
+    refused = scenario.submit(gateway, "kling")
     assert (refused.status, refused.error["param"]) == (400, "duration")

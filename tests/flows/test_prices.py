@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.config.price_table import PriceTable
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Behaviour, ok_json, stream
 
-from .house import Gateway, eventually, key, model, settings
+from .gateway_process import Gateway, eventually, key, model, settings
 from .test_money import purse
 from .test_quota import Under, held
 
@@ -30,15 +30,15 @@ KEYS = [key("payer", quotas=[DAY]), key("reserver", quotas=[DAY]), key("searcher
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     upstreams = {"main": {"provider": "openai"}}
-    return gateways(settings(theatre.url, keys=KEYS, models=MODELS, upstreams=upstreams))
+    return start_shared_gateway(settings(shared_upstream.url, keys=KEYS, models=MODELS, upstreams=upstreams))
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(upstream: Stage) -> Iterator[None]:
+def nothing_left(upstream: ScriptedUpstream) -> Iterator[None]:
     yield
-    upstream.play()
+    upstream.answer_with()
 
 
 def usage_of(prompt: int, completion: int, **details: int) -> dict[str, Any]:
@@ -51,13 +51,13 @@ def answer(usage: dict[str, Any], **more: Any) -> Behaviour:
     return ok_json({"model": "up", "choices": choices, "usage": usage, **more})
 
 
-def test_a_call_is_charged_by_the_table(house: Gateway, upstream: Stage, source: str) -> None:
-    upstream.play(answer(usage_of(1000, 100, cached_tokens=200, cache_write_tokens=300)))
-    call = house.call(house.chat("payer", model=TABLED).id)
+def test_a_call_is_charged_by_the_table(gateway: Gateway, upstream: ScriptedUpstream, source: str) -> None:
+    upstream.answer_with(answer(usage_of(1000, 100, cached_tokens=200, cache_write_tokens=300)))
+    call = gateway.call(gateway.chat("payer", model=TABLED).id)
     assert call["cost_usd"] == (500 * 4 + 200 * 0.4 + 300 * 5 + 100 * 20) / 1e6
     assert (call["price_source"], call["price_tier"], call["price_variant"]) == (source, None, None)
     assert (call["price"]["cache_write"], call["units"]) == (5, {"cache_write": 300})
-    assert purse(house, "payer")["used"] == call["cost_usd"]
+    assert purse(gateway, "payer")["used"] == call["cost_usd"]
 
 
 @pytest.fixture
@@ -66,47 +66,49 @@ def source() -> str:
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_the_answer_names_the_service_that_was_paid_for(is_stream: bool, house: Gateway, upstream: Stage) -> None:
+def test_the_answer_names_the_service_that_was_paid_for(
+    is_stream: bool, gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
     usage = usage_of(1000, 100)
     chunk = {"choices": [{"index": 0, "delta": {"content": "one"}, "finish_reason": "stop"}]}
     events = [chunk, {"choices": [], "usage": usage, "service_tier": "flex"}]
-    upstream.play(stream(events) if is_stream else answer(usage, service_tier="flex"))
-    call = house.call(house.chat("payer", model=TABLED, stream=is_stream).id)
+    upstream.answer_with(stream(events) if is_stream else answer(usage, service_tier="flex"))
+    call = gateway.call(gateway.chat("payer", model=TABLED, stream=is_stream).id)
     assert (call["cost_usd"], call["price_variant"]) == ((1000 * 2 + 100 * 10) / 1e6, "flex")
 
 
-def test_a_long_prompt_has_the_prices_of_its_tier(house: Gateway, upstream: Stage) -> None:
-    upstream.play(answer(usage_of(272_001, 100)))
-    call = house.call(house.chat("payer", model=TABLED, prompt="x" * 1_100_000).id)
+def test_a_long_prompt_has_the_prices_of_its_tier(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(answer(usage_of(272_001, 100)))
+    call = gateway.call(gateway.chat("payer", model=TABLED, prompt="x" * 1_100_000).id)
     assert (call["cost_usd"], call["price_tier"]) == ((272_001 * 8 + 100 * 30) / 1e6, 272_000)
 
 
-def test_a_name_under_a_pattern_has_its_own_price(house: Gateway, upstream: Stage) -> None:
-    upstream.play(answer(usage_of(1000, 100)))
-    assert house.call(house.chat("payer", model="some/gpt-4o").id)["cost_usd"] == (1000 * 2.5 + 100 * 10) / 1e6
-    refused = house.chat("payer", model="some/unheard-of")
+def test_a_name_under_a_pattern_has_its_own_price(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(answer(usage_of(1000, 100)))
+    assert gateway.call(gateway.chat("payer", model="some/gpt-4o").id)["cost_usd"] == (1000 * 2.5 + 100 * 10) / 1e6
+    refused = gateway.chat("payer", model="some/unheard-of")
     assert (refused.status, refused.error["code"]) == (403, "model_not_priced")
 
 
-def test_what_is_reserved_is_the_most_that_it_can_cost(house: Gateway, upstream: Stage) -> None:
+def test_what_is_reserved_is_the_most_that_it_can_cost(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """Every prompt token may be written to the cache, which is dearer than reading it anew."""
     with held(upstream, answer(usage_of(10, 5))) as let_go:
-        call = Under(lambda: house.chat("reserver", model=TABLED, max_tokens=1000))
+        call = Under(lambda: gateway.chat("reserver", model=TABLED, max_tokens=1000))
         eventually(lambda: upstream.hits == 1)
-        reserved = purse(house, "reserver")["reserved"] - 1000 * 20 / 1e6
+        reserved = purse(gateway, "reserver")["reserved"] - 1000 * 20 / 1e6
         let_go()
         assert call.end().status == 200
     assert reserved > 0
     assert round(reserved * 1e6 / 5, 6).is_integer()
-    assert purse(house, "reserver")["used"] == (10 * 4 + 5 * 20) / 1e6
+    assert purse(gateway, "reserver")["used"] == (10 * 4 + 5 * 20) / 1e6
 
 
 def test_a_unit_without_a_price_makes_the_cost_unknown_and_the_quota_pays_what_was_reserved(
-    house: Gateway, upstream: Stage
+    gateway: Gateway, upstream: ScriptedUpstream
 ) -> None:
-    upstream.play(answer(usage_of(10, 5, cache_write_tokens=3)))
-    reply = house.chat("searcher", model=OWN, max_tokens=1000)
-    call = house.call(reply.id)
+    upstream.answer_with(answer(usage_of(10, 5, cache_write_tokens=3)))
+    reply = gateway.chat("searcher", model=OWN, max_tokens=1000)
+    call = gateway.call(reply.id)
     assert (call["cost_usd"], call["units"]) == (None, {"cache_write": 3})
     assert call["price"] == {"input": 1, "cached_input": 1, "output": 2}
-    assert purse(house, "searcher")["used"] >= 1000 * 2 / 1e6
+    assert purse(gateway, "searcher")["used"] >= 1000 * 2 / 1e6

@@ -14,7 +14,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.realtime import USAGE, RealtimeUpstream
 from tests.fakes.redis_servers import RedisServer
 
-from .house import UPSTREAM_KEY, Gateway, eventually, key, secret, settings
+from .gateway_process import UPSTREAM_KEY, Gateway, eventually, key, secret, settings
 
 MODEL = "gpt-realtime"
 PRICE = {"input": 4, "cached_input": 0.4, "output": 16, "audio_in": 32, "audio_out": 64, "image_in": 5}
@@ -71,8 +71,8 @@ def configuration(upstream: RealtimeUpstream, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, upstream: RealtimeUpstream) -> Gateway:
-    return gateways(configuration(upstream))
+def gateway(start_shared_gateway: StartsGateways, upstream: RealtimeUpstream) -> Gateway:
+    return start_shared_gateway(configuration(upstream))
 
 
 Socket = aiohttp.ClientWebSocketResponse
@@ -80,13 +80,13 @@ Socket = aiohttp.ClientWebSocketResponse
 
 @asynccontextmanager
 async def session(
-    house: Gateway, who: str = "alice", model: str = MODEL, query: str = "", **more: Any
+    gateway: Gateway, who: str = "alice", model: str = MODEL, query: str = "", **more: Any
 ) -> AsyncIterator[Socket]:
     """A session whose `session.created` has come."""
     given = {"headers": {"Authorization": f"Bearer {secret(who)}"}} | more
     async with (
         aiohttp.ClientSession() as http,
-        http.ws_connect(f"{house.url}/v1/realtime?model={model}{query}", max_msg_size=0, **given) as socket,
+        http.ws_connect(f"{gateway.url}/v1/realtime?model={model}{query}", max_msg_size=0, **given) as socket,
     ):
         assert (await socket.receive_json(timeout=10))["type"] == "session.created"
         yield socket
@@ -107,24 +107,24 @@ async def close_code(socket: Socket) -> int | None:
     return socket.close_code
 
 
-def records(house: Gateway, who: str, known: set[str], count: int) -> list[dict[str, Any]]:
+def records(gateway: Gateway, who: str, known: set[str], count: int) -> list[dict[str, Any]]:
     """The new records of a key, the oldest first; the session's own has no number."""
     found = eventually(
-        lambda: (rows := [row for row in house.calls(who) if row["id"] not in known])[count - 1 :] and rows
+        lambda: (rows := [row for row in gateway.calls(who) if row["id"] not in known])[count - 1 :] and rows
     )
     return sorted(found, key=lambda row: row["id"])
 
 
 @pytest.fixture
-def known(house: Gateway) -> set[str]:
-    return {row["id"] for row in house.calls(limit=1000)}
+def known(gateway: Gateway) -> set[str]:
+    return {row["id"] for row in gateway.calls(limit=1000)}
 
 
-async def refused(house: Gateway, path: str, who: str | None = "alice", **more: Any) -> tuple[int, Any]:
+async def refused(gateway: Gateway, path: str, who: str | None = "alice", **more: Any) -> tuple[int, Any]:
     """Status and error object of a handshake that opens nothing."""
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
                "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="} | more  # fmt: skip
-    got = await asyncio.to_thread(house.get, path, key=who, headers=headers)
+    got = await asyncio.to_thread(gateway.get, path, key=who, headers=headers)
     return got.status, got.error
 
 
@@ -132,10 +132,10 @@ async def refused(house: Gateway, path: str, who: str | None = "alice", **more: 
 
 
 async def test_events_are_passed_on_and_each_response_is_charged(
-    house: Gateway, upstream: RealtimeUpstream, known: set[str]
+    gateway: Gateway, upstream: RealtimeUpstream, known: set[str]
 ) -> None:
     odd = '{ "type":"conversation.item.create",  "item": {"content": "w\\u00f6rd"} }'
-    async with session(house) as socket:
+    async with session(gateway) as socket:
         await socket.send_str(odd)
         for _ in range(2):
             await socket.send_json(ASK)
@@ -145,7 +145,7 @@ async def test_events_are_passed_on_and_each_response_is_charged(
     ((path, headers),) = upstream.requests
     assert path == "/v1/realtime?model=gpt-realtime-2025-08-28"
     assert headers["Authorization"] == f"Bearer {UPSTREAM_KEY}"
-    of_session, *responses = records(house, "alice", known, 3)
+    of_session, *responses = records(gateway, "alice", known, 3)
     assert (of_session["prompt_tokens"], of_session["cost_usd"], of_session["ended"]) == (0, 0, "client_gone")
     assert [row["id"] for row in responses] == [f"{of_session['id']}-1", f"{of_session['id']}-2"]
     for row in responses:
@@ -157,29 +157,29 @@ async def test_events_are_passed_on_and_each_response_is_charged(
 
 
 async def test_a_response_that_no_event_asked_for_is_charged(
-    house: Gateway, upstream: RealtimeUpstream, known: set[str]
+    gateway: Gateway, upstream: RealtimeUpstream, known: set[str]
 ) -> None:
-    async with session(house) as socket:
+    async with session(gateway) as socket:
         await socket.send_json({"type": "input_audio_buffer.commit"})
         await until(socket, "response.done")
-    assert [row["prompt_tokens"] for row in records(house, "alice", known, 2)] == [0, 100]
+    assert [row["prompt_tokens"] for row in records(gateway, "alice", known, 2)] == [0, 100]
 
 
 async def test_a_browser_gives_its_key_as_a_subprotocol_which_goes_no_further(
-    house: Gateway, upstream: RealtimeUpstream
+    gateway: Gateway, upstream: RealtimeUpstream
 ) -> None:
     protocols = ("realtime", f"openai-insecure-api-key.{secret('alice')}")
-    async with session(house, headers={}, protocols=protocols) as socket:
+    async with session(gateway, headers={}, protocols=protocols) as socket:
         assert socket.protocol == "realtime"
         await socket.send_json(ASK)
         await until(socket, "response.done")
     assert upstream.requests[0][1]["Sec-WebSocket-Protocol"] == "realtime"
     assert secret("alice") not in str(upstream.requests)
-    house.check_logs()
+    gateway.check_logs()
 
 
-async def test_azures_key_header_and_long_messages(house: Gateway, upstream: RealtimeUpstream) -> None:
-    async with session(house, headers={"api-key": secret("alice")}) as socket:
+async def test_azures_key_header_and_long_messages(gateway: Gateway, upstream: RealtimeUpstream) -> None:
+    async with session(gateway, headers={"api-key": secret("alice")}) as socket:
         long = {"type": "input_audio_buffer.append", "audio": "A" * 5_000_000}
         await socket.send_json(long)
         await socket.send_json(ASK)
@@ -188,15 +188,15 @@ async def test_azures_key_header_and_long_messages(house: Gateway, upstream: Rea
 
 
 async def test_a_transcription_is_charged_by_its_own_model(
-    house: Gateway, upstream: RealtimeUpstream, known: set[str]
+    gateway: Gateway, upstream: RealtimeUpstream, known: set[str]
 ) -> None:
     update = {"session": {"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}}}
-    async with session(house) as socket:
+    async with session(gateway) as socket:
         await socket.send_json({"type": "session.update", **update})
         usage = {"type": "duration", "seconds": 30}
         await socket.send_json({"type": "conversation.item.create", "transcribed": usage})
         await until(socket, "conversation.item.input_audio_transcription.completed")
-    _, row = records(house, "alice", known, 2)
+    _, row = records(gateway, "alice", known, 2)
     assert (row["units"], row["cost_usd"]) == ({"audio_ms": 30000}, pytest.approx(0.003))
 
 
@@ -217,9 +217,9 @@ async def test_a_transcription_is_charged_by_its_own_model(
     ],
 )
 async def test_what_a_session_may_not_ask_for_is_an_error_event(
-    house: Gateway, upstream: RealtimeUpstream, said: str, code: str
+    gateway: Gateway, upstream: RealtimeUpstream, said: str, code: str
 ) -> None:
-    async with session(house) as socket:
+    async with session(gateway) as socket:
         await socket.send_str(said)
         assert (await until(socket, "error"))["error"]["code"] == code
         await socket.send_bytes(b"sound")
@@ -229,8 +229,8 @@ async def test_what_a_session_may_not_ask_for_is_an_error_event(
     assert upstream.seen == [ASK]
 
 
-async def test_the_model_of_the_session_may_be_repeated(house: Gateway, upstream: RealtimeUpstream) -> None:
-    async with session(house) as socket:
+async def test_the_model_of_the_session_may_be_repeated(gateway: Gateway, upstream: RealtimeUpstream) -> None:
+    async with session(gateway) as socket:
         await socket.send_json({"type": "session.update", "session": {"model": MODEL, "tools": [{"model": "x"}]}})
         await until(socket, "session.updated")
     assert upstream.seen[0]["session"] == {"model": "gpt-realtime-2025-08-28", "tools": [{"model": "x"}]}
@@ -258,106 +258,106 @@ async def test_the_model_of_the_session_may_be_repeated(house: Gateway, upstream
     ],
 )
 async def test_is_refused_before_the_upgrade(
-    house: Gateway, upstream: RealtimeUpstream, path: str, who: str | None, more: dict[str, str], expected: Any
+    gateway: Gateway, upstream: RealtimeUpstream, path: str, who: str | None, more: dict[str, str], expected: Any
 ) -> None:
-    status, error = await refused(house, f"/v1/realtime{path}", who, **more)
+    status, error = await refused(gateway, f"/v1/realtime{path}", who, **more)
     assert (status, error["code"]) == expected
     assert upstream.requests == []
 
 
-async def test_a_spent_quota_is_refused_before_the_upgrade(house: Gateway, upstream: RealtimeUpstream) -> None:
-    assert (await asyncio.to_thread(house.chat, key="spent")).status == 200
-    assert (await refused(house, f"/v1/realtime?model={MODEL}", "spent"))[1]["code"] == "insufficient_quota"
+async def test_a_spent_quota_is_refused_before_the_upgrade(gateway: Gateway, upstream: RealtimeUpstream) -> None:
+    assert (await asyncio.to_thread(gateway.chat, key="spent")).status == 200
+    assert (await refused(gateway, f"/v1/realtime?model={MODEL}", "spent"))[1]["code"] == "insufficient_quota"
     assert upstream.requests == []
 
 
 @pytest.mark.parametrize(("status", "seen"), [(401, 502), (429, 429), (500, 502), (503, 503), (200, 502), (302, 502)])
 async def test_an_upstream_that_opens_nothing_is_an_ordinary_error(
-    house: Gateway, upstream: RealtimeUpstream, status: int, seen: int, known: set[str]
+    gateway: Gateway, upstream: RealtimeUpstream, status: int, seen: int, known: set[str]
 ) -> None:
     upstream.status = status
-    fresh = await asyncio.to_thread(house.get, "/v1/key")
+    fresh = await asyncio.to_thread(gateway.get, "/v1/key")
     assert fresh.status == 200
-    got, error = await refused(house, f"/v1/realtime?model={MODEL}")
+    got, error = await refused(gateway, f"/v1/realtime?model={MODEL}")
     assert got == seen, error
     assert len(upstream.requests) == 1
-    (row,) = records(house, "alice", known, 1)
+    (row,) = records(gateway, "alice", known, 1)
     assert (row["prompt_tokens"], row["completion_tokens"], row["usage_source"]) == (0, 0, "none")
 
 
 # -------------------------------------------------------------------------------------------------------- the limits
 
 
-async def test_the_slot_of_a_session_is_held_to_its_end(house: Gateway, upstream: RealtimeUpstream) -> None:
-    async with session(house, "single") as socket:
+async def test_the_slot_of_a_session_is_held_to_its_end(gateway: Gateway, upstream: RealtimeUpstream) -> None:
+    async with session(gateway, "single") as socket:
         await socket.send_json(ASK)
         await until(socket, "response.done")
-        assert (await asyncio.to_thread(house.chat, key="single")).status == 429
-    eventually(lambda: house.chat(key="single").status == 200)
+        assert (await asyncio.to_thread(gateway.chat, key="single")).status == 429
+    eventually(lambda: gateway.chat(key="single").status == 200)
 
 
 async def test_another_route_serves_and_its_slot_is_held(
-    house: Gateway, upstream: RealtimeUpstream, known: set[str]
+    gateway: Gateway, upstream: RealtimeUpstream, known: set[str]
 ) -> None:
-    async with session(house, model="either") as socket:
+    async with session(gateway, model="either") as socket:
         await socket.send_json(ASK)
         await until(socket, "response.done")
-        status, error = await refused(house, "/v1/realtime?model=either")
+        status, error = await refused(gateway, "/v1/realtime?model=either")
         assert (status, error["code"]) == (429, "upstream_rate_limited")
-    of_session = next(row for row in records(house, "alice", known, 3) if row["status"] == 200)
+    of_session = next(row for row in records(gateway, "alice", known, 3) if row["status"] == 200)
     assert (of_session["upstream"], of_session["attempts"]) == ("tight", 2)
-    async with session(house, model="either"):
+    async with session(gateway, model="either"):
         pass
 
 
-async def test_an_idle_session_costs_nothing(house: Gateway, upstream: RealtimeUpstream, known: set[str]) -> None:
-    async with session(house, "small"):
+async def test_an_idle_session_costs_nothing(gateway: Gateway, upstream: RealtimeUpstream, known: set[str]) -> None:
+    async with session(gateway, "small"):
         pass
-    (row,) = records(house, "small", known, 1)
+    (row,) = records(gateway, "small", known, 1)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (0, 0)
-    (window,) = house.admin("quotas", key="small").json["data"]
+    (window,) = gateway.admin("quotas", key="small").json["data"]
     assert (window["used"], window["reserved"]) == (0, 0)
 
 
-async def spend(house: Gateway, upstream: RealtimeUpstream) -> None:
+async def spend(gateway: Gateway, upstream: RealtimeUpstream) -> None:
     upstream.usage = USAGE | {"input_tokens": 900, "output_tokens": 500}
-    async with session(house, "small") as socket:
+    async with session(gateway, "small") as socket:
         await socket.send_json(ASK)
         await until(socket, "response.done")
         error = await until(socket, "error")
         assert (error["error"]["type"], error["error"]["code"]) == ("insufficient_quota", "insufficient_quota")
         assert "quota of your key" in error["error"]["message"]
         assert await close_code(socket) == 1008
-    (window,) = house.admin("quotas", key="small").json["data"]
+    (window,) = gateway.admin("quotas", key="small").json["data"]
     assert (window["used"], window["reserved"]) == (1400, 0)
     assert [event["type"] for event in upstream.seen] == ["session.update", "response.create"]
-    assert (await refused(house, f"/v1/realtime?model={MODEL}", "small"))[0] == 429
+    assert (await refused(gateway, f"/v1/realtime?model={MODEL}", "small"))[0] == 429
 
 
-async def test_a_quota_that_is_spent_ends_the_session(house: Gateway, upstream: RealtimeUpstream) -> None:
-    await spend(house, upstream)
+async def test_a_quota_that_is_spent_ends_the_session(gateway: Gateway, upstream: RealtimeUpstream) -> None:
+    await spend(gateway, upstream)
 
 
 async def test_a_quota_in_redis_ends_the_session(
-    gateways: StartsGateways, upstream: RealtimeUpstream, redis_server: RedisServer
+    start_shared_gateway: StartsGateways, upstream: RealtimeUpstream, redis_server: RedisServer
 ) -> None:
-    await spend(gateways(configuration(upstream, store={"url": redis_server.url})), upstream)
+    await spend(start_shared_gateway(configuration(upstream, store={"url": redis_server.url})), upstream)
 
 
 async def test_a_revoked_key_ends_its_session(
-    gateways: StartsGateways, upstream: RealtimeUpstream, house: Gateway
+    start_shared_gateway: StartsGateways, upstream: RealtimeUpstream, gateway: Gateway
 ) -> None:
-    made = house.send(
+    made = gateway.send(
         "POST", "/admin/api/keys", {"id": "passing"}, key=None,
         headers={"Authorization": "Bearer admin-token-that-nobody-may-see"},
     )  # fmt: skip
     assert made.status in (200, 201), made
-    async with session(house, headers={"Authorization": f"Bearer {made.json['secret']}"}) as socket:
-        house.send(
+    async with session(gateway, headers={"Authorization": f"Bearer {made.json['secret']}"}) as socket:
+        gateway.send(
             "DELETE", "/admin/api/keys/passing", key=None,
             headers={"Authorization": "Bearer admin-token-that-nobody-may-see"},
         )  # fmt: skip
-        eventually(lambda: house.get("/v1/key", key=None, headers={
+        eventually(lambda: gateway.get("/v1/key", key=None, headers={
             "Authorization": f"Bearer {made.json['secret']}"}).status == 401)  # fmt: skip
         await socket.send_json(ASK)
         assert (await until(socket, "error"))["error"]["code"] == "invalid_api_key"
@@ -368,29 +368,29 @@ async def test_a_revoked_key_ends_its_session(
 
 
 async def test_a_client_that_leaves_inside_a_response_is_charged_an_estimate(
-    house: Gateway, upstream: RealtimeUpstream, known: set[str]
+    gateway: Gateway, upstream: RealtimeUpstream, known: set[str]
 ) -> None:
     upstream.stops_inside = True
-    async with session(house) as socket:
+    async with session(gateway) as socket:
         await socket.send_json(ASK)
         await until(socket, "response.output_text.delta")
         await until(socket, "response.output_text.delta")
-    _, row = records(house, "alice", known, 2)
+    _, row = records(gateway, "alice", known, 2)
     assert (row["ended"], row["usage_source"], row["truncated"]) == ("client_gone", "estimated", True)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (1024, 2)
     assert eventually(lambda: upstream.close_codes) == [1000]
 
 
 async def test_a_client_that_is_cut_off_ends_the_session_at_the_upstream(
-    house: Gateway, upstream: RealtimeUpstream, known: set[str]
+    gateway: Gateway, upstream: RealtimeUpstream, known: set[str]
 ) -> None:
-    async with session(house) as socket:
+    async with session(gateway) as socket:
         await socket.send_json(ASK)
         await until(socket, "response.done")
         transport = socket._response.connection.transport
         transport.abort()
         assert (await asyncio.to_thread(eventually, lambda: upstream.close_codes)) == [1000]
-    of_session, _ = records(house, "alice", known, 2)
+    of_session, _ = records(gateway, "alice", known, 2)
     assert of_session["ended"] == "client_gone"
 
 
@@ -403,43 +403,47 @@ async def test_a_client_that_is_cut_off_ends_the_session_at_the_upstream(
     ],
 )
 async def test_the_upstreams_close_reaches_the_client(
-    house: Gateway, upstream: RealtimeUpstream, known: set[str], event: Any, code: int, ended: str
+    gateway: Gateway, upstream: RealtimeUpstream, known: set[str], event: Any, code: int, ended: str
 ) -> None:
-    async with session(house) as socket:
+    async with session(gateway) as socket:
         await socket.send_json(event)
         assert await close_code(socket) == code
-    (row,) = records(house, "alice", known, 1)
+    (row,) = records(gateway, "alice", known, 1)
     assert row["ended"] == ended
 
 
 async def test_a_response_without_a_report_is_estimated(
-    house: Gateway, upstream: RealtimeUpstream, known: set[str]
+    gateway: Gateway, upstream: RealtimeUpstream, known: set[str]
 ) -> None:
     upstream.usage = None
-    async with session(house) as socket:
+    async with session(gateway) as socket:
         await socket.send_json(ASK)
         await until(socket, "response.done")
-    _, row = records(house, "alice", known, 2)
+    _, row = records(gateway, "alice", known, 2)
     assert (row["usage_source"], row["completion_tokens"]) == ("estimated", 2)
 
 
-async def test_a_session_ends_at_total_s(house: Gateway, upstream: RealtimeUpstream) -> None:
-    async with session(house, model="brief") as socket:
+async def test_a_session_ends_at_total_s(gateway: Gateway, upstream: RealtimeUpstream) -> None:
+    async with session(gateway, model="brief") as socket:
         assert (await until(socket, "error"))["error"]["code"] == "session_expired"
         assert await close_code(socket) == 1001
 
 
-async def test_a_session_is_closed_when_the_gateway_ends(gateways: StartsGateways, upstream: RealtimeUpstream) -> None:
-    house = gateways(configuration(upstream, server={"port": 0, "drain_delay_s": 0, "drain_timeout_s": 0.2}))
+async def test_a_session_is_closed_when_the_gateway_ends(
+    start_shared_gateway: StartsGateways, upstream: RealtimeUpstream
+) -> None:
+    gateway = start_shared_gateway(
+        configuration(upstream, server={"port": 0, "drain_delay_s": 0, "drain_timeout_s": 0.2})
+    )
     upstream.stops_inside = True
-    async with session(house) as socket:
+    async with session(gateway) as socket:
         await socket.send_json(ASK)
         await until(socket, "response.output_text.delta")
-        stopping = asyncio.create_task(asyncio.to_thread(house.stop))
+        stopping = asyncio.create_task(asyncio.to_thread(gateway.stop))
         assert await close_code(socket) == 1001
         await stopping
 
 
-def test_the_model_list_names_the_endpoint(house: Gateway) -> None:
-    assert house.get(f"/v1/models/{MODEL}").json["endpoints"] == ["realtime", "chat"]
-    assert house.get("/v1/models/elsewhere").json["endpoints"] == []
+def test_the_model_list_names_the_endpoint(gateway: Gateway) -> None:
+    assert gateway.get(f"/v1/models/{MODEL}").json["endpoints"] == ["realtime", "chat"]
+    assert gateway.get("/v1/models/elsewhere").json["endpoints"] == []

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
 
-from .house import Gateway, eventually, key
+from .gateway_process import Gateway, eventually, key
 from .test_realtime import ASK, KEYS, MODEL, close_code, configuration, session, until
 
 MORE_KEYS = [
@@ -35,12 +35,12 @@ def _fresh(upstream: RealtimeUpstream) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, upstream: RealtimeUpstream, store_url: str) -> Gateway:
-    return gateways(configuration(upstream, store={"url": store_url}) | {"keys": [*KEYS, *MORE_KEYS]})
+def gateway(start_shared_gateway: StartsGateways, upstream: RealtimeUpstream, store_url: str) -> Gateway:
+    return start_shared_gateway(configuration(upstream, store={"url": store_url}) | {"keys": [*KEYS, *MORE_KEYS]})
 
 
-def reserved(house: Gateway, who: str) -> int:
-    (window,) = house.admin("quotas", key=who).json["data"]
+def reserved(gateway: Gateway, who: str) -> int:
+    (window,) = gateway.admin("quotas", key=who).json["data"]
     held: int = window["reserved"]
     return held
 
@@ -53,7 +53,7 @@ def ask(**settings: Any) -> dict[str, Any]:
     return ASK | {"response": settings}
 
 
-async def told(upstream: RealtimeUpstream, *limits: Any) -> None:
+async def received(upstream: RealtimeUpstream, *limits: Any) -> None:
     """Wait until the upstream has received these limits of the session, in this order."""
 
     def are() -> bool:
@@ -65,10 +65,10 @@ async def told(upstream: RealtimeUpstream, *limits: Any) -> None:
 
 @pytest.mark.parametrize(("who", "model", "bound"), [("alice", "bounded", 9), ("capped", MODEL, 40)])
 async def test_a_limit_of_the_key_or_the_model_is_kept_at_the_upstream(
-    house: Gateway, upstream: RealtimeUpstream, who: str, model: str, bound: int
+    gateway: Gateway, upstream: RealtimeUpstream, who: str, model: str, bound: int
 ) -> None:
-    async with session(house, who, model) as socket:
-        await told(upstream, bound)
+    async with session(gateway, who, model) as socket:
+        await received(upstream, bound)
         for event in (update(max_output_tokens=bound + 1), ask(max_output_tokens=bound + 1)):
             await socket.send_json(event)
             error = (await socket.receive_json(timeout=10))["error"]
@@ -81,51 +81,51 @@ async def test_a_limit_of_the_key_or_the_model_is_kept_at_the_upstream(
         await until(socket, "response.done")
         await socket.send_json(update(max_output_tokens=None))
         assert (await socket.receive_json(timeout=10))["type"] == "session.updated"
-        await told(upstream, bound, None, bound - 1, None, bound)
+        await received(upstream, bound, None, bound - 1, None, bound)
     assert [event["response"] for event in upstream.seen if event["type"] == "response.create"] == [{}]
 
 
-async def test_what_the_client_asks_for_is_reserved(house: Gateway, upstream: RealtimeUpstream) -> None:
+async def test_what_the_client_asks_for_is_reserved(gateway: Gateway, upstream: RealtimeUpstream) -> None:
     upstream.stops_inside = True
-    async with session(house, "small") as socket:
-        await told(upstream, 500)
-        assert reserved(house, "small") == 1024 + 500
+    async with session(gateway, "small") as socket:
+        await received(upstream, 500)
+        assert reserved(gateway, "small") == 1024 + 500
         await socket.send_json(update(max_output_tokens=30))
         await until(socket, "session.updated")
-        assert reserved(house, "small") == 1024 + 30
+        assert reserved(gateway, "small") == 1024 + 30
         await socket.send_json(ask(max_output_tokens=70))
         await until(socket, "response.created")
-        assert reserved(house, "small") == 1024 + 70
-        await told(upstream, 500, 30)
-    eventually(lambda: reserved(house, "small") == 0)
+        assert reserved(gateway, "small") == 1024 + 70
+        await received(upstream, 500, 30)
+    eventually(lambda: reserved(gateway, "small") == 0)
 
 
-async def test_a_refused_response_gives_back_what_it_asked_for(house: Gateway, upstream: RealtimeUpstream) -> None:
-    async with session(house, "refused") as socket:
-        await told(upstream, 500)
+async def test_a_refused_response_gives_back_what_it_asked_for(gateway: Gateway, upstream: RealtimeUpstream) -> None:
+    async with session(gateway, "refused") as socket:
+        await received(upstream, 500)
         await socket.send_json(ask(max_output_tokens=60, refused=True))
         await until(socket, "error")
-        eventually(lambda: reserved(house, "refused") == 1024 + 500)
-        await told(upstream, 500)
+        eventually(lambda: reserved(gateway, "refused") == 1024 + 500)
+        await received(upstream, 500)
 
 
-async def test_more_than_the_quota_has_ends_the_session(house: Gateway, upstream: RealtimeUpstream) -> None:
-    async with session(house, "little", "fitted") as socket:
+async def test_more_than_the_quota_has_ends_the_session(gateway: Gateway, upstream: RealtimeUpstream) -> None:
+    async with session(gateway, "little", "fitted") as socket:
         await socket.send_json(ask(max_output_tokens=5000))
         assert (await until(socket, "error"))["error"]["code"] in ("quota_too_small", "insufficient_quota")
         assert await close_code(socket) == 1008
-    eventually(lambda: reserved(house, "little") == 0)
+    eventually(lambda: reserved(gateway, "little") == 0)
 
 
-async def test_a_session_gets_what_the_quota_has_left(house: Gateway, upstream: RealtimeUpstream) -> None:
+async def test_a_session_gets_what_the_quota_has_left(gateway: Gateway, upstream: RealtimeUpstream) -> None:
     upstream.usage = {"input_tokens": 40, "output_tokens": 60, "total_tokens": 100}
-    async with session(house, "little", "fitted") as socket:
-        await told(upstream, 176)
-        assert reserved(house, "little") == 1200
+    async with session(gateway, "little", "fitted") as socket:
+        await received(upstream, 176)
+        assert reserved(gateway, "little") == 1200
         await socket.send_json(ASK)
         assert [(await socket.receive_json(timeout=10))["type"] for _ in range(4)][-1] == "response.done"
-        await told(upstream, 176, 76)
-        assert reserved(house, "little") == 1100
+        await received(upstream, 176, 76)
+        assert reserved(gateway, "little") == 1100
 
 
 @pytest.mark.parametrize(
@@ -139,38 +139,38 @@ async def test_a_session_gets_what_the_quota_has_left(house: Gateway, upstream: 
     ],
 )
 async def test_a_limit_that_may_be_read_differently_is_not_sent_on(
-    house: Gateway, upstream: RealtimeUpstream, settings: dict[str, Any], code: str
+    gateway: Gateway, upstream: RealtimeUpstream, settings: dict[str, Any], code: str
 ) -> None:
-    async with session(house) as socket:
+    async with session(gateway) as socket:
         for event in (update(**settings), ask(**settings)):
             await socket.send_json(event)
             assert (await until(socket, "error"))["error"]["code"] == code
     assert upstream.seen == []
 
 
-async def test_the_beta_has_another_name_for_it(house: Gateway, upstream: RealtimeUpstream) -> None:
+async def test_the_beta_has_another_name_for_it(gateway: Gateway, upstream: RealtimeUpstream) -> None:
     protocols = ("realtime", "openai-beta.realtime-v1")
-    async with session(house, "capped", protocols=protocols):
+    async with session(gateway, "capped", protocols=protocols):
         eventually(lambda: upstream.seen)
     (event,) = upstream.seen
     assert event["session"] == {"max_response_output_tokens": 40}
 
 
-async def test_a_session_that_transcribes_has_no_limit(house: Gateway, upstream: RealtimeUpstream) -> None:
-    async with session(house, "capped", query="&intent=transcription") as socket:
+async def test_a_session_that_transcribes_has_no_limit(gateway: Gateway, upstream: RealtimeUpstream) -> None:
+    async with session(gateway, "capped", query="&intent=transcription") as socket:
         await socket.send_json(SILENT)
         eventually(lambda: upstream.seen)
     assert upstream.seen == [SILENT]
 
 
-async def test_an_upstream_that_takes_no_limit(house: Gateway, upstream: RealtimeUpstream) -> None:
+async def test_an_upstream_that_takes_no_limit(gateway: Gateway, upstream: RealtimeUpstream) -> None:
     upstream.takes_limits = False
-    async with session(house, "plain") as socket:
-        await told(upstream, 500)
+    async with session(gateway, "plain") as socket:
+        await received(upstream, 500)
         await socket.send_json(ASK)
         assert (await socket.receive_json(timeout=10))["type"] == "response.created"
         await until(socket, "response.done")
-        await told(upstream, 500)
-    async with session(house, "capped") as socket:
+        await received(upstream, 500)
+    async with session(gateway, "capped") as socket:
         assert (await until(socket, "error"))["error"]["code"] == "output_limit_not_supported"
         assert await close_code(socket) == 1008

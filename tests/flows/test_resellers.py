@@ -18,7 +18,7 @@ from tests.upstream.resellers import GOOD, POISON, REQUEST_ID, ROWS, Row, record
 
 from .client import Answer
 from .faults_table import data_of_events
-from .house import UPSTREAM_KEY, Gateway, eventually, key, model, settings
+from .gateway_process import UPSTREAM_KEY, Gateway, eventually, key, model, settings
 
 ERRORS = [row for row in ROWS if not recorded(row.name).is_stream]
 STREAMS = [row for row in ROWS if recorded(row.name).is_stream]
@@ -45,7 +45,7 @@ def other() -> Iterator[Scripted]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, resellers: Scripted, other: Scripted) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, resellers: Scripted, other: Scripted) -> Gateway:
     names = [*(row.name for row in ROWS), *GOOD]
     base = resellers.url.removesuffix("/v1")
     upstreams: dict[str, Any] = {"other": {"base_url": other.url, "api_key": UPSTREAM_KEY}}
@@ -66,13 +66,13 @@ def house(gateways: StartsGateways, resellers: Scripted, other: Scripted) -> Gat
         models[name] = model("completions", name)
     everything = {name: {"max_output_tokens": 100, **each} for name, each in models.items()}
     keys = [key("alice", quotas=[{"tokens": 10**9, "per": "day"}])]
-    return gateways(settings(other.url, upstreams=upstreams, models=everything, keys=keys))
+    return start_shared_gateway(settings(other.url, upstreams=upstreams, models=everything, keys=keys))
 
 
-def ask(house: Gateway, name: str, *, chat: bool = False, **members: Any) -> Answer:
+def ask(gateway: Gateway, name: str, *, chat: bool = False, **members: Any) -> Answer:
     if chat:
-        return house.chat(model=name, **members)
-    return house.complete(model=name, **members)
+        return gateway.chat(model=name, **members)
+    return gateway.complete(model=name, **members)
 
 
 def check_nothing_of_ours(answer: Answer) -> None:
@@ -80,17 +80,17 @@ def check_nothing_of_ours(answer: Answer) -> None:
     assert not [each for each in (*POISON, UPSTREAM_KEY) if each in shown]
 
 
-def logged(house: Gateway, answer: Answer) -> str:
+def logged(gateway: Gateway, answer: Answer) -> str:
     """The line about this call."""
-    return eventually(lambda: next((line for line in house.stderr.splitlines() if f"call {answer.id}" in line), ""))
+    return eventually(lambda: next((line for line in gateway.stderr.splitlines() if f"call {answer.id}" in line), ""))
 
 
 # ------------------------------------------------------------------------------------------------- errors, as answers
 
 
 @pytest.mark.parametrize("row", ERRORS, ids=lambda row: row.name)
-def test_the_error_names_the_side_at_fault(house: Gateway, row: Row) -> None:
-    answer = ask(house, f"alone-{row.name}")
+def test_the_error_names_the_side_at_fault(gateway: Gateway, row: Row) -> None:
+    answer = ask(gateway, f"alone-{row.name}")
     error = answer.error
     assert (answer.status, error["code"], error["param"]) == (row.status, row.code, row.param)
     check_nothing_of_ours(answer)
@@ -103,14 +103,14 @@ def test_the_error_names_the_side_at_fault(house: Gateway, row: Row) -> None:
         assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("1", "1000")
     else:
         assert "retry-after" not in answer.headers
-    line = house.line(id=answer.id)
+    line = gateway.line(id=answer.id)
     assert row.log in line["upstream_error"]
     assert (line["upstream"], line["error"]) == (f"alone-{row.name}", error["code"] or error["type"])
     if row.fault is None:
-        assert answer.id not in house.stderr  # a client's error: it is in the access line only
+        assert answer.id not in gateway.stderr  # a client's error: it is in the access line only
     else:
-        assert f"upstream alone-{row.name}: " in logged(house, answer)
-    record = house.call(answer.id)
+        assert f"upstream alone-{row.name}: " in logged(gateway, answer)
+    record = gateway.call(answer.id)
     source = "estimated" if row.fault is Fault.NOT_JSON else "none"  # a 200 that cannot be read may have cost something
     assert (record["status"], record["usage_source"], record["prompt_tokens"] > 0) == (
         row.status, source, source != "none",
@@ -118,9 +118,9 @@ def test_the_error_names_the_side_at_fault(house: Gateway, row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", ERRORS, ids=lambda row: row.name)
-def test_what_is_not_the_clients_fault_goes_elsewhere(house: Gateway, other: Scripted, row: Row) -> None:
+def test_what_is_not_the_clients_fault_goes_elsewhere(gateway: Gateway, other: Scripted, row: Row) -> None:
     hits = other.hits
-    answer = ask(house, f"first-{row.name}")
+    answer = ask(gateway, f"first-{row.name}")
     if row.fault is None:
         assert (answer.status, answer.headers["x-gateway-upstream"]) == (row.status, f"first-{row.name}")
         assert other.hits == hits
@@ -132,14 +132,14 @@ def test_what_is_not_the_clients_fault_goes_elsewhere(house: Gateway, other: Scr
         assert other.hits == hits + 1
 
 
-def test_owner_sees_whose_balance_is_spent(house: Gateway) -> None:
+def test_owner_sees_whose_balance_is_spent(gateway: Gateway) -> None:
     name = "first-balance-of-the-account"
-    ask(house, name)
-    assert house.metric("gateway_upstream_attempts_total", upstream=name, outcome="balance_spent") >= 1
-    assert f"upstream {name}: key #1 in cooldown for " in eventually(lambda: house.stderr)
+    ask(gateway, name)
+    assert gateway.metric("gateway_upstream_attempts_total", upstream=name, outcome="balance_spent") >= 1
+    assert f"upstream {name}: key #1 in cooldown for " in eventually(lambda: gateway.stderr)
 
 
-def test_an_unserved_model_does_not_affect_the_others(gateway: StartsGateways, other: Scripted) -> None:
+def test_an_unserved_model_does_not_affect_the_others(start_gateway: StartsGateways, other: Scripted) -> None:
     """Its host is asked for other models as before."""
 
     async def some(wire: Wire) -> None:
@@ -147,37 +147,37 @@ def test_an_unserved_model_does_not_affect_the_others(gateway: StartsGateways, o
 
     with Scripted(always=some) as seller:
         models = {name: model("completions") for name in ("gone", "there")}
-        house = gateway(settings(seller.url, models=models))
-        statuses = {ask(house, "gone").status for _ in range(12)}
+        gateway = start_gateway(settings(seller.url, models=models))
+        statuses = {ask(gateway, "gone").status for _ in range(12)}
         assert statuses == {503}
         assert seller.hits < 12
-        assert {ask(house, "there").status for _ in range(5)} == {200}
+        assert {ask(gateway, "there").status for _ in range(5)} == {200}
 
 
 # ------------------------------------------------------------------------------------------------ errors, in a stream
 
 
 @pytest.mark.parametrize("row", STREAMS, ids=lambda row: row.name)
-def test_stream_ends_with_an_error_event(house: Gateway, row: Row) -> None:
-    answer = ask(house, f"alone-{row.name}", stream=True)
+def test_stream_ends_with_an_error_event(gateway: Gateway, row: Row) -> None:
+    answer = ask(gateway, f"alone-{row.name}", stream=True)
     assert answer.status == 200
     *_, last = data_of_events(answer.body)
     assert last["error"]["code"] == row.code
     assert sorted(last["error"]) == ["code", "message", "param", "type"]
     assert b"[DONE]" not in answer.body
     check_nothing_of_ours(answer)
-    assert row.log in house.line(id=answer.id)["upstream_error"]
-    record = house.call(answer.id)
+    assert row.log in gateway.line(id=answer.id)["upstream_error"]
+    record = gateway.call(answer.id)
     assert (record["status"], record["ended"], record["truncated"]) == (row.status, "error", True)
 
 
-def test_a_stream_that_begins_with_an_error_goes_elsewhere(house: Gateway, other: Scripted) -> None:
+def test_a_stream_that_begins_with_an_error_goes_elsewhere(gateway: Gateway, other: Scripted) -> None:
     """The client has seen nothing of it yet (new-api#7399: there it is not tried again)."""
-    answer = ask(house, "first-stream-error-first", stream=True)
+    answer = ask(gateway, "first-stream-error-first", stream=True)
     assert (answer.status, answer.headers["x-gateway-upstream"]) == (200, "other")
     assert b'"error"' not in answer.body
-    assert "no_channel while refused (in a 200, code new_api_error" in logged(house, answer)
-    answer = ask(house, "first-stream-balance-later", stream=True)
+    assert "no_channel while refused (in a 200, code new_api_error" in logged(gateway, answer)
+    answer = ask(gateway, "first-stream-balance-later", stream=True)
     assert answer.headers["x-gateway-upstream"] == "first-stream-balance-later"
     assert b'"upstream_quota_exceeded"' in answer.body
 
@@ -185,57 +185,57 @@ def test_a_stream_that_begins_with_an_error_goes_elsewhere(house: Gateway, other
 # ------------------------------------------------------------------------------------------------------- good answers
 
 
-def test_missing_usage_is_estimated_and_marked(house: Gateway) -> None:
-    answer = ask(house, "alone-no-usage")
+def test_missing_usage_is_estimated_and_marked(gateway: Gateway) -> None:
+    answer = ask(gateway, "alone-no-usage")
     assert answer.body == recorded("no-usage").body
-    record = house.call(answer.id)
+    record = gateway.call(answer.id)
     assert (record["usage_source"], record["completion_tokens"]) == ("estimated", 7)
     assert record["prompt_tokens"] > 0
 
 
-def test_model_names_are_recorded_as_asked_routed_and_returned(house: Gateway) -> None:
-    answer = ask(house, "alone-good")
+def test_model_names_are_recorded_as_asked_routed_and_returned(gateway: Gateway) -> None:
+    answer = ask(gateway, "alone-good")
     assert answer.json["model"] == "gpt-3.5-turbo-0125"
-    record = house.call(answer.id)
+    record = gateway.call(answer.id)
     models = [record["model"], record["routed_model"], record["returned_model"]]
     assert models == ["alone-good", REFUSED_AS, "gpt-3.5-turbo-0125"]
 
 
-def test_headers_are_our_own(house: Gateway) -> None:
+def test_headers_are_our_own(gateway: Gateway) -> None:
     """A reseller's headers have another request id and no limits; the gateway's have the caller's limits."""
-    answer = ask(house, "alone-good")
+    answer = ask(gateway, "alone-good")
     assert answer.id.startswith("req_")
     assert REQUEST_ID not in repr(answer.header_lines)
     assert "x-ratelimit-remaining-tokens" in answer.headers
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-def test_usage_chunk_of_a_completion_is_not_called_a_chats(house: Gateway, is_asked: bool) -> None:
+def test_usage_chunk_of_a_completion_is_not_called_a_chats(gateway: Gateway, is_asked: bool) -> None:
     """new-api writes that chunk itself. Only it is changed, and only for who sees it; nothing else of it is."""
     said = recorded("stream-usage-called-chat").body
     more: dict[str, Any] = {"stream_options": {"include_usage": True}} if is_asked else {}
-    answer = ask(house, "alone-stream-usage-called-chat", stream=True, **more)
+    answer = ask(gateway, "alone-stream-usage-called-chat", stream=True, **more)
     if is_asked:
         assert answer.body == said.replace(b'"chat.completion.chunk"', b'"text_completion"')
     else:
         *texts, _, done = said.removesuffix(b"\n\n").split(b"\n\n")
         assert answer.body == b"\n\n".join([*texts, done]) + b"\n\n"
-    record = house.call(answer.id)
+    record = gateway.call(answer.id)
     assert (record["usage_source"], record["prompt_tokens"], record["completion_tokens"]) == ("reported", 5, 2)
 
 
-def test_keep_alive_comments_pass_and_are_no_first_token(house: Gateway) -> None:
-    answer = ask(house, "alone-stream-ping", stream=True)
+def test_keep_alive_comments_pass_and_are_no_first_token(gateway: Gateway) -> None:
+    answer = ask(gateway, "alone-stream-ping", stream=True)
     assert answer.body == recorded("stream-ping").body
-    record = house.call(answer.id)
+    record = gateway.call(answer.id)
     assert (record["status"], record["usage_source"], record["completion_tokens"]) == (200, "estimated", 4)
 
 
-def test_reasoning_is_kept_on_chat(house: Gateway) -> None:
-    answer = ask(house, "alone-reasoning", chat=True)
+def test_reasoning_is_kept_on_chat(gateway: Gateway) -> None:
+    answer = ask(gateway, "alone-reasoning", chat=True)
     assert answer.body == recorded("reasoning").body
     more = {"stream_options": {"include_usage": True}}
-    answer = ask(house, "alone-stream-reasoning", chat=True, stream=True, **more)
+    answer = ask(gateway, "alone-stream-reasoning", chat=True, stream=True, **more)
     assert answer.body == recorded("stream-reasoning").body
 
 
@@ -253,24 +253,24 @@ def test_reasoning_is_kept_on_chat(house: Gateway) -> None:
     ],
 )
 def test_what_it_would_drop_is_refused_before_it_is_asked(
-    house: Gateway, resellers: Scripted, members: dict[str, Any], param: str
+    gateway: Gateway, resellers: Scripted, members: dict[str, Any], param: str
 ) -> None:
     hits = resellers.hits
-    answer = ask(house, "limited", **members)
+    answer = ask(gateway, "limited", **members)
     assert (answer.status, answer.error["param"]) == (400, param)
     assert resellers.hits == hits
 
 
-def test_prompts_go_one_by_one_where_arrays_are_miscounted(house: Gateway, resellers: Scripted) -> None:
+def test_prompts_go_one_by_one_where_arrays_are_miscounted(gateway: Gateway, resellers: Scripted) -> None:
     hits = resellers.hits
-    answer = ask(house, "single", prompt=["a", "b"])
+    answer = ask(gateway, "single", prompt=["a", "b"])
     assert [choice["index"] for choice in answer.json["choices"]] == [0, 1]
     assert sorted(request.json["prompt"] for request in resellers.requests[hits:]) == ["a", "b"]  # side by side
     assert answer.json["usage"]["total_tokens"] == 14
 
 
 @pytest.mark.parametrize("prompt", ["", None])
-def test_an_empty_prompt_is_its_own_to_refuse(house: Gateway, resellers: Scripted, prompt: str | None) -> None:
-    answer = ask(house, "alone-without-param-and-code", prompt=prompt)
+def test_an_empty_prompt_is_its_own_to_refuse(gateway: Gateway, resellers: Scripted, prompt: str | None) -> None:
+    answer = ask(gateway, "alone-without-param-and-code", prompt=prompt)
     assert (answer.status, answer.error["message"]) == (400, "field prompt is required")
     assert resellers.requests[-1].json["prompt"] == prompt

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import CHUNKED, Behaviour, Wire, chunk, error_json, ok_json, silent
 
 from .client import Answer
-from .house import Gateway, key, model, secret, settings
+from .gateway_process import Gateway, key, model, secret, settings
 
 MODEL = "gpt-4.1"
 PRICE = {"input": 2, "cached_input": 1, "output": 8, "cache_write": 3}
@@ -36,11 +36,11 @@ def sent(*pieces: bytes, is_cut: bool = False) -> Behaviour:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    upstream = {"base_url": theatre.url, "timeouts": {"head_s": 0.5, "idle_s": 0.5}}
-    return gateways(
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    upstream = {"base_url": shared_upstream.url, "timeouts": {"head_s": 0.5, "idle_s": 0.5}}
+    return start_shared_gateway(
         settings(
-            theatre.url,
+            shared_upstream.url,
             upstreams={"main": upstream, "none": upstream | {"capabilities": {"responses": False}}},
             models={
                 MODEL: model("responses", price=PRICE),
@@ -57,13 +57,13 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     )  # fmt: skip
 
 
-def ask(house: Gateway, who: str = "alice", path: str = "/v1/responses", **members: Any) -> Answer:
-    return house.post(path, {"model": MODEL, "input": "Hello", "store": False} | members, key=who)
+def ask(gateway: Gateway, who: str = "alice", path: str = "/v1/responses", **members: Any) -> Answer:
+    return gateway.post(path, {"model": MODEL, "input": "Hello", "store": False} | members, key=who)
 
 
-def ask_stream(house: Gateway, **members: Any) -> tuple[Answer, bytes]:
+def ask_stream(gateway: Gateway, **members: Any) -> tuple[Answer, bytes]:
     """Head and bytes of a stream, or a plain answer."""
-    raw = house.connect()
+    raw = gateway.connect()
     with raw:
         body = json.dumps({"model": MODEL, "input": "Hello", "stream": True} | members).encode()
         raw.post("/v1/responses", body, secret("alice"))
@@ -82,17 +82,17 @@ def check(record: dict[str, Any], source: str = "reported", **expected: Any) -> 
     assert {name: record[name] for name in wanted} == wanted
 
 
-def test_a_plain_response(house: Gateway, upstream: Stage) -> None:
+def test_a_plain_response(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     said = api.response(OUTPUT)
-    upstream.play(ok_json(said, headers=[("x-codex-turn-state", "abc")]))
+    upstream.answer_with(ok_json(said, headers=[("x-codex-turn-state", "abc")]))
     given = b'{ "model":"gpt-4.1", "input":"Hello",  "unknown":{"kept":[1.50, 2e3]}, "max_output_tokens": 64}'
-    told = house.post("/v1/responses?beta=true&api_key=no", given, headers={"x-codex-turn-state": "before"})
-    assert (told.status, told.json) == (200, said)
-    assert told.headers["x-codex-turn-state"] == "abc"
+    received = gateway.post("/v1/responses?beta=true&api_key=no", given, headers={"x-codex-turn-state": "before"})
+    assert (received.status, received.json) == (200, said)
+    assert received.headers["x-codex-turn-state"] == "abc"
     request = upstream.requests[-1]
     assert (request.path, request.body) == ("/v1/responses?beta=true", given)
     assert request.headers["x-codex-turn-state"] == "before"
-    record = house.call(told.id)
+    record = gateway.call(received.id)
     check(record, **REPORTED, status=200, stream=False, returned_model="gpt-4o-mini-2024")
     assert record["cost_usd"] == pytest.approx(COST)
     assert record["units"] == {"cache_write": 4}
@@ -100,78 +100,84 @@ def test_a_plain_response(house: Gateway, upstream: Stage) -> None:
 
 @pytest.mark.parametrize("kind", ["completed", "incomplete"])
 @pytest.mark.parametrize("ends", [b"", b"data: [DONE]\n\n"])
-def test_a_stream(house: Gateway, upstream: Stage, kind: str, ends: bytes) -> None:
+def test_a_stream(gateway: Gateway, upstream: ScriptedUpstream, kind: str, ends: bytes) -> None:
     end = api.response(OUTPUT, status=kind)
     text = api.written(api.events(OUTPUT, end, f"response.{kind}", api.response()))
-    upstream.play(sent(text[:1000], text[1000:], ends))
-    head, passed = ask_stream(house)
+    upstream.answer_with(sent(text[:1000], text[1000:], ends))
+    head, passed = ask_stream(gateway)
     assert passed == text
-    record = house.call(head.id)
+    record = gateway.call(head.id)
     check(record, **REPORTED, status=200, stream=True, ended="done")
     assert record["cost_usd"] == pytest.approx(COST)
 
 
-def test_an_end_of_megabytes(house: Gateway, upstream: Stage) -> None:
+def test_an_end_of_megabytes(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     end = api.response(OUTPUT, instructions="y" * 3_000_000)
     text = api.written(api.events(OUTPUT, end, start=api.response()))
-    upstream.play(sent(*[text[at : at + 50_000] for at in range(0, len(text), 50_000)]))
-    head, passed = ask_stream(house)
+    upstream.answer_with(sent(*[text[at : at + 50_000] for at in range(0, len(text), 50_000)]))
+    head, passed = ask_stream(gateway)
     assert passed == text
-    check(house.call(head.id), **REPORTED, ended="done")
+    check(gateway.call(head.id), **REPORTED, ended="done")
 
 
 @pytest.mark.parametrize("is_long", [False, True])
-def test_a_failed_response_is_charged_and_reported_once(house: Gateway, upstream: Stage, is_long: bool) -> None:
+def test_a_failed_response_is_charged_and_reported_once(
+    gateway: Gateway, upstream: ScriptedUpstream, is_long: bool
+) -> None:
     error = {"code": "server_error", "message": "sorry, at sk-upstream-key-that-nobody-may-see"}
     end = api.response(OUTPUT, status="failed", error=error, instructions="y" * (100_000 if is_long else 0))
     text = api.written(api.events(OUTPUT, end, "response.failed", api.response()))
-    upstream.play(sent(text))
-    head, passed = ask_stream(house)
+    upstream.answer_with(sent(text))
+    head, passed = ask_stream(gateway)
     *events, last, rest = passed.split(b"\n\n")
     assert rest == b""
     assert passed.startswith(text[: text.index(b"event: response.failed")])
-    told = data_of(last)
-    assert (told["type"], told["sequence_number"]) == ("response.failed", len(events))
-    assert told["response"]["id"] == "resp_1"
-    assert told["response"]["model"] == "gpt-4o-mini-2024"
-    assert told["response"]["error"]["code"] == "upstream_error"
+    received = data_of(last)
+    assert (received["type"], received["sequence_number"]) == ("response.failed", len(events))
+    assert received["response"]["id"] == "resp_1"
+    assert received["response"]["model"] == "gpt-4o-mini-2024"
+    assert received["response"]["error"]["code"] == "upstream_error"
     assert b"nobody-may-see" not in passed
-    check(house.call(head.id), **REPORTED, ended="error")
+    check(gateway.call(head.id), **REPORTED, ended="error")
 
 
-def test_a_failure_without_usage_is_charged_what_was_shown(house: Gateway, upstream: Stage) -> None:
+def test_a_failure_without_usage_is_charged_what_was_shown(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     end = api.response([], usage=None, status="failed", error={"code": "server_error", "message": "sorry"})
-    upstream.play(sent(api.written(api.events(OUTPUT, end, "response.failed", api.response()))))
-    head, _ = ask_stream(house)
-    record = house.call(head.id)
+    upstream.answer_with(sent(api.written(api.events(OUTPUT, end, "response.failed", api.response()))))
+    head, _ = ask_stream(gateway)
+    record = gateway.call(head.id)
     check(record, "estimated", ended="error")
     assert record["prompt_tokens"] > 0
     assert record["completion_tokens"] >= 2
 
 
-def test_a_refusal_inside_a_stream_keeps_its_code(house: Gateway, upstream: Stage) -> None:
+def test_a_refusal_inside_a_stream_keeps_its_code(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     error = {"code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."}
     end = api.response([], usage=None, status="failed", error=error)
-    upstream.play(sent(api.written(api.events(OUTPUT, end, "response.failed", api.response()))))
-    _, passed = ask_stream(house)
+    upstream.answer_with(sent(api.written(api.events(OUTPUT, end, "response.failed", api.response()))))
+    _, passed = ask_stream(gateway)
     assert data_of(passed.split(b"\n\n")[-2])["response"]["error"] == error
 
 
 @pytest.mark.parametrize(
     ("code", "status"), [("context_length_exceeded", 400), ("rate_limit_exceeded", 429), ("server_error", 502)]
 )
-def test_an_error_before_anything_else_is_a_status(house: Gateway, upstream: Stage, code: str, status: int) -> None:
+def test_an_error_before_anything_else_is_a_status(
+    gateway: Gateway, upstream: ScriptedUpstream, code: str, status: int
+) -> None:
     end = api.response([], usage=None, status="failed", error={"code": code, "message": "no"})
-    upstream.play(always=sent(api.one({"type": "response.failed", "sequence_number": 0, "response": end})))
-    head, body = ask_stream(house)
+    upstream.answer_with(always=sent(api.one({"type": "response.failed", "sequence_number": 0, "response": end})))
+    head, body = ask_stream(gateway)
     assert head.status == status
     assert "error" in json.loads(body)
-    check(house.call(head.id), "none", status=status, prompt_tokens=0)
-    revive(house, upstream)
+    check(gateway.call(head.id), "none", status=status, prompt_tokens=0)
+    revive(gateway, upstream)
 
 
 @pytest.mark.parametrize("behaviour", ["cut", "ended", "silent"])
-def test_a_stream_that_breaks_ends_with_one_failure(house: Gateway, upstream: Stage, behaviour: str) -> None:
+def test_a_stream_that_breaks_ends_with_one_failure(
+    gateway: Gateway, upstream: ScriptedUpstream, behaviour: str
+) -> None:
     text = GOOD[: GOOD.index(b"event: response.completed") + 400]
 
     async def stalled(wire: Wire) -> None:
@@ -179,8 +185,8 @@ def test_a_stream_that_breaks_ends_with_one_failure(house: Gateway, upstream: St
         await wire.until_gone()
 
     before = upstream.hits
-    upstream.play(stalled if behaviour == "silent" else sent(text, is_cut=behaviour == "cut"))
-    head, passed = ask_stream(house)
+    upstream.answer_with(stalled if behaviour == "silent" else sent(text, is_cut=behaviour == "cut"))
+    head, passed = ask_stream(gateway)
     whole = text[: text.index(b"event: response.completed")]
     assert passed.startswith(whole)
     last = passed.removeprefix(whole)
@@ -188,13 +194,13 @@ def test_a_stream_that_breaks_ends_with_one_failure(house: Gateway, upstream: St
     assert data_of(last)["sequence_number"] == whole.count(b"\n\n")
     assert last.count(b"event: ") == 1
     assert upstream.hits - before <= 1
-    check(house.call(head.id), "estimated", ended="error", truncated=True)
-    revive(house, upstream)
+    check(gateway.call(head.id), "estimated", ended="error", truncated=True)
+    revive(gateway, upstream)
 
 
-def test_a_plain_answer_to_a_stream_request_becomes_events(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(api.response(OUTPUT)))
-    head, passed = ask_stream(house)
+def test_a_plain_answer_to_a_stream_request_becomes_events(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(api.response(OUTPUT)))
+    head, passed = ask_stream(gateway)
     assert head.headers["content-type"] == "text/event-stream"
     kinds = [data_of(event)["type"] for event in passed.split(b"\n\n")[:-1]]
     assert kinds == [
@@ -203,23 +209,23 @@ def test_a_plain_answer_to_a_stream_request_becomes_events(house: Gateway, upstr
         "response.output_item.done",
         "response.completed",
     ]
-    check(house.call(head.id), **REPORTED)
+    check(gateway.call(head.id), **REPORTED)
 
 
-def test_a_plain_answer_that_failed(house: Gateway, upstream: Stage) -> None:
+def test_a_plain_answer_that_failed(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     error = {"code": "invalid_prompt", "message": "no"}
-    upstream.play(ok_json(api.response([], status="failed", error=error)))
-    told = ask(house)
-    assert told.told == (400, "invalid_request_error", None, "invalid_prompt")
-    check(house.call(told.id), **REPORTED)
+    upstream.answer_with(ok_json(api.response([], status="failed", error=error)))
+    received = ask(gateway)
+    assert received.refusal == (400, "invalid_request_error", None, "invalid_prompt")
+    check(gateway.call(received.id), **REPORTED)
 
 
-def revive(house: Gateway, upstream: Stage) -> None:
+def revive(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """Good answers until the circuit is closed again."""
-    from .house import eventually
+    from .gateway_process import eventually
 
-    upstream.play(always=ok_json(api.response()))
-    eventually(lambda: ask(house).status == 200)
+    upstream.answer_with(always=ok_json(api.response()))
+    eventually(lambda: ask(gateway).status == 200)
 
 
 @pytest.mark.parametrize(
@@ -243,119 +249,125 @@ def revive(house: Gateway, upstream: Stage) -> None:
     ],
 )
 def test_what_is_refused_before_money_is_spent(
-    house: Gateway, upstream: Stage, members: dict[str, Any], param: str, code: str
+    gateway: Gateway, upstream: ScriptedUpstream, members: dict[str, Any], param: str, code: str
 ) -> None:
     before = upstream.hits
-    assert ask(house, **members).told == (400, "invalid_request_error", param, code)
+    assert ask(gateway, **members).refusal == (400, "invalid_request_error", param, code)
     long = {"instructions": "x" * 70_000} | members
-    assert ask(house, **long).told == (400, "invalid_request_error", param, code)
+    assert ask(gateway, **long).refusal == (400, "invalid_request_error", param, code)
     assert upstream.hits == before
 
 
-def test_the_model_has_to_be_there(house: Gateway) -> None:
-    assert house.post("/v1/responses", {"input": "x"}).told[2:] == ("model", "missing_required_parameter")
-    assert ask(house, model="elsewhere").status == 404
+def test_the_model_has_to_be_there(gateway: Gateway) -> None:
+    assert gateway.post("/v1/responses", {"input": "x"}).refusal[2:] == ("model", "missing_required_parameter")
+    assert ask(gateway, model="elsewhere").status == 404
 
 
-def test_limits_of_a_key(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=ok_json(api.response()))
-    assert ask(house, "small", max_output_tokens=101).told[2:] == ("max_output_tokens", "integer_above_max_value")
-    ask(house, "small")
+def test_limits_of_a_key(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json(api.response()))
+    assert ask(gateway, "small", max_output_tokens=101).refusal[2:] == ("max_output_tokens", "integer_above_max_value")
+    ask(gateway, "small")
     assert upstream.requests[-1].json["max_output_tokens"] == 100
-    ask(house, "alice")  # its tokens are counted
+    ask(gateway, "alice")  # its tokens are counted
     assert upstream.requests[-1].json["max_output_tokens"] == 4096
-    ask(house, "bob")
+    ask(gateway, "bob")
     assert "max_output_tokens" not in upstream.requests[-1].json
-    ask(house, model="mapped")
+    ask(gateway, model="mapped")
     assert upstream.requests[-1].json["model"] == "own-name"
 
 
-def test_a_spent_quota(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=ok_json(api.response()))
-    assert ask(house, "spent", max_output_tokens=16).status == 200
-    told = ask(house, "spent", max_output_tokens=16)
-    assert (told.status, told.error["code"], told.headers["x-should-retry"]) == (429, "insufficient_quota", "false")
+def test_a_spent_quota(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json(api.response()))
+    assert ask(gateway, "spent", max_output_tokens=16).status == 200
+    received = ask(gateway, "spent", max_output_tokens=16)
+    assert (received.status, received.error["code"], received.headers["x-should-retry"]) == (
+        429,
+        "insufficient_quota",
+        "false",
+    )
 
 
-def test_a_tool_whose_use_is_not_reported_has_no_known_cost(house: Gateway, upstream: Stage) -> None:
+def test_a_tool_whose_use_is_not_reported_has_no_known_cost(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     items = [{"type": "web_search_call", "id": "ws_1"}, *OUTPUT]
-    upstream.play(ok_json(api.response(items)))
-    record = house.call(ask(house, tools=[{"type": "web_search"}]).id)
+    upstream.answer_with(ok_json(api.response(items)))
+    record = gateway.call(ask(gateway, tools=[{"type": "web_search"}]).id)
     check(record, "estimated", cost_usd=None)
     assert record["units"] == {"cache_write": 4, "web_searches": 1}
 
 
-def test_searches_of_hosted_tools_may_make_the_prompt_long(house: Gateway, upstream: Stage) -> None:
+def test_searches_of_hosted_tools_may_make_the_prompt_long(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     usage = {"input_tokens": 500_000, "output_tokens": 10}
-    upstream.play(always=ok_json(api.response(OUTPUT, usage)))
-    check(house.call(ask(house, tools=[{"type": "web_search"}]).id), prompt_tokens=500_000)
-    check(house.call(ask(house).id), "estimated")
+    upstream.answer_with(always=ok_json(api.response(OUTPUT, usage)))
+    check(gateway.call(ask(gateway, tools=[{"type": "web_search"}]).id), prompt_tokens=500_000)
+    check(gateway.call(ask(gateway).id), "estimated")
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_an_upstream_without_the_format_is_no_server_error(house: Gateway, upstream: Stage, is_stream: bool) -> None:
+def test_an_upstream_without_the_format_is_no_server_error(
+    gateway: Gateway, upstream: ScriptedUpstream, is_stream: bool
+) -> None:
     """Codex repeats a server's error four times."""
-    upstream.play(always=error_json(404, message="Invalid URL (POST /v1/responses)"))
+    upstream.answer_with(always=error_json(404, message="Invalid URL (POST /v1/responses)"))
     before = upstream.hits
-    told = ask(house, stream=is_stream)
-    assert (told.status, told.error["code"]) == (404, "upstream_error")
-    assert "does not have this URL" in told.error["message"]
+    received = ask(gateway, stream=is_stream)
+    assert (received.status, received.error["code"]) == (404, "upstream_error")
+    assert "does not have this URL" in received.error["message"]
     assert upstream.hits == before + 1
 
 
-def test_tokens_are_counted_for_nothing(house: Gateway, upstream: Stage) -> None:
+def test_tokens_are_counted_for_nothing(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     counted = {"object": "response.input_tokens", "input_tokens": 11}
-    upstream.play(ok_json(counted))
-    told = ask(house, path="/v1/responses/input_tokens")
-    assert (told.status, told.json) == (200, counted)
+    upstream.answer_with(ok_json(counted))
+    received = ask(gateway, path="/v1/responses/input_tokens")
+    assert (received.status, received.json) == (200, counted)
     assert upstream.requests[-1].path == "/v1/responses/input_tokens"
     assert "max_output_tokens" not in upstream.requests[-1].json
-    record = house.call(told.id)
+    record = gateway.call(received.id)
     assert (record["endpoint"], record["prompt_tokens"], record["completion_tokens"]) == ("input_tokens", 0, 0)
     assert record["cost_usd"] == 0
-    told = ask(house, path="/v1/responses/input_tokens", previous_response_id="resp_unknown")
-    assert told.told[2:] == ("previous_response_id", "previous_response_not_found")
+    received = ask(gateway, path="/v1/responses/input_tokens", previous_response_id="resp_unknown")
+    assert received.refusal[2:] == ("previous_response_id", "previous_response_not_found")
 
 
-def test_a_compaction_is_charged(house: Gateway, upstream: Stage) -> None:
+def test_a_compaction_is_charged(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     compacted = {
         "id": "resp_2",
         "object": "response.compaction",
         "output": [{"type": "compaction"}],
         "usage": api.USAGE,
     }
-    upstream.play(ok_json(compacted))
-    told = ask(house, path="/v1/responses/compact")
-    assert (told.status, told.json) == (200, compacted)
+    upstream.answer_with(ok_json(compacted))
+    received = ask(gateway, path="/v1/responses/compact")
+    assert (received.status, received.json) == (200, compacted)
     assert "max_output_tokens" not in upstream.requests[-1].json
-    check(house.call(told.id), **REPORTED, endpoint="compact")
+    check(gateway.call(received.id), **REPORTED, endpoint="compact")
 
 
-def test_a_socket_is_refused_by_426_and_a_list_by_405(house: Gateway) -> None:
-    told = house.get("/v1/responses", headers={"Upgrade": "websocket", "Connection": "Upgrade"})
-    assert told.told == (426, "invalid_request_error", None, "websocket_not_supported")
-    told = house.get("/v1/responses")
-    assert (told.status, told.headers["allow"]) == (405, "POST")
+def test_a_socket_is_refused_by_426_and_a_list_by_405(gateway: Gateway) -> None:
+    received = gateway.get("/v1/responses", headers={"Upgrade": "websocket", "Connection": "Upgrade"})
+    assert received.refusal == (426, "invalid_request_error", None, "websocket_not_supported")
+    received = gateway.get("/v1/responses")
+    assert (received.status, received.headers["allow"]) == (405, "POST")
 
 
 def test_a_silent_upstream_is_kept_alive_by_comments_until_the_error(
-    gateways: StartsGateways, upstream: Stage, theatre: Stage
+    start_shared_gateway: StartsGateways, upstream: ScriptedUpstream, shared_upstream: ScriptedUpstream
 ) -> None:
-    own = gateways(
+    own = start_shared_gateway(
         settings(
-            theatre.url,
-            upstreams={"main": {"base_url": theatre.url, "timeouts": {"head_s": 0.6}}},
+            shared_upstream.url,
+            upstreams={"main": {"base_url": shared_upstream.url, "timeouts": {"head_s": 0.6}}},
             models={MODEL: model("responses")},
             server={"keepalive_comment_s": 0.2},
         )
     )
-    upstream.play(always=silent)
+    upstream.answer_with(always=silent)
     head, passed = ask_stream(own)
     assert head.status == 200
     *comments, last = passed.split(b"\n\n")[:-1]
     assert set(comments) == {b": keepalive"}
     assert data_of(last)["response"]["error"]["code"] == "upstream_timeout"
-    upstream.play(always=error_json(400, message="no", code="x"))
+    upstream.answer_with(always=error_json(400, message="no", code="x"))
 
 
 # --------------------------------------------------------------------------------------------------------- other models
@@ -365,21 +377,25 @@ IMAGE_TOOL = {"type": "image_generation", "model": "picture", "size": "auto"}
 
 
 @pytest.fixture(scope="module")
-def painter(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def painter(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     models = {
         MODEL: model("responses", price=PRICE),
         "picture": model("images", routes=[{"upstream": "main", "model": "gpt-image-1"}]),
         "elsewhere": model("images", "other"),
     }
-    one = {"base_url": theatre.url}
+    one = {"base_url": shared_upstream.url}
     keys = [key("alice"), key("bob", models=[MODEL])]
-    return gateways(settings(theatre.url, models=models, keys=keys, upstreams={"main": one, "other": one}))
+    return start_shared_gateway(
+        settings(shared_upstream.url, models=models, keys=keys, upstreams={"main": one, "other": one})
+    )
 
 
 @pytest.mark.parametrize("length", [1, 100_000], ids=["short", "long"])
-def test_models_of_tools_and_of_the_moderation_are_mapped(painter: Gateway, upstream: Stage, length: int) -> None:
+def test_models_of_tools_and_of_the_moderation_are_mapped(
+    painter: Gateway, upstream: ScriptedUpstream, length: int
+) -> None:
     """A long body is read by another process."""
-    upstream.play(ok_json(api.response(OUTPUT)))
+    upstream.answer_with(ok_json(api.response(OUTPUT)))
     tools = [{"type": "web_search"}, IMAGE_TOOL]
     asked: dict[str, Any] = {"tools": tools, "moderation": {"model": "picture"}, "input": "x" * length}
     assert ask(painter, **asked).status == 200
@@ -401,17 +417,17 @@ def test_models_of_tools_and_of_the_moderation_are_mapped(painter: Gateway, upst
     ],
 )  # fmt: skip
 def test_models_that_the_key_or_the_upstream_has_not_are_refused(
-    painter: Gateway, upstream: Stage, who: str, members: dict[str, Any], status: int, said: str
+    painter: Gateway, upstream: ScriptedUpstream, who: str, members: dict[str, Any], status: int, said: str
 ) -> None:
-    upstream.play()
-    told = ask(painter, who, **members)
-    assert told.status == status
-    assert said in told.json["error"]["message"]
+    upstream.answer_with()
+    received = ask(painter, who, **members)
+    assert received.status == status
+    assert said in received.json["error"]["message"]
     assert not upstream.requests
 
 
-def test_a_tool_without_a_model_passes(painter: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(api.response(OUTPUT)))
+def test_a_tool_without_a_model_passes(painter: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(api.response(OUTPUT)))
     assert ask(painter, "bob", tools=[{"type": "image_generation"}]).status == 200
 
 
@@ -424,19 +440,25 @@ ASKS = {"include": ["reasoning.encrypted_content"]}
 
 
 @pytest.fixture(scope="module")
-def accounts(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def accounts(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     """A model with two routes, of which each has two API keys."""
-    upstreams = {name: {"base_url": theatre.url, "api_key": None, "api_keys": ACCOUNTS} for name in ("main", "other")}
+    upstreams = {
+        name: {"base_url": shared_upstream.url, "api_key": None, "api_keys": ACCOUNTS} for name in ("main", "other")
+    }
     routes = [{"upstream": name, "model": f"at-{name}"} for name in upstreams]
-    return gateways(settings(theatre.url, models={MODEL: model("responses", routes=routes)}, upstreams=upstreams))
+    return start_shared_gateway(
+        settings(shared_upstream.url, models={MODEL: model("responses", routes=routes)}, upstreams=upstreams)
+    )
 
 
-def places_of(house: Gateway, upstream: Stage, *calls: dict[str, Any], path: str = "/v1/responses") -> list[Any]:
+def places_of(
+    gateway: Gateway, upstream: ScriptedUpstream, *calls: dict[str, Any], path: str = "/v1/responses"
+) -> list[Any]:
     """Where these calls went: the route, and the API key."""
-    upstream.play(always=ok_json(api.response(OUTPUT)))
+    upstream.answer_with(always=ok_json(api.response(OUTPUT)))
     before = len(upstream.requests)
     for members in calls:
-        assert ask(house, path=path, **members).status == 200
+        assert ask(gateway, path=path, **members).status == 200
     return [(each.json["model"], each.headers["authorization"]) for each in upstream.requests[before:]]
 
 
@@ -457,13 +479,15 @@ def turns(first: str, number: int) -> list[dict[str, Any]]:
     ids=["cache-key", "asks", "brings", "large", "compacts"],
 )  # fmt: skip
 def test_a_conversation_with_encrypted_parts_stays_with_one_account(
-    accounts: Gateway, upstream: Stage, calls: list[dict[str, Any]]
+    accounts: Gateway, upstream: ScriptedUpstream, calls: list[dict[str, Any]]
 ) -> None:
     """Another account refuses what the first one has encrypted. The model is not `sticky`."""
     assert len(set(places_of(accounts, upstream, *calls))) == 1
 
 
-def test_large_and_compacted_turns_stay_with_the_account_of_the_small_ones(accounts: Gateway, upstream: Stage) -> None:
+def test_large_and_compacted_turns_stay_with_the_account_of_the_small_ones(
+    accounts: Gateway, upstream: ScriptedUpstream
+) -> None:
     for first in "abc":
         (small,) = places_of(accounts, upstream, {"input": turns(first, 1)})
         large = [*turns(first, 1), {"role": "user", "content": "x" * 70_000}]
@@ -471,12 +495,12 @@ def test_large_and_compacted_turns_stay_with_the_account_of_the_small_ones(accou
         assert places_of(accounts, upstream, {"input": turns(first, 1)}, path="/v1/responses/compact") == [small]
 
 
-def test_conversations_spread_over_the_accounts(accounts: Gateway, upstream: Stage) -> None:
+def test_conversations_spread_over_the_accounts(accounts: Gateway, upstream: ScriptedUpstream) -> None:
     named = [{"prompt_cache_key": f"c{number}"} | ASKS for number in range(40)]
     unnamed = [{"input": [{"role": "user", "content": f"Number {number}"}]} | ASKS for number in range(40)]
     assert len(set(places_of(accounts, upstream, *named))) == len(set(places_of(accounts, upstream, *unnamed))) == 4
 
 
-def test_other_calls_take_the_accounts_in_turn(accounts: Gateway, upstream: Stage) -> None:
+def test_other_calls_take_the_accounts_in_turn(accounts: Gateway, upstream: ScriptedUpstream) -> None:
     places = places_of(accounts, upstream, *[{"prompt_cache_key": "c"}] * 40)
     assert len(set(places)) == 4

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.bridge.translated import BASE, CREATED, GOLDEN, data_of
-from tests.conftest import Stage, StartsGateways, StartsProcesses
+from tests.conftest import ScriptedUpstream, StartsGateways, StartsProcesses
 from tests.fakes.scripted import (
     CHUNKED,
     Behaviour,
@@ -27,7 +27,7 @@ from tests.fakes.scripted import (
 )
 
 from .client import Answer, Raw
-from .house import Gateway, eventually, key, model, secret, settings
+from .gateway_process import Gateway, eventually, key, model, secret, settings
 
 if TYPE_CHECKING:  # imported where they are used: importing an SDK costs every collecting process
     import anthropic
@@ -61,34 +61,34 @@ def way_of(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     """A model for each way; `NAME-native` behind a translated route has an upstream with the format itself."""
     native = {name: True for name in WAYS if name != "anthropic"}
-    ups = {name: {"base_url": theatre.url, "capabilities": able} for name, able in ABLE.items() if name in WAYS}
-    ups["native"] = {"base_url": theatre.url, "capabilities": native}
+    ups = {name: {"base_url": shared_upstream.url, "capabilities": able} for name, able in ABLE.items() if name in WAYS}
+    ups["native"] = {"base_url": shared_upstream.url, "capabilities": native}
     models = {name: model(ENDPOINTS[name], name) for name in WAYS}
     for name in WAYS:
         routes = [{"upstream": name, "priority": 0}, {"upstream": "native", "priority": 1}]
         models[f"{name}-native"] = model(ENDPOINTS[name], routes=routes)
     keys = [key("alice", quotas=QUOTAS), key("bob")]
-    return gateways(settings(theatre.url, upstreams=ups, models=models, keys=keys))
+    return start_shared_gateway(settings(shared_upstream.url, upstreams=ups, models=models, keys=keys))
 
 
-def ask(house: Gateway, way: str, who: str = "bob", **members: Any) -> Answer:
-    return house.post(PATHS[way], {**SMALL[way], **members}, key=who)
+def ask(gateway: Gateway, way: str, who: str = "bob", **members: Any) -> Answer:
+    return gateway.post(PATHS[way], {**SMALL[way], **members}, key=who)
 
 
-def used(house: Gateway) -> dict[str, int]:
+def used(gateway: Gateway) -> dict[str, int]:
     """What alice has used, when nothing is reserved any more."""
 
     def look() -> dict[str, int] | None:
-        rows = [row for row in house.get("/v1/key").json["quotas"] if row["scope"] == "key:alice"]
+        rows = [row for row in gateway.get("/v1/key").json["quotas"] if row["scope"] == "key:alice"]
         return None if any(row["reserved"] for row in rows) else {row["unit"]: row["used"] for row in rows}
 
     return eventually(look)
 
 
-def play_of(name: str) -> Behaviour:
+def script_of(name: str) -> Behaviour:
     golden = GOLDEN[name]
     if "answer" in golden:
         return ok_json(golden["answer"])
@@ -120,11 +120,11 @@ def without_estimates(shown: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if way_of(name) in WAYS])
-def test_golden(house: Gateway, upstream: Stage, name: str) -> None:
+def test_golden(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
     golden, way = GOLDEN[name], way_of(name)
-    upstream.play(play_of(name))
-    before = used(house)
-    given = house.post(PATHS[way], {**golden["request"], "model": way})
+    upstream.answer_with(script_of(name))
+    before = used(gateway)
+    given = gateway.post(PATHS[way], {**golden["request"], "model": way})
     (request,) = upstream.requests
     assert request.path == SENT_TO[way]
     asked = {**request.json, "model": "m"}
@@ -137,9 +137,9 @@ def test_golden(house: Gateway, upstream: Stage, name: str) -> None:
         assert asked.pop("max_tokens") == golden_sent.pop("max_tokens") == 4096
     assert asked == golden_sent
     assert given.status == 200
-    record = house.call(given.id)
+    record = gateway.call(given.id)
     assert (record["endpoint"], record["status"], record["ended"]) == (ENDPOINTS[way], 200, "done")
-    after = used(house)
+    after = used(gateway)
     assert after["tokens"] - before["tokens"] == record["prompt_tokens"] + record["completion_tokens"]
     assert after["requests"] == before["requests"] + 1
     if "answer" in golden:
@@ -165,12 +165,12 @@ def check_usage(usage: dict[str, Any], record: dict[str, Any]) -> None:
 
 
 @pytest.mark.skipif("responses" not in WAYS, reason="tools are left out of Responses only")
-def test_tools_that_are_not_offered_are_named_in_a_header(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=ok_json(GOLDEN["responses/plain-text"]["answer"]))
-    given = ask(house, "responses", tools=[{"type": "web_search"}, {"type": "function", "name": "f"}])
+def test_tools_that_are_not_offered_are_named_in_a_header(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json(GOLDEN["responses/plain-text"]["answer"]))
+    given = ask(gateway, "responses", tools=[{"type": "web_search"}, {"type": "function", "name": "f"}])
     assert given.headers["x-gateway-left-out"] == "tools[0].web_search"
     assert [each["type"] for each in given.json["tools"]] == ["function"]
-    assert "x-gateway-left-out" not in ask(house, "responses").headers
+    assert "x-gateway-left-out" not in ask(gateway, "responses").headers
 
 
 # ------------------------------------------------------------------------------------------------- refusals and errors
@@ -198,28 +198,28 @@ def error_of(way: str, given: Answer) -> dict[str, Any]:
     ] if row[0] in WAYS],
 )  # fmt: skip
 def test_what_cannot_be_translated_is_refused_before_anything_is_spent(
-    house: Gateway, upstream: Stage, way: str, members: dict[str, Any], named: str
+    gateway: Gateway, upstream: ScriptedUpstream, way: str, members: dict[str, Any], named: str
 ) -> None:
-    upstream.play()
-    before = used(house)
-    given = ask(house, way, "alice", **members)
+    upstream.answer_with()
+    before = used(gateway)
+    given = ask(gateway, way, "alice", **members)
     assert given.status == 400
     error = error_of(way, given)
     assert f"'{named}'" in error["message"]
     assert error["type"] == "invalid_request_error"
     assert upstream.requests == []
-    assert used(house) == before
+    assert used(gateway) == before
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_route_with_the_format_itself_takes_what_cannot_be_translated(
-    house: Gateway, upstream: Stage, way: str
+    gateway: Gateway, upstream: ScriptedUpstream, way: str
 ) -> None:
     refused: dict[str, Any] = {
         "responses": {"truncation": "auto"}, "messages": {"inference_geo": "us"}, "anthropic": {"seed": 1},
     }[way]  # fmt: skip
-    upstream.play(always=ok_json({"id": "x", "usage": {}}))
-    ask(house, way, model=f"{way}-native", **refused)
+    upstream.answer_with(always=ok_json({"id": "x", "usage": {}}))
+    ask(gateway, way, model=f"{way}-native", **refused)
     (request,) = upstream.requests
     assert request.path == PATHS[way]
     assert request.json.items() >= refused.items()
@@ -227,18 +227,20 @@ def test_a_route_with_the_format_itself_takes_what_cannot_be_translated(
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_next_route_may_have_the_format_itself(house: Gateway, upstream: Stage, way: str, is_stream: bool) -> None:
+def test_the_next_route_may_have_the_format_itself(
+    gateway: Gateway, upstream: ScriptedUpstream, way: str, is_stream: bool
+) -> None:
     """The translated route fails, and the other gets the client's own body."""
     plain = GOLDEN[f"{way}/plain-text"]["shown"]
     shown = b"".join(as_event(way, each) for each in GOLDEN[f"{way}/stream-text"]["shown"])
     good = raw(CHUNKED + chunk(shown) + b"0\r\n\r\n") if is_stream else ok_json(plain)
-    upstream.play(error_json(500), good)
+    upstream.answer_with(error_json(500), good)
     members = {"model": f"{way}-native", **({"stream": True} if is_stream else {})}
-    given = ask(house, way, **members)
+    given = ask(gateway, way, **members)
     assert given.status == 200
     assert [request.path for request in upstream.requests] == [SENT_TO[way], PATHS[way]]
     assert upstream.requests[-1].json.items() >= {**SMALL[way], **members}.items()
-    record = house.call(given.id)
+    record = gateway.call(given.id)
     assert (record["upstream"], record["status"]) == ("native", 200)
 
 
@@ -256,11 +258,11 @@ def as_event(way: str, data: dict[str, Any]) -> bytes:
     ] if row[0] in WAYS],
 )  # fmt: skip
 def test_a_refusal_of_the_upstream_has_the_clients_names(
-    house: Gateway, upstream: Stage, way: str, param: str, own: str
+    gateway: Gateway, upstream: ScriptedUpstream, way: str, param: str, own: str
 ) -> None:
     refusal = {"type": "invalid_request_error", "param": param, "message": f"Invalid '{param}': too long."}
-    upstream.play(always=error_json(400, **refusal))
-    given = ask(house, way)
+    upstream.answer_with(always=error_json(400, **refusal))
+    given = ask(gateway, way)
     assert given.status == 400
     assert error_of(way, given)["message"] == f"Invalid '{own}': too long."
     if way == "responses":
@@ -270,31 +272,32 @@ def test_a_refusal_of_the_upstream_has_the_clients_names(
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("play", "status"), [(error_json(500), 502), (error_json(429), 429), (answer(b"<html>"), 502), (ok_json([1]), 502)]
+    ("script", "status"),
+    [(error_json(500), 502), (error_json(429), 429), (answer(b"<html>"), 502), (ok_json([1]), 502)],
 )
 def test_failures_are_in_the_clients_words(
-    house: Gateway, upstream: Stage, way: str, play: Behaviour, status: int, is_stream: bool
+    gateway: Gateway, upstream: ScriptedUpstream, way: str, script: Behaviour, status: int, is_stream: bool
 ) -> None:
-    upstream.play(always=play)
-    given = ask(house, way, **({"stream": True} if is_stream else {}))
+    upstream.answer_with(always=script)
+    given = ask(gateway, way, **({"stream": True} if is_stream else {}))
     assert given.status == status
     assert error_of(way, given)["message"].startswith("The upstream for this model")
-    assert house.call(given.id)["status"] == status
+    assert gateway.call(given.id)["status"] == status
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_answer_that_was_not_asked_for_is_a_failure(house: Gateway, upstream: Stage, way: str) -> None:
+def test_an_answer_that_was_not_asked_for_is_a_failure(gateway: Gateway, upstream: ScriptedUpstream, way: str) -> None:
     """It has cost what the upstream reports."""
     if way == "anthropic":
         odd = {**GOLDEN["anthropic/plain-text"]["answer"], "content": [{"type": "server_tool_use"}]}
     else:
         odd = json.loads(json.dumps(GOLDEN["messages/plain-text"]["answer"]))
         odd["choices"][0]["message"]["function_call"] = {"name": "f", "arguments": "{}"}
-    upstream.play(always=ok_json(odd))
-    given = ask(house, way)
+    upstream.answer_with(always=ok_json(odd))
+    given = ask(gateway, way)
     assert given.status == 502
     assert "answered something else" in error_of(way, given)["message"]
-    record = house.call(given.id)
+    record = gateway.call(given.id)
     assert (record["ended"], record["prompt_tokens"] > 0) == ("error", True)
 
 
@@ -317,68 +320,74 @@ def last_event(way: str, given: Answer) -> dict[str, Any]:
 
 @pytest.mark.parametrize("count", range(1, 4))
 @pytest.mark.parametrize("way", WAYS)
-def test_a_cut_stream_ends_with_an_error(house: Gateway, upstream: Stage, way: str, count: int) -> None:
+def test_a_cut_stream_ends_with_an_error(gateway: Gateway, upstream: ScriptedUpstream, way: str, count: int) -> None:
     chunks = GOLDEN[f"{way}/stream-text"]["chunks"]
     chunks = chunks if way != "anthropic" else [as_event("messages", each) for each in chunks]
-    upstream.play(cut_stream(chunks[:count]))
-    given = ask(house, way, "alice", stream=True)
+    upstream.answer_with(cut_stream(chunks[:count]))
+    given = ask(gateway, way, "alice", stream=True)
     assert given.status == 200
     assert "broke off" in last_event(way, given)["message"]
     if way == "responses":
         events = data_of(given.body)
         assert [each["sequence_number"] for each in events] == list(range(len(events)))
     assert b"[DONE]" not in given.body
-    record = house.call(given.id)
+    record = gateway.call(given.id)
     assert (record["ended"], record["truncated"], record["usage_source"]) == ("error", True, "estimated")
     assert len(upstream.requests) == 1  # a client has something of it: never twice
 
 
 @pytest.mark.parametrize("way", OF_CHAT)
-def test_every_cut_of_the_bytes_is_honest(house: Gateway, upstream: Stage, way: str) -> None:
+def test_every_cut_of_the_bytes_is_honest(gateway: Gateway, upstream: ScriptedUpstream, way: str) -> None:
     """If the connection ends before the finish_reason, at any byte, the client gets an error."""
     chunks = GOLDEN[f"{way}/stream-text"]["chunks"]
     whole = b"".join(event(each) for each in chunks)
     finish = whole.index(b'"stop"')
     for cut in range(len(event(chunks[0])), finish, 41):
-        upstream.play(raw(CHUNKED + chunk(whole[:cut]), then_close=True))
-        given = ask(house, way, stream=True)
+        upstream.answer_with(raw(CHUNKED + chunk(whole[:cut]), then_close=True))
+        given = ask(gateway, way, stream=True)
         assert "broke off" in last_event(way, given)["message"], cut
 
 
 @pytest.mark.parametrize("way", OF_CHAT)
-def test_an_error_inside_a_stream_is_in_the_clients_words(house: Gateway, upstream: Stage, way: str) -> None:
+def test_an_error_inside_a_stream_is_in_the_clients_words(
+    gateway: Gateway, upstream: ScriptedUpstream, way: str
+) -> None:
     chunks = GOLDEN[f"{way}/stream-text"]["chunks"]
-    upstream.play(stream([*chunks[:2], {"error": {"message": "overloaded", "type": "server_error"}}], done=False))
-    given = ask(house, way, stream=True)
+    upstream.answer_with(
+        stream([*chunks[:2], {"error": {"message": "overloaded", "type": "server_error"}}], done=False)
+    )
+    given = ask(gateway, way, stream=True)
     assert "reported an error" in last_event(way, given)["message"]
-    assert house.call(given.id)["truncated"]
+    assert gateway.call(given.id)["truncated"]
 
 
 @pytest.mark.parametrize("way", OF_CHAT)
-def test_a_stream_that_cannot_be_translated_ends_with_an_error(house: Gateway, upstream: Stage, way: str) -> None:
+def test_a_stream_that_cannot_be_translated_ends_with_an_error(
+    gateway: Gateway, upstream: ScriptedUpstream, way: str
+) -> None:
     chunks = GOLDEN[f"{way}/stream-text"]["chunks"]
     odd = {"choices": [{"index": 0, "delta": {"content": [{"type": "image"}]}, "finish_reason": "stop"}]}
-    upstream.play(stream([*chunks[:2], odd]))
-    given = ask(house, way, stream=True)
+    upstream.answer_with(stream([*chunks[:2], odd]))
+    given = ask(gateway, way, stream=True)
     assert "answered something else" in last_event(way, given)["message"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_large_body_is_translated_too(house: Gateway, upstream: Stage, way: str) -> None:
+def test_a_large_body_is_translated_too(gateway: Gateway, upstream: ScriptedUpstream, way: str) -> None:
     text = "word " * 40_000
-    upstream.play(ok_json(GOLDEN[f"{way}/plain-text"]["answer"]))
+    upstream.answer_with(ok_json(GOLDEN[f"{way}/plain-text"]["answer"]))
     members = {"input": text} if way == "responses" else {"messages": [{"role": "user", "content": text}]}
-    assert ask(house, way, **members).status == 200
+    assert ask(gateway, way, **members).status == 200
     content = upstream.requests[0].json["messages"][-1]["content"]
     assert content == ([{"type": "text", "text": text}] if way == "anthropic" else text)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_upstream_gets_no_head_of_the_clients_api(house: Gateway, upstream: Stage, way: str) -> None:
+def test_the_upstream_gets_no_head_of_the_clients_api(gateway: Gateway, upstream: ScriptedUpstream, way: str) -> None:
     """Not its version, nor its query; an upstream with Messages gets the version that the translation writes."""
-    upstream.play(ok_json(GOLDEN[f"{way}/plain-text"]["answer"]))
+    upstream.answer_with(ok_json(GOLDEN[f"{way}/plain-text"]["answer"]))
     given = {"anthropic-version": "2026-10-21", "anthropic-beta": "x-1", "user-agent": "me"}
-    house.post(PATHS[way] + "?beta=true", SMALL[way], key="bob", headers=given)
+    gateway.post(PATHS[way] + "?beta=true", SMALL[way], key="bob", headers=given)
     (request,) = upstream.requests
     assert request.path == SENT_TO[way]
     assert request.headers.get("anthropic-version") == ("2023-06-01" if way == "anthropic" else None)
@@ -386,54 +395,58 @@ def test_the_upstream_gets_no_head_of_the_clients_api(house: Gateway, upstream: 
     assert request.headers["user-agent"] == "me"
 
 
-def test_tokens_are_not_counted_by_a_chat(house: Gateway, upstream: Stage) -> None:
-    upstream.play()
-    given = house.post("/v1/messages/count_tokens", SMALL["messages"], key="bob")
+def test_tokens_are_not_counted_by_a_chat(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with()
+    given = gateway.post("/v1/messages/count_tokens", SMALL["messages"], key="bob")
     assert given.status == 404
     assert error_of("messages", given)["type"] == "not_found_error"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_client_that_leaves_is_charged_for_what_it_has(house: Gateway, upstream: Stage, way: str) -> None:
+def test_a_client_that_leaves_is_charged_for_what_it_has(
+    gateway: Gateway, upstream: ScriptedUpstream, way: str
+) -> None:
     chunks = GOLDEN[f"{way}/stream-text"]["chunks"]
     chunks = chunks if way != "anthropic" else [as_event("messages", each) for each in chunks]
-    upstream.play(stalled_stream(chunks[:4] if way == "anthropic" else chunks[:3]))
-    with Raw(house.port) as client:
+    upstream.answer_with(stalled_stream(chunks[:4] if way == "anthropic" else chunks[:3]))
+    with Raw(gateway.port) as client:
         client.post(PATHS[way], json.dumps({**SMALL[way], "stream": True}).encode(), secret("alice"))
         call_id = client.read_head().headers["x-request-id"]
         client.read_until(b"Hi ")
-    record = house.call(call_id)
+    record = gateway.call(call_id)
     assert (record["endpoint"], record["ended"], record["status"]) == (ENDPOINTS[way], "client_gone", 499)
     assert record["usage_source"] == "estimated"
     assert record["completion_tokens"] > 0
 
 
 @pytest.mark.parametrize("way", OF_CHAT)
-def test_a_plain_answer_to_a_stream_becomes_events(house: Gateway, upstream: Stage, way: str) -> None:
+def test_a_plain_answer_to_a_stream_becomes_events(gateway: Gateway, upstream: ScriptedUpstream, way: str) -> None:
     """The clients of these formats cannot read anything else, once they have asked for a stream."""
-    upstream.play(ok_json(GOLDEN[f"{way}/plain-text"]["answer"]))
-    given = ask(house, way, stream=True)
+    upstream.answer_with(ok_json(GOLDEN[f"{way}/plain-text"]["answer"]))
+    given = ask(gateway, way, stream=True)
     assert given.headers["content-type"].startswith("text/event-stream")
     events = data_of(given.body)
     assert "Hi!" in [
         each["delta"] if way == "responses" else each["delta"].get("text") for each in events if "delta" in each
     ]
     assert events[-1]["type"] == ("response.completed" if way == "responses" else "message_stop")
-    assert house.call(given.id)["usage_source"] == "reported"
+    assert gateway.call(given.id)["usage_source"] == "reported"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_client_that_was_promised_events_gets_events(gateway: StartsGateways, upstream: Stage, way: str) -> None:
+def test_a_client_that_was_promised_events_gets_events(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, way: str
+) -> None:
     """Comments have gone to the client before the plain answer came."""
     ups = {"main": {"base_url": upstream.url, "capabilities": ABLE[way]}}
     config = settings(upstream.url, upstreams=ups, models={way: model(ENDPOINTS[way])})
-    made = gateway({**config, "server": {**config["server"], "keepalive_comment_s": 0.05}})
+    made = start_gateway({**config, "server": {**config["server"], "keepalive_comment_s": 0.05}})
 
     async def slow(wire: Wire) -> None:
         await asyncio.sleep(0.4)
         await ok_json(GOLDEN[f"{way}/plain-text"]["answer"])(wire)
 
-    upstream.play(slow)
+    upstream.answer_with(slow)
     given = ask(made, way, "alice", stream=True)
     assert given.headers["content-type"].startswith("text/event-stream")
     assert given.body.startswith((b": keepalive\n\n", b"event: ping\n"))
@@ -447,7 +460,9 @@ TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 MODELS = ["gpt-4o-mini", "deepseek-reasoner"]
 
 
-def test_the_official_sdks_work_with_a_chat_only_upstream(gateway: StartsGateways, process: StartsProcesses) -> None:
+def test_the_official_sdks_work_with_a_chat_only_upstream(
+    start_gateway: StartsGateways, process: StartsProcesses
+) -> None:
     """Texts, tools over two turns, streams, reasoning and usage, before the simulator, which has chat only; and the
     gateway's records agree with the simulator's own ledger."""
     import anthropic
@@ -457,7 +472,7 @@ def test_the_official_sdks_work_with_a_chat_only_upstream(gateway: StartsGateway
     simulator = process("simulate", "--port", "0")
     address = simulator.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
     models = {name: model("chat", endpoints=TRANSLATED) for name in MODELS}
-    made = gateway(settings(address, upstreams={"main": {"capabilities": ABLE_OF_CHAT}}, models=models))
+    made = start_gateway(settings(address, upstreams={"main": {"capabilities": ABLE_OF_CHAT}}, models=models))
     calls = 0
     with anthropic.Anthropic(base_url=made.url, api_key=secret("alice"), max_retries=0, timeout=60) as sdk:
         calls += messages_conversation(sdk)

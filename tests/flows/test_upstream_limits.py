@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Behaviour, Wire, error_json, ok_json, stream
 
 from .client import Answer
-from .house import Gateway, eventually, key, settings
+from .gateway_process import Gateway, eventually, key, settings
 
 USED = {"prompt_tokens": 10, "completion_tokens": 5}
 
@@ -26,8 +26,8 @@ def limited(url: str, **limits: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    url = theatre.url
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    url = shared_upstream.url
     upstreams = {
         "first": limited(url, requests="2/hour"),
         "second": limited(url, per_model={"gpt*": {"requests": "1/hour"}}),
@@ -55,54 +55,54 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
         for name, names in routes.items()
     }
     quotas = [{"requests": 1000, "per": "day"}]
-    return gateways(settings(url, upstreams=upstreams, models=models, keys=[key("alice", quotas=quotas)]))
+    return start_shared_gateway(settings(url, upstreams=upstreams, models=models, keys=[key("alice", quotas=quotas)]))
 
 
 @pytest.fixture(autouse=True)
-def good_upstream(upstream: Stage) -> Iterator[None]:
-    upstream.play(always=ok_json({"model": "up", "usage": USED}))
+def good_upstream(upstream: ScriptedUpstream) -> Iterator[None]:
+    upstream.answer_with(always=ok_json({"model": "up", "usage": USED}))
     yield
-    upstream.play()
+    upstream.answer_with()
 
 
-def ask(house: Gateway, model: str, **more: Any) -> Answer:
-    return house.chat(model=f"gpt-{model}", **more)
+def ask(gateway: Gateway, model: str, **more: Any) -> Answer:
+    return gateway.chat(model=f"gpt-{model}", **more)
 
 
 def refused_for_ms(got: Answer) -> int:
-    assert got.told == (429, "requests", None, "upstream_rate_limited"), got
+    assert got.refusal == (429, "requests", None, "upstream_rate_limited"), got
     return int(got.headers["retry-after-ms"])
 
 
-def test_the_next_route_is_taken_where_one_is_full(house: Gateway, upstream: Stage) -> None:
+def test_the_next_route_is_taken_where_one_is_full(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     hits = upstream.hits
-    assert [ask(house, "pair").headers["x-gateway-upstream"] for _ in range(3)] == ["first", "first", "second"]
-    wait_ms = refused_for_ms(ask(house, "pair"))
+    assert [ask(gateway, "pair").headers["x-gateway-upstream"] for _ in range(3)] == ["first", "first", "second"]
+    wait_ms = refused_for_ms(ask(gateway, "pair"))
     assert 1_700_000 < wait_ms <= 1_800_000  # one of two an hour, which is sooner than one of one
     assert upstream.hits == hits + 3
 
 
-def test_a_full_upstream_is_no_matter_of_the_callers_own_limits(house: Gateway) -> None:
-    good = ask(house, "alone")
+def test_a_full_upstream_is_no_matter_of_the_callers_own_limits(gateway: Gateway) -> None:
+    good = ask(gateway, "alone")
     assert good.headers["x-ratelimit-limit-requests"] == "1000"
-    bad = ask(house, "alone")
+    bad = ask(gateway, "alone")
     assert 80_000 < refused_for_ms(bad) <= 90_000
     assert "x-ratelimit-limit-requests" not in bad.headers
     assert "account" in bad.error["message"]
 
 
-def test_tokens_are_reserved_at_their_estimate_and_charged_at_the_truth(house: Gateway) -> None:
+def test_tokens_are_reserved_at_their_estimate_and_charged_at_the_truth(gateway: Gateway) -> None:
     for _ in range(7):  # 15 tokens each, while about 60 are reserved
-        assert ask(house, "tokens").status == 200
-    assert ask(house, "tokens").status == 429
+        assert ask(gateway, "tokens").status == 200
+    assert ask(gateway, "tokens").status == 429
 
 
-def test_the_output_is_limited_to_what_was_reserved(house: Gateway, upstream: Stage) -> None:
-    ask(house, "sized")
+def test_the_output_is_limited_to_what_was_reserved(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    ask(gateway, "sized")
     assert upstream.requests[-1].json["max_completion_tokens"] == 50
 
 
-def test_slots_are_free_again_when_the_call_ends(house: Gateway, upstream: Stage) -> None:
+def test_slots_are_free_again_when_the_call_ends(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     async def hold(wire: Wire) -> None:
@@ -111,71 +111,77 @@ def test_slots_are_free_again_when_the_call_ends(house: Gateway, upstream: Stage
         await good(wire)
 
     good: Behaviour = ok_json({"model": "up", "usage": USED})
-    upstream.play(hold, always=good)
+    upstream.answer_with(hold, always=good)
     answers: list[Answer] = []
-    caller = threading.Thread(target=lambda: answers.append(ask(house, "slots")))
+    caller = threading.Thread(target=lambda: answers.append(ask(gateway, "slots")))
     caller.start()
     assert inside.wait(30)
     try:
-        assert refused_for_ms(ask(house, "slots")) > 0
+        assert refused_for_ms(ask(gateway, "slots")) > 0
     finally:
         leave.set()
         caller.join()
     assert answers[0].status == 200
-    assert ask(house, "slots").status == 200
+    assert ask(gateway, "slots").status == 200
 
 
-def test_each_key_of_an_upstream_has_its_own_limit(house: Gateway, upstream: Stage) -> None:
-    assert [ask(house, "keys").status for _ in range(3)] == [200, 200, 429]
+def test_each_key_of_an_upstream_has_its_own_limit(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    assert [ask(gateway, "keys").status for _ in range(3)] == [200, 200, 429]
     assert {request.headers["authorization"] for request in upstream.requests[-2:]} == {"Bearer sk-1", "Bearer sk-2"}
 
 
-def test_another_attempt_needs_room_where_it_goes(house: Gateway, upstream: Stage) -> None:
+def test_another_attempt_needs_room_where_it_goes(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     good = ok_json({"model": "up", "usage": USED})
-    upstream.play(error_json(500), good, error_json(500), always=good)
-    helped = ask(house, "retried")
+    upstream.answer_with(error_json(500), good, error_json(500), always=good)
+    helped = ask(gateway, "retried")
     assert (helped.status, helped.headers["x-gateway-upstream"]) == (200, "helps")
     hits = upstream.hits
-    full = ask(house, "retried")  # `helps` has served its one request of the hour
-    assert full.told[0] == 429, full
+    full = ask(gateway, "retried")  # `helps` has served its one request of the hour
+    assert full.refusal[0] == 429, full
     assert upstream.hits == hits + 1
-    (failed, worked) = house.calls(limit=2)
+    (failed, worked) = gateway.calls(limit=2)
     assert (failed["status"], worked["status"]) == (429, 200)
 
 
-def test_a_429_lowers_what_is_assumed(house: Gateway, upstream: Stage) -> None:
+def test_a_429_lowers_what_is_assumed(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     def limit() -> tuple[int, int]:
-        (row,) = next(row["limits"] for row in house.admin("upstreams").json["data"] if row["name"] == "learns")
+        (row,) = next(row["limits"] for row in gateway.admin("upstreams").json["data"] if row["name"] == "learns")
         return row["configured"], row["limit"]
 
     assert limit() == (1000, 1000)
     good = ok_json({"model": "up", "usage": USED}, headers=[("x-ratelimit-limit-tokens", "800")])
-    upstream.play(good, error_json(429), always=good)
-    assert ask(house, "learns").status == 200
+    upstream.answer_with(good, error_json(429), always=good)
+    assert ask(gateway, "learns").status == 200
     assert limit() == (1000, 800)
-    ask(house, "learns")
+    ask(gateway, "learns")
     configured, assumed = limit()
     assert (configured, 560 <= assumed < 800) == (1000, True)
 
 
-def test_what_others_use_of_the_account_lowers_what_is_assumed(house: Gateway, upstream: Stage) -> None:
+def test_what_others_use_of_the_account_lowers_what_is_assumed(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     def limit() -> dict[str, Any]:
-        (row,) = next(row["limits"] for row in house.admin("upstreams").json["data"] if row["name"] == "shared")
+        (row,) = next(row["limits"] for row in gateway.admin("upstreams").json["data"] if row["name"] == "shared")
         return {name: row[name] for name in ("configured", "limit", "used")}
 
     headers = [("x-ratelimit-limit-requests", "100"), ("x-ratelimit-reset-requests", "59s")]
-    upstream.play(ok_json({"model": "up", "usage": USED}, headers=[*headers, ("x-ratelimit-remaining-requests", "99")]))
-    assert ask(house, "shared").status == 200
+    upstream.answer_with(
+        ok_json({"model": "up", "usage": USED}, headers=[*headers, ("x-ratelimit-remaining-requests", "99")])
+    )
+    assert ask(gateway, "shared").status == 200
     assert limit() == {"configured": 100, "limit": 100, "used": 1}
-    upstream.play(ok_json({"model": "up", "usage": USED}, headers=[*headers, ("x-ratelimit-remaining-requests", "20")]))
-    assert ask(house, "shared").status == 200
+    upstream.answer_with(
+        ok_json({"model": "up", "usage": USED}, headers=[*headers, ("x-ratelimit-remaining-requests", "20")])
+    )
+    assert ask(gateway, "shared").status == 200
     now = limit()
     assert (now["configured"], 20 <= now["limit"] < 60) == (100, True)  # 78 by others
 
 
-def test_the_limit_of_an_adaptive_upstream_rises_with_quick_streams(house: Gateway, upstream: Stage) -> None:
+def test_the_limit_of_an_adaptive_upstream_rises_with_quick_streams(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
     def allowed() -> tuple[int, int]:
-        (row,) = [row for row in house.admin("upstreams").json["data"] if row["name"] == "adapts"]
+        (row,) = [row for row in gateway.admin("upstreams").json["data"] if row["name"] == "adapts"]
         (limit,) = row["limits"]
         return limit["limit"], limit["configured"]
 
@@ -188,17 +194,19 @@ def test_the_limit_of_an_adaptive_upstream_rises_with_quick_streams(house: Gatew
         assert await asyncio.to_thread(held.acquire, timeout=30)
         await stream([chunk])(wire)
 
-    upstream.play(always=slow)
+    upstream.answer_with(always=slow)
     statuses: list[int] = []
     threads = [
-        threading.Thread(target=lambda: statuses.append(ask(house, "adapts", stream=True).status)) for _ in "1234"
+        threading.Thread(target=lambda: statuses.append(ask(gateway, "adapts", stream=True).status)) for _ in "1234"
     ]
     for thread in threads:
         thread.start()
     eventually(
-        lambda: next(row for row in house.admin("upstreams").json["data"] if row["name"] == "adapts")["in_flight"] == 4
+        lambda: (
+            next(row for row in gateway.admin("upstreams").json["data"] if row["name"] == "adapts")["in_flight"] == 4
+        )
     )
-    assert ask(house, "adapts", stream=True).status == 429
+    assert ask(gateway, "adapts", stream=True).status == 429
     for _ in threads:
         held.release()
     for thread in threads:
@@ -209,20 +217,20 @@ def test_the_limit_of_an_adaptive_upstream_rises_with_quick_streams(house: Gatew
 
 @pytest.mark.parametrize("queue", [{}, {"max_wait_s": 60}], ids=["refusing", "waiting"])
 def test_limits_cost_a_call_no_round_trip(
-    gateways: StartsGateways, theatre: Stage, tmp_path: Path, queue: dict[str, Any]
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, tmp_path: Path, queue: dict[str, Any]
 ) -> None:
     """The limits of an upstream are drawn on in the reservation of the call, and a queue without waiting calls sends
     nothing."""
     calls = 20
     with RedisServer(tmp_path) as server:
         upstreams = {
-            "plain": {"base_url": theatre.url, "api_key": "sk-up"},
-            "limited": limited(theatre.url, requests="1000/min", tokens="9M/min", parallel=9),
+            "plain": {"base_url": shared_upstream.url, "api_key": "sk-up"},
+            "limited": limited(shared_upstream.url, requests="1000/min", tokens="9M/min", parallel=9),
         }
         models = {f"m-{name}": {"routes": [{"upstream": name}], "max_output_tokens": 50} for name in upstreams}
-        made = gateways(
+        made = start_shared_gateway(
             settings(
-                theatre.url, upstreams=upstreams, models=models, queue=queue, store={"url": server.url},
+                shared_upstream.url, upstreams=upstreams, models=models, queue=queue, store={"url": server.url},
                 keys=[key("alice", quotas=[{"requests": 1000, "per": "day"}])], server={"workers": 1},
             )
         )  # fmt: skip

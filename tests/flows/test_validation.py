@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.api.params_table import MODELS, ROWS, Row
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import ok_json
 
 from .client import Answer, ask
-from .house import Gateway, key, model, secret, settings
+from .gateway_process import Gateway, key, model, secret, settings
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "embeddings": "/v1/embeddings"}
 
@@ -33,19 +33,19 @@ MODEL_OF = {row.id: name_of(row.model, LIMITS) for row in ROWS if row.model}
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     """Models that have limits are there beside the table's own, under names of their own, on every endpoint."""
     models = {name: model(endpoint, limits={}) for endpoint, name in MODELS.items()}
     models["m" * 256] = model("completions") | {"endpoints": list(PATHS)}
     for number, limits in enumerate(LIMITS):
         models[f"limited-{number}"] = model("chat", limits=dict(limits)) | {"endpoints": list(PATHS)}
     keys = [key(f"limited-{number}", limits=dict(limits)) for number, limits in enumerate(KEYS)]
-    return gateways(settings(theatre.url, models=models, keys=keys))
+    return start_shared_gateway(settings(shared_upstream.url, models=models, keys=keys))
 
 
 @pytest.fixture(scope="module")
-def connection(house: Gateway) -> Iterator[HTTPConnection]:
-    made = HTTPConnection("127.0.0.1", house.port, timeout=10)
+def connection(gateway: Gateway) -> Iterator[HTTPConnection]:
+    made = HTTPConnection("127.0.0.1", gateway.port, timeout=10)
     yield made
     made.close()
 
@@ -63,16 +63,16 @@ def put(connection: HTTPConnection, row: Row) -> Answer:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if not row.is_taken], ids=lambda row: row.id)
-def test_refused(row: Row, connection: HTTPConnection, upstream: Stage) -> None:
+def test_refused(row: Row, connection: HTTPConnection, upstream: ScriptedUpstream) -> None:
     answer = put(connection, row)
-    assert answer.told == (400, "invalid_request_error", row.param, row.code)
+    assert answer.refusal == (400, "invalid_request_error", row.param, row.code)
     assert row.says in answer.error["message"]
     assert upstream.hits == 0
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.is_taken], ids=lambda row: row.id)
-def test_taken(row: Row, connection: HTTPConnection, upstream: Stage) -> None:
-    upstream.play(ok_json())
+def test_taken(row: Row, connection: HTTPConnection, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json())
     answer = put(connection, row)
     if answer.status == 404:  # a well-formed name of no model that there is
         assert answer.error["code"] == "model_not_found"
@@ -87,7 +87,7 @@ def test_taken(row: Row, connection: HTTPConnection, upstream: Stage) -> None:
         assert sent.body == raw_of(row)
 
 
-def test_no_row_was_charged(house: Gateway) -> None:
+def test_no_row_was_charged(gateway: Gateway) -> None:
     """What is refused for its body has no usage record; that would be a call."""
-    records = house.calls(limit=1000)
+    records = gateway.calls(limit=1000)
     assert {record["status"] for record in records} <= {200}

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Behaviour, Wire, ok_json, stream
 
 from .client import Answer, Raw
-from .house import Gateway, eventually, key, settings
+from .gateway_process import Gateway, eventually, key, settings
 
 USED = {"prompt_tokens": 10, "completion_tokens": 5}
 CHOICE = {"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}
@@ -25,8 +25,8 @@ WAITS_FOR = 3600
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    url = theatre.url
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    url = shared_upstream.url
 
     def limited(**limits: Any) -> dict[str, Any]:
         return {"base_url": url, "api_key": "sk-up", "limits": limits}
@@ -53,14 +53,16 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     ]  # fmt: skip
     queue = {"max_wait_s": WAITS_FOR, "max_calls": 6}
     server = {"keepalive_comment_s": 0.05, "workers": 1}  # what orders and positions are tested of
-    return gateways(settings(url, upstreams=upstreams, models=models, keys=keys, queue=queue, server=server))
+    return start_shared_gateway(
+        settings(url, upstreams=upstreams, models=models, keys=keys, queue=queue, server=server)
+    )
 
 
 @pytest.fixture(autouse=True)
-def good_upstream(upstream: Stage) -> Iterator[None]:
-    upstream.play(always=GOOD)
+def good_upstream(upstream: ScriptedUpstream) -> Iterator[None]:
+    upstream.answer_with(always=GOOD)
     yield
-    upstream.play()
+    upstream.answer_with()
 
 
 class Held:
@@ -78,151 +80,155 @@ class Held:
         await (STREAM if wire.request.json.get("stream") else GOOD)(wire)
 
 
-def ask(house: Gateway, model: str, who: str = "alice", headers: Mapping[str, str] = {}) -> Answer:
+def ask(gateway: Gateway, model: str, who: str = "alice", headers: Mapping[str, str] = {}) -> Answer:
     body = {"model": f"m-{model}", "messages": [{"role": "user", "content": "Hello"}], "user": who}
-    return house.post("/v1/chat/completions", body, key=who, headers=headers)
+    return gateway.post("/v1/chat/completions", body, key=who, headers=headers)
 
 
-def waiting(house: Gateway) -> int:
-    return sum(row["waiting"] for row in house.admin("upstreams").json["data"])
+def waiting(gateway: Gateway) -> int:
+    return sum(row["waiting"] for row in gateway.admin("upstreams").json["data"])
 
 
-def test_a_call_waits_for_a_slot(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_a_call_waits_for_a_slot(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(8) as crowd:
-        first = crowd.submit(ask, house, "slots")
+        first = crowd.submit(ask, gateway, "slots")
         assert held.inside.acquire(timeout=30)
-        second = crowd.submit(ask, house, "slots")
-        eventually(lambda: waiting(house) == 1)
+        second = crowd.submit(ask, gateway, "slots")
+        eventually(lambda: waiting(gateway) == 1)
         assert len(held.served) == 1
         held.turn.release(2)
         assert [first.result().status, second.result().status] == [200, 200]
-    assert waiting(house) == 0
+    assert waiting(gateway) == 0
 
 
-def test_interactive_calls_go_before_a_backlog_of_batch_calls(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_interactive_calls_go_before_a_backlog_of_batch_calls(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(8) as crowd:
-        calls = [crowd.submit(ask, house, "model", "batch")]
+        calls = [crowd.submit(ask, gateway, "model", "batch")]
         assert held.inside.acquire(timeout=30)
         for number in range(1, 5):
-            calls.append(crowd.submit(ask, house, "model", "batch"))
-            eventually(lambda number=number: waiting(house) == number)
-        calls.append(crowd.submit(ask, house, "model", "human"))
-        eventually(lambda: waiting(house) == 5)
+            calls.append(crowd.submit(ask, gateway, "model", "batch"))
+            eventually(lambda number=number: waiting(gateway) == number)
+        calls.append(crowd.submit(ask, gateway, "model", "human"))
+        eventually(lambda: waiting(gateway) == 5)
         held.turn.release(6)
         assert [call.result().status for call in calls] == [200] * 6
     assert held.served.index("human") <= 2, held.served
 
 
-def test_a_full_queue_takes_a_new_flow_in_the_place_of_the_longest(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_a_full_queue_takes_a_new_flow_in_the_place_of_the_longest(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(12) as crowd:
-        calls = [crowd.submit(ask, house, "slots", "batch")]
+        calls = [crowd.submit(ask, gateway, "slots", "batch")]
         assert held.inside.acquire(timeout=30)
         for number in range(1, 7):
-            calls.append(crowd.submit(ask, house, "slots", "batch"))
-            eventually(lambda number=number: waiting(house) == number)
-        assert ask(house, "slots", "batch").told == (429, "requests", None, "upstream_rate_limited")
-        human = crowd.submit(ask, house, "slots", "human")
+            calls.append(crowd.submit(ask, gateway, "slots", "batch"))
+            eventually(lambda number=number: waiting(gateway) == number)
+        assert ask(gateway, "slots", "batch").refusal == (429, "requests", None, "upstream_rate_limited")
+        human = crowd.submit(ask, gateway, "slots", "human")
         eventually(lambda: any(call.done() for call in calls))
         held.turn.release(7)
         assert human.result().status == 200
         assert sorted(call.result().status for call in calls) == [200] * 6 + [429]
 
 
-def test_a_client_that_leaves_frees_its_place(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_a_client_that_leaves_frees_its_place(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(4) as crowd:
-        first = crowd.submit(ask, house, "left")
+        first = crowd.submit(ask, gateway, "left")
         assert held.inside.acquire(timeout=30)
-        gone = house.stream(path="/v1/chat/completions", model="m-left", messages=[{"role": "user", "content": "hi"}])
-        eventually(lambda: waiting(house) == 1)
+        gone = gateway.stream(path="/v1/chat/completions", model="m-left", messages=[{"role": "user", "content": "hi"}])
+        eventually(lambda: waiting(gateway) == 1)
         gone.close()
-        eventually(lambda: waiting(house) == 0)
+        eventually(lambda: waiting(gateway) == 0)
         held.turn.release(2)
         assert first.result().status == 200
-        assert ask(house, "left").status == 200
+        assert ask(gateway, "left").status == 200
     assert len(held.served) == 2
 
 
-def test_a_wait_that_cannot_succeed_is_refused_at_once_with_the_true_time(house: Gateway) -> None:
-    assert ask(house, "hour").status == 200
-    got = ask(house, "hour")
-    assert got.told == (429, "requests", None, "upstream_rate_limited")
+def test_a_wait_that_cannot_succeed_is_refused_at_once_with_the_true_time(gateway: Gateway) -> None:
+    assert ask(gateway, "hour").status == 200
+    got = ask(gateway, "hour")
+    assert got.refusal == (429, "requests", None, "upstream_rate_limited")
     assert 7_000_000 < int(got.headers["retry-after-ms"]) <= 7_200_000
 
 
-def test_a_wait_that_cannot_succeed_is_refused_at_once_while_others_wait(house: Gateway, upstream: Stage) -> None:
-    assert ask(house, "rare").status == 200
-    upstream.play(always=(held := Held()))
+def test_a_wait_that_cannot_succeed_is_refused_at_once_while_others_wait(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    assert ask(gateway, "rare").status == 200
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(4) as crowd:
-        calls = [crowd.submit(ask, house, "both")]
+        calls = [crowd.submit(ask, gateway, "both")]
         assert held.inside.acquire(timeout=30)
-        calls.append(crowd.submit(ask, house, "both"))
-        eventually(lambda: waiting(house) == 1)
-        got = ask(house, "rare")
-        assert got.told == (429, "requests", None, "upstream_rate_limited")
+        calls.append(crowd.submit(ask, gateway, "both"))
+        eventually(lambda: waiting(gateway) == 1)
+        got = ask(gateway, "rare")
+        assert got.refusal == (429, "requests", None, "upstream_rate_limited")
         assert 7_000_000 < int(got.headers["retry-after-ms"]) <= 7_200_000
-        assert waiting(house) == 1
+        assert waiting(gateway) == 1
         held.turn.release(2)
         assert [call.result().status for call in calls] == [200, 200]
 
 
-def test_no_call_waits_longer_than_its_client(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_no_call_waits_longer_than_its_client(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(4) as crowd:
-        first = crowd.submit(ask, house, "own")
+        first = crowd.submit(ask, gateway, "own")
         assert held.inside.acquire(timeout=30)
-        got = ask(house, "own", headers={"X-Stainless-Read-Timeout": "1"})
-        assert got.told == (429, "requests", None, "upstream_rate_limited")
+        got = ask(gateway, "own", headers={"X-Stainless-Read-Timeout": "1"})
+        assert got.refusal == (429, "requests", None, "upstream_rate_limited")
         assert int(got.headers["retry-after-ms"]) > 0
         held.turn.release(1)
         assert first.result().status == 200
 
 
-def test_the_caller_s_own_limit_refuses_at_once(house: Gateway, upstream: Stage) -> None:
-    assert ask(house, "own", "poor").status == 200
-    assert ask(house, "own", "poor").told == (429, "insufficient_quota", None, "insufficient_quota")
-    assert waiting(house) == 0
+def test_the_caller_s_own_limit_refuses_at_once(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    assert ask(gateway, "own", "poor").status == 200
+    assert ask(gateway, "own", "poor").refusal == (429, "insufficient_quota", None, "insufficient_quota")
+    assert waiting(gateway) == 0
 
 
-def test_a_rate_is_used_to_its_end_and_not_beyond(house: Gateway, upstream: Stage) -> None:
+def test_a_rate_is_used_to_its_end_and_not_beyond(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     with ThreadPoolExecutor(6) as crowd:
-        answers = list(crowd.map(lambda _: ask(house, "rate"), range(15)))
+        answers = list(crowd.map(lambda _: ask(gateway, "rate"), range(15)))
     assert [got.status for got in answers] == [200] * 15
 
 
-def test_a_stream_that_waits_gets_comments(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_a_stream_that_waits_gets_comments(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(4) as crowd:
-        first = crowd.submit(ask, house, "spoken")
+        first = crowd.submit(ask, gateway, "spoken")
         assert held.inside.acquire(timeout=30)
         chunk = {"id": "c", "object": "chat.completion.chunk", "choices": [CHOICE]}
-        told: Behaviour = stream([chunk])
-        upstream.play(always=told)
+        received: Behaviour = stream([chunk])
+        upstream.answer_with(always=received)
         messages = [{"role": "user", "content": "hi"}]
-        with house.stream(path="/v1/chat/completions", model="m-spoken", messages=messages, stream=True) as raw:
-            eventually(lambda: waiting(house) == 1)
+        with gateway.stream(path="/v1/chat/completions", model="m-spoken", messages=messages, stream=True) as raw:
+            eventually(lambda: waiting(gateway) == 1)
             raw.read_until(b": queued, position 1\n\n")
             held.turn.release(1)
             assert first.result().status == 200
             raw.read_until(b"[DONE]")
 
 
-def wait_as_stream(house: Gateway, model: str, path: str = "/v1/chat/completions", **more: Any) -> Raw:
+def wait_as_stream(gateway: Gateway, model: str, path: str = "/v1/chat/completions", **more: Any) -> Raw:
     messages = [{"role": "user", "content": "hi"}]
-    return house.stream(path=path, model=f"m-{model}", messages=messages, user="alice", **more)
+    return gateway.stream(path=path, model=f"m-{model}", messages=messages, user="alice", **more)
 
 
-def test_a_stream_sees_its_position(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_a_stream_sees_its_position(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(4) as crowd:
-        served = crowd.submit(ask, house, "spoken")
+        served = crowd.submit(ask, gateway, "spoken")
         assert held.inside.acquire(timeout=30)
-        with wait_as_stream(house, "spoken") as first:
-            eventually(lambda: waiting(house) == 1)
-            with wait_as_stream(house, "spoken") as second:
+        with wait_as_stream(gateway, "spoken") as first:
+            eventually(lambda: waiting(gateway) == 1)
+            with wait_as_stream(gateway, "spoken") as second:
                 first.read_until(b": queued, position 1\n\n")
                 second.read_until(b": queued, position 2\n\n")
                 held.turn.release()
@@ -235,24 +241,24 @@ def test_a_stream_sees_its_position(house: Gateway, upstream: Stage) -> None:
                     stream_of.read_until(b"[DONE]")
 
 
-def test_messages_keep_their_own_keepalive_event(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_messages_keep_their_own_keepalive_event(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(4) as crowd:
-        served = crowd.submit(ask, house, "spoken")
+        served = crowd.submit(ask, gateway, "spoken")
         assert held.inside.acquire(timeout=30)
-        with wait_as_stream(house, "spoken", "/v1/messages", max_tokens=5) as raw:
-            eventually(lambda: waiting(house) == 1)
+        with wait_as_stream(gateway, "spoken", "/v1/messages", max_tokens=5) as raw:
+            eventually(lambda: waiting(gateway) == 1)
             assert b": queued" not in raw.read_until(b"event: ping")
         held.turn.release(2)
         assert served.result().status == 200
 
 
-def test_a_refusal_behind_comments_is_an_error_event(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_a_refusal_behind_comments_is_an_error_event(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(4) as crowd:
-        served = crowd.submit(ask, house, "patient")
+        served = crowd.submit(ask, gateway, "patient")
         assert held.inside.acquire(timeout=30)
-        with wait_as_stream(house, "patient") as raw:
+        with wait_as_stream(gateway, "patient") as raw:
             head = raw.read_head()
             body = raw.read_chunks()
         assert head.status == 200
@@ -264,38 +270,42 @@ def test_a_refusal_behind_comments_is_an_error_event(house: Gateway, upstream: S
         assert served.result().status == 200
 
 
-def test_a_key_or_a_model_has_a_wait_of_its_own(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_a_key_or_a_model_has_a_wait_of_its_own(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(4) as crowd:
-        calls = [crowd.submit(ask, house, name) for name in ("own", "brief")]
+        calls = [crowd.submit(ask, gateway, name) for name in ("own", "brief")]
         assert held.inside.acquire(timeout=30)
         assert held.inside.acquire(timeout=30)
         for model, who in (("own", "hurried"), ("brief", "alice")):
-            assert ask(house, model, who).told == (429, "requests", None, "upstream_rate_limited")
+            assert ask(gateway, model, who).refusal == (429, "requests", None, "upstream_rate_limited")
         held.turn.release(2)
         assert [call.result().status for call in calls] == [200, 200]
-    assert house.metric("gateway_queue_wait_seconds_count", priority="normal", outcome="expired") >= 1
-    assert house.metric("gateway_queue_depth", upstream="brief") == 0
+    assert gateway.metric("gateway_queue_wait_seconds_count", priority="normal", outcome="expired") >= 1
+    assert gateway.metric("gateway_queue_depth", upstream="brief") == 0
 
 
 @pytest.mark.parametrize("bad", ["urgent", ""])
-def test_an_unknown_class_is_refused(house: Gateway, bad: str) -> None:
-    got = ask(house, "rate", headers={"X-Gateway-Priority": bad})
+def test_an_unknown_class_is_refused(gateway: Gateway, bad: str) -> None:
+    got = ask(gateway, "rate", headers={"X-Gateway-Priority": bad})
     assert got.status == 400
     assert "X-Gateway-Priority" in got.error["message"]
 
 
 @pytest.fixture(scope="module")
-def reserving(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
-    upstreams = {"up": {"base_url": theatre.url, "api_key": "sk-up", "limits": {"parallel": 3, "reserved": 1}}}
+def reserving(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, store_url: str) -> Gateway:
+    upstreams = {"up": {"base_url": shared_upstream.url, "api_key": "sk-up", "limits": {"parallel": 3, "reserved": 1}}}
     models = {"m-up": {"routes": [{"upstream": "up"}], "max_output_tokens": 50}}
     keys = [key("alice"), key("batch", priority="batch"), key("human", priority="interactive")]
     queue, store = {"max_wait_s": WAITS_FOR}, {"url": store_url}
-    return gateways(settings(theatre.url, upstreams=upstreams, models=models, keys=keys, queue=queue, store=store))
+    return start_shared_gateway(
+        settings(shared_upstream.url, upstreams=upstreams, models=models, keys=keys, queue=queue, store=store)
+    )
 
 
-def test_a_reserved_place_is_free_for_an_interactive_call_at_once(reserving: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_a_reserved_place_is_free_for_an_interactive_call_at_once(
+    reserving: Gateway, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(8) as crowd:
         calls = [crowd.submit(ask, reserving, "up", who) for who in ("batch", "alice")]
         assert held.inside.acquire(timeout=30)
@@ -312,19 +322,21 @@ def test_a_reserved_place_is_free_for_an_interactive_call_at_once(reserving: Gat
 
 
 @pytest.fixture(scope="module")
-def of_teams(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    upstreams = {"up": {"base_url": theatre.url, "api_key": "sk-up", "limits": {"parallel": 1}}}
+def of_teams(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    upstreams = {"up": {"base_url": shared_upstream.url, "api_key": "sk-up", "limits": {"parallel": 1}}}
     models = {"m-up": {"routes": [{"upstream": "up"}], "max_output_tokens": 50}}
     keys = [*[key(f"red-{number}", team="red") for number in range(4)], key("blue", team="blue")]
     queue, server = {"max_wait_s": WAITS_FOR, "by": "team"}, {"workers": 1}
     teams: dict[str, Any] = {"red": {}, "blue": {}}
-    return gateways(
-        settings(theatre.url, upstreams=upstreams, models=models, keys=keys, teams=teams, queue=queue, server=server)
+    return start_shared_gateway(
+        settings(
+            shared_upstream.url, upstreams=upstreams, models=models, keys=keys, teams=teams, queue=queue, server=server
+        )
     )
 
 
-def test_teams_share_fairly_however_many_keys_they_have(of_teams: Gateway, upstream: Stage) -> None:
-    upstream.play(always=(held := Held()))
+def test_teams_share_fairly_however_many_keys_they_have(of_teams: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=(held := Held()))
     with ThreadPoolExecutor(12) as crowd:
         calls = [crowd.submit(ask, of_teams, "up", "red-0")]
         assert held.inside.acquire(timeout=30)

@@ -106,14 +106,17 @@ class Slow:
             index, reason = choice.get("index") or 0, choice.get("finish_reason")
             if isinstance(reason, str) and reason and isinstance(index, int):
                 self.finish(index)
-        told = chunk.get("usage")
-        if isinstance(told, dict) and ("prompt_tokens" in told or "completion_tokens" in told):
-            before, given = self.usage or Usage(), (told.get("prompt_tokens", 0), told.get("completion_tokens", 0))
+        received = chunk.get("usage")
+        if isinstance(received, dict) and ("prompt_tokens" in received or "completion_tokens" in received):
+            before, given = (
+                self.usage or Usage(),
+                (received.get("prompt_tokens", 0), received.get("completion_tokens", 0)),
+            )
             is_highest = given[1] >= before.completion_tokens
             self.is_usage_final = len(self.finished) >= self.choices and (self.is_usage_final or is_highest)
             prompt, completion = max(given[0], before.prompt_tokens), max(given[1], before.completion_tokens)
             self.usage = Usage(prompt, completion, source="reported")
-        if told is None or self.shows_usage:
+        if received is None or self.shows_usage:
             self.out.append(passed)
         elif any(value for choice in choices for name, value in choice.items() if name != "index"):
             self.out.append(Rewritten(chunk | {"usage": None}))

@@ -174,8 +174,8 @@ def test_hosted_tools_are_units_beside_the_tokens(longest: int) -> None:
     search, files = {"type": "web_search_call"}, {"type": "file_search_call"}
     picture, code = {"type": "image_generation_call"}, {"type": "code_interpreter_call", "container_id": "cntr_1"}
     shell = {"type": "shell_call", "environment": {"type": "container_reference", "container_id": "cntr_2"}}
-    told = {"web_search": {"num_requests": 3}, "image_gen": {"input_tokens": 50, "output_tokens": 900}}
-    assert tools(search, picture, tool_usage=told) == REPORTED._replace(
+    received = {"web_search": {"num_requests": 3}, "image_gen": {"input_tokens": 50, "output_tokens": 900}}
+    assert tools(search, picture, tool_usage=received) == REPORTED._replace(
         more=(("cache_write", 4), ("web_searches", 3), ("image_tool_in", 50), ("image_tool_out", 900))
     )
     assert tools(search, search, picture) == REPORTED._replace(

@@ -281,7 +281,7 @@ def test_an_index_is_0_where_none_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "received"),
     [
         ({"message": "no", "code": 500}, {"message": "no", "code": 500}),
         ("overloaded", {"message": "overloaded"}),
@@ -289,10 +289,10 @@ def test_an_index_is_0_where_none_is_given() -> None:
         (7, {"message": "7"}),
     ],
 )
-def test_error_ends_the_stream(error: Any, told: dict[str, Any]) -> None:
+def test_error_ends_the_stream(error: Any, received: dict[str, Any]) -> None:
     passed, scan = run([chunk() + event(error=error, choices=[]) + chunk("more") + b"data: [DONE]\n\n"])
     assert passed == chunk()
-    assert (scan.error, scan.is_over, scan.is_done) == (told, True, False)
+    assert (scan.error, scan.is_over, scan.is_done) == (received, True, False)
     assert scan.feed(chunk("and more")) == (b"", True)
 
 
@@ -432,7 +432,7 @@ TEXT_COMPLETION = {"object": "text_completion", "choices": [{"text": "a"}]}
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "received"),
     [
         (
             {"object": "chat.completion", "choices": [{"index": 0, "message": {"content": "a"}}]},
@@ -451,11 +451,11 @@ TEXT_COMPLETION = {"object": "text_completion", "choices": [{"text": "a"}]}
         ({}, {}),
     ],
 )
-def test_a_whole_answer_as_an_event(answer: dict[str, Any], told: dict[str, Any]) -> None:
+def test_a_whole_answer_as_an_event(answer: dict[str, Any], received: dict[str, Any]) -> None:
     for indent in (None, 1):
         text = json.dumps(answer | {"usage": USAGE}, indent=indent).encode()
-        assert read(as_event(text, shows_usage=False)) == [told]
-        assert read(as_event(text, shows_usage=True)) == [told | {"usage": USAGE}]
+        assert read(as_event(text, shows_usage=False)) == [received]
+        assert read(as_event(text, shows_usage=True)) == [received | {"usage": USAGE}]
 
 
 def test_a_whole_answer_that_cannot_be_read_is_an_event_all_the_same() -> None:

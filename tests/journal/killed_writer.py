@@ -89,15 +89,15 @@ async def live(folder: Path, say: Callable[[str, object], None]) -> None:
     await journal.remove()
 
 
-async def check(folder: Path, told: dict[str, Any]) -> None:
+async def check(folder: Path, received: dict[str, Any]) -> None:
     """Every number that the process printed is in the journal, and the journal can be continued."""
     if (journal := Journal.adopt(folder, ORIGIN)) is None:
-        assert "removing" in told or "created" not in told, "the journal is gone"
+        assert "removing" in received or "created" not in received, "the journal is gone"
     else:
-        assert journal.name == told.get("created", journal.name)
+        assert journal.name == received.get("created", journal.name)
         assert journal.damaged == 0
-        assert told.get("written", 0) <= journal.last
-        look_at(journal, told.get("delivered", 0))
+        assert received.get("written", 0) <= journal.last
+        look_at(journal, received.get("delivered", 0))
         for left in journal.open_entries():
             journal.append("close", left.lease, left.text)
         last = journal.last
@@ -147,14 +147,14 @@ def points(folder: Path) -> None:
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as said:
-            told = dict(json.loads(line) for line in said)
+            received = dict(json.loads(line) for line in said)
         _, status = os.waitpid(child, 0)
         is_killed = os.WIFSIGNALED(status)
         assert is_killed or status == 0
         try:
-            asyncio.run(check(place, told))
+            asyncio.run(check(place, received))
         except AssertionError as error:
-            raise AssertionError(f"killed at point {point}, after {told}") from error
+            raise AssertionError(f"killed at point {point}, after {received}") from error
     print(point - 1)
 
 

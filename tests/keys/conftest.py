@@ -35,7 +35,7 @@ def settings(**more: Any) -> Config:
 
 
 @dataclass
-class Scene:
+class Scenario:
     """A registry with its store, key cache and two manual clocks."""
 
     store: Store
@@ -59,8 +59,8 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    made = Scene(await open_store(Settings(url=f"embedded:{tmp_path}/data")))
+async def scenario(tmp_path: Path) -> AsyncIterator[Scenario]:
+    made = Scenario(await open_store(Settings(url=f"embedded:{tmp_path}/data")))
     yield made
     for book in made.books:
         await book.close()

@@ -15,7 +15,7 @@ from gateway.quota.issued import format_secret
 from gateway.records import Key
 from gateway.store import StoreChange, StoreUnavailable
 
-from .conftest import BY, SECRET, Scene, settings
+from .conftest import BY, SECRET, Scenario, settings
 
 
 class Counted:
@@ -40,8 +40,8 @@ class Counted:
 
 
 @pytest.fixture
-def counted(scene: Scene) -> Counted:
-    scene.store = counted = Counted(scene.store)
+def counted(scenario: Scenario) -> Counted:
+    scenario.store = counted = Counted(scenario.store)
     return counted
 
 
@@ -49,181 +49,181 @@ def wrong(number: int = 0) -> str:
     return format_secret("nobody", f"{number:043}")
 
 
-async def test_a_key_made_by_one_is_known_to_all(scene: Scene) -> None:
-    book = scene.book()
+async def test_a_key_made_by_one_is_known_to_all(scenario: Scenario) -> None:
+    book = scenario.book()
     await book.hear()
-    secret = (await scene.registry.create_key({"id": "alice", "max_parallel": 2}, BY)).secret
-    assert (await scene.caller(book, secret)).max_parallel == 2
+    secret = (await scenario.registry.create_key({"id": "alice", "max_parallel": 2}, BY)).secret
+    assert (await scenario.caller(book, secret)).max_parallel == 2
 
 
-async def test_a_key_is_looked_up_once(scene: Scene, counted: Counted) -> None:
-    secrets = [(await scene.registry.create_key({"id": f"key-{n}"}, BY)).secret for n in range(5)]
-    book = scene.book()
+async def test_a_key_is_looked_up_once(scenario: Scenario, counted: Counted) -> None:
+    secrets = [(await scenario.registry.create_key({"id": f"key-{n}"}, BY)).secret for n in range(5)]
+    book = scenario.book()
     await book.hear()
     for _ in range(3):
-        found = await asyncio.gather(*[scene.caller(book, secret) for secret in secrets for _ in range(10)])
+        found = await asyncio.gather(*[scenario.caller(book, secret) for secret in secrets for _ in range(10)])
         assert {key.id for key in found} == {f"key-{n}" for n in range(5)}
     assert counted.looks == [5]
 
 
-async def test_a_revoked_key_is_refused_with_the_next_news(scene: Scene) -> None:
-    secret = (await scene.registry.create_key({"id": "alice"}, BY)).secret
-    book = scene.book()
+async def test_a_revoked_key_is_refused_with_the_next_news(scenario: Scenario) -> None:
+    secret = (await scenario.registry.create_key({"id": "alice"}, BY)).secret
+    book = scenario.book()
     await book.hear()
-    await scene.caller(book, secret)
-    await scene.registry.revoke_key("alice", BY)
+    await scenario.caller(book, secret)
+    await scenario.registry.revoke_key("alice", BY)
     await book.hear()
     with pytest.raises(Unauthorized, match="revoked"):
-        await scene.caller(book, secret)
+        await scenario.caller(book, secret)
 
 
-async def test_a_revoked_key_of_the_file_is_refused_with_the_next_news_and_from_the_start(scene: Scene) -> None:
-    book = scene.book()
+async def test_a_revoked_key_of_the_file_is_refused_with_the_next_news_and_from_the_start(scenario: Scenario) -> None:
+    book = scenario.book()
     await book.hear()
-    await scene.caller(book, SECRET)
-    await scene.registry.revoke_key("ci-bot", BY)
+    await scenario.caller(book, SECRET)
+    await scenario.registry.revoke_key("ci-bot", BY)
     await book.hear()
-    later = scene.book()
+    later = scenario.book()
     await later.hear()
     for each in (book, later):
         with pytest.raises(Unauthorized, match="revoked"):
-            await scene.caller(each, SECRET)
-        each.configure(scene.config)  # a reload does not bring it back
+            await scenario.caller(each, SECRET)
+        each.configure(scenario.config)  # a reload does not bring it back
         with pytest.raises(Unauthorized, match="revoked"):
-            await scene.caller(each, SECRET)
+            await scenario.caller(each, SECRET)
 
 
-async def test_both_secrets_work_during_the_overlap_and_the_old_one_ends_by_itself(scene: Scene) -> None:
-    old = (await scene.registry.create_key({"id": "alice"}, BY)).secret
-    book = scene.book()
+async def test_both_secrets_work_during_the_overlap_and_the_old_one_ends_by_itself(scenario: Scenario) -> None:
+    old = (await scenario.registry.create_key({"id": "alice"}, BY)).secret
+    book = scenario.book()
     await book.hear()
-    await scene.caller(book, old)
-    new = (await scene.registry.rotate_key("alice", 3, BY)).secret
+    await scenario.caller(book, old)
+    new = (await scenario.registry.rotate_key("alice", 3, BY)).secret
     await book.hear()
-    assert await scene.caller(book, old) == await scene.caller(book, new)
-    scene.now += 3
+    assert await scenario.caller(book, old) == await scenario.caller(book, new)
+    scenario.now += 3
     await book.hear()
-    await scene.caller(book, new)
+    await scenario.caller(book, new)
     with pytest.raises(Unauthorized, match="replaced"):
-        await scene.caller(book, old)
+        await scenario.caller(book, old)
 
 
-async def test_without_overlap_the_old_secret_is_unknown(scene: Scene) -> None:
-    old = (await scene.registry.create_key({"id": "alice"}, BY)).secret
-    book = scene.book()
+async def test_without_overlap_the_old_secret_is_unknown(scenario: Scenario) -> None:
+    old = (await scenario.registry.create_key({"id": "alice"}, BY)).secret
+    book = scenario.book()
     await book.hear()
-    await scene.caller(book, old)
-    await scene.registry.rotate_key("alice", 0, BY)
+    await scenario.caller(book, old)
+    await scenario.registry.rotate_key("alice", 0, BY)
     await book.hear()
     with pytest.raises(Unauthorized, match="Incorrect API key"):
-        await scene.caller(book, old)
+        await scenario.caller(book, old)
 
 
-async def test_changed_limits_bind_with_the_next_news(scene: Scene) -> None:
-    secret = (await scene.registry.create_key({"id": "alice", "quotas": [{"requests": 5, "per": "day"}]}, BY)).secret
-    book = scene.book()
+async def test_changed_limits_bind_with_the_next_news(scenario: Scenario) -> None:
+    secret = (await scenario.registry.create_key({"id": "alice", "quotas": [{"requests": 5, "per": "day"}]}, BY)).secret
+    book = scenario.book()
     await book.hear()
 
     async def limits() -> dict[str, int]:
         await book.hear()
-        terms = book.terms.of(await scene.caller(book, secret))
-        return {term.scope: term.window(scene.now).limit for term in terms}
+        terms = book.terms.of(await scenario.caller(book, secret))
+        return {term.scope: term.window(scenario.now).limit for term in terms}
 
     assert await limits() == {"key:alice": 5}
-    await scene.registry.create_team({"name": "red", "quotas": [{"requests": 50, "per": "day"}]}, BY)
-    await scene.registry.update_key("alice", {"quotas": [{"requests": 7, "per": "day"}], "team": "red"}, BY)
+    await scenario.registry.create_team({"name": "red", "quotas": [{"requests": 50, "per": "day"}]}, BY)
+    await scenario.registry.update_key("alice", {"quotas": [{"requests": 7, "per": "day"}], "team": "red"}, BY)
     assert await limits() == {"key:alice": 7, "team:red": 50}
-    await scene.registry.update_team("red", {"quotas": [{"requests": 60, "per": "day"}]}, BY)
-    await scene.registry.top_up("key:alice", {"requests": 10, "per": "day"}, BY)
+    await scenario.registry.update_team("red", {"quotas": [{"requests": 60, "per": "day"}]}, BY)
+    await scenario.registry.top_up("key:alice", {"requests": 10, "per": "day"}, BY)
     assert await limits() == {"key:alice": 17, "team:red": 60}
-    scene.now += 86400
+    scenario.now += 86400
     assert await limits() == {"key:alice": 7, "team:red": 60}
 
 
-async def test_a_key_whose_team_is_gone_is_refused_and_not_without_limits(scene: Scene) -> None:
-    await scene.registry.create_key({"id": "alice", "team": "platform"}, BY)
-    secret = (await scene.registry.rotate_key("alice", 0, BY)).secret
-    book = scene.book()
+async def test_a_key_whose_team_is_gone_is_refused_and_not_without_limits(scenario: Scenario) -> None:
+    await scenario.registry.create_key({"id": "alice", "team": "platform"}, BY)
+    secret = (await scenario.registry.rotate_key("alice", 0, BY)).secret
+    book = scenario.book()
     await book.hear()
-    await scene.caller(book, secret)
+    await scenario.caller(book, secret)
     book.configure(settings(teams={}))
     with pytest.raises(Unauthorized, match="team"):
-        await scene.caller(book, secret)
+        await scenario.caller(book, secret)
 
 
-async def test_a_key_of_a_team_made_a_moment_ago_works_at_once(scene: Scene) -> None:
-    book = scene.book()
+async def test_a_key_of_a_team_made_a_moment_ago_works_at_once(scenario: Scenario) -> None:
+    book = scenario.book()
     await book.hear()
-    await scene.registry.create_team({"name": "red", "quotas": [{"requests": 5, "per": "day"}]}, BY)
-    secret = (await scene.registry.create_key({"id": "alice", "team": "red"}, BY)).secret
-    key = await scene.caller(book, secret)
+    await scenario.registry.create_team({"name": "red", "quotas": [{"requests": 5, "per": "day"}]}, BY)
+    secret = (await scenario.registry.create_key({"id": "alice", "team": "red"}, BY)).secret
+    key = await scenario.caller(book, secret)
     assert [term.scope for term in book.terms.of(key)] == ["team:red"]
 
 
-async def test_what_the_file_says_of_an_id_counts(scene: Scene) -> None:
-    secret = (await scene.registry.create_key({"id": "alice"}, BY)).secret
-    book = scene.book()
+async def test_what_the_file_says_of_an_id_counts(scenario: Scenario) -> None:
+    secret = (await scenario.registry.create_key({"id": "alice"}, BY)).secret
+    book = scenario.book()
     await book.hear()
-    await scene.caller(book, secret)
+    await scenario.caller(book, secret)
     in_file = "sk-another-in-the-file-0123"
     book.configure(settings(keys=[{"id": "alice", "secret": in_file}]))
-    await scene.caller(book, in_file)
+    await scenario.caller(book, in_file)
     for gone in (secret, SECRET):
         with pytest.raises(Unauthorized):
-            await scene.caller(book, gone)
+            await scenario.caller(book, gone)
 
 
-async def test_what_is_no_secret_of_ours_is_not_looked_up(scene: Scene, counted: Counted) -> None:
-    book = scene.book()
+async def test_what_is_no_secret_of_ours_is_not_looked_up(scenario: Scenario, counted: Counted) -> None:
+    book = scenario.book()
     await book.hear()
     for secret in ("sk-proj-" + "x" * 80, "hunter2", "sk-gw-x", "x" * 100_000, "sk-gw-\udcff-" + "x" * 43):
         with pytest.raises(Unauthorized):
-            await scene.caller(book, secret)
+            await scenario.caller(book, secret)
     assert counted.looks == []
 
 
-async def test_unknown_secrets_are_looked_up_once_and_at_a_bounded_rate(scene: Scene, counted: Counted) -> None:
-    secret = (await scene.registry.create_key({"id": "alice"}, BY)).secret
-    late = (await scene.registry.create_key({"id": "bob"}, BY)).secret
-    book = scene.book()
+async def test_unknown_secrets_are_looked_up_once_and_at_a_bounded_rate(scenario: Scenario, counted: Counted) -> None:
+    secret = (await scenario.registry.create_key({"id": "alice"}, BY)).secret
+    late = (await scenario.registry.create_key({"id": "bob"}, BY)).secret
+    book = scenario.book()
     await book.hear()
-    await scene.caller(book, secret)
+    await scenario.caller(book, secret)
     refused: list[type[Exception]] = []
     for number in range(under_test.UNKNOWN_AT_ONCE + 100):
         for _ in range(2):
             try:
-                await scene.caller(book, wrong(number))
+                await scenario.caller(book, wrong(number))
             except (Unauthorized, Unavailable) as error:
                 refused.append(type(error))
     assert refused.count(Unauthorized) == 2 * under_test.UNKNOWN_AT_ONCE
     assert refused.count(Unavailable) == 2 * 100
     assert sum(counted.looks) == under_test.UNKNOWN_AT_ONCE + 1
-    await scene.caller(book, secret)  # who is known is served meanwhile
+    await scenario.caller(book, secret)  # who is known is served meanwhile
     with pytest.raises(Unavailable, match="unknown keys"):
-        await scene.caller(book, late)
-    scene.now += 1
-    await scene.caller(book, late)
+        await scenario.caller(book, late)
+    scenario.now += 1
+    await scenario.caller(book, late)
 
 
-async def test_a_key_made_after_its_secret_was_tried_works(scene: Scene) -> None:
+async def test_a_key_made_after_its_secret_was_tried_works(scenario: Scenario) -> None:
     """A store that knows a secret only now is asked for it again."""
-    book = scene.book()
+    book = scenario.book()
     await book.hear()
-    made = await scene.registry.create_key({"id": "alice"}, BY)
-    text = (await scene.store.read("key", ["alice"]))[0]
+    made = await scenario.registry.create_key({"id": "alice"}, BY)
+    text = (await scenario.store.read("key", ["alice"]))[0]
     assert text is not None
     book._unknown[auth.digest(made.secret)] = None
     with pytest.raises(Unauthorized):
-        await scene.caller(book, made.secret)
+        await scenario.caller(book, made.secret)
     await book.hear()
-    await scene.caller(book, made.secret)
+    await scenario.caller(book, made.secret)
 
 
 async def test_a_change_during_a_look_up_is_not_remembered_as_it_was(
-    scene: Scene, counted: Counted, monkeypatch: pytest.MonkeyPatch
+    scenario: Scenario, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    secret = (await scene.registry.create_key({"id": "alice"}, BY)).secret
-    book = scene.book()
+    secret = (await scenario.registry.create_key({"id": "alice"}, BY)).secret
+    book = scenario.book()
     await book.hear()
     finding = counted.find_keys
     is_first = True
@@ -233,109 +233,111 @@ async def test_a_change_during_a_look_up_is_not_remembered_as_it_was(
         found = await finding(digests)
         if is_first:  # between its answer and its arrival the key is revoked, and the news of it come
             is_first = False
-            await scene.registry.revoke_key("alice", BY)
+            await scenario.registry.revoke_key("alice", BY)
             await book.hear()
         return found
 
     monkeypatch.setattr(counted, "find_keys", find_slowly)
     with pytest.raises(Unauthorized, match="revoked"):
-        await scene.caller(book, secret)
+        await scenario.caller(book, secret)
 
 
-async def test_only_so_many_are_remembered(scene: Scene, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_are_remembered(
+    scenario: Scenario, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(under_test, "REMEMBERED", 3)
     monkeypatch.setattr(under_test, "UNKNOWN_REMEMBERED", 3)
-    secrets = [(await scene.registry.create_key({"id": f"key-{n}"}, BY)).secret for n in range(5)]
-    book = scene.book()
+    secrets = [(await scenario.registry.create_key({"id": f"key-{n}"}, BY)).secret for n in range(5)]
+    book = scenario.book()
     await book.hear()
     for secret in secrets:
-        await scene.caller(book, secret)
+        await scenario.caller(book, secret)
     for number in range(5):
         with pytest.raises(Unauthorized):
-            await scene.caller(book, wrong(number))
+            await scenario.caller(book, wrong(number))
     assert sorted(key.id for key in book.known_keys()) == ["ci-bot", "key-2", "key-3", "key-4"]
     assert len(book._unknown) == 3
-    await scene.caller(book, secrets[0])
+    await scenario.caller(book, secrets[0])
     assert len(book.known) == 4
 
 
-async def test_without_news_nothing_is_trusted_where_the_store_is_needed(scene: Scene, counted: Counted) -> None:
-    secret = (await scene.registry.create_key({"id": "alice"}, BY)).secret
-    book = scene.book()
+async def test_without_news_nothing_is_trusted_where_the_store_is_needed(scenario: Scenario, counted: Counted) -> None:
+    secret = (await scenario.registry.create_key({"id": "alice"}, BY)).secret
+    book = scenario.book()
     await book.hear()
-    await scene.caller(book, secret)
+    await scenario.caller(book, secret)
     counted.is_away = True
-    scene.now += under_test.FRESH_S
+    scenario.now += under_test.FRESH_S
     assert not await book.hear()
-    await scene.caller(book, secret)
-    scene.now += 0.1
+    await scenario.caller(book, secret)
+    scenario.now += 0.1
     for each in (secret, SECRET, wrong()):
         with pytest.raises(Unavailable) as caught:
-            await scene.caller(book, each)
+            await scenario.caller(book, each)
         assert caught.value.code == "store_unavailable"
     counted.is_away = False
     assert await book.hear()
-    await scene.caller(book, secret)
+    await scenario.caller(book, secret)
 
 
 async def test_where_an_outage_is_allowed_known_keys_stay_good_and_others_are_no_401(
-    scene: Scene, counted: Counted
+    scenario: Scenario, counted: Counted
 ) -> None:
-    seen, unseen = [(await scene.registry.create_key({"id": name}, BY)).secret for name in ("alice", "bob")]
-    scene.config = settings(store={"on_outage": "allow", "outage_max_s": 60})
-    book = scene.book()
+    seen, unseen = [(await scenario.registry.create_key({"id": name}, BY)).secret for name in ("alice", "bob")]
+    scenario.config = settings(store={"on_outage": "allow", "outage_max_s": 60})
+    book = scenario.book()
     await book.hear()
-    await scene.caller(book, seen)
+    await scenario.caller(book, seen)
     counted.is_away = True
-    scene.now += 60
+    scenario.now += 60
     await book.hear()
     for known in (seen, SECRET):
-        assert isinstance(await scene.caller(book, known), Key)
+        assert isinstance(await scenario.caller(book, known), Key)
     with pytest.raises(Unavailable):
-        await scene.caller(book, unseen)
-    scene.now += 1
+        await scenario.caller(book, unseen)
+    scenario.now += 1
     with pytest.raises(Unavailable):
-        await scene.caller(book, seen)
+        await scenario.caller(book, seen)
 
 
-async def test_a_store_that_forgot_makes_everything_be_read_again(scene: Scene, counted: Counted) -> None:
-    secret = (await scene.registry.create_key({"id": "alice"}, BY)).secret
-    book = scene.book()
+async def test_a_store_that_forgot_makes_everything_be_read_again(scenario: Scenario, counted: Counted) -> None:
+    secret = (await scenario.registry.create_key({"id": "alice"}, BY)).secret
+    book = scenario.book()
     await book.hear()
-    await scene.caller(book, secret)
+    await scenario.caller(book, secret)
     book._position = "999999999"
     await book.hear()
-    await scene.caller(book, secret)
+    await scenario.caller(book, secret)
     assert counted.looks == [1, 1]
 
 
-async def test_an_unreadable_team_refuses_its_keys_and_no_others(scene: Scene) -> None:
-    await scene.registry.create_team({"name": "red"}, BY)
-    lost = (await scene.registry.create_key({"id": "alice", "team": "red"}, BY)).secret
-    good = (await scene.registry.create_key({"id": "bob"}, BY)).secret
-    (text,) = await scene.store.read("team", ["red"])
+async def test_an_unreadable_team_refuses_its_keys_and_no_others(scenario: Scenario) -> None:
+    await scenario.registry.create_team({"name": "red"}, BY)
+    lost = (await scenario.registry.create_key({"id": "alice", "team": "red"}, BY)).secret
+    good = (await scenario.registry.create_key({"id": "bob"}, BY)).secret
+    (text,) = await scenario.store.read("team", ["red"])
     assert text is not None
-    await scene.store.change(StoreChange("team", "red", text, text.replace('"quotas"', '"from_the_future"'), "{}"))
-    book = scene.book()
+    await scenario.store.change(StoreChange("team", "red", text, text.replace('"quotas"', '"from_the_future"'), "{}"))
+    book = scenario.book()
     assert await book.hear()
-    await scene.caller(book, good)
+    await scenario.caller(book, good)
     with pytest.raises(Unauthorized, match="team"):
-        await scene.caller(book, lost)
+        await scenario.caller(book, lost)
 
 
 async def test_an_unreadable_document_is_no_key_and_breaks_nothing(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    scenario: Scenario, caplog: pytest.LogCaptureFixture
 ) -> None:
-    secret = (await scene.registry.create_key({"id": "alice"}, BY)).secret
-    text = (await scene.store.read("key", ["alice"]))[0]
+    secret = (await scenario.registry.create_key({"id": "alice"}, BY)).secret
+    text = (await scenario.store.read("key", ["alice"]))[0]
     assert text is not None
     newer = text.replace('"max_parallel":null', '"from_the_future":1')
     assert newer != text
-    await scene.store.change(changed(text, newer))
-    book = scene.book()
+    await scenario.store.change(changed(text, newer))
+    book = scenario.book()
     await book.hear()
     with pytest.raises(Unauthorized):
-        await scene.caller(book, secret)
+        await scenario.caller(book, secret)
     assert "cannot be read" in caplog.text
     assert secret not in caplog.text
 

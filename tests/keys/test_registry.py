@@ -12,32 +12,32 @@ from gateway.quota.issued import may_be_issued
 from gateway.records import Claim
 from tests.store.worker import Worker
 
-from .conftest import BY, Scene, settings
+from .conftest import BY, Scenario, settings
 
 
-async def told(scene: Scene) -> list[tuple[str, str, str]]:
+async def received(scenario: Scenario) -> list[tuple[str, str, str]]:
     """The audit log, oldest first: (action, target)."""
-    return [(row["action"], row["kind"], row["name"]) for row in reversed((await scene.registry.audit()).rows)]
+    return [(row["action"], row["kind"], row["name"]) for row in reversed((await scenario.registry.audit()).rows)]
 
 
-async def test_a_key_is_made_and_its_secret_is_shown_once(scene: Scene) -> None:
-    made = await scene.registry.create_key({"id": "alice", "quotas": [{"tokens": 5, "per": "day"}]}, BY)
+async def test_a_key_is_made_and_its_secret_is_shown_once(scenario: Scenario) -> None:
+    made = await scenario.registry.create_key({"id": "alice", "quotas": [{"tokens": 5, "per": "day"}]}, BY)
     assert may_be_issued(made.secret)
     assert made.secret.startswith("sk-gw-alice-")
     assert made.key["status"] == "active"
     assert made.key["managed_by"] == "store"
     assert made.key["quotas"] == [{"tokens": 5, "per": "day"}]
-    everything = [await scene.registry.show_key("alice"), (await scene.registry.list_keys()).rows]
-    everything += [(await scene.registry.audit()).rows, await scene.store.page("key")]
+    everything = [await scenario.registry.show_key("alice"), (await scenario.registry.list_keys()).rows]
+    everything += [(await scenario.registry.audit()).rows, await scenario.store.page("key")]
     assert made.secret not in str(everything)
 
 
-async def test_a_new_key_has_the_defaults_of_the_file_written_into_it(scene: Scene) -> None:
+async def test_a_new_key_has_the_defaults_of_the_file_written_into_it(scenario: Scenario) -> None:
     defaults = {"keys": {"models": ["gpt-*"], "quotas": [{"requests": 5, "per": "day"}], "expires_after_s": 60}}
-    scene.config = settings(defaults=defaults)
-    made = await scene.registry.create_key({"id": "alice"}, BY)
-    scene.config = settings()
-    shown = await scene.registry.show_key("alice")
+    scenario.config = settings(defaults=defaults)
+    made = await scenario.registry.create_key({"id": "alice"}, BY)
+    scenario.config = settings()
+    shown = await scenario.registry.show_key("alice")
     assert shown["models"] == made.key["models"] == ["gpt-*"]
     assert shown["quotas"] == [{"requests": 5, "per": "day"}]
     assert shown["expires"] is not None
@@ -62,25 +62,25 @@ ZOE = {"id": "zoe", "secret": "s" * 24, "quotas": QUOTAS}
     ids=str,
 )
 async def test_a_key_without_a_quota_is_pointed_out_where_others_have_one(
-    scene: Scene, others: dict[str, Any], wish: dict[str, Any], is_warned: bool
+    scenario: Scenario, others: dict[str, Any], wish: dict[str, Any], is_warned: bool
 ) -> None:
-    scene.config = settings(**{"keys": [], "teams": {}, **others})
-    made = await scene.registry.create_key({"id": "alice", **wish}, BY)
+    scenario.config = settings(**{"keys": [], "teams": {}, **others})
+    made = await scenario.registry.create_key({"id": "alice", **wish}, BY)
     assert bool(made.warnings) is is_warned
 
 
 @pytest.mark.parametrize("quotas", [[], QUOTAS], ids=["no other has one", "others have"])
-async def test_the_warning_for_a_lead_does_not_depend_on_other_teams(scene: Scene, quotas: list[Any]) -> None:
-    scene.config = settings(keys=[], teams={"rival": {"quotas": quotas}})
-    made = await scene.registry.create_key({"id": "alice"}, BY, sees_all=False)
+async def test_the_warning_for_a_lead_does_not_depend_on_other_teams(scenario: Scenario, quotas: list[Any]) -> None:
+    scenario.config = settings(keys=[], teams={"rival": {"quotas": quotas}})
+    made = await scenario.registry.create_key({"id": "alice"}, BY, sees_all=False)
     assert "may spend without limit" in made.warnings[0]
-    assert bool((await scene.registry.create_key({"id": "bob"}, BY)).warnings) is bool(quotas)
+    assert bool((await scenario.registry.create_key({"id": "bob"}, BY)).warnings) is bool(quotas)
 
 
-async def test_quotas_of_the_store_count_as_those_of_others(scene: Scene) -> None:
-    scene.config = settings(keys=[], teams={})
-    await scene.registry.create_key({"id": "bob", "quotas": QUOTAS}, BY)
-    assert "may spend without limit" in (await scene.registry.create_key({"id": "alice"}, BY)).warnings[0]
+async def test_quotas_of_the_store_count_as_those_of_others(scenario: Scenario) -> None:
+    scenario.config = settings(keys=[], teams={})
+    await scenario.registry.create_key({"id": "bob", "quotas": QUOTAS}, BY)
+    assert "may spend without limit" in (await scenario.registry.create_key({"id": "alice"}, BY)).warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -99,134 +99,134 @@ async def test_quotas_of_the_store_count_as_those_of_others(scene: Scene) -> Non
     ],
 )
 async def test_faults_of_a_request_are_reported_with_their_path(
-    scene: Scene, wish: dict[str, Any], param: str, says: str
+    scenario: Scenario, wish: dict[str, Any], param: str, says: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=says.replace("?", r"\?")) as caught:
-        await scene.registry.create_key(wish, BY)
+        await scenario.registry.create_key(wish, BY)
     assert caught.value.param == param
-    assert await told(scene) == []
+    assert await received(scenario) == []
 
 
-async def test_a_quota_of_tokens_needs_a_limit_for_the_output_of_its_models(scene: Scene) -> None:
-    scene.config = settings(models={"gpt-4o": {"routes": [{"upstream": "u"}]}}, teams={}, keys=[])
+async def test_a_quota_of_tokens_needs_a_limit_for_the_output_of_its_models(scenario: Scenario) -> None:
+    scenario.config = settings(models={"gpt-4o": {"routes": [{"upstream": "u"}]}}, teams={}, keys=[])
     with pytest.raises(InvalidRequest, match="has no max_output_tokens"):
-        await scene.registry.create_key({"id": "a", "quotas": [{"tokens": 5, "per": "day"}]}, BY)
-    await scene.registry.create_key({"id": "b", "quotas": [{"requests": 5, "per": "day"}]}, BY)
-    await scene.registry.create_key({"id": "c", "models": ["o1"], "quotas": [{"tokens": 5, "per": "day"}]}, BY)
+        await scenario.registry.create_key({"id": "a", "quotas": [{"tokens": 5, "per": "day"}]}, BY)
+    await scenario.registry.create_key({"id": "b", "quotas": [{"requests": 5, "per": "day"}]}, BY)
+    await scenario.registry.create_key({"id": "c", "models": ["o1"], "quotas": [{"tokens": 5, "per": "day"}]}, BY)
 
 
-async def test_a_name_is_never_used_again(scene: Scene) -> None:
-    await scene.registry.create_key({"id": "alice"}, BY)
-    await scene.registry.revoke_key("alice", BY)
+async def test_a_name_is_never_used_again(scenario: Scenario) -> None:
+    await scenario.registry.create_key({"id": "alice"}, BY)
+    await scenario.registry.revoke_key("alice", BY)
     for name in ("alice", "ci-bot"):
         with pytest.raises(Conflict) as caught:
-            await scene.registry.create_key({"id": name}, BY)
+            await scenario.registry.create_key({"id": name}, BY)
         assert caught.value.code == "already_exists"
 
 
-async def test_of_two_who_make_the_same_key_one_does(scene: Scene) -> None:
+async def test_of_two_who_make_the_same_key_one_does(scenario: Scenario) -> None:
     made = await asyncio.gather(
-        *[scene.registry.create_key({"id": "alice"}, BY) for _ in range(10)], return_exceptions=True
+        *[scenario.registry.create_key({"id": "alice"}, BY) for _ in range(10)], return_exceptions=True
     )
     assert len([each for each in made if isinstance(each, Conflict)]) == 9
-    assert await told(scene) == [("create", "key", "alice")]
+    assert await received(scenario) == [("create", "key", "alice")]
 
 
-async def test_settings_are_changed_one_by_one_and_taken_back_to_their_defaults(scene: Scene) -> None:
-    await scene.registry.create_key({"id": "alice", "max_parallel": 3, "quotas": [{"usd": 1, "per": "day"}]}, BY)
-    changed = await scene.registry.update_key("alice", {"team": "platform", "max_parallel": None}, BY)
+async def test_settings_are_changed_one_by_one_and_taken_back_to_their_defaults(scenario: Scenario) -> None:
+    await scenario.registry.create_key({"id": "alice", "max_parallel": 3, "quotas": [{"usd": 1, "per": "day"}]}, BY)
+    changed = await scenario.registry.update_key("alice", {"team": "platform", "max_parallel": None}, BY)
     assert (changed["team"], changed["max_parallel"]) == ("platform", None)
     assert changed["quotas"] == [{"usd": 1, "per": "day"}]
-    (entry,) = (await scene.registry.audit(limit=1)).rows
+    (entry,) = (await scenario.registry.audit(limit=1)).rows
     assert (entry["actor"], entry["action"]) == (BY, "update")
     assert (entry["before"]["team"], entry["after"]["team"]) == (None, "platform")
     with pytest.raises(InvalidRequest) as caught:
-        await scene.registry.update_key("alice", {"id": "bob"}, BY)
+        await scenario.registry.update_key("alice", {"id": "bob"}, BY)
     assert caught.value.param == "id"
 
 
-async def test_what_the_file_manages_is_only_read_but_can_be_revoked(scene: Scene) -> None:
+async def test_what_the_file_manages_is_only_read_but_can_be_revoked(scenario: Scenario) -> None:
     for change in (
-        scene.registry.update_key("ci-bot", {"max_parallel": 1}, BY),
-        scene.registry.rotate_key("ci-bot", 0, BY),
-        scene.registry.update_team("platform", {"quotas": []}, BY),
-        scene.registry.delete_team("platform", BY),
+        scenario.registry.update_key("ci-bot", {"max_parallel": 1}, BY),
+        scenario.registry.rotate_key("ci-bot", 0, BY),
+        scenario.registry.update_team("platform", {"quotas": []}, BY),
+        scenario.registry.delete_team("platform", BY),
     ):
         with pytest.raises(Conflict) as caught:
             await change
         assert caught.value.code == "managed_by_file"
-    assert (await scene.registry.show_key("ci-bot"))["status"] == "active"
+    assert (await scenario.registry.show_key("ci-bot"))["status"] == "active"
     for _ in range(2):  # the second time changes nothing
-        assert (await scene.registry.revoke_key("ci-bot", BY))["status"] == "revoked"
-    assert await told(scene) == [("revoke", "key", "ci-bot")]
+        assert (await scenario.registry.revoke_key("ci-bot", BY))["status"] == "revoked"
+    assert await received(scenario) == [("revoke", "key", "ci-bot")]
 
 
-async def test_a_revoked_key_stays_revoked(scene: Scene) -> None:
-    await scene.registry.create_key({"id": "alice"}, BY)
-    revoked = await scene.registry.revoke_key("alice", BY)
+async def test_a_revoked_key_stays_revoked(scenario: Scenario) -> None:
+    await scenario.registry.create_key({"id": "alice"}, BY)
+    revoked = await scenario.registry.revoke_key("alice", BY)
     assert (revoked["status"], revoked["revoked_at"]) == ("revoked", "2027-01-15T08:00:00Z")
-    for change in (scene.registry.update_key("alice", {}, BY), scene.registry.rotate_key("alice", 0, BY)):
+    for change in (scenario.registry.update_key("alice", {}, BY), scenario.registry.rotate_key("alice", 0, BY)):
         with pytest.raises(Conflict) as caught:
             await change
         assert caught.value.code == "revoked"
 
 
 @pytest.mark.parametrize("overlap_s", [-1, 31 * 86400, float("nan")])
-async def test_an_overlap_has_its_bounds(scene: Scene, overlap_s: float) -> None:
-    await scene.registry.create_key({"id": "alice"}, BY)
+async def test_an_overlap_has_its_bounds(scenario: Scenario, overlap_s: float) -> None:
+    await scenario.registry.create_key({"id": "alice"}, BY)
     with pytest.raises(InvalidRequest) as caught:
-        await scene.registry.rotate_key("alice", overlap_s, BY)
+        await scenario.registry.rotate_key("alice", overlap_s, BY)
     assert caught.value.param == "overlap_s"
 
 
-async def test_keys_are_listed_in_pages_of_file_and_store_together(scene: Scene) -> None:
+async def test_keys_are_listed_in_pages_of_file_and_store_together(scenario: Scenario) -> None:
     names = sorted(["ci-bot", *[f"{letter}-{number}" for letter in "az" for number in range(12)]])
     for name in names:
         if name != "ci-bot":
-            await scene.registry.create_key({"id": name, "team": "platform" if name < "b" else None}, BY)
+            await scenario.registry.create_key({"id": name, "team": "platform" if name < "b" else None}, BY)
     found: list[str] = []
     after: str | None = ""
     while after is not None:
-        rows, after = await scene.registry.list_keys(after, limit=5)
+        rows, after = await scenario.registry.list_keys(after, limit=5)
         found += [row["id"] for row in rows]
     assert found == names
-    assert len((await scene.registry.list_keys(team="platform")).rows) == 12
-    assert sorted([key.id async for some in scene.registry.every_key() for key in some]) == names
-    assert [key.id async for some in scene.registry.every_key("a-1") for key in some] == ["a-1"]
-    assert [key.id async for some in scene.registry.every_key("nobody") for key in some] == []
+    assert len((await scenario.registry.list_keys(team="platform")).rows) == 12
+    assert sorted([key.id async for some in scenario.registry.every_key() for key in some]) == names
+    assert [key.id async for some in scenario.registry.every_key("a-1") for key in some] == ["a-1"]
+    assert [key.id async for some in scenario.registry.every_key("nobody") for key in some] == []
 
 
-async def test_a_team_is_made_changed_and_deleted_when_empty(scene: Scene) -> None:
-    await scene.registry.create_team({"name": "red", "quotas": [{"usd": 5, "per": "day"}]}, BY)
-    await scene.registry.create_key({"id": "alice", "team": "red"}, BY)
-    changed = await scene.registry.update_team("red", {"quotas": [{"usd": 7, "per": "day"}]}, BY)
+async def test_a_team_is_made_changed_and_deleted_when_empty(scenario: Scenario) -> None:
+    await scenario.registry.create_team({"name": "red", "quotas": [{"usd": 5, "per": "day"}]}, BY)
+    await scenario.registry.create_key({"id": "alice", "team": "red"}, BY)
+    changed = await scenario.registry.update_team("red", {"quotas": [{"usd": 7, "per": "day"}]}, BY)
     assert changed["quotas"] == [{"usd": 7, "per": "day"}]
-    assert [row["name"] for row in (await scene.registry.list_teams()).rows] == ["platform", "red"]
+    assert [row["name"] for row in (await scenario.registry.list_teams()).rows] == ["platform", "red"]
     with pytest.raises(Conflict, match="alice") as caught:
-        await scene.registry.delete_team("red", BY)
+        await scenario.registry.delete_team("red", BY)
     assert caught.value.code == "team_in_use"
-    await scene.registry.revoke_key("alice", BY)
-    await scene.registry.delete_team("red", BY)
+    await scenario.registry.revoke_key("alice", BY)
+    await scenario.registry.delete_team("red", BY)
     with pytest.raises(NotFound):
-        await scene.registry.show_team("red")
+        await scenario.registry.show_team("red")
 
 
 @pytest.mark.parametrize("wish", [{}, {"name": "Red"}, {"name": 5}, {"name": "red", "keys": []}])
-async def test_a_team_needs_a_name_and_nothing_unknown(scene: Scene, wish: dict[str, Any]) -> None:
+async def test_a_team_needs_a_name_and_nothing_unknown(scenario: Scenario, wish: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
-        await scene.registry.create_team(wish, BY)
+        await scenario.registry.create_team(wish, BY)
 
 
-async def test_a_top_up_raises_the_window_of_today_and_is_over_tomorrow(scene: Scene) -> None:
-    (row,) = await scene.registry.top_up("key:ci-bot", {"requests": 3, "per": "day"}, BY)
+async def test_a_top_up_raises_the_window_of_today_and_is_over_tomorrow(scenario: Scenario) -> None:
+    (row,) = await scenario.registry.top_up("key:ci-bot", {"requests": 3, "per": "day"}, BY)
     assert (row["limit"], row["remaining"]) == (8, 8)
-    (row,) = await scene.registry.top_up("key:ci-bot", {"requests": 2, "per": "day"}, BY)
+    (row,) = await scenario.registry.top_up("key:ci-bot", {"requests": 2, "per": "day"}, BY)
     assert row["limit"] == 10
-    assert (await scene.registry.show_key("ci-bot"))["top_ups"] == [
+    assert (await scenario.registry.show_key("ci-bot"))["top_ups"] == [
         {"unit": "requests", "per": "day", "model": None, "window": "2027-01-15", "amount": 5}
     ]
-    scene.now += 86400
-    (row,) = await scene.registry.top_up("key:ci-bot", {"requests": 1, "per": "day"}, BY)
+    scenario.now += 86400
+    (row,) = await scenario.registry.top_up("key:ci-bot", {"requests": 1, "per": "day"}, BY)
     assert row["limit"] == 6
 
 
@@ -244,55 +244,55 @@ async def test_a_top_up_raises_the_window_of_today_and_is_over_tomorrow(scene: S
     ],
 )
 async def test_only_a_quota_that_there_is_can_be_topped_up(
-    scene: Scene, scope: str, grant: dict[str, Any], code: str | None
+    scenario: Scenario, scope: str, grant: dict[str, Any], code: str | None
 ) -> None:
     with pytest.raises(GatewayError) as caught:
-        await scene.registry.top_up(scope, grant, BY)
+        await scenario.registry.top_up(scope, grant, BY)
     assert caught.value.code == code
-    assert await told(scene) == []
+    assert await received(scenario) == []
 
 
-async def test_a_team_of_the_file_and_one_of_the_store_are_topped_up_alike(scene: Scene) -> None:
-    await scene.registry.create_team({"name": "red", "quotas": [{"usd": 10, "per": "month"}]}, BY)
+async def test_a_team_of_the_file_and_one_of_the_store_are_topped_up_alike(scenario: Scenario) -> None:
+    await scenario.registry.create_team({"name": "red", "quotas": [{"usd": 10, "per": "month"}]}, BY)
     for name in ("red", "platform"):
-        (row,) = await scene.registry.top_up(f"team:{name}", {"usd": 2.5, "per": "month"}, BY)
+        (row,) = await scenario.registry.top_up(f"team:{name}", {"usd": 2.5, "per": "month"}, BY)
         assert (row["scope"], row["limit"]) == (f"team:{name}", 12.5)
-        assert (await scene.registry.show_team(name))["top_ups"][0]["amount"] == 2.5
+        assert (await scenario.registry.show_team(name))["top_ups"][0]["amount"] == 2.5
 
 
-async def test_two_parallel_top_ups_both_count_or_one_gets_a_conflict(scene: Scene) -> None:
+async def test_two_parallel_top_ups_both_count_or_one_gets_a_conflict(scenario: Scenario) -> None:
     done = await asyncio.gather(
-        *[scene.registry.top_up("key:ci-bot", {"requests": 1, "per": "day"}, BY) for _ in range(10)],
+        *[scenario.registry.top_up("key:ci-bot", {"requests": 1, "per": "day"}, BY) for _ in range(10)],
         return_exceptions=True,
     )
     refused = [each for each in done if isinstance(each, Conflict)]
-    (row,) = await scene.registry.top_up("key:ci-bot", {"requests": 1, "per": "day"}, BY)
+    (row,) = await scenario.registry.top_up("key:ci-bot", {"requests": 1, "per": "day"}, BY)
     assert row["limit"] == 5 + 10 - len(refused) + 1
     assert {each.code for each in refused} <= {"changed_meanwhile"}
 
 
-async def test_the_audit_log_is_read_in_pages_newest_first(scene: Scene) -> None:
+async def test_the_audit_log_is_read_in_pages_newest_first(scenario: Scenario) -> None:
     for number in range(7):
-        await scene.registry.create_key({"id": f"key-{number}"}, BY)
+        await scenario.registry.create_key({"id": f"key-{number}"}, BY)
     found: list[str] = []
     before: str | None = None
     while True:
-        rows, before = await scene.registry.audit(3, before)
+        rows, before = await scenario.registry.audit(3, before)
         found += [row["name"] for row in rows]
         if before is None:
             break
     assert found == [f"key-{number}" for number in reversed(range(7))]
     with pytest.raises(InvalidRequest):
-        await scene.registry.audit(3, "no position")
+        await scenario.registry.audit(3, "no position")
 
 
-async def test_a_team_made_again_under_an_old_name_starts_at_zero(scene: Scene) -> None:
+async def test_a_team_made_again_under_an_old_name_starts_at_zero(scenario: Scenario) -> None:
     """The windows of the first key are unused and not topped up."""
     wish = {"name": "again", "quotas": [{"requests": 5, "per": "month"}, {"tokens": 9, "per": "hour"}]}
     for _ in range(2):
-        await scene.registry.create_team(wish, BY)
-        rows = await scene.registry.top_up("team:again", {"requests": 5, "per": "month"}, BY)
+        await scenario.registry.create_team(wish, BY)
+        rows = await scenario.registry.top_up("team:again", {"requests": 5, "per": "month"}, BY)
         assert [(row["used"], row["limit"]) for row in rows] == [(0, 10), (0, 9)]
-        windows = await scene.registry._windows("team:again", scene.now)
-        await Worker(scene.store).granted(*[Claim(window, 3) for window in windows], time=scene.now)
-        await scene.registry.delete_team("again", BY)
+        windows = await scenario.registry._windows("team:again", scenario.now)
+        await Worker(scenario.store).granted(*[Claim(window, 3) for window in windows], time=scenario.now)
+        await scenario.registry.delete_team("again", BY)

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.process import healthcheck
 from gateway.process.healthcheck import is_any_good, listening
-from tests.conftest import Stage, StartsGateways
-from tests.flows.house import settings
+from tests.conftest import ScriptedUpstream, StartsGateways
+from tests.flows.gateway_process import settings
 
 TABLE = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -27,23 +27,31 @@ def test_the_listening_ports_of_the_user_are_found() -> None:
     assert listening(TABLE, 10001) == [9080, 8081]
 
 
-def test_a_gateway_at_any_port_is_healthy_and_a_closed_port_is_not(gateways: StartsGateways, theatre: Stage) -> None:
-    house = gateways(settings(theatre.url))
+def test_a_gateway_at_any_port_is_healthy_and_a_closed_port_is_not(
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream
+) -> None:
+    gateway = start_shared_gateway(settings(shared_upstream.url))
     with socket.create_server(("127.0.0.1", 0)) as unused:
         closed = unused.getsockname()[1]
-    here, elsewhere = ("127.0.0.1", house.port), ("127.0.0.1", closed)
+    here, elsewhere = ("127.0.0.1", gateway.port), ("127.0.0.1", closed)
     assert is_any_good([elsewhere, here], "/healthz")
     assert not is_any_good([elsewhere], "/healthz")
     assert not is_any_good([here], "/v1/models")
     if Path("/proc/net/tcp").exists():
-        assert house.port in listening(Path("/proc/net/tcp").read_text(), os.getuid())
+        assert gateway.port in listening(Path("/proc/net/tcp").read_text(), os.getuid())
 
 
 @pytest.mark.parametrize(("path", "code"), [("/healthz", 0), ("/readyz", 0), ("/v1/models", 1)])
 def test_the_exit_code_says_whether_the_path_answers_200(
-    path: str, code: int, gateways: StartsGateways, theatre: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: str,
+    code: int,
+    start_shared_gateway: StartsGateways,
+    shared_upstream: ScriptedUpstream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    row = f"0: 00000000:{gateways(settings(theatre.url)).port:04X} 00000000:0000 0A 0:0 0:0 0 {os.getuid()} 0 1"
+    port = start_shared_gateway(settings(shared_upstream.url)).port
+    row = f"0: 00000000:{port:04X} 00000000:0000 0A 0:0 0:0 0 {os.getuid()} 0 1"
     (tmp_path / "tcp").write_text(f"head\n{row}\n")
     monkeypatch.setattr(healthcheck, "TABLES", {"127.0.0.1": tmp_path / "tcp", "::1": tmp_path / "not-there"})
     monkeypatch.setattr(sys, "argv", ["healthcheck", path])

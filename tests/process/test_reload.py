@@ -78,31 +78,31 @@ async def test_changes_are_applied_and_logged(case: ReloadCase, caplog: pytest.L
     case.write(TEXT.replace("100", "200"))
     case.key.write_text(SECRET)
     outcome = await case.reloader.reload("SIGHUP")
-    told = ["upstreams.up.api_key: (secret) changed", "models.m.max_output_tokens: 100 -> 200"]
-    assert outcome == ReloadResult(2, told)
+    received = ["upstreams.up.api_key: (secret) changed", "models.m.max_output_tokens: 100 -> 200"]
+    assert outcome == ReloadResult(2, received)
     (values,) = case.given
     assert values["models"]["m"]["max_output_tokens"] == 200
     assert case.reloader.generation == 2
     assert case.reloader.results == {"applied": 1, "refused": 0}
     assert "the configuration is reloaded (SIGHUP), and is now number 2:" in caplog.messages
-    assert [f"  {line}" for line in told] == [line for line in caplog.messages if line.startswith("  ")]
+    assert [f"  {line}" for line in received] == [line for line in caplog.messages if line.startswith("  ")]
     assert SECRET not in caplog.text
 
 
 async def test_a_preview_applies_nothing_and_hides_secrets(case: ReloadCase) -> None:
     case.write(TEXT.replace("100", "200") + "server: {port: 1234}\n")
     case.key.write_text(SECRET)
-    told = await case.reloader.preview()
-    assert told.changes == [
+    received = await case.reloader.preview()
+    assert received.changes == [
         ("server.port", "8080 -> 1234", True),
         ("upstreams.up.api_key", "(secret) changed", False),
         ("models.m.max_output_tokens", "100 -> 200", False),
     ]
-    assert (told.generation, told.code) == (1, "restart_required")
-    assert [fault.partition(": ")[0] for fault in told.faults] == ["server.port"]
+    assert (received.generation, received.code) == (1, "restart_required")
+    assert [fault.partition(": ")[0] for fault in received.faults] == ["server.port"]
     case.write(TEXT.replace("100", "none"))
-    told = await case.reloader.preview()
-    assert (told.code, len(told.faults), told.changes) == ("invalid_configuration", 1, ())
+    received = await case.reloader.preview()
+    assert (received.code, len(received.faults), received.changes) == ("invalid_configuration", 1, ())
     assert not case.given
     assert case.reloader.results == {"applied": 0, "refused": 0}
 
@@ -122,9 +122,9 @@ async def test_a_changed_file_waits_where_it_is_not_to_be_applied_by_itself(case
     async with case.watched():
         case.write(waiting.replace("100", "200"))
         await until(lambda: len(looks) > 5)
-        told = await case.reloader.preview()
-        assert [change[0] for change in told.changes] == ["models.m.max_output_tokens"]
-        assert not told.applies_by_itself
+        received = await case.reloader.preview()
+        assert [change[0] for change in received.changes] == ["models.m.max_output_tokens"]
+        assert not received.applies_by_itself
         assert len(case.given) == 1
         await case.reloader.reload("admin API")
         assert len(case.given) == 2

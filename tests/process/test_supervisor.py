@@ -23,8 +23,8 @@ SOON = SERVED_WELL_S - 0.1
 def test_only_deaths_near_a_start_count(pause_s: float, lived_s: float | None, is_end: bool) -> None:
     deaths = WorkerDeaths()
     times = [5000.0 + number * pause_s for number in range(MAX_DEATHS)]
-    told = [deaths.note(now, None if lived_s is None else now - lived_s) for now in times]
-    assert told == [False] * (MAX_DEATHS - 1) + [is_end]
+    received = [deaths.note(now, None if lived_s is None else now - lived_s) for now in times]
+    assert received == [False] * (MAX_DEATHS - 1) + [is_end]
 
 
 def test_those_that_served_well_do_not_count_between_the_others() -> None:

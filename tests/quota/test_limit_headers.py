@@ -231,16 +231,19 @@ def test_retry_after_is_never_too_early_and_never_0(us: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("us", "is_told"), [(1, False), (120_000_000, False), (120_000_001, True), (10**12, True)])
-def test_what_no_sdk_sits_out_is_not_tried_again_by_it(us: int, is_told: bool) -> None:
+@pytest.mark.parametrize(("us", "is_received"), [(1, False), (120_000_000, False), (120_000_001, True), (10**12, True)])
+def test_what_no_sdk_sits_out_is_not_tried_again_by_it(us: int, is_received: bool) -> None:
     """openai-python waits up to 120 s; for more, openai-node waits half a second (7) or an hour (6)."""
     error = limit_headers.refusal(Refused(WindowStatus(window(), 10, 0, 0), 3, us))
-    assert (error.code, error.headers.get("X-Should-Retry")) == ("rate_limit_exceeded", "false" if is_told else None)
+    assert (error.code, error.headers.get("X-Should-Retry")) == (
+        "rate_limit_exceeded",
+        "false" if is_received else None,
+    )
     assert "Retry-After-Ms" in error.headers
 
 
 @pytest.mark.parametrize(
-    ("told_s", "headers"),
+    ("received_s", "headers"),
     [
         (None, {"Retry-After-Ms": "1000", "Retry-After": "1"}),
         (0.0, {"Retry-After-Ms": "1", "Retry-After": "1"}),
@@ -249,6 +252,6 @@ def test_what_no_sdk_sits_out_is_not_tried_again_by_it(us: int, is_told: bool) -
         (300.0, {"Retry-After-Ms": "300000", "Retry-After": "300", "X-Should-Retry": "false"}),
     ],
 )
-def test_the_wait_for_an_upstream_has_the_same_headers(told_s: float | None, headers: dict[str, str]) -> None:
-    failure = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=told_s)
+def test_the_wait_for_an_upstream_has_the_same_headers(received_s: float | None, headers: dict[str, str]) -> None:
+    failure = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=received_s)
     assert UpstreamFailed.after(failure).headers == headers

@@ -27,7 +27,7 @@ ALL = Usage(3, 14, source="estimated")
 """The reservation: the prompt and 7 tokens for each of two candidates."""
 
 
-class Scene:
+class Scenario:
     """A call with a price, before the upstream answers."""
 
     def __init__(self) -> None:
@@ -56,35 +56,35 @@ class Scene:
         )
 
     @property
-    def told(self) -> tuple[Any, ...]:
+    def received(self) -> tuple[Any, ...]:
         (record,) = self.records
         assert len(self.ledger.settled) == 1
         return record.status, record.ended, record.usage, record.cost_nusd
 
 
 @pytest.fixture
-async def scene() -> Scene:
-    return Scene()
+async def scenario() -> Scenario:
+    return Scenario()
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_call_that_cannot_be_read_on_is_closed(
-    scene: Scene, caplog: pytest.LogCaptureFixture, *, is_cancelled: bool
+    scenario: Scenario, caplog: pytest.LogCaptureFixture, *, is_cancelled: bool
 ) -> None:
     """The task is cancelled before its first step, or fails."""
-    this = scene.attempt()
-    async with scene.log:
+    this = scenario.attempt()
+    async with scenario.log:
         exchange = Exchange(this)
         client_left(exchange)
-    assert scene.records == []
+    assert scenario.records == []
     if not is_cancelled:
         exchange.ended(None)
-        await scene.tasks.wait_until_idle(5)
-    await scene.tasks.cancel_all()
-    assert scene.told == (499, "client_gone", ALL, 31_000)
+        await scenario.tasks.wait_until_idle(5)
+    await scenario.tasks.cancel_all()
+    assert scenario.received == (499, "client_gone", ALL, 31_000)
 
 
-async def test_after_an_error_of_the_gateway_a_sent_call_is_charged_its_reservation(scene: Scene) -> None:
+async def test_after_an_error_of_the_gateway_a_sent_call_is_charged_its_reservation(scenario: Scenario) -> None:
     class Connection:
         def send(self, request: Any, receiver: Exchange, upload: Any = None) -> None:
             raise RuntimeError("a fault of ours")
@@ -97,15 +97,15 @@ async def test_after_an_error_of_the_gateway_a_sent_call_is_charged_its_reservat
     async def acquire(*, is_fresh: bool) -> Connection:
         return connection
 
-    this = scene.attempt(pool=SimpleNamespace(acquire=acquire))
+    this = scenario.attempt(pool=SimpleNamespace(acquire=acquire))
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        async with scene.log:
+        async with scenario.log:
             await relay.attempt(this)
     assert connection.is_aborted
-    assert scene.told == (500, "error", ALL, 31_000)
+    assert scenario.received == (500, "error", ALL, 31_000)
 
 
-async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scene: Scene) -> None:
+async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scenario: Scenario) -> None:
     output = [api.message("All is said, and much of it twice.")]
     text = api.written(api.events(output, api.response(output)))
     passed, bound, may_bind = bytearray(), list[tuple[str, int]](), asyncio.Event()
@@ -121,9 +121,9 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scene: S
         await may_bind.wait()
         bound.append((kept_id, usage.total_tokens))
 
-    call = scene.call._replace(endpoint="responses", params=scene.call.params._replace(stream=True))
+    call = scenario.call._replace(endpoint="responses", params=scenario.call.params._replace(stream=True))
     spec = FORMATS["responses"]
-    this = scene.attempt(
+    this = scenario.attempt(
         format=spec, bind=bind, heard=None, hidden=(), answered=lambda: None,
         upstream=SimpleNamespace(timeouts=SimpleNamespace(idle_s=60)),
     )  # fmt: skip
@@ -140,5 +140,5 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scene: S
     assert bound == [("resp_1", 0)]
     assert text == bytes(passed) + exchange.scan.last  # type: ignore[union-attr]
     await exchange.bind_again(Usage(30, 12))
-    await scene.tasks.wait_until_idle(5)
+    await scenario.tasks.wait_until_idle(5)
     assert bound[-1] == ("resp_1", 42)

@@ -37,10 +37,10 @@ _names = itertools.count()
 
 
 def line(prompt: int, completion: int, status: int = 200, text: str = "Hi", name: str = "", **usage: Any) -> bytes:
-    told = {"prompt_tokens": prompt, "completion_tokens": completion, **usage}
-    body = {"model": "gpt-4o-2026", "choices": [{"message": {"content": text}}], "usage": told}
-    told = {"custom_id": name or f"line-{next(_names)}", "response": {"status_code": status, "body": body}}
-    return json.dumps(told).encode() + b"\n"
+    received = {"prompt_tokens": prompt, "completion_tokens": completion, **usage}
+    body = {"model": "gpt-4o-2026", "choices": [{"message": {"content": text}}], "usage": received}
+    received = {"custom_id": name or f"line-{next(_names)}", "response": {"status_code": status, "body": body}}
+    return json.dumps(received).encode() + b"\n"
 
 
 CEILINGS = LineCeilings(40_000, 5_000, 4 * 35_000, 4 * 4_500)

@@ -71,7 +71,7 @@ class Telemetry:
         self.records.append(record)
 
 
-class Scene:
+class Scenario:
     """A poller of one deferred call that is so old."""
 
     def __init__(
@@ -120,13 +120,13 @@ class Scene:
     ],
 )
 async def test_how_it_ends(monkeypatch: pytest.MonkeyPatch, body: Any, expected: tuple[Any, ...]) -> None:
-    scene = Scene(monkeypatch, 5, 200, body)
-    (made,) = await scene.look()
+    scenario = Scenario(monkeypatch, 5, 200, body)
+    (made,) = await scenario.look()
     usage = made.usage
     assert (made.status, made.ended, usage.prompt_tokens, usage.completion_tokens, usage.source) == expected
     assert (made.id, made.endpoint) == ("req_1", "responses")
-    assert scene.store.entries == []
-    assert scene.telemetry.records == [made]
+    assert scenario.store.entries == []
+    assert scenario.telemetry.records == [made]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ async def test_how_it_ends(monkeypatch: pytest.MonkeyPatch, body: Any, expected:
 async def test_what_may_go_on_is_not_settled(
     monkeypatch: pytest.MonkeyPatch, age_s: float, status: int, body: Any
 ) -> None:
-    scene = Scene(monkeypatch, age_s, status, body)
-    assert await scene.look() == []
-    assert len(scene.store.entries) == 1
+    scenario = Scenario(monkeypatch, age_s, status, body)
+    assert await scenario.look() == []
+    assert len(scenario.store.entries) == 1
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ async def test_what_may_go_on_is_not_settled(
 async def test_what_never_ends_is_charged_its_reservation(
     monkeypatch: pytest.MonkeyPatch, age_s: float, status: int, account: str
 ) -> None:
-    scene = Scene(monkeypatch, age_s, status, api.response(status="in_progress", usage=None), account)
-    (made,) = await scene.look()
+    scenario = Scenario(monkeypatch, age_s, status, api.response(status="in_progress", usage=None), account)
+    (made,) = await scenario.look()
     assert (made.status, made.ended, made.usage) == (504, "error", Usage(9, LIMIT, source="estimated"))
 
 
@@ -166,8 +166,8 @@ async def test_a_batch_that_never_ends_is_charged_its_reservation_after_three_da
     made = record("req_1", model="m", endpoint="batches", usage=Usage(9, LIMIT, source="estimated"))
     batch = {"id": "batch_1", "status": "in_progress"}
     of_batch: dict[str, Any] = {"lines": 2, "lines_endpoint": "chat", "estimate": Settlement(made, ())}
-    scene = Scene(monkeypatch, age_s, 200, batch, **of_batch)
-    charged = [(each.status, each.ended, each.usage) for each in await scene.look()]
+    scenario = Scenario(monkeypatch, age_s, 200, batch, **of_batch)
+    charged = [(each.status, each.ended, each.usage) for each in await scenario.look()]
     assert charged == ([(504, "error", Usage(9, LIMIT, source="estimated", variant="batch"))] if is_given_up else [])
 
 
@@ -187,69 +187,69 @@ async def test_work_of_an_unknown_kind_is_left_to_newer_gateways(
 ) -> None:
     """In silence, and with the lock."""
     made = record("req_1", model="m", endpoint=endpoint, usage=Usage(9, LIMIT, source="estimated"))
-    scene = Scene(monkeypatch, 90_000, 404, {}, **more, estimate=Settlement(made, ()))
-    assert await scene.look() == []
-    assert len(scene.store.entries) == 1
+    scenario = Scenario(monkeypatch, 90_000, 404, {}, **more, estimate=Settlement(made, ()))
+    assert await scenario.look() == []
+    assert len(scenario.store.entries) == 1
     assert caplog.records == []
-    assert scene.store.claims == [under_test.HELD_FOR_S, 0.0]
-    assert await scene.look() == []  # while another gateway may take the lock
-    assert scene.store.claims == [under_test.HELD_FOR_S, 0.0]
-    scene.poller._aside_until = 0.0
-    assert await scene.look() == []  # there is none: the rest goes on
-    assert scene.store.claims[2:] == [under_test.HELD_FOR_S]
+    assert scenario.store.claims == [under_test.HELD_FOR_S, 0.0]
+    assert await scenario.look() == []  # while another gateway may take the lock
+    assert scenario.store.claims == [under_test.HELD_FOR_S, 0.0]
+    scenario.poller._aside_until = 0.0
+    assert await scenario.look() == []  # there is none: the rest goes on
+    assert scenario.store.claims[2:] == [under_test.HELD_FOR_S]
 
 
 async def test_work_of_an_unknown_kind_is_charged_its_reservation_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made = record("req_1", model="m", endpoint="videos", usage=Usage(9, LIMIT, source="estimated"))
-    scene = Scene(monkeypatch, 700_000, 404, {}, estimate=Settlement(made, ()))
-    (charged,) = await scene.look()
+    scenario = Scenario(monkeypatch, 700_000, 404, {}, estimate=Settlement(made, ()))
+    (charged,) = await scenario.look()
     assert (charged.status, charged.ended, charged.usage) == (504, "error", Usage(9, LIMIT, source="estimated"))
-    assert scene.store.entries == []
+    assert scenario.store.entries == []
 
 
 async def test_known_work_goes_on_beside_unknown_work(monkeypatch: pytest.MonkeyPatch) -> None:
     made = record("req_0", model="m", endpoint="videos", usage=Usage(9, LIMIT, source="estimated"))
-    scene = Scene(monkeypatch, 5, 200, api.response([api.message("Hi")]))
-    unknown = scene.store.entries[0]._replace(lease="req_0", entry=ledger_entry.encode(made, ()))
-    scene.store.entries.insert(0, unknown)
-    assert [each.id for each in await scene.look()] == ["req_1"]
-    assert scene.store.entries == [unknown]
+    scenario = Scenario(monkeypatch, 5, 200, api.response([api.message("Hi")]))
+    unknown = scenario.store.entries[0]._replace(lease="req_0", entry=ledger_entry.encode(made, ()))
+    scenario.store.entries.insert(0, unknown)
+    assert [each.id for each in await scenario.look()] == ["req_1"]
+    assert scenario.store.entries == [unknown]
 
 
 async def test_one_that_another_worker_has_settled_is_only_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(monkeypatch, 5, 200, api.response())
-    scene.store.batches.append(Batch("deferred-req_1", 1, 0))
-    assert await scene.look() == []
-    assert (scene.store.entries, scene.telemetry.records) == ([], [])
+    scenario = Scenario(monkeypatch, 5, 200, api.response())
+    scenario.store.batches.append(Batch("deferred-req_1", 1, 0))
+    assert await scenario.look() == []
+    assert (scenario.store.entries, scenario.telemetry.records) == ([], [])
 
 
 @pytest.mark.parametrize("note", ["", "{}", "[1]", "nothing"])
 async def test_one_whose_note_cannot_be_read_is_charged_its_reservation(
     monkeypatch: pytest.MonkeyPatch, note: str
 ) -> None:
-    scene = Scene(monkeypatch, 5, 200, api.response())
-    scene.store.entries = [each._replace(note=note) for each in scene.store.entries]
-    (made,) = await scene.look()
+    scenario = Scenario(monkeypatch, 5, 200, api.response())
+    scenario.store.entries = [each._replace(note=note) for each in scenario.store.entries]
+    (made,) = await scenario.look()
     assert (made.status, made.ended, made.usage) == (504, "error", Usage(9, LIMIT, source="estimated"))
-    assert scene.store.entries == []
-    assert scene.telemetry.records == [made]
+    assert scenario.store.entries == []
+    assert scenario.telemetry.records == [made]
 
 
 async def test_one_whose_entry_cannot_be_read_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its entry it is not known whose it is."""
-    scene = Scene(monkeypatch, 5, 200, api.response())
-    scene.store.entries = [each._replace(entry="") for each in scene.store.entries]
-    assert await scene.look() == []
-    assert (scene.store.entries, scene.store.voided) == ([], ["deferred-req_1"])
+    scenario = Scenario(monkeypatch, 5, 200, api.response())
+    scenario.store.entries = [each._replace(entry="") for each in scenario.store.entries]
+    assert await scenario.look() == []
+    assert (scenario.store.entries, scenario.store.voided) == ([], ["deferred-req_1"])
 
 
 async def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(monkeypatch, 0, 200, api.response())
-    scene.store.is_away = True
-    assert await scene.look() == []
-    scene.store.is_away = False
-    scene.poller._due.clear()
-    assert len(await scene.look()) == 1
+    scenario = Scenario(monkeypatch, 0, 200, api.response())
+    scenario.store.is_away = True
+    assert await scenario.look() == []
+    scenario.store.is_away = False
+    scenario.poller._due.clear()
+    assert len(await scenario.look()) == 1
 
 
 def test_a_deferral_is_read_as_it_was_written_and_by_older_gateways() -> None:

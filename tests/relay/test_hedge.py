@@ -75,7 +75,7 @@ class Path:
         return self.result
 
 
-class Scene:
+class Scenario:
     """A call with two routes, the second of which begins at once."""
 
     def __init__(self) -> None:
@@ -112,98 +112,98 @@ class Scene:
 
 
 @pytest.fixture
-async def scene() -> Scene:
-    return Scene()
+async def scenario() -> Scenario:
+    return Scenario()
 
 
 @pytest.mark.parametrize(("winner", "loser"), [("first", "second"), ("second", "first")])
 async def test_the_one_that_answers_serves_and_the_other_is_stopped_and_charged(
-    scene: Scene, winner: str, loser: str
+    scenario: Scenario, winner: str, loser: str
 ) -> None:
-    running = await scene.begin()
-    one, other = getattr(scene, winner), getattr(scene, loser)
+    running = await scenario.begin()
+    one, other = getattr(scenario, winner), getattr(scenario, loser)
     one.may_end.set()
     assert await running is ANSWER
     assert other.stopped == ()
     served, stopped = one.route.upstream, other.route.upstream
-    assert scene.settled() == (200, "done", served, f"{stopped}:hedged", TOGETHER)
-    assert sorted(scene.noted) == ["a", "b"]  # the stopped one with the time that it had taken
-    assert len(scene.tasks) == 0
+    assert scenario.settled() == (200, "done", served, f"{stopped}:hedged", TOGETHER)
+    assert sorted(scenario.noted) == ["a", "b"]  # the stopped one with the time that it had taken
+    assert len(scenario.tasks) == 0
 
 
-async def test_only_one_can_write_to_the_client(scene: Scene) -> None:
-    running = await scene.begin()
-    assert scene.first.side is not None
-    assert scene.second.side is not None
-    scene.second.side.open(()).write(b"two")
-    scene.first.side.open(()).write(b"one")
-    assert scene.writer.written == b"two"
-    assert (scene.first.side.writer, scene.second.side.writer) == (None, scene.writer)
-    scene.second.may_end.set()
+async def test_only_one_can_write_to_the_client(scenario: Scenario) -> None:
+    running = await scenario.begin()
+    assert scenario.first.side is not None
+    assert scenario.second.side is not None
+    scenario.second.side.open(()).write(b"two")
+    scenario.first.side.open(()).write(b"one")
+    assert scenario.writer.written == b"two"
+    assert (scenario.first.side.writer, scenario.second.side.writer) == (None, scenario.writer)
+    scenario.second.may_end.set()
     await running
-    assert scene.settled()[2:4] == ("b", "a:hedged")
+    assert scenario.settled()[2:4] == ("b", "a:hedged")
 
 
-async def test_a_failure_of_one_is_not_the_end(scene: Scene) -> None:
-    scene.first.result = FAILED
-    running = await scene.begin()
-    scene.first.may_end.set()
+async def test_a_failure_of_one_is_not_the_end(scenario: Scenario) -> None:
+    scenario.first.result = FAILED
+    running = await scenario.begin()
+    scenario.first.may_end.set()
     await asyncio.sleep(0)
-    scene.second.may_end.set()
+    scenario.second.may_end.set()
     assert await running is ANSWER
-    assert scene.settled() == (200, "done", "b", "", (10, 5, "reported"))
+    assert scenario.settled() == (200, "done", "b", "", (10, 5, "reported"))
 
 
-async def test_of_two_failures_the_first_routes_counts_and_the_call_goes_on(scene: Scene) -> None:
-    scene.first.result = FAILED
-    scene.second.result = Failure("b", Phase.WAITING, Fault.CUT)
-    running = await scene.begin()
-    assert scene.log is not None
-    scene.second.may_end.set()
-    scene.first.may_end.set()
+async def test_of_two_failures_the_first_routes_counts_and_the_call_goes_on(scenario: Scenario) -> None:
+    scenario.first.result = FAILED
+    scenario.second.result = Failure("b", Phase.WAITING, Fault.CUT)
+    running = await scenario.begin()
+    assert scenario.log is not None
+    scenario.second.may_end.set()
+    scenario.first.may_end.set()
     assert await running is FAILED
-    assert scene.log.attempts == 2
+    assert scenario.log.attempts == 2
 
 
-async def test_a_refusal_by_the_first_route_is_the_answer(scene: Scene) -> None:
-    scene.first.result = InvalidRequest("No.")
-    running = await scene.begin()
-    scene.first.may_end.set()
+async def test_a_refusal_by_the_first_route_is_the_answer(scenario: Scenario) -> None:
+    scenario.first.result = InvalidRequest("No.")
+    running = await scenario.begin()
+    scenario.first.may_end.set()
     with pytest.raises(InvalidRequest):
         await running
-    assert scene.second.stopped == ()
-    assert scene.settled() == (400, "error", "a", "", (2, 3, "estimated"))
+    assert scenario.second.stopped == ()
+    assert scenario.settled() == (400, "error", "a", "", (2, 3, "estimated"))
 
 
-async def test_a_refusal_by_the_second_route_waits_for_the_first(scene: Scene) -> None:
-    scene.second.result = InvalidRequest("No.")
-    running = await scene.begin()
-    scene.second.may_end.set()
-    await until(lambda: len(scene.tasks) == 2)
-    scene.first.may_end.set()
+async def test_a_refusal_by_the_second_route_waits_for_the_first(scenario: Scenario) -> None:
+    scenario.second.result = InvalidRequest("No.")
+    running = await scenario.begin()
+    scenario.second.may_end.set()
+    await until(lambda: len(scenario.tasks) == 2)
+    scenario.first.may_end.set()
     assert await running is ANSWER
-    assert scene.settled()[:3] == (200, "done", "a")
+    assert scenario.settled()[:3] == (200, "done", "a")
 
 
-async def test_a_bug_beside_an_answer_is_logged(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    scene.second.result = RuntimeError("a bug")
-    running = await scene.begin()
-    scene.second.may_end.set()
-    await until(lambda: len(scene.tasks) == 2)
-    scene.first.may_end.set()
+async def test_a_bug_beside_an_answer_is_logged(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
+    scenario.second.result = RuntimeError("a bug")
+    running = await scenario.begin()
+    scenario.second.may_end.set()
+    await until(lambda: len(scenario.tasks) == 2)
+    scenario.first.may_end.set()
     assert await running is ANSWER
     assert "a bug" in caplog.text
 
 
 @pytest.mark.parametrize("is_gateway_ending", [False, True])
-async def test_a_client_that_leaves_is_gone_for_both(scene: Scene, is_gateway_ending: bool) -> None:
-    running = await scene.begin()
+async def test_a_client_that_leaves_is_gone_for_both(scenario: Scenario, is_gateway_ending: bool) -> None:
+    running = await scenario.begin()
     (cut_off if is_gateway_ending else asyncio.Task.cancel)(running)
     await asyncio.wait([running])
-    await until(lambda: bool(scene.records))
-    assert scene.settled() == (499, "client_gone", "a", "", (4, 6, "estimated"))
-    assert scene.first.stopped == scene.second.stopped
-    assert (scene.first.stopped == ()) is not is_gateway_ending
+    await until(lambda: bool(scenario.records))
+    assert scenario.settled() == (499, "client_gone", "a", "", (4, 6, "estimated"))
+    assert scenario.first.stopped == scenario.second.stopped
+    assert (scenario.first.stopped == ()) is not is_gateway_ending
 
 
 class Cancelling(Tasks):
@@ -215,22 +215,22 @@ class Cancelling(Tasks):
         return task
 
 
-async def test_an_attempt_that_is_cancelled_before_its_first_step_leaves_a_settled_call(scene: Scene) -> None:
-    scene.tasks = Cancelling()
+async def test_an_attempt_that_is_cancelled_before_its_first_step_leaves_a_settled_call(scenario: Scenario) -> None:
+    scenario.tasks = Cancelling()
     with pytest.raises(asyncio.CancelledError):
-        await scene.run()
-    assert scene.settled()[:2] == (499, "client_gone")
+        await scenario.run()
+    assert scenario.settled()[:2] == (499, "client_gone")
 
 
-async def test_a_client_that_leaves_behind_a_failure_is_recorded_as_gone(scene: Scene) -> None:
-    scene.first.result = FAILED
-    running = await scene.begin()
-    scene.first.may_end.set()
-    await until(lambda: len(scene.tasks) == 2)
+async def test_a_client_that_leaves_behind_a_failure_is_recorded_as_gone(scenario: Scenario) -> None:
+    scenario.first.result = FAILED
+    running = await scenario.begin()
+    scenario.first.may_end.set()
+    await until(lambda: len(scenario.tasks) == 2)
     running.cancel()
     await asyncio.wait([running])
-    await until(lambda: bool(scene.records))
-    assert scene.settled() == (499, "client_gone", "b", "", (2, 3, "estimated"))
+    await until(lambda: bool(scenario.records))
+    assert scenario.settled() == (499, "client_gone", "b", "", (2, 3, "estimated"))
 
 
 def call_with(body: bytes = b'{"model": "m"}', **more: Any) -> Call:

@@ -37,35 +37,35 @@ total                          1,203   1,201  1,050,015  1,040,000     +10,015  
 
 
 def test_table() -> None:
-    told = format_table(PAIRS, ALL)
-    assert told == TABLE.strip("\n")
+    received = format_table(PAIRS, ALL)
+    assert received == TABLE.strip("\n")
 
 
-def only(pair: Pair, told: Tally = ALL) -> dict[str, Any]:
-    (row,) = rows_of([pair], told)
+def only(pair: Pair, received: Tally = ALL) -> dict[str, Any]:
+    (row,) = rows_of([pair], received)
     assert tuple(row) == COLUMNS
     return row
 
 
-def told(row: dict[str, Any], measure: str) -> tuple[Any, ...]:
+def received(row: dict[str, Any], measure: str) -> tuple[Any, ...]:
     return tuple(row[f"{measure}_{what}"] for what in ("ours", "theirs", "difference", "percent"))
 
 
 def test_row_says_what_each_side_knows() -> None:
     row = only(PAIRS[0])
     assert (row["names"], row["only"]) == (["gpt-4o", "gpt-4o-2024-08-06"], None)
-    assert told(row, "requests") == (1201, 1200, 1, 0.08)  # 3 of 1204 calls failed
-    assert told(row, "prompt_tokens") == (1_000_000, 990_000, 10_000, 1.01)
-    assert told(row, "cached_tokens") == (7, 7, 0, 0.0)
-    assert told(row, "cost_usd") == (1.5, 1.49, 0.01, 0.67)
+    assert received(row, "requests") == (1201, 1200, 1, 0.08)  # 3 of 1204 calls failed
+    assert received(row, "prompt_tokens") == (1_000_000, 990_000, 10_000, 1.01)
+    assert received(row, "cached_tokens") == (7, 7, 0, 0.0)
+    assert received(row, "cost_usd") == (1.5, 1.49, 0.01, 0.67)
     assert (row["errors"], row["estimated_tokens"], row["estimated_percent"], row["unpriced"]) == (3, 10_000, 0.95, 0)
 
 
 def test_what_the_file_does_not_contain_is_unknown_and_not_0() -> None:
     row = only(Pair(DAY, "m", (), RecordedUsage(1, 0, 10, 5), Tally(1, 10, 5, None, 15)), TOKENS)
-    assert told(row, "cached_tokens") == (0, None, None, None)
-    assert told(row, "cost_usd") == (0.0, None, None, None)
-    assert told(row, "total_tokens") == (15, 15, 0, 0.0)
+    assert received(row, "cached_tokens") == (0, None, None, None)
+    assert received(row, "cost_usd") == (0.0, None, None, None)
+    assert received(row, "total_tokens") == (15, 15, 0, 0.0)
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
@@ -73,13 +73,13 @@ def test_what_only_one_side_has(side: str) -> None:
     ours, theirs = RecordedUsage(1, 0, 10, 5, cost_nusd=7), Tally(1, 10, 5, 0, 15, 7)
     row = only(Pair(DAY, "m", (), ours, None) if side == "ours" else Pair(DAY, "m", (), None, theirs))
     assert row["only"] == side
-    assert told(row, "total_tokens") == ((15, 0, 15, None) if side == "ours" else (0, 15, -15, -100.0))
+    assert received(row, "total_tokens") == ((15, 0, 15, None) if side == "ours" else (0, 15, -15, -100.0))
     assert row["cost_usd_difference"] == (7e-9 if side == "ours" else -7e-9)
 
 
 def test_unknown_cost_has_no_difference() -> None:
     row = only(Pair(DAY, "m", (), RecordedUsage(2, unpriced=2), Tally(2, 0, 0, 0, 0, 5)))
-    assert told(row, "cost_usd") == (None, 5e-9, None, None)
+    assert received(row, "cost_usd") == (None, 5e-9, None, None)
     assert row["unpriced"] == 2
 
 

@@ -217,8 +217,8 @@ HEAD = "start_time,end_time,model,num_model_requests,input_tokens,amount_value,a
 def test_line_that_cannot_be_understood_refuses_the_file(line: str, fault: str) -> None:
     with pytest.raises(NotUnderstood) as refused:
         read(f"{HEAD}\n2026-11-20,,m,1,1,1,usd\n{line}\n2026-11-20,,m,1,1,1,usd\n")
-    (told,) = refused.value.faults
-    assert told.startswith(fault)
+    (received,) = refused.value.faults
+    assert received.startswith(fault)
 
 
 def test_every_bad_line_is_named_by_its_number() -> None:

@@ -70,10 +70,10 @@ def test_json_is_what_the_api_says() -> None:
 
 
 def test_one_key_leaves_out_what_says_nothing() -> None:
-    told = format_one(KEY)
-    assert "team" not in told
-    assert "limits        n=4 deny=user,stop\n" in told
-    assert "secrets       1: since 2026-11-22T09:00:00Z\n" in told
+    received = format_one(KEY)
+    assert "team" not in received
+    assert "limits        n=4 deny=user,stop\n" in received
+    assert "secrets       1: since 2026-11-22T09:00:00Z\n" in received
 
 
 def test_a_change_is_described_by_its_differences() -> None:

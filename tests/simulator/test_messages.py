@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
-from tests.flows.house import Gateway, key, model, secret, settings
+from tests.flows.gateway_process import Gateway, key, model, secret, settings
 
 CLAUDE = "claude-sonnet-5"
 SYSTEM = [{"type": "text", "text": "You are brief. " * 20, "cache_control": {"type": "ephemeral"}}]
@@ -27,10 +27,10 @@ def simulated(process: StartsProcesses) -> str:
 
 
 @pytest.fixture
-def house(simulated: str, gateway: StartsGateways) -> Gateway:
+def gateway(simulated: str, start_gateway: StartsGateways) -> Gateway:
     config = settings(f"{simulated}/v1", upstreams={"main": {"capabilities": {"messages": True}}})
     config["models"], config["keys"] = {CLAUDE: model("messages")}, [key("alice")]
-    return gateway(config)
+    return start_gateway(config)
 
 
 def ledger(url: str) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def ledger(url: str) -> list[dict[str, Any]]:
     return calls
 
 
-def test_records_agree_with_the_ledger(simulated: str, house: Gateway, tmp_path: Path) -> None:
+def test_records_agree_with_the_ledger(simulated: str, gateway: Gateway, tmp_path: Path) -> None:
     import anthropic
 
     bodies = [
@@ -49,7 +49,7 @@ def test_records_agree_with_the_ledger(simulated: str, house: Gateway, tmp_path:
         HELLO | {"max_tokens": 3},
     ]
     seen = []
-    with anthropic.Anthropic(base_url=house.url, api_key=secret("alice")) as sdk:
+    with anthropic.Anthropic(base_url=gateway.url, api_key=secret("alice")) as sdk:
         for body in bodies:
             plain = sdk.messages.create(**body)
             with sdk.messages.stream(**body) as stream:
@@ -62,7 +62,7 @@ def test_records_agree_with_the_ledger(simulated: str, house: Gateway, tmp_path:
         assert sdk.messages.count_tokens(model=CLAUDE, messages=HELLO["messages"]).input_tokens > 0
     assert [message.stop_reason for message in seen[::2]] == ["end_turn", "end_turn", "tool_use", "max_tokens"]
     assert seen[1].usage.cache_read_input_tokens == seen[0].usage.cache_creation_input_tokens
-    told = [
+    received = [
         (
             call["prompt_tokens"], call["completion_tokens"], call["cached_tokens"], call["cache_write_tokens"],
             call["cache_write_1h_tokens"],
@@ -74,7 +74,7 @@ def test_records_agree_with_the_ledger(simulated: str, house: Gateway, tmp_path:
             call["prompt_tokens"], call["completion_tokens"], call["cached_tokens"],
             call["units"].get("cache_write", 0), call["units"].get("cache_write_1h", 0),
         )
-        for call in house.calls("alice") if call["endpoint"] == "messages"
+        for call in gateway.calls("alice") if call["endpoint"] == "messages"
     ]  # fmt: skip
-    assert sorted(found) == sorted(told)
-    assert {bool(call[number]) for call in told for number in (2, 3, 4)} == {True, False}
+    assert sorted(found) == sorted(received)
+    assert {bool(call[number]) for call in received for number in (2, 3, 4)} == {True, False}

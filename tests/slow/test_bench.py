@@ -22,7 +22,7 @@ from tests.bench.lockstep import Upstream as LoneUpstream
 from tests.bench.processes import BenchError, Program
 from tests.bench.streams import Upstream, streams
 from tests.bench.table import Group, as_json, as_markdown, render
-from tests.flows.house import eventually
+from tests.flows.gateway_process import eventually
 
 SUMS = {
     "requests": 1000,
@@ -39,8 +39,8 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="th
 
 
 def test_wrk_is_read() -> None:
-    told = f"Running 4s test @ http://127.0.0.1:1/\n  1000 requests in 4.00s\n\n{json.dumps(SUMS)}\n"
-    assert load.parse(told) == load.Load(requests=1000, p50_ms=1.5, p99_ms=9.0)
+    received = f"Running 4s test @ http://127.0.0.1:1/\n  1000 requests in 4.00s\n\n{json.dumps(SUMS)}\n"
+    assert load.parse(received) == load.Load(requests=1000, p50_ms=1.5, p99_ms=9.0)
 
 
 @pytest.mark.parametrize("kind", ["status", "connect", "read", "write", "timeout"])
@@ -49,10 +49,10 @@ def test_one_failed_call_spoils_a_round(kind: str) -> None:
         load.parse(json.dumps({**SUMS, kind: 1}))
 
 
-@pytest.mark.parametrize("told", ["", "unable to connect", json.dumps({**SUMS, "requests": 0})])
-def test_nothing_measured_is_no_measurement(told: str) -> None:
+@pytest.mark.parametrize("received", ["", "unable to connect", json.dumps({**SUMS, "requests": 0})])
+def test_nothing_measured_is_no_measurement(received: str) -> None:
     with pytest.raises(BenchError):
-        load.parse(told)
+        load.parse(received)
 
 
 def test_table() -> None:
@@ -166,8 +166,8 @@ def test_a_start_is_compared_with_the_bare_proxys_of_its_round() -> None:
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
 def test_each_case_is_what_its_name_says(case: cases.Case, tmp_path: Path) -> None:
-    told = ours.settings_of(case, tmp_path, upstream=1, ca_file=None, redis_url="redis://127.0.0.1:1/0")
-    config = build(told)
+    received = ours.settings_of(case, tmp_path, upstream=1, ca_file=None, redis_url="redis://127.0.0.1:1/0")
+    config = build(received)
     assert (config.server.workers, len(config.models)) == (case.workers, case.models)
     assert config.store.is_embedded == (case.store == "embedded")
     assert len(case.request(case.models - 1)) == case.request_bytes
@@ -218,8 +218,8 @@ def test_what_is_carried_is_a_division() -> None:
         call_us=300, call_on_redis_us=400, chunk_us=20, stream_bytes=40_000, rest_bytes=100e6, redis_us=50,
         redis_window_us=5,
     )  # fmt: skip
-    told = {name: much for name, (much, _) in carries.carried(seen, record_bytes=300).items()}
-    assert list(told.values()) == ["2,000", "1,500", "30,000", "1,000", "22,000", "12,000", "9,200", "3,300,000"]
+    received = {name: much for name, (much, _) in carries.carried(seen, record_bytes=300).items()}
+    assert list(received.values()) == ["2,000", "1,500", "30,000", "1,000", "22,000", "12,000", "9,200", "3,300,000"]
 
 
 def test_tables_are_written_where_the_page_has_a_place_for_them(tmp_path: Path) -> None:
@@ -266,6 +266,6 @@ def test_a_program_is_pinned_measured_and_ended(tmp_path: Path) -> None:
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
     env = {**os.environ, "PATH": str(tmp_path)}
     command = [sys.executable, "-m", "tests.bench"]
-    told = subprocess.run(command, env=env, cwd=ours.ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
-    assert "wrk" in told.stderr
+    received = subprocess.run(command, env=env, cwd=ours.ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (received.returncode, received.stdout, received.stderr.count("\n")) == (2, "", 1)
+    assert "wrk" in received.stderr

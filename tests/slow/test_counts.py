@@ -69,18 +69,18 @@ def test_breadth_is_of_what_every_call_enters() -> None:
 
 
 def test_strace_is_read() -> None:
-    told = """% time     seconds  usecs/call     calls    errors syscall
+    received = """% time     seconds  usecs/call     calls    errors syscall
 ------ ----------- ----------- --------- --------- ----------------
  52.31    0.001234           1      1082           write
  47.69    0.001125           2       512        12 read
 ------ ----------- ----------- --------- --------- ----------------
 100.00    0.002359           1      1594        12 total
 """
-    assert instruments.read_strace(told) == {"write": 1082, "read": 512}
+    assert instruments.read_strace(received) == {"write": 1082, "read": 512}
 
 
 def test_callgrind_is_read() -> None:
-    told = """version: 1
+    received = """version: 1
 events: Ir
 ob=(1) /usr/lib/libpython3.11.so.1.0
 fl=(1) ceval.c
@@ -101,8 +101,8 @@ cfn=(2)
 calls=3 20
 * 100
 """
-    executed, asked = instruments.read_callgrind(told, by_function=False)
+    executed, asked = instruments.read_callgrind(received, by_function=False)
     assert executed == {"libpython3.11.so.1.0": 9, "libc.so.6": 2}
     assert asked["blocks asked of Python's allocator"] == 10
-    executed, _ = instruments.read_callgrind(told, by_function=True)
+    executed, _ = instruments.read_callgrind(received, by_function=True)
     assert executed["libpython3.11.so.1.0 _PyEval_EvalFrameDefault"] == 6

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.house import eventually
+from tests.flows.gateway_process import eventually
 
 ROOT = Path(__file__).parents[2]
 TIERS = {"-n": "all", "--processes": "fast"}

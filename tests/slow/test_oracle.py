@@ -29,7 +29,7 @@ from gateway.records import Fault as Outcome
 from gateway.upstream import pool
 from gateway.web import app, hot_reload
 from gateway.web.access_log import AccessLog
-from tests.fakes.faults import FAULTS, Ask, Fault, Kind, Playhouse
+from tests.fakes.faults import FAULTS, Ask, Fault, FaultyUpstreams, Kind
 from tests.fakes.scripted import Scripted, answer, silent, until
 from tests.upstream import aiohttp_door
 from tests.upstream.recorder import Ear, settings
@@ -126,7 +126,7 @@ class Seen:
     """Of every attempt."""
 
     @property
-    def told(self) -> str:
+    def received(self) -> str:
         """The answer in short, and the result of the last attempt."""
         return f"{self.answer}, {self.outcomes[-1]}"
 
@@ -150,17 +150,17 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Story:
+class Scenario:
     """A call at a row, and the next call after the upstream has recovered."""
 
     seen: Seen
     next: Seen
 
 
-Stories = Mapping[tuple[str, Kind], Story]
+Scenarios = Mapping[tuple[str, Kind], Scenario]
 
 
-class Notebook(Telemetry):
+class RecordingTelemetry(Telemetry):
     """Telemetry that remembers how the attempts at each upstream ended."""
 
     def __init__(self) -> None:
@@ -176,73 +176,73 @@ def name_of(fault: Fault, kind: Kind) -> str:
     return f"{FAULTS.index(fault)}-{kind}"
 
 
-def upstream_of(house: Playhouse, fault: Fault, kind: Kind) -> dict[str, Any]:
+def upstream_of(gateway: FaultyUpstreams, fault: Fault, kind: Kind) -> dict[str, Any]:
     limits = HASTY if is_hasty(fault) else PATIENT
-    return {"base_url": house.url(fault, kind), "api_key": UPSTREAM_KEY, "timeouts": limits}
+    return {"base_url": gateway.url(fault, kind), "api_key": UPSTREAM_KEY, "timeouts": limits}
 
 
 def is_hasty(fault: Fault) -> bool:
     return LIMITED.search(fault.name) is not None
 
 
-class Stage:
+class FaultRun:
     """A gateway in this process, with one upstream and model per row."""
 
-    def __init__(self, house: Playhouse, folder: Path) -> None:
-        self._house = house
+    def __init__(self, gateway: FaultyUpstreams, folder: Path) -> None:
+        self._gateway = gateway
         self._records: dict[str, Record] = {}
-        self._notebook = Notebook()
+        self._telemetry = RecordingTelemetry()
         self._values = {
             "server": {"access_log": "off", "max_response_bytes": 200_000},
             "store": {"url": f"embedded:{folder}"},
-            "upstreams": {name_of(*case): upstream_of(house, *case) for case in CASES},
+            "upstreams": {name_of(*case): upstream_of(gateway, *case) for case in CASES},
             "models": {name_of(*case): {"routes": [{"upstream": name_of(*case)}]} for case in CASES},
             "keys": [{"id": "k", "secret": KEY}],
         }
 
-    async def play(self) -> Stories:
+    async def run(self) -> Scenarios:
         """All rows, many in parallel."""
 
         async def scrape() -> bytes:
-            return generate_latest(self._notebook.registry)
+            return generate_latest(self._telemetry.registry)
 
         places = asyncio.Semaphore(AT_ONCE)
 
-        async def play(fault: Fault, kind: Kind) -> Story:
+        async def run(fault: Fault, kind: Kind) -> Scenario:
             async with places:
                 return await self._row(client, fault, kind)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(AccessLog, "write_record", lambda _, record, *__: self._records.update({record.id: record}))
             async with (
-                app.build(build(self._values), self._notebook, scrape) as worker,
+                app.build(build(self._values), self._telemetry, scrape) as worker,
                 TestServer(worker.app) as server,
                 aiohttp.ClientSession(server.make_url("/"), connector=aiohttp.TCPConnector(limit=AT_ONCE)) as client,
                 asyncio.timeout(PLAYED_WITHIN_S),
             ):
-                plays = {}
+                runs = {}
                 for is_first in (True, False):
                     async with asyncio.TaskGroup() as group:
                         for fault, kind in CASES:
                             if is_hasty(fault) is is_first:
-                                plays[fault.name, kind] = group.create_task(play(fault, kind))
+                                runs[fault.name, kind] = group.create_task(run(fault, kind))
                 await worker.parts.tasks.wait_until_idle(PLAYED_WITHIN_S)
-        return {case: play.result() for case, play in plays.items()}
+        return {case: run.result() for case, run in runs.items()}
 
-    async def _row(self, client: aiohttp.ClientSession, fault: Fault, kind: Kind) -> Story:
+    async def _row(self, client: aiohttp.ClientSession, fault: Fault, kind: Kind) -> Scenario:
         name = name_of(fault, kind)
         if fault.is_primed:
             first = await self._call(client, Ask(kind, f"first {name}"), name)
-            assert first.told == "whole, ok", first
+            assert first.received == "whole, ok", first
         seen = await self._call(client, Ask(kind, f"user {name}"), name)
-        self._house.heal(fault, kind)
-        return Story(seen, await self._call(client, Ask(kind, f"next {name}"), name))
+        self._gateway.heal(fault, kind)
+        return Scenario(seen, await self._call(client, Ask(kind, f"next {name}"), name))
 
     async def _call(self, client: aiohttp.ClientSession, ask: Ask, name: str) -> Seen:
         form = ask.kind.form
         members = {"model": name, "stream": ask.kind.is_streamed, **form.asked(ask.user)}
         body, is_whole = bytearray(), True
-        before = len(self._notebook.outcomes[name])
+        before = len(self._telemetry.outcomes[name])
         async with client.post(form.path, json=members, headers={"Authorization": f"Bearer {KEY}"}) as answer:
             try:
                 async for piece in answer.content.iter_any():
@@ -261,7 +261,7 @@ class Stage:
             ended=record.ended,
             is_truncated=record.truncated,
             usage=(record.usage.prompt_tokens, record.usage.completion_tokens, record.usage.source),
-            outcomes=tuple(self._notebook.outcomes[name][before:]),
+            outcomes=tuple(self._telemetry.outcomes[name][before:]),
         )
 
 
@@ -270,29 +270,29 @@ def _once_each(body: bytes) -> bytes:
     return b"\n\n".join([block for block, last in zip(blocks, [None, *blocks], strict=False) if block != last])
 
 
-def play_through(door: type[Any], folder: Path) -> Stories:
+def run_through(door: type[Any], folder: Path) -> Scenarios:
     """Every row through this client."""
     complaints: list[str] = []
     with (
-        Playhouse() as house,
+        FaultyUpstreams() as gateway,
         pytest.MonkeyPatch.context() as patch,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         patch.setattr(hot_reload, "Pool", door)
         runner.get_loop().set_exception_handler(lambda _, context: complaints.append(repr(context)))
-        stories = runner.run(Stage(house, folder).play())
+        scenarios = runner.run(FaultRun(gateway, folder).run())
     assert not complaints
-    return stories
+    return scenarios
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Stories:
-    return play_through(pool.Pool, tmp_path_factory.mktemp("ours"))
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Scenarios:
+    return run_through(pool.Pool, tmp_path_factory.mktemp("ours"))
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Stories:
-    return play_through(aiohttp_door.Pool, tmp_path_factory.mktemp("aiohttp"))
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Scenarios:
+    return run_through(aiohttp_door.Pool, tmp_path_factory.mktemp("aiohttp"))
 
 
 def difference(fault: Fault, kind: Kind) -> tuple[str, str, str] | None:
@@ -301,15 +301,15 @@ def difference(fault: Fault, kind: Kind) -> tuple[str, str, str] | None:
 
 
 @pytest.mark.parametrize(("fault", "kind"), CASES, ids=str)
-def test_clients_of_both_see_the_same(ours: Stories, theirs: Stories, fault: Fault, kind: Kind) -> None:
+def test_clients_of_both_see_the_same(ours: Scenarios, theirs: Scenarios, fault: Fault, kind: Kind) -> None:
     ours_here, theirs_here = ours[fault.name, kind], theirs[fault.name, kind]
     # Another attempt, on a connection that was just being closed, is chance.
     assert ours_here.next == replace(theirs_here.next, headers=ours_here.next.headers, outcomes=ours_here.next.outcomes)
-    assert ours_here.next.told == "whole, ok"
+    assert ours_here.next.received == "whole, ok"
     mine, other = ours_here.seen, theirs_here.seen
     if found := difference(fault, kind):
         as_ours, as_theirs, why = found
-        assert (mine.told, other.told) == (as_ours, as_theirs), why
+        assert (mine.received, other.received) == (as_ours, as_theirs), why
         assert as_ours != as_theirs
     elif fault.name in BY_CHANCE:
         assert mine.answer == other.answer

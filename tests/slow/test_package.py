@@ -23,7 +23,7 @@ import pytest
 
 import gateway
 from tests.flows.client import request
-from tests.flows.house import eventually
+from tests.flows.gateway_process import eventually
 
 ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -37,12 +37,12 @@ START_S = 45
 def run(*command: str | Path, cwd: Path, timeout_s: float = BUILD_S) -> str:
     """What it says; fails the test where the command fails. Nothing of this repository is on its path."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    told = subprocess.run(
+    received = subprocess.run(
         [str(word) for word in command], cwd=cwd, env=env, timeout=timeout_s, check=False, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    assert told.returncode == 0, told.stdout
-    return told.stdout
+    assert received.returncode == 0, received.stdout
+    return received.stdout
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(source: Path) -> Path:
     """The folder with a source distribution, and with the wheel that was built from it."""
-    told = run(sys.executable, "-m", "build", "--no-isolation", source, cwd=source)
-    assert "warning" not in told.lower(), told
-    assert "deprecat" not in told.lower(), told
+    received = run(sys.executable, "-m", "build", "--no-isolation", source, cwd=source)
+    assert "warning" not in received.lower(), received
+    assert "deprecat" not in received.lower(), received
     return source / "dist"
 
 
@@ -139,8 +139,8 @@ def nowhere(tmp_path: Path) -> Path:
 
 
 def test_it_is_the_installed_one_that_runs(installed: Path, nowhere: Path) -> None:
-    told = run(installed.with_name("python"), "-c", "import gateway; print(gateway.__file__)", cwd=nowhere)
-    assert Path(told.strip()).is_relative_to(installed.parent.parent)
+    received = run(installed.with_name("python"), "-c", "import gateway; print(gateway.__file__)", cwd=nowhere)
+    assert Path(received.strip()).is_relative_to(installed.parent.parent)
     assert run(installed, "--version", cwd=nowhere) == f"gateway {gateway.__version__}\n"
     named_as_package = installed.with_name(PROJECT["name"])  # what pipx run and uvx start
     assert run(named_as_package, "--version", cwd=nowhere) == f"gateway {gateway.__version__}\n"

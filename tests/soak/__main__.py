@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.fakes.redis_servers import MissingServer
 from tests.flows.books import wait_until_settled
-from tests.flows.house import Gateway, eventually
+from tests.flows.gateway_process import Gateway, eventually
 
 from . import flat
 from .balance import bill_of, differences, wrong_metrics
@@ -50,9 +50,9 @@ class Soak:
     def __init__(self, place: Place, minutes: float, seed: int) -> None:
         self._place = place
         self._end = time.monotonic() + 60 * minutes
-        self._callers = Crowd(lambda: [house.port for house in place.running], seed)
+        self._callers = Crowd(lambda: [gateway.port for gateway in place.running], seed)
         self._faults = Faults(place, self._callers, PHASE_S if minutes >= 3 else SHORT_S)
-        self._watch = Watch({"worker": place.elder, "supervisor": place.house.process.pid})
+        self._watch = Watch({"worker": place.elder, "supervisor": place.gateway.process.pid})
         self.complaints: list[str] = []
         self._records: Sequence[Mapping[str, Any]] = ()
 
@@ -66,7 +66,7 @@ class Soak:
         self.complaints += self._callers.faults + self._faults.counts.faults
         for judge in (self._judge_growth, self._judge_sums, self._judge_adoption):
             self._try(judge)
-        self.complaints += troubles(self._place.houses)
+        self.complaints += troubles(self._place.gateways)
 
     def _try(self, what: Callable[[], None]) -> None:
         """A step that raises is a complaint as well."""
@@ -78,26 +78,26 @@ class Soak:
     def _round(self) -> None:
         self._callers.go_on()
         for name, happen in self._faults.in_turn():
-            first = len(self._callers.told)
+            first = len(self._callers.received)
             happen()
             self._tell(name, first)
         self._callers.rest()
-        wait_until_settled(self._place.house, SETTLED_S)
+        wait_until_settled(self._place.gateway, SETTLED_S)
         self._check_sums_so_far()
-        self.complaints += troubles(self._place.houses)
+        self.complaints += troubles(self._place.gateways)
 
     def _check_sums_so_far(self) -> None:
         """Served calls are in the reports; cheap, so that the check itself takes no memory."""
-        served = sum(told.is_served for told in self._callers.told)
-        counted = sum(row["requests"] for row in self._place.house.usage(group_by="key"))
+        served = sum(received.is_served for received in self._callers.received)
+        counted = sum(row["requests"] for row in self._place.gateway.usage(group_by="key"))
         assert counted >= served, f"{served} calls were served, and the reports know of {counted}"
 
     def _tell(self, name: str, first: int) -> None:
-        told = [call for call in self._callers.told[first:] if call.ended]
-        refused = sum(call.status in (400, 401, 429) for call in told)
-        failed = Counter(call.code for call in told if call.code and (call.status >= 500 or call.status == 200))
-        counts = f"{len(told):7}{sum(call.is_served for call in told):7}{refused:8}{failed.total():7}"
-        counts += f"{sum(call.is_cut for call in told):5}"
+        received = [call for call in self._callers.received[first:] if call.ended]
+        refused = sum(call.status in (400, 401, 429) for call in received)
+        failed = Counter(call.code for call in received if call.code and (call.status >= 500 or call.status == 200))
+        counts = f"{len(received):7}{sum(call.is_served for call in received):7}{refused:8}{failed.total():7}"
+        counts += f"{sum(call.is_cut for call in received):5}"
         looks = [self._watch.look(each) for each in ("worker", "supervisor")]
         shown = "".join(f"{look.memory / 1e6:11.1f}" for look in looks)
         why = ", ".join(f"{count} {code}" for code, count in failed.most_common(2))
@@ -118,20 +118,20 @@ class Soak:
 
     def _judge_sums(self) -> None:
         """Runs before the watched gateway is stopped."""
-        place, told, counts = self._place, self._callers.told, self._faults.counts
-        self._records = place.house.calls(limit=10_000_000)
-        _show(self._records, told, self._callers.junk, counts)
-        wait_until_settled(place.house, SETTLED_S)
-        self._records = place.house.calls(limit=10_000_000)
-        print(bill_of(told, place.market.sold, self._records))
-        self.complaints += differences(place.house, told, place.market.sold, counts.kills, self._records)
-        self.complaints += wrong_metrics(place.house, told, len(counts.kills), self._records)
+        place, received, counts = self._place, self._callers.received, self._faults.counts
+        self._records = place.gateway.calls(limit=10_000_000)
+        _show(self._records, received, self._callers.junk, counts)
+        wait_until_settled(place.gateway, SETTLED_S)
+        self._records = place.gateway.calls(limit=10_000_000)
+        print(bill_of(received, place.market.sold, self._records))
+        self.complaints += differences(place.gateway, received, place.market.sold, counts.kills, self._records)
+        self.complaints += wrong_metrics(place.gateway, received, len(counts.kills), self._records)
 
     def _judge_adoption(self) -> None:
         """The next gateways adopt all journals, and count nothing twice."""
         place = self._place
-        for house in place.running:
-            self._stop(house)
+        for gateway in place.running:
+            self._stop(gateway)
         heirs = [("watched", 2, place.start("watched", 2))]
         if place.redis:
             heirs.append(("second", 1, place.start("second")))
@@ -142,19 +142,21 @@ class Soak:
                 self.complaints.append("the next gateway finds other records than the one before")
             self._stop(heir)
 
-    def _stop(self, house: Gateway) -> None:
+    def _stop(self, gateway: Gateway) -> None:
         began = time.monotonic()
-        house.kill(signal.SIGTERM)
-        if code := house.wait(2 * STOPS_WITHIN_S):
-            self.complaints.append(f"{house!r} ended with {code}")
+        gateway.kill(signal.SIGTERM)
+        if code := gateway.wait(2 * STOPS_WITHIN_S):
+            self.complaints.append(f"{gateway!r} ended with {code}")
         if (took_s := time.monotonic() - began) > STOPS_WITHIN_S:
-            self.complaints.append(f"{house!r} took {took_s:.0f} s to end, though nothing was under way")
+            self.complaints.append(f"{gateway!r} took {took_s:.0f} s to end, though nothing was under way")
 
 
-def _show(records: Sequence[Mapping[str, Any]], told: Sequence[ObservedCall], junk: int, counts: FaultCounts) -> None:
+def _show(
+    records: Sequence[Mapping[str, Any]], received: Sequence[ObservedCall], junk: int, counts: FaultCounts
+) -> None:
     ends = Counter(record["ended"] for record in records)
     shown = ", ".join(f"{count} {ended}" for ended, count in ends.most_common())
-    print(f"\n{len(told)} calls and {junk} times junk; {len(records)} records: {shown}")
+    print(f"\n{len(received)} calls and {junk} times junk; {len(records)} records: {shown}")
     more = f"{counts.restarts} restarts, {counts.reloads} reloads"
     print(f"{len(counts.kills)} workers killed, {counts.redis_deaths} kills of Redis, {more}")
 

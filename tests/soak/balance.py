@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.flows.books import check_sums, day_of, sums_of
-from tests.flows.house import Gateway
+from tests.flows.gateway_process import Gateway
 
 from .observed import LIMIT, ObservedCall
 
@@ -28,8 +28,8 @@ Record = Mapping[str, Any]
 
 
 def differences(
-    house: Gateway,
-    told: Sequence[ObservedCall],
+    gateway: Gateway,
+    received: Sequence[ObservedCall],
     sold: Counter[int],
     kills: Sequence[float],
     records: Sequence[Record],
@@ -46,10 +46,10 @@ def differences(
         if number in by_number:
             yield f"call {number} is recorded twice"
         by_number[number] = record
-    calls = {call.number: call for call in told}
+    calls = {call.number: call for call in received}
     for number in sorted((by_number.keys() | sold) - calls.keys()):
         yield f"call {number} is known, and nobody has made it"
-    for call in told:
+    for call in received:
         if fault := wrong(call, by_number.get(call.number), is_sold=call.number in sold):
             yield f"{fault}: {call}, recorded as {by_number.get(call.number)}"
         # A killed upstream's reset within the first second looks like that of a connection that it had closed before.
@@ -60,11 +60,11 @@ def differences(
         if call.is_cut and not any(0 <= call.ended - kill < CUT_WITHIN_S for kill in kills):
             yield f"cut, though nobody was killed: {call}"
     try:
-        check_sums(house, records)
+        check_sums(gateway, records)
     except AssertionError as error:
         yield str(error)
-    yield from _wrong_windows(house, records)
-    good = [call for call in told if call.kind in GOOD]
+    yield from _wrong_windows(gateway, records)
+    good = [call for call in received if call.kind in GOOD]
     if sum(call.is_served for call in good) < FEWEST_SERVED * len(good):
         yield f"of {len(good)} good calls {sum(call.is_served for call in good)} were served"
 
@@ -107,22 +107,22 @@ def may_be_below_bill(call: ObservedCall, record: Record) -> bool:
     return record["ended"] == "lost" or (call.is_stream and record["ended"] != "done")
 
 
-def bill_of(told: Sequence[ObservedCall], sold: Counter[int], records: Sequence[Record]) -> str:
+def bill_of(received: Sequence[ObservedCall], sold: Counter[int], records: Sequence[Record]) -> str:
     """The upstreams' bill beside the charge, as a sentence."""
     by_number = {int(record["client_request_id"].removeprefix("client-")): record for record in records}
-    billed = sum(sold[call.number] * sum(call.truth[1:]) for call in told)
+    billed = sum(sold[call.number] * sum(call.truth[1:]) for call in received)
     charged = sum(record["prompt_tokens"] + record["completion_tokens"] for record in records)
-    short = [below_bill(call, by_number.get(call.number), sold[call.number]) for call in told]
+    short = [below_bill(call, by_number.get(call.number), sold[call.number]) for call in received]
     return (
         f"billed {billed} tokens, charged {charged}; {sum(map(bool, short))} calls that were cut or stopped are "
         f"{sum(short)} tokens below their bill ({100 * sum(short) / max(1, billed):.2f} % of it)"
     )
 
 
-def _wrong_windows(house: Gateway, records: Sequence[Record]) -> Iterator[str]:
+def _wrong_windows(gateway: Gateway, records: Sequence[Record]) -> Iterator[str]:
     """Windows of days and months have the use of their calls; nothing is reserved. No call may be under way."""
     today = day_of({"time": time.time()})
-    for row in house.admin("quotas").json["data"]:
+    for row in gateway.admin("quotas").json["data"]:
         if row["reserved"]:
             yield f"still reserved: {row}"
         mine = [record for record in records if row["key"] in (None, record["key"])]
@@ -141,18 +141,20 @@ def _wrong_windows(house: Gateway, records: Sequence[Record]) -> Iterator[str]:
             yield f"more than there was: {row}"
 
 
-def wrong_metrics(house: Gateway, told: Sequence[ObservedCall], kills: int, records: Sequence[Record]) -> Iterator[str]:
+def wrong_metrics(
+    gateway: Gateway, received: Sequence[ObservedCall], kills: int, records: Sequence[Record]
+) -> Iterator[str]:
     """Metrics of the watched gateway that differ from its records. `kills`: its killed workers."""
-    mine = {call.client_id for call in told if call.port == house.port}
-    counted = house.metric("gateway_requests_total", status="200")
+    mine = {call.client_id for call in received if call.port == gateway.port}
+    counted = gateway.metric("gateway_requests_total", status="200")
     recorded = sum(record["status"] == 200 for record in records if record["client_request_id"] in mine)
     if abs(counted - recorded) > kills * LOST_COUNTS:
         yield f"{counted:.0f} calls with status 200 in the metrics, {recorded} in the records"
-    yield from unfinished(house)
+    yield from unfinished(gateway)
 
 
-def unfinished(house: Gateway) -> Iterator[str]:
+def unfinished(gateway: Gateway) -> Iterator[str]:
     """Reservations and calls that should have ended."""
     for name in ("gateway_in_flight_requests", "gateway_journal_pending_records"):
-        if left := house.metric(name):
+        if left := gateway.metric(name):
             yield f"{name} is {left:.0f}"

@@ -24,7 +24,7 @@ class Callers(ABC):
     """Calls until it is stopped; can be paused. `rate`: maximum calls per second."""
 
     def __init__(self, seed: int, rate: float) -> None:
-        self.told: list[ObservedCall] = []
+        self.received: list[ObservedCall] = []
         self.faults: list[str] = []
         self._rate = rate
         self._dice = random.Random(seed)
@@ -40,11 +40,11 @@ class Callers(ABC):
         """Makes one call of the next kind."""
 
     @abstractmethod
-    def carry(self, told: ObservedCall) -> None:
+    def carry(self, received: ObservedCall) -> None:
         """Makes this call. Raises OSError and HTTPException if its connection breaks."""
 
     @abstractmethod
-    def unheard_of(self, told: ObservedCall) -> str:
+    def unheard_of(self, received: ObservedCall) -> str:
         """Why no client may get this answer under any circumstances; empty if permitted."""
 
     def go_on(self) -> None:
@@ -75,20 +75,22 @@ class Callers(ABC):
         """The next number."""
         return next(self._numbers)
 
-    def call(self, told: ObservedCall) -> ObservedCall:
+    def call(self, received: ObservedCall) -> ObservedCall:
         """Makes this call now, and records its answer."""
-        self.told.append(told)
-        told.began = time.monotonic()
+        self.received.append(received)
+        received.began = time.monotonic()
         try:
-            self.carry(told)
+            self.carry(received)
         except (OSError, http.client.HTTPException):
             pass  # cut: judged later
-        told.ended = time.monotonic()
-        told.truth = told.truth._replace(heard="")  # a long answer is not kept
-        told.fault = told.fault or ("" if told.is_cut or told.has_left else self.unheard_of(told))
-        if told.fault:
-            self.faults.append(f"call {told.number} ({told.kind} of {told.who}, {told.endpoint}): {told.fault}")
-        return told
+        received.ended = time.monotonic()
+        received.truth = received.truth._replace(heard="")  # a long answer is not kept
+        received.fault = received.fault or ("" if received.is_cut or received.has_left else self.unheard_of(received))
+        if received.fault:
+            self.faults.append(
+                f"call {received.number} ({received.kind} of {received.who}, {received.endpoint}): {received.fault}"
+            )
+        return received
 
     def _work(self) -> None:
         while not self._is_over.is_set():

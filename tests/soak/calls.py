@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.flows.house import secret
+from tests.flows.gateway_process import secret
 
 from .observed import PATHS, ObservedCall
 
@@ -18,34 +18,34 @@ _DONE = b"data: [DONE]\n\n"
 
 
 def carry(
-    told: ObservedCall,
+    received: ObservedCall,
     connection: http.client.HTTPConnection,
     body: Mapping[str, Any],
     listen: Callable[[ObservedCall, http.client.HTTPResponse], bytes | None],
 ) -> None:
     """Sends it and calls `listen`; compares its result with the expected answer, unless it is None."""
     headers = {
-        "Authorization": f"Bearer {secret(told.who)}",
+        "Authorization": f"Bearer {secret(received.who)}",
         "Content-Type": "application/json",
-        "X-Client-Request-Id": told.client_id,
+        "X-Client-Request-Id": received.client_id,
     }
     try:
-        connection.request("POST", PATHS[told.endpoint], json.dumps(body).encode(), headers)
-        if told.kind == "leaves_early":
-            told.has_left = True
-            time.sleep(told.number % 5 * 0.004)
+        connection.request("POST", PATHS[received.endpoint], json.dumps(body).encode(), headers)
+        if received.kind == "leaves_early":
+            received.has_left = True
+            time.sleep(received.number % 5 * 0.004)
             return
         with connection.getresponse() as response:
-            told.status = response.status
-            told.id = response.headers["x-request-id"] or ""
-            said = listen(told, response)
+            received.status = response.status
+            received.id = response.headers["x-request-id"] or ""
+            said = listen(received, response)
             if said is not None:
-                _understand(told, said, is_complete=response.length in (0, None))
+                _understand(received, said, is_complete=response.length in (0, None))
     finally:
         connection.close()
 
 
-def whole(_told: ObservedCall, response: http.client.HTTPResponse) -> bytes:
+def whole(_received: ObservedCall, response: http.client.HTTPResponse) -> bytes:
     """Everything, as it comes."""
     said = bytearray()
     while data := response.read1(-1):
@@ -53,38 +53,41 @@ def whole(_told: ObservedCall, response: http.client.HTTPResponse) -> bytes:
     return bytes(said)
 
 
-def _understand(told: ObservedCall, said: bytes, *, is_complete: bool) -> None:
-    if told.is_stream and told.status == 200:
-        _understand_stream(told, said)
+def _understand(received: ObservedCall, said: bytes, *, is_complete: bool) -> None:
+    if received.is_stream and received.status == 200:
+        _understand_stream(received, said)
     elif is_complete:
-        told.is_whole = True
-        if told.status == 200:
-            _compare(told, said)
+        received.is_whole = True
+        if received.status == 200:
+            _compare(received, said)
         else:
-            _read_error(told, said)
+            _read_error(received, said)
 
 
-def _understand_stream(told: ObservedCall, said: bytes) -> None:
+def _understand_stream(received: ObservedCall, said: bytes) -> None:
     """How it has ended."""
     last = said[said.rstrip(b"\n").rfind(b"\n\n") :].strip()
     if said.endswith(_DONE):
-        told.is_whole = True
-        _compare(told, said)
+        received.is_whole = True
+        _compare(received, said)
     elif last.startswith(b'data: {"error"'):
-        _read_error(told, last.removeprefix(b"data: "))
+        _read_error(received, last.removeprefix(b"data: "))
 
 
-def _read_error(told: ObservedCall, said: bytes) -> None:
+def _read_error(received: ObservedCall, said: bytes) -> None:
     try:
-        told.code = json.loads(said)["error"]["code"] or "none"
+        received.code = json.loads(said)["error"]["code"] or "none"
     except (ValueError, LookupError, TypeError):
-        told.code, told.fault = "none", f"status {told.status} with what is no error of the API: {said[:300]!r}"
+        received.code, received.fault = (
+            "none",
+            f"status {received.status} with what is no error of the API: {said[:300]!r}",
+        )
 
 
-def _compare(told: ObservedCall, said: bytes) -> None:
-    heard = json.loads(said)["data"][0]["embedding"] if told.endpoint == "embeddings" else _text(said)
-    if heard != told.truth.heard:
-        told.fault = f"heard something else: {said[:300]!r}...{said[-300:]!r}"
+def _compare(received: ObservedCall, said: bytes) -> None:
+    heard = json.loads(said)["data"][0]["embedding"] if received.endpoint == "embeddings" else _text(said)
+    if heard != received.truth.heard:
+        received.fault = f"heard something else: {said[:300]!r}...{said[-300:]!r}"
 
 
 def _text(said: bytes) -> str:

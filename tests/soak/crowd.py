@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from tests.flows.client import Raw
-from tests.flows.house import secret
+from tests.flows.gateway_process import secret
 
 from .callers import AFTER_TROUBLE_S, PATIENCE_S, Callers
 from .calls import carry, whole
@@ -48,25 +48,31 @@ class Crowd(Callers):
             return
         endpoint = "embeddings" if kind == "embeddings" else "chat" if number % 2 else "completions"
         who = {"poor": "poor", "fast": "fast", "stranger": "stranger"}.get(kind, "alice" if number % 3 else "bob")
-        if self.call(_told(number, kind, who, endpoint, port)).status not in (200, 400, 401, 429):
+        if self.call(_received(number, kind, who, endpoint, port)).status not in (200, 400, 401, 429):
             time.sleep(AFTER_TROUBLE_S)
 
     def call_as(self, who: str, port: int) -> ObservedCall:
         """Makes a plain call at once; `who` may be an unknown key."""
-        return self.call(_told(self.number(), "guest", who, "embeddings", port))
+        return self.call(_received(self.number(), "guest", who, "embeddings", port))
 
-    def carry(self, told: ObservedCall) -> None:
-        characters = LARGE_CHARACTERS if told.kind == "large" else 60
-        body = members(told.number, told.kind, told.endpoint, is_stream=told.is_stream, characters=characters)
-        if told.kind == "bad":
+    def carry(self, received: ObservedCall) -> None:
+        characters = LARGE_CHARACTERS if received.kind == "large" else 60
+        body = members(
+            received.number, received.kind, received.endpoint, is_stream=received.is_stream, characters=characters
+        )
+        if received.kind == "bad":
             body |= {"n": 200}
-        carry(told, http.client.HTTPConnection("127.0.0.1", told.port, timeout=PATIENCE_S), body, _listen)
+        carry(received, http.client.HTTPConnection("127.0.0.1", received.port, timeout=PATIENCE_S), body, _listen)
 
-    def unheard_of(self, told: ObservedCall) -> str:
-        if told.status not in _ALLOWED.get(told.kind, _ANY):
-            return f"status {told.status} ({told.code})"
-        if told.status == 429 and told.kind not in ("poor", "fast") and told.code != "upstream_rate_limited":
-            return f"a quota that is wide enough refused it ({told.code})"
+    def unheard_of(self, received: ObservedCall) -> str:
+        if received.status not in _ALLOWED.get(received.kind, _ANY):
+            return f"status {received.status} ({received.code})"
+        if (
+            received.status == 429
+            and received.kind not in ("poor", "fast")
+            and received.code != "upstream_rate_limited"
+        ):
+            return f"a quota that is wide enough refused it ({received.code})"
         return ""
 
     def _say_junk(self, port: int, noise: bytes) -> None:
@@ -92,19 +98,19 @@ class Crowd(Callers):
             self.faults.append(f"junk was answered with {answer[:200]!r}")
 
 
-def _told(number: int, kind: str, who: str, endpoint: str, port: int) -> ObservedCall:
+def _received(number: int, kind: str, who: str, endpoint: str, port: int) -> ObservedCall:
     return ObservedCall(number, kind, who, endpoint, kind in _STREAMS, truth(number, kind, endpoint), port)
 
 
-def _listen(told: ObservedCall, response: http.client.HTTPResponse) -> bytes | None:
+def _listen(received: ObservedCall, response: http.client.HTTPResponse) -> bytes | None:
     """Reads like this kind of client: slowly, or only in part."""
-    if told.kind not in ("slow", "leaves"):
-        return whole(told, response)
+    if received.kind not in ("slow", "leaves"):
+        return whole(received, response)
     said = bytearray()
-    while data := response.read1(2048 if told.kind == "slow" else -1):
+    while data := response.read1(2048 if received.kind == "slow" else -1):
         said += data
-        if told.kind == "leaves":
-            told.has_left = True
+        if received.kind == "leaves":
+            received.has_left = True
             return None
         if len(said) < 200_000:
             time.sleep(0.02)

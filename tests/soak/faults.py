@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tests.flows.house import eventually
+from tests.flows.gateway_process import eventually
 
 from .crowd import Crowd
 from .market import ILLNESSES
@@ -58,13 +58,13 @@ class Faults:
 
     def _kill_worker(self) -> None:
         """Kills the younger of two: the elder runs all the time, so that its memory can be judged."""
-        house, elder = self._place.house, self._place.elder
-        for victim in house.workers():
+        gateway, elder = self._place.gateway, self._place.elder
+        for victim in gateway.workers():
             if victim != elder:
                 self.counts.kills.append(time.monotonic())
                 os.kill(victim, signal.SIGKILL)
-                eventually(lambda gone=victim: gone not in house.workers(), PATIENCE_S)  # type: ignore[misc]
-        eventually(lambda: len(house.workers()) == 2, PATIENCE_S)
+                eventually(lambda gone=victim: gone not in gateway.workers(), PATIENCE_S)  # type: ignore[misc]
+        eventually(lambda: len(gateway.workers()) == 2, PATIENCE_S)
         self._wait()
 
     def _restart_redis(self) -> None:
@@ -84,14 +84,14 @@ class Faults:
 
     def _reload(self) -> None:
         """Adds a key and removes the one before, under load."""
-        house = self._place.house
+        gateway = self._place.gateway
         guest = self._place.invite()
-        house.kill(signal.SIGHUP)
+        gateway.kill(signal.SIGHUP)
         eventually(lambda: self._is_served(guest), PATIENCE_S)
         self.counts.reloads += 1
         self._wait()
 
     def _is_served(self, guest: str) -> bool:
-        told = self._callers.call_as(guest, self._place.house.port)
+        received = self._callers.call_as(guest, self._place.gateway.port)
         time.sleep(0.1)
-        return told.is_served
+        return received.is_served

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.flows.house import CHAT, COMPLETIONS, EMBEDDINGS
+from tests.flows.gateway_process import CHAT, COMPLETIONS, EMBEDDINGS
 
 LIMIT = 50
 """max_tokens of calls that set it."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 import yaml
 
 from tests.fakes.redis_servers import RedisServer
-from tests.flows.house import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, UPSTREAM_KEY, Gateway, key, model
+from tests.flows.gateway_process import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, UPSTREAM_KEY, Gateway, key, model
 
 from .market import Market
 
@@ -31,7 +31,7 @@ ROUTES = [{"upstream": "main", "priority": 1}, {"upstream": "spare", "priority":
 
 
 class Place:
-    """See the head of the file. A context manager; `house` is the gateway that is watched."""
+    """See the head of the file. A context manager; `gateway` is the gateway that is watched."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -49,37 +49,39 @@ class Place:
             begun.enter_context(self.market)
             if self.kind == "redis":
                 self.redis = begun.enter_context(RedisServer(self.folder / "redis", appendonly="everysec"))
-            self.house = self.start("watched", workers=2)
-            self.elder = self.house.workers()[0]
+            self.gateway = self.start("watched", workers=2)
+            self.elder = self.gateway.workers()[0]
             """The worker that is never killed."""
             self.second = self.start("second") if self.redis else None
             self._ends = begun.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for house in self.houses:
-            house.end()
+        for gateway in self.gateways:
+            gateway.end()
         self._ends.__exit__(*exc)  # type: ignore[arg-type]
 
     @property
     def running(self) -> list[Gateway]:
         """Running gateways, the watched one first."""
-        return [self.house] + ([self.second] if self.second else [])
+        return [self.gateway] + ([self.second] if self.second else [])
 
     @property
-    def houses(self) -> list[Gateway]:
+    def gateways(self) -> list[Gateway]:
         """All gateways, with ended ones."""
         return self.running + self.ended
 
     def start(self, name: str, workers: int = 1) -> Gateway:
         """Starts a gateway on the store; gateways of one name run one after the other, with the same journal folder."""
-        house = Gateway(self.folder / f"{name}-{next(self._numbers)}", self._settings(name, workers), is_awaited=False)
+        gateway = Gateway(
+            self.folder / f"{name}-{next(self._numbers)}", self._settings(name, workers), is_awaited=False
+        )
         try:
-            house.wait_until_ready()
+            gateway.wait_until_ready()
         except BaseException:
-            house.end()
+            gateway.end()
             raise
-        return house
+        return gateway
 
     @contextlib.contextmanager
     def without_second(self) -> Iterator[None]:
@@ -96,8 +98,8 @@ class Place:
         """Writes a configuration with a new guest key; returns its name."""
         self._guests += 1
         guest = f"guest-{self._guests}"
-        config = {**self.house.config, "keys": [*self._keys(), key(guest, quotas=WIDE)]}
-        self.house.file.write_text(yaml.safe_dump(config))
+        config = {**self.gateway.config, "keys": [*self._keys(), key(guest, quotas=WIDE)]}
+        self.gateway.file.write_text(yaml.safe_dump(config))
         return guest
 
     def journals(self, name: str) -> list[Path]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from tests.flows.house import ADMIN_TOKEN, Gateway, eventually
+from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, eventually
 from tests.soak.observed import ObservedCall
 
 from .place import NAMES, Place
@@ -43,9 +43,9 @@ class Excuse:
     kind: str = ""
     """The kind of the call; empty: any."""
 
-    def covers(self, told: ObservedCall) -> bool:
-        is_meant = told.code == self.code and told.status in self.statuses and self.kind in ("", told.kind)
-        return is_meant and told.is_under_way(self.since, self.until)
+    def covers(self, received: ObservedCall) -> bool:
+        is_meant = received.code == self.code and received.status in self.statuses and self.kind in ("", received.kind)
+        return is_meant and received.is_under_way(self.since, self.until)
 
 
 class Act(NamedTuple):
@@ -95,19 +95,23 @@ class Acts:
 
     def _calls_since(self, first: int) -> list[ObservedCall]:
         """Ended calls in order of their end, without those of keys that belong to an act."""
-        mine = [told for told in self._public.told[first:] if told.ended and told.kind not in (METERED, GUEST)]
-        return sorted(mine, key=lambda told: told.ended)
+        mine = [
+            received
+            for received in self._public.received[first:]
+            if received.ended and received.kind not in (METERED, GUEST)
+        ]
+        return sorted(mine, key=lambda received: received.ended)
 
     def _await(self, look: Callable[[], T]) -> T:
         return eventually(look, PATIENCE_S, LOOKS_EVERY_S)
 
     def _await_service(self) -> None:
         """Waits until this many calls in a row are served, all begun after now."""
-        first = len(self._public.told)
+        first = len(self._public.received)
 
         def is_so() -> bool:
             last = self._calls_since(first)[-IN_A_ROW:]
-            return len(last) == IN_A_ROW and all(told.is_served for told in last)
+            return len(last) == IN_A_ROW and all(received.is_served for received in last)
 
         self._await(is_so)
 
@@ -127,15 +131,15 @@ class Acts:
     def _restart(self, name: str) -> str:
         """By deploy/nginx.conf: marks the gateway's line "down", reloads nginx, restarts the gateway."""
         place, run = self._place, self._place.run_of(name)
-        down = Cause("GatewayDown", {"instance": f"127.0.0.1:{run.house.port}"}, time.time())
-        place.front.leave_out(run.house.port)
-        running = run.house.metric("gateway_in_flight_requests")
+        down = Cause("GatewayDown", {"instance": f"127.0.0.1:{run.gateway.port}"}, time.time())
+        place.front.leave_out(run.gateway.port)
+        running = run.gateway.metric("gateway_in_flight_requests")
         began = time.monotonic()
         place.stop(name)
         took_s = time.monotonic() - began
         place.start(name)
-        house = place.run_of(name).house
-        self._await(lambda: house.get("/readyz", key=None).status == 200)
+        gateway = place.run_of(name).gateway
+        self._await(lambda: gateway.get("/readyz", key=None).status == 200)
         place.front.leave_out()
         down.until = time.time()
         self.causes.append(down)
@@ -144,43 +148,43 @@ class Acts:
 
     def _lose_store(self, lose: Callable[[], None], *, is_first: bool) -> str:
         place, began, at = self._place, time.monotonic(), time.time()
-        first = len(self._public.told)
+        first = len(self._public.received)
         self.excuses.append(excuse := Excuse("store_unavailable", (503,), began))
         self.causes += [
             away := Cause("GatewayStoreAway", {}, at, is_needed=is_first),
             errors := Cause("GatewayErrorRate", {}, at),
         ]
         lose()
-        self._await(lambda: any(told.code == excuse.code for told in self._calls_since(first)))
-        for house in place.alive:
-            self._await(lambda house=house: house.get("/readyz", key=None).status == 503)  # type: ignore[misc]
+        self._await(lambda: any(received.code == excuse.code for received in self._calls_since(first)))
+        for gateway in place.alive:
+            self._await(lambda gateway=gateway: gateway.get("/readyz", key=None).status == 503)  # type: ignore[misc]
         if is_first:
             self._await_alert("GatewayStoreAway", len(NAMES))
         place.redis.restart()
-        back, first_after = time.monotonic(), len(self._public.told)
+        back, first_after = time.monotonic(), len(self._public.received)
         excuse.until = back + self._learns_within_s
-        served = self._await(lambda: [told for told in self._calls_since(first_after) if told.is_served])[0]
+        served = self._await(lambda: [received for received in self._calls_since(first_after) if received.is_served])[0]
         self._await_service()
         away.until = errors.until = time.time()
         return f"away for {back - began:.1f} s, served again {served.ended - back:.1f} s after its return"
 
     def _reload(self) -> str:
         """Reloads one gateway by its admin API, the other by SIGHUP."""
-        place, (asked, told) = self._place, self._place.alive
+        place, (asked, received) = self._place, self._place.alive
         self._await_alert("GatewayQuotaNearlySpent", key=METERED)
         assert not self._public.ask(GUEST).is_served
-        before = [_generation(house) for house in place.alive]
+        before = [_generation(gateway) for gateway in place.alive]
         place.change_configuration()
         answer = asked.send("POST", "/admin/api/reload", key=None, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
         assert answer.status == 200, answer
-        told.kill(signal.SIGHUP)
-        for house, number in zip(place.alive, before, strict=True):
-            self._await(lambda house=house, number=number: _generation(house) > number)  # type: ignore[misc]
+        received.kill(signal.SIGHUP)
+        for gateway, number in zip(place.alive, before, strict=True):
+            self._await(lambda gateway=gateway, number=number: _generation(gateway) > number)  # type: ignore[misc]
         since = time.monotonic()
         for excuse in self.excuses:
             excuse.until = min(excuse.until, since) if excuse.kind else excuse.until
         self.causes[0].until = time.time()
-        for kind, port in itertools.product((GUEST, METERED), [*(house.port for house in place.alive), None]):
+        for kind, port in itertools.product((GUEST, METERED), [*(gateway.port for gateway in place.alive), None]):
             for _ in range(TIMES):
                 self._public.ask(kind, port)
         self._await_service()
@@ -204,7 +208,7 @@ class Acts:
         place, began = self._place, time.monotonic()
         main = place.upstreams["main"]
         main.start()
-        self._await(lambda: not any(_ill(house) for house in place.alive))
+        self._await(lambda: not any(_ill(gateway) for gateway in place.alive))
         sold = main.sold.total()
         self._await(lambda: main.sold.total() > sold + IN_A_ROW)
         for cause in self.causes[-2:]:
@@ -213,9 +217,9 @@ class Acts:
         return f"asked again after {time.monotonic() - began:.1f} s"
 
 
-def _generation(house: Gateway) -> float:
-    return house.metric("gateway_config_generation")
+def _generation(gateway: Gateway) -> float:
+    return gateway.metric("gateway_config_generation")
 
 
-def _ill(house: Gateway) -> float:
-    return house.metric("gateway_upstream_state", upstream="main")
+def _ill(gateway: Gateway) -> float:
+    return gateway.metric("gateway_upstream_state", upstream="main")

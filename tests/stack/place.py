@@ -18,7 +18,7 @@ from tests.fakes import redis_servers
 from tests.fakes.prometheus import prometheus
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Authority, dead_port
-from tests.flows.house import CHAT, COMPLETIONS, EMBEDDINGS, UPSTREAM_KEY, Gateway, key, model, settings
+from tests.flows.gateway_process import CHAT, COMPLETIONS, EMBEDDINGS, UPSTREAM_KEY, Gateway, key, model, settings
 from tests.flows.steering import Operator, until_all_say
 from tests.soak.place import PRICE, ROUTES, WIDE
 
@@ -37,7 +37,7 @@ class Run:
     """One run of a gateway. Times are Unix times; `ended` is 0 while it runs."""
 
     name: str
-    house: Gateway
+    gateway: Gateway
     began: float
     ended: float = 0.0
 
@@ -62,7 +62,7 @@ class Place:
             self.upstreams = {name: Upstream(self.folder / name) for name in ("main", "spare")}
             for upstream in self.upstreams.values():
                 begun.callback(upstream.end)
-            begun.callback(self._end_houses)
+            begun.callback(self._end_gateways)
             self.start(*NAMES)
             self.issued = self._issue()
             authority = Authority(self.folder)
@@ -78,19 +78,19 @@ class Place:
     def __exit__(self, *exc: object) -> None:
         self._ends.__exit__(*exc)  # type: ignore[arg-type]
 
-    def _end_houses(self) -> None:
-        for house in self.houses:
-            house.end()
+    def _end_gateways(self) -> None:
+        for gateway in self.gateways:
+            gateway.end()
 
     @property
-    def houses(self) -> list[Gateway]:
+    def gateways(self) -> list[Gateway]:
         """All runs, with ended ones."""
-        return [run.house for run in self.runs]
+        return [run.gateway for run in self.runs]
 
     @property
     def alive(self) -> list[Gateway]:
         """Gateways that run now."""
-        return [run.house for run in self.runs if not run.ended]
+        return [run.gateway for run in self.runs if not run.ended]
 
     def _issue(self) -> str:
         """Makes a key that is stored in Redis only; returns its secret once every worker knows it."""
@@ -112,25 +112,25 @@ class Place:
             begun.append(Run(name, Gateway(folder, self._settings(name), "--port", port, is_awaited=False), began))
             self.runs.append(begun[-1])
         for run in begun:
-            run.house.wait_until_ready()
+            run.gateway.wait_until_ready()
 
     def stop(self, name: str) -> None:
         """Ends a gateway with SIGTERM; raises AssertionError if it fails."""
         run = self.run_of(name)
-        run.house.kill(signal.SIGTERM)
-        code = run.house.wait()
+        run.gateway.kill(signal.SIGTERM)
+        code = run.gateway.wait()
         run.ended = time.time()
-        assert code == 0, f"{run.house!r} ended with {code}"
+        assert code == 0, f"{run.gateway!r} ended with {code}"
 
     def change_configuration(self) -> None:
         """Writes a configuration for both gateways with a guest key and a larger quota for the metered key."""
         self._quotas, self._guests = [{"requests": 10**6, "per": "day"}], [key(GUEST, quotas=WIDE)]
         for run in self.runs:
             if not run.ended:
-                run.house.config = self._settings(run.name)
-                new = run.house.file.with_suffix(".new")
-                new.write_text(yaml.safe_dump(run.house.config))
-                new.replace(run.house.file)
+                run.gateway.config = self._settings(run.name)
+                new = run.gateway.file.with_suffix(".new")
+                new.write_text(yaml.safe_dump(run.gateway.config))
+                new.replace(run.gateway.file)
 
     def journals(self, name: str) -> Sequence[Path]:
         """The existing folders of journals, of running and ended workers."""

@@ -52,14 +52,14 @@ class Public(Callers):
     def one(self) -> None:
         with self._lock:
             (kind,) = self._dice.choices([*KINDS], [*KINDS.values()])
-        if self.call(self._told(kind, self._port)).status != 200:
+        if self.call(self._received(kind, self._port)).status != 200:
             time.sleep(AFTER_TROUBLE_S)
 
     def ask(self, kind: str, port: int | None = None) -> ObservedCall:
         """Makes one call at once: through nginx, or at this port of a gateway."""
-        return self.call(self._told(kind, port or self._port))
+        return self.call(self._received(kind, port or self._port))
 
-    def _told(self, kind: str, port: int) -> ObservedCall:
+    def _received(self, kind: str, port: int) -> ObservedCall:
         with self._lock:
             number = self.number()
         is_stream = kind in ("stream", "long", "sdk_stream")
@@ -68,40 +68,40 @@ class Public(Callers):
         truth = truth_of(body_of(number, kind, endpoint, is_stream=is_stream), endpoint)
         return ObservedCall(number, kind, who, endpoint, is_stream, truth, port)
 
-    def carry(self, told: ObservedCall) -> None:
-        body = body_of(told.number, told.kind, told.endpoint, is_stream=told.is_stream)
-        if told.kind.startswith("sdk"):
-            self._carry_by_sdk(told, body)
-        elif told.port == self._port:
-            secured = http.client.HTTPSConnection("127.0.0.1", told.port, timeout=PATIENCE_S, context=self._context)
-            carry(told, secured, body, whole)
+    def carry(self, received: ObservedCall) -> None:
+        body = body_of(received.number, received.kind, received.endpoint, is_stream=received.is_stream)
+        if received.kind.startswith("sdk"):
+            self._carry_by_sdk(received, body)
+        elif received.port == self._port:
+            secured = http.client.HTTPSConnection("127.0.0.1", received.port, timeout=PATIENCE_S, context=self._context)
+            carry(received, secured, body, whole)
         else:
-            carry(told, http.client.HTTPConnection("127.0.0.1", told.port, timeout=PATIENCE_S), body, whole)
+            carry(received, http.client.HTTPConnection("127.0.0.1", received.port, timeout=PATIENCE_S), body, whole)
 
-    def unheard_of(self, told: ObservedCall) -> str:
-        allowed = _ALLOWED.get(told.kind, _ANY)
-        return "" if told.status in allowed else f"status {told.status} ({told.code})"
+    def unheard_of(self, received: ObservedCall) -> str:
+        allowed = _ALLOWED.get(received.kind, _ANY)
+        return "" if received.status in allowed else f"status {received.status} ({received.code})"
 
-    def _carry_by_sdk(self, told: ObservedCall, body: dict[str, Any]) -> None:
-        create: Any = (self._sdk.chat.completions if told.endpoint == "chat" else self._sdk.completions).create
+    def _carry_by_sdk(self, received: ObservedCall, body: dict[str, Any]) -> None:
+        create: Any = (self._sdk.chat.completions if received.endpoint == "chat" else self._sdk.completions).create
         extra = {"simulate": body.pop("simulate")}
         try:
-            answer = create(**body, extra_body=extra, extra_headers={"X-Client-Request-Id": told.client_id})
-            told.status, told.id = (
+            answer = create(**body, extra_body=extra, extra_headers={"X-Client-Request-Id": received.client_id})
+            received.status, received.id = (
                 200,
-                answer.response.headers["x-request-id"] if told.is_stream else answer._request_id,
+                answer.response.headers["x-request-id"] if received.is_stream else answer._request_id,
             )
-            heard = "".join(_words(answer if told.is_stream else [answer]))
+            heard = "".join(_words(answer if received.is_stream else [answer]))
         except openai.APIStatusError as error:
-            told.status, told.code, told.is_whole = error.status_code, error.code or "none", True
-            told.id = error.response.headers.get("x-request-id", "")
+            received.status, received.code, received.is_whole = error.status_code, error.code or "none", True
+            received.id = error.response.headers.get("x-request-id", "")
         except openai.APIConnectionError:
             pass  # cut
         except openai.APIError as error:  # an error event
-            told.code = error.code or "none"
+            received.code = error.code or "none"
         else:
-            told.is_whole = heard == told.truth.heard
-            told.fault = "" if told.is_whole else f"the SDK heard something else: {heard!r}"
+            received.is_whole = heard == received.truth.heard
+            received.fault = "" if received.is_whole else f"the SDK heard something else: {heard!r}"
 
 
 def _words(answers: Any) -> Iterator[str]:

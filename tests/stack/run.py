@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tests.deploy.nginx import Nginx
 from tests.flows.books import wait_until_settled
-from tests.flows.house import eventually
+from tests.flows.gateway_process import eventually
 from tests.soak.balance import bill_of, differences, unfinished
 from tests.soak.logs import troubles
 from tests.soak.observed import ObservedCall
@@ -73,38 +73,40 @@ class Stack:
     def _tell(self, act: Act, said: str | None) -> None:
         """Prints the results of the calls that have ended since the line before."""
         since, self._shown_until = self._shown_until, time.monotonic()
-        told = [call for call in self._public.told if since < call.ended <= self._shown_until]
-        refused = sum(call.status in (400, 401, 429) for call in told)
-        failed = Counter(call.code for call in told if call.code and call.status in (200, 502, 503, 504))
-        counts = f"{len(told):6}{sum(call.is_served for call in told):7}{refused:8}{failed.total():7}"
-        counts += f"{sum(call.is_cut for call in told):4}"
+        received = [call for call in self._public.received if since < call.ended <= self._shown_until]
+        refused = sum(call.status in (400, 401, 429) for call in received)
+        failed = Counter(call.code for call in received if call.code and call.status in (200, 502, 503, 504))
+        counts = f"{len(received):6}{sum(call.is_served for call in received):7}{refused:8}{failed.total():7}"
+        counts += f"{sum(call.is_cut for call in received):4}"
         why = [*(f"{count} {code}" for code, count in failed.most_common(2)), *([said] if said else [])]
         print(f"{time.monotonic() - self._began:4.0f}s  {act.name:34}{counts}  {'; '.join(why)}", flush=True)
         print(f"{'':7}allowed: {act.allowed}", flush=True)
 
     def _judge_calls(self) -> Iterator[str]:
-        yield from wrong_failures(self._public.told, self._acts.excuses, is_strict=self._is_strict)
+        yield from wrong_failures(self._public.received, self._acts.excuses, is_strict=self._is_strict)
 
     def _judge_sums(self) -> Iterator[str]:
-        place, told = self._place, self._public.told
-        house = place.alive[0]
-        wait_until_settled(house)
+        place, received = self._place, self._public.received
+        gateway = place.alive[0]
+        wait_until_settled(gateway)
         for each in place.alive:
             eventually(lambda each=each: not [*unfinished(each)], PATIENCE_S)  # type: ignore[misc]
-        records = house.calls(limit=1_000_000)
+        records = gateway.calls(limit=1_000_000)
         sold = sum((upstream.sold for upstream in place.upstreams.values()), Counter[int]())
         ends = Counter(record["ended"] for record in records)
         print(
-            f"\n{len(told)} calls; {len(sold)} sold by the upstreams; {len(records)} records: "
+            f"\n{len(received)} calls; {len(sold)} sold by the upstreams; {len(records)} records: "
             + ", ".join(f"{count} {ended}" for ended, count in ends.most_common())
         )
-        print(bill_of(told, sold, records))
-        dying = {call.number for call in told for since, until in self._acts.deaths if call.is_under_way(since, until)}
+        print(bill_of(received, sold, records))
+        dying = {
+            call.number for call in received for since, until in self._acts.deaths if call.is_under_way(since, until)
+        }
         if twice := {number for number, count in sold.items() if count > 1} - dying:
             yield f"sold more than once: {sorted(twice)}"
         if strangers := {f"client-{number}" for number in sold} ^ {record["client_request_id"] for record in records}:
             yield f"sold and not recorded, or recorded and not sold: {sorted(strangers)[:20]}"
-        yield from differences(house, told, sold, [], records, dying)
+        yield from differences(gateway, received, sold, [], records, dying)
         yield from wrong_lines(place.runs, records)
         yield from wrong_totals(place.prometheus, place.runs)
 
@@ -122,7 +124,7 @@ class Stack:
         for name in NAMES:
             eventually(lambda name=name: len(place.journals(name)) == WORKERS, PATIENCE_S)  # type: ignore[misc]
             place.stop(name)
-        yield from troubles(place.houses)
+        yield from troubles(place.gateways)
         yield from in_nginx_log(place.front)
 
 
@@ -132,15 +134,15 @@ def in_nginx_log(front: Nginx) -> Iterator[str]:
             yield f"in the log of nginx: {line}"
 
 
-def wrong_failures(told: Sequence[ObservedCall], excuses: Sequence[Excuse], *, is_strict: bool) -> Iterator[str]:
+def wrong_failures(received: Sequence[ObservedCall], excuses: Sequence[Excuse], *, is_strict: bool) -> Iterator[str]:
     """Calls that failed without an excuse."""
     slow: list[ObservedCall] = []
-    for call in told:
+    for call in received:
         if call.is_served or any(excuse.covers(call) for excuse in excuses):
             continue
         if call.code == "store_unavailable" and not is_strict:
             slow.append(call)  # 0.3 s without an answer, on a busy machine
         else:
             yield f"nothing excuses the end of this call: {call}"
-    if len(slow) > 0.02 * len(told):
-        yield f"{len(slow)} of {len(told)} calls found no store while it was there"
+    if len(slow) > 0.02 * len(received):
+        yield f"{len(slow)} of {len(received)} calls found no store while it was there"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tests.fakes.prometheus import Prometheus
-from tests.flows.house import eventually
+from tests.flows.gateway_process import eventually
 
 from .place import Run
 
@@ -42,7 +42,7 @@ SUMS = (
 
 def lines_of(run: Run) -> list[Line]:
     """Access lines without those of operators, which no metric counts."""
-    return [line for line in run.house.lines() if "endpoint" in line]
+    return [line for line in run.gateway.lines() if "endpoint" in line]
 
 
 def wrong_totals(server: Prometheus, runs: Sequence[Run]) -> Iterator[str]:
@@ -61,8 +61,8 @@ def wrong_totals(server: Prometheus, runs: Sequence[Run]) -> Iterator[str]:
                 continue
             scraped = _last_scrape(server, run)
             least = sum(each.adds(line) for line in lines if _ended(line) < scraped - LATE_S)
-            if not least <= (told := _last(server, run, each)) <= whole:
-                yield f"{each.name} of the {run.name} gateway, restarted: {least} to {whole} in its lines, {told}"
+            if not least <= (received := _last(server, run, each)) <= whole:
+                yield f"{each.name} of the {run.name} gateway, restarted: {least} to {whole} in its lines, {received}"
 
 
 def wrong_lines(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -87,11 +87,11 @@ def _until(run: Run) -> float:
 
 
 def _last(server: Prometheus, run: Run, each: Sum) -> float:
-    found = server.samples(f'{each.selector}instance="127.0.0.1:{run.house.port}"}}', run.began, _until(run))
+    found = server.samples(f'{each.selector}instance="127.0.0.1:{run.gateway.port}"}}', run.began, _until(run))
     return sum(taken[-1][1] for taken in found.values())
 
 
 def _last_scrape(server: Prometheus, run: Run) -> float:
     """The time of the last scrape."""
-    found = server.samples(f'up{{instance="127.0.0.1:{run.house.port}"}}', run.began, _until(run))
+    found = server.samples(f'up{{instance="127.0.0.1:{run.gateway.port}"}}', run.began, _until(run))
     return max((at for taken in found.values() for at, value in taken if value == 1), default=run.began)

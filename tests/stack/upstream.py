@@ -17,7 +17,7 @@ from gateway.simulator.vectors import embeddings_body
 from gateway.simulator.vectors import usage_of as usage_of_embeddings
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import dead_port
-from tests.flows.house import Process
+from tests.flows.gateway_process import Process
 from tests.soak.observed import Truth, members
 
 TOKENS_PER_S = 30

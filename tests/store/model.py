@@ -203,8 +203,10 @@ class Model:
             assert short is not None
             refused = windows.later_refusal(refused, short)
         if refused is not None:
-            told = [windows.window_status(claim.window, self.state(claim.window, now_us), now_us) for claim in claims]
-            return Verdict(refused._replace(window_statuses=tuple(told)))
+            received = [
+                windows.window_status(claim.window, self.state(claim.window, now_us), now_us) for claim in claims
+            ]
+            return Verdict(refused._replace(window_statuses=tuple(received)))
         for claim in claims:
             if claim.window.period_us:
                 self.rates[claim.window.id] = windows.draw(claim, self.state(claim.window, now_us))

@@ -103,7 +103,7 @@ async def test_odd_names_are_names_like_any_other(store: Store) -> None:
     assert await store.page("team") == [(name, f"team {name}") for name in names]
     for before, name in itertools.pairwise(names):
         assert await store.page("team", before, 1) == [(name, f"team {name}")]
-    assert [told.name for told in await store.audit(4)] == [ODD[-1], ODD[-1], ODD[-2], ODD[-2]]
+    assert [received.name for received in await store.audit(4)] == [ODD[-1], ODD[-1], ODD[-2], ODD[-2]]
 
 
 async def test_documents_are_kept_to_the_last_letter(store: Store) -> None:
@@ -243,7 +243,7 @@ async def test_many_secrets_are_found_at_once(store: Store) -> None:
 # ------------------------------------------------------------------------------------------------- news and audit log
 
 
-async def told(store: Store, since: str) -> tuple[Sequence[tuple[DocumentKind, str]], str]:
+async def received(store: Store, since: str) -> tuple[Sequence[tuple[DocumentKind, str]], str]:
     """What is new, of which nothing was missed; and where to go on."""
     news = await store.changes_since(since)
     assert news.is_complete
@@ -254,23 +254,23 @@ async def test_changes_since_a_position_are_listed(store: Store, open_store: Ope
     other = await open_store()
     empty = await store.changes_since(None)
     assert empty == ChangeFeed(empty.position)
-    assert await told(other, empty.position) == ([], empty.position)
+    assert await received(other, empty.position) == ([], empty.position)
     await put(store, "a", "1")
     await put(other, "red", "1", kind="team")
     await put(store, "a", "2", before="1")
     assert not await put(store, "b", "2", before="1")
-    changed, position = await told(store, empty.position)
+    changed, position = await received(store, empty.position)
     assert changed == [("key", "a"), ("team", "red")]
-    assert await told(other, position) == ([], position)
+    assert await received(other, position) == ([], position)
     assert await other.changes_since(None) == ChangeFeed(position)
     await put(other, "a", None, before="2")
     await put(other, "key:a", "1", kind="overlay")
-    changed, last = await told(store, position)
+    changed, last = await received(store, position)
     assert changed == [("key", "a"), ("overlay", "key:a")]
-    assert await told(store, last) == ([], last)
+    assert await received(store, last) == ([], last)
     # A position is good for as long as it is known.
-    assert await told(store, position) == (changed, last)
-    assert await told(store, empty.position) == ([("key", "a"), ("team", "red"), ("overlay", "key:a")], last)
+    assert await received(store, position) == (changed, last)
+    assert await received(store, empty.position) == ([("key", "a"), ("team", "red"), ("overlay", "key:a")], last)
 
 
 @pytest.mark.parametrize("position", ["9999999999", "1-1", "9999999999999-0", "", "nonsense", "-1", "٣", "9" * 30])
@@ -281,7 +281,7 @@ async def test_an_unknown_position_is_of_a_store_that_has_lost_data(store: Store
     await put(store, "a", "1")
     news = await store.changes_since(position)
     assert news == ChangeFeed((await store.changes_since(None)).position, is_complete=False)
-    assert await told(store, news.position) == ([], news.position)
+    assert await received(store, news.position) == ([], news.position)
 
 
 async def test_too_many_changes_are_marked_incomplete(store: Store) -> None:
@@ -291,12 +291,12 @@ async def test_too_many_changes_are_marked_incomplete(store: Store) -> None:
     for number in range(CHANGES_AT_ONCE):
         await put(store, "a", f"{number + 1}", before=f"{number}")
     last = (await store.changes_since(None)).position
-    assert await told(store, first) == ([("key", "a")], last)
+    assert await received(store, first) == ([("key", "a")], last)
     assert await store.changes_since(empty) == ChangeFeed(last, is_complete=False)
     await put(store, "b", "1")
     latest = (await store.changes_since(None)).position
     assert await store.changes_since(first) == ChangeFeed(latest, is_complete=False)
-    assert await told(store, last) == ([("key", "b")], latest)
+    assert await received(store, last) == ([("key", "b")], latest)
     entries = await store.audit(1000)
     assert [entry.audit for entry in entries[1:]] == [f"a: {n - 1 if n else None} -> {n}" for n in range(500, -1, -1)]
 
@@ -315,7 +315,7 @@ async def test_the_audit_log_is_trimmed_and_readers_that_missed_changes_notice(
     assert [entry.audit for entry in entries[:20]] == [f"a: {n - 1} -> {n}" for n in range(400, 380, -1)]
     last = entries[0].position
     assert await store.changes_since(first) == ChangeFeed(last, is_complete=False)
-    assert await told(store, entries[19].position) == ([("key", "a")], last)
+    assert await received(store, entries[19].position) == ([("key", "a")], last)
 
 
 async def test_the_audit_log_is_read_from_its_newest_entry(store: Store, open_store: OpensStores) -> None:

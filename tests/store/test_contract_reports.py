@@ -479,17 +479,19 @@ async def test_calls_are_filtered(worker: Worker, store: Store) -> None:
 
 async def test_a_record_is_kept_as_it_was(worker: Worker, store: Store) -> None:
     wish = await worker.granted()
-    told = record(
+    received = record(
         wish.record.id, model='od"d \u2028 \0', returned_model="gpt-z \ud800", team=None, stream=True,
         ended="client_gone", usage=Usage(9, 2, 3, 4, "estimated", (("cache_write", 2), ("calls", 1))),
         first_byte_s=None, truncated=True, client_request_id="theirs", cost_nusd=5, price="1.5 0.75 2",
         failed="up:timeout other:status", user="zoë", tags="a=b c\x1fd=e", timeline="up:0:9:timeout other:9:12:status",
     )  # fmt: skip
-    await worker.send(worker.closing(Settlement(told, wish.claims)))
+    await worker.send(worker.closing(Settlement(received, wish.claims)))
     (row,) = await store.calls(1)
     usage = row["usage"]
-    assert {name: usage[name] for name in Usage._fields} == told.usage._asdict()
-    kept = told._replace(returned_model="gpt-z ?")  # half a character is none, and no upstream has a model of that name
+    assert {name: usage[name] for name in Usage._fields} == received.usage._asdict()
+    kept = received._replace(
+        returned_model="gpt-z ?"
+    )  # half a character is none, and no upstream has a model of that name
     for name in set(kept._fields) - {"usage"}:
         assert row[name] == getattr(kept, name), name
     json.dumps(row)

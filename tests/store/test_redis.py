@@ -585,9 +585,9 @@ async def test_warnings_are_logged_once_per_opening(server: RedisServer, caplog:
     await hang_up(server, store)
     await store.ping()
     await store.close()
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert told == await warnings(settings)
-    no_file, policy = told
+    received = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert received == await warnings(settings)
+    no_file, policy = received
     assert "appendonly no" in no_file
     assert "maxmemory-policy allkeys-lru" in policy
     server.cli("CONFIG", "SET", "maxmemory-policy", "noeviction")
@@ -597,9 +597,9 @@ async def test_warnings_are_logged_once_per_opening(server: RedisServer, caplog:
 
 async def test_a_server_that_is_not_there_is_a_warning(server: RedisServer) -> None:
     server.kill()
-    (told,) = await warnings(Settings(url=server.url))
-    assert "cannot be reached" in told
-    assert "start all the same" in told
+    (received,) = await warnings(Settings(url=server.url))
+    assert "cannot be reached" in received
+    assert "start all the same" in received
 
 
 # --------------------------------------------------------------------------------------------------------- reports

@@ -48,7 +48,7 @@ class Server:
         if self.is_away:
             raise StoreUnavailable("it is away")
         at_once, pattern, cursors = int(arguments[0]), arguments[1], map(int, arguments[2:])
-        told, size = [], 0
+        received, size = [], 0
         for day, cursor in zip(days, cursors, strict=True):
             groups = list(self.days.get(day, {}).items())
             if not cursor:
@@ -61,9 +61,9 @@ class Server:
             parts = [text for name, calls in some for text in (name, f"{calls} 0 10 5 0 0 0 100 0")]
             if not cursor:
                 parts = ["?", "what stands here, in words", *parts]
-            told += [str(end) if end < len(groups) else "0", BETWEEN.join(parts)]
+            received += [str(end) if end < len(groups) else "0", BETWEEN.join(parts)]
         self.most = max(self.most, size)
-        return told
+        return received
 
 
 def reader_of(server: Server) -> DailySumReader:
@@ -191,8 +191,8 @@ async def test_an_outage_fails_waiting_reports_only() -> None:
     server = Server(year(10))
     reader = reader_of(server)
     server.is_away = True
-    told = await asyncio.gather(*[reader.add(UsageReport(["day"]), DAYS) for _ in range(2)], return_exceptions=True)
-    assert [str(each) for each in told] == ["it is away"] * 2
+    received = await asyncio.gather(*[reader.add(UsageReport(["day"]), DAYS) for _ in range(2)], return_exceptions=True)
+    assert [str(each) for each in received] == ["it is away"] * 2
     server.is_away = False
     report = UsageReport(["day"])
     await reader.add(report, DAYS)

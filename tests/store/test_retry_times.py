@@ -49,7 +49,7 @@ def store_time(request: pytest.FixtureRequest, clock: Clock, began_us: int) -> S
     return StoreTime(clock, lambda: 0 if stands_still else time.time_ns() // 1000 - began_us)
 
 
-def told_us(refused: Refused) -> int:
+def received_us(refused: Refused) -> int:
     """What stands in `retry-after-ms`."""
     error = limit_headers.refusal(refused)
     assert isinstance(error, RateLimited)
@@ -76,7 +76,7 @@ async def check(worker: Worker, claims: list[Claim], now_us: StoreTime) -> bool:
     heard_us = now_us()
     if isinstance(verdict, Granted):
         return False
-    wait_us = told_us(verdict)
+    wait_us = received_us(verdict)
     if wait_us > 3 * EARLY_US and not await is_refused_before(worker, claims, began_us + wait_us, now_us):
         return False
     now_us.set(heard_us + wait_us)
@@ -90,7 +90,7 @@ async def test_a_call_is_admitted_after_the_given_wait_and_not_50_ms_before(
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)
-    told = 0
+    received = 0
     for number in range(60):
         windows = [
             rate(
@@ -104,8 +104,8 @@ async def test_a_call_is_admitted_after_the_given_wait_and_not_50_ms_before(
             for unit, per in dice.sample([(unit, per) for unit in LIMITS for per in PERIODS_S], dice.randint(1, 4))
         ]
         await live(worker, windows, dice, store_time)
-        told += await check(worker, part(windows, dice), store_time)
-    assert told > 20
+        received += await check(worker, part(windows, dice), store_time)
+    assert received > 20
 
 
 SCOPES = ("key:k{}", "team:t{}", "gateway{}")
@@ -151,9 +151,9 @@ async def test_what_came_back_counts(worker: Worker, store_time: StoreTime) -> N
     """A refund shortens the retry time of all later refusals."""
     claims = [rate(6000, 6000, 60), rate(10**9, 10**9, 3600, unit="usd", per="hour")]
     wish = await worker.granted(*claims)
-    before_us = told_us(await worker.refused(*claims))
+    before_us = received_us(await worker.refused(*claims))
     await worker.settle(wish, 3000, cost_nusd=10**8)
-    after_us = told_us(await worker.refused(*claims))
+    after_us = received_us(await worker.refused(*claims))
     assert before_us > 3000 * SECOND > 400 * SECOND > after_us  # a tenth of an hour, or half a minute
     store_time.set(store_time() + after_us + SECOND)
     await worker.granted(*claims)
@@ -163,7 +163,7 @@ async def test_reserved_is_not_spent(worker: Worker, clock: Clock) -> None:
     """Of a day: what a running call holds may come back at any time, what was used does not before it ends."""
     wish = await worker.granted(daily(1), tokens(100, 80), rate(1000, 10))
     for claims in ([daily(1)], [tokens(100, 21)], [daily(1), tokens(100, 21), rate(1000, 10)]):
-        assert told_us(await worker.refused(*claims)) == SECOND
+        assert received_us(await worker.refused(*claims)) == SECOND
     await worker.settle(wish, 80)
     for claims in ([daily(1)], [tokens(100, 21)], [rate(1000, 950), daily(1)]):
         refused = await worker.refused(*claims)

@@ -41,7 +41,7 @@ class Ear:
         return b"".join(self.pieces)
 
     @property
-    def story(self) -> tuple[object, ...]:
+    def scenario(self) -> tuple[object, ...]:
         """Everything that must not depend on how the bytes were cut into packets."""
         return self.head, self.body, self.has_ended, self.failure
 

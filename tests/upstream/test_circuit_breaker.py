@@ -39,7 +39,7 @@ PROBED = Circuit(CircuitState.HALF_OPEN, NOW - 0.2, NOW + 4.8, openings=1)
 CLOSED_AGAIN = Circuit(CircuitState.CLOSED, NOW, openings=1)
 
 
-def story(*events: CircuitEvent, begin: Circuit | None = None, step_s: float = 0.0) -> Circuit | None:
+def scenario(*events: CircuitEvent, begin: Circuit | None = None, step_s: float = 0.0) -> Circuit | None:
     circuit = begin
     for number, event in enumerate(events):
         circuit = after(circuit, event, NOW + number * step_s)
@@ -170,7 +170,7 @@ def test_admits(circuit: Circuit | None, admitted: bool) -> None:
 
 @pytest.mark.parametrize(("event", "is_without_hope"), [(CircuitEvent.FAILURE, True), (CircuitEvent.PARTIAL, False)])
 def test_hope_ends_with_the_tenth_that_brings_nothing(event: CircuitEvent, is_without_hope: bool) -> None:
-    circuit = story(*[event] * (DEAD_AFTER - 1))
+    circuit = scenario(*[event] * (DEAD_AFTER - 1))
     assert not is_dead(circuit)
     circuit = after(circuit, event, NOW)
     assert is_dead(circuit) is is_without_hope
@@ -362,4 +362,4 @@ def test_half_open_lets_one_probe_through_at_a_time(steps: list[tuple[float, Cir
     st.lists(st.sampled_from([CircuitEvent.BEGIN, CircuitEvent.SUCCESS, CircuitEvent.NEUTRAL, CircuitEvent.PROBE_OK]))
 )
 def test_who_never_fails_is_never_remembered(events: list[CircuitEvent]) -> None:
-    assert story(*events, step_s=1.0) is None
+    assert scenario(*events, step_s=1.0) is None

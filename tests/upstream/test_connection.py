@@ -261,7 +261,7 @@ async def test_whole_answer_is_the_same_however_it_is_cut(name: str) -> None:
 @pytest.mark.parametrize("name", UNTIL_EOF)
 async def test_body_without_a_length_ends_with_the_connection(name: str) -> None:
     data = UNTIL_EOF[name]
-    stories = set()
+    scenarios = set()
     for pieces in cuts(data):
         bench = Bench()
         ear = bench.ask()
@@ -270,8 +270,8 @@ async def test_body_without_a_length_ends_with_the_connection(name: str) -> None
         bench.hang_up()
         assert ear.body.endswith(b"hello")
         assert (bench.returns, bench.leaves) == (0, 1)
-        stories.add(ear.story)
-    assert len(stories) == 1
+        scenarios.add(ear.scenario)
+    assert len(scenarios) == 1
     assert ear.failure is None
 
 
@@ -288,7 +288,7 @@ async def test_body_without_a_length_is_cut_when_the_connection_is_reset() -> No
 @by_hand
 @pytest.mark.parametrize("name", BAD)
 async def test_what_is_not_exact_http_is_refused_however_it_is_cut(name: str) -> None:
-    stories = set()
+    scenarios = set()
     for pieces in cuts(BAD[name]):
         bench = Bench()
         ear = bench.ask()
@@ -299,8 +299,8 @@ async def test_what_is_not_exact_http_is_refused_however_it_is_cut(name: str) ->
         assert ear.failure.detail
         assert bench.transport.is_aborted
         assert (bench.returns, bench.leaves) == (0, 1)
-        stories.add(ear.head)
-    assert len(stories) == 1
+        scenarios.add(ear.head)
+    assert len(scenarios) == 1
 
 
 HEADS = {
@@ -318,7 +318,7 @@ HEADS = {
 @pytest.mark.parametrize("name", HEADS)
 async def test_answer_to_head_is_over_with_its_head(name: str, surplus: bytes) -> None:
     """It says what the answer to a GET would have, a length too; and no body follows."""
-    stories = set()
+    scenarios = set()
     for pieces in cuts(HEADS[name] + surplus):
         bench = Bench()
         ear = bench.ask(b"HEAD")
@@ -327,8 +327,8 @@ async def test_answer_to_head_is_over_with_its_head(name: str, surplus: bytes) -
         assert ear.failure is None
         assert ear.body == b""
         assert (bench.returns, bench.leaves) == (0, 1)
-        stories.add(ear.story)
-    assert len(stories) == 1
+        scenarios.add(ear.scenario)
+    assert len(scenarios) == 1
 
 
 @by_hand

@@ -89,10 +89,10 @@ def test_after_a_pause_one_call_at_a_time_is_sent_until_one_is_accepted() -> Non
 OWN = replace(UNKNOWN, is_of_credential=True)
 """The reseller's own text about the gateway's key."""
 
-Told = tuple[str, Failure | None]
+Received = tuple[str, Failure | None]
 """A model, and the refusal; None: a success."""
 
-SCOPES: list[tuple[list[Told], dict[str, Grade]]] = [
+SCOPES: list[tuple[list[Received], dict[str, Grade]]] = [
     # The failures of a single key, in order; then its grade for each model.
     #
     # A refusal concerns the model that was asked for, however often it is repeated.
@@ -121,10 +121,10 @@ SCOPES: list[tuple[list[Told], dict[str, Grade]]] = [
 ]
 
 
-@pytest.mark.parametrize(("told", "grades"), SCOPES)
-def test_scope_of_a_refusal(told: list[Told], grades: dict[str, Grade]) -> None:
+@pytest.mark.parametrize(("received", "grades"), SCOPES)
+def test_scope_of_a_refusal(received: list[Received], grades: dict[str, Grade]) -> None:
     keys, now = Credentials(1), NOW
-    for model, failure in told:
+    for model, failure in received:
         now += 0.1
         if failure is None:
             keys.accepted(0, model, now)
@@ -199,8 +199,8 @@ def test_refusals_in_a_row_go_on_after_the_rest() -> None:
 
 def test_many_calls_at_once_learn_of_one_refusal() -> None:
     keys = Credentials(1)
-    told = [keys.refused(0, "m", UNKNOWN, NOW - 1 + number / 100, NOW + number / 100) for number in range(50)]
-    assert [rest is not None for rest in told] == [True] + [False] * 49
+    received = [keys.refused(0, "m", UNKNOWN, NOW - 1 + number / 100, NOW + number / 100) for number in range(50)]
+    assert [rest is not None for rest in received] == [True] + [False] * 49
     assert keys.grade("m", NOW + 1) is Grade.DEGRADED
     keys.accepted(0, "m", NOW - 5)  # a long stream that began before
     assert keys.cooldowns

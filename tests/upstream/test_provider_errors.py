@@ -122,8 +122,8 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     found = judged(429, b"", **headers)
     assert isinstance(found, Failure)
     assert found.retry_after_s == seconds
-    told = UpstreamFailed.after(found).headers
-    assert int(told["Retry-After"]) >= max(1, seconds or 0)
+    received = UpstreamFailed.after(found).headers
+    assert int(received["Retry-After"]) >= max(1, seconds or 0)
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

@@ -35,17 +35,17 @@ def test_judged(row: Row) -> None:
         found = judge("up", head, said.body, now=0.0, hide=HIDDEN)
     assert row.log in found.detail
     assert "sk-" not in found.detail
-    told: GatewayError
+    received: GatewayError
     if isinstance(found, Failure):
         assert found.fault is row.fault
-        told = UpstreamFailed.after(found)
-        assert (told.status, told.code) == (row.status, row.code)
+        received = UpstreamFailed.after(found)
+        assert (received.status, received.code) == (row.status, row.code)
     else:
         assert row.fault is None
         assert (found.status, found.type, found.param, found.code) == (row.status, row.type, row.param, row.code)
         assert found.message == row.message
-        told = found
-    shown = told.body().decode()
+        received = found
+    shown = received.body().decode()
     assert not [each for each in POISON if each in shown]
 
 

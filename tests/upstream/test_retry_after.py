@@ -116,7 +116,7 @@ class Trial:
             self.do(Deed(0, "settle", 0, actual))
 
 
-def told_ms(refused: Refused) -> int:
+def received_ms(refused: Refused) -> int:
     error = limit_headers.refusal(refused)
     assert isinstance(error, RateLimited)
     return int(error.headers["Retry-After-Ms"])
@@ -141,7 +141,7 @@ def test_a_call_is_admitted_after_retry_after_and_not_before(
     assert exact_us is not None
     assert trial.refusal(claims, trial.now_us + exact_us) is None
     assert trial.refusal(claims, trial.now_us + exact_us - 1 - ROUNDED_US) is not None
-    wait_us = told_ms(refused) * 1000
+    wait_us = received_ms(refused) * 1000
     assert wait_us - 1000 < exact_us <= wait_us  # the first whole millisecond
     assert trial.refusal(claims, trial.now_us + wait_us) is None
     early = trial.refusal(claims, trial.now_us + max(0, wait_us - 50_000))
@@ -172,7 +172,7 @@ def test_only_what_is_settled_makes_a_quota_spent(
         assert not {"Retry-After", "Retry-After-Ms"} & set(error.headers)
     elif refused is not None:
         in_the_way_ms = limits.IN_THE_WAY_US // 1000 if used + reserved + 1 > limit else 0
-        assert told_ms(refused) >= in_the_way_ms
+        assert received_ms(refused) >= in_the_way_ms
     else:
         assert used + reserved + 1 <= limit
     if refused is not None:

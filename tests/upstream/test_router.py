@@ -109,8 +109,8 @@ async def test_an_unreachable_upstream_is_not_tried_even_without_alternative(sta
     assert stand.whom() == "a"
     stand.call(failure)
     assert stand.whom() == ""
-    told = stand.unavailable_reason()
-    assert (told.fault, told.retry_after_s) == (Fault.CIRCUIT_OPEN, FIRST_COOLDOWN_S)
+    received = stand.unavailable_reason()
+    assert (received.fault, received.retry_after_s) == (Fault.CIRCUIT_OPEN, FIRST_COOLDOWN_S)
 
 
 async def test_half_an_answer_is_better_than_none(stand: Stand) -> None:
@@ -344,11 +344,11 @@ async def test_of_several_barriers_the_one_that_ends_first_is_returned(stand: St
     stand.call(AUTH, "two", times=10)
     stand.call(Failure("b", Phase.REFUSED, Fault.STATUS, status=500), "two", times=DEAD_AFTER, place=1)
     assert stand.whom("two") == ""
-    told = stand.unavailable_reason("two")
-    assert (told.upstream, told.fault, told.retry_after_s) == ("b", Fault.CIRCUIT_OPEN, FIRST_COOLDOWN_S)
+    received = stand.unavailable_reason("two")
+    assert (received.upstream, received.fault, received.retry_after_s) == ("b", Fault.CIRCUIT_OPEN, FIRST_COOLDOWN_S)
     stand.call(replace(AUTH, is_of_credential=True), times=10)
-    told = stand.unavailable_reason()
-    assert (told.upstream, told.fault, told.retry_after_s) == ("a", Fault.AUTH, LAST_KEY_COOLDOWN_S)
+    received = stand.unavailable_reason()
+    assert (received.upstream, received.fault, received.retry_after_s) == ("a", Fault.AUTH, LAST_KEY_COOLDOWN_S)
 
 
 # ----------------------------------------------------------------------------------------------------- several keys

@@ -27,7 +27,7 @@ READING = {
 }
 
 
-async def told(client: TestClient[Any, Any], method: str, path: str, **more: Any) -> tuple[int, dict[str, Any]]:
+async def received(client: TestClient[Any, Any], method: str, path: str, **more: Any) -> tuple[int, dict[str, Any]]:
     async with client.request(method, path, **more) as answer:
         return answer.status, (await answer.json()).get("error", {})
 
@@ -35,9 +35,9 @@ async def told(client: TestClient[Any, Any], method: str, path: str, **more: Any
 async def test_every_door_opens_to_those_of_whom_the_document_says_so(inside: Inside) -> None:
     client = await inside(NOWHERE, admin=BOTH)
     for method, path in DOORS:
-        status, error = await told(client, method, path)
+        status, error = await received(client, method, path)
         assert (status, error["code"]) == (401, None), (method, path)
-        status, error = await told(client, method, path, headers=VIEWER, json={} if method != "GET" else None)
+        status, error = await received(client, method, path, headers=VIEWER, json={} if method != "GET" else None)
         is_open = method == "GET" and path in READING
         assert (status != 403) is is_open, (method, path)
         assert is_open or error["code"] == "read_only_token"
@@ -46,7 +46,7 @@ async def test_every_door_opens_to_those_of_whom_the_document_says_so(inside: In
 async def test_without_a_token_there_is_no_admin_api(inside: Inside) -> None:
     client = await inside(NOWHERE, admin={})
     for method, path in DOORS:
-        status, error = await told(client, method, path, headers=ADMIN)
+        status, error = await received(client, method, path, headers=ADMIN)
         assert status == 404
         assert error["message"].endswith("This gateway has no admin API: admin.token is not set.")
 
@@ -66,7 +66,7 @@ async def test_a_store_that_is_away_says_whether_something_may_have_changed(
         ("POST", "/admin/api/quotas/reset", "Whether the change was made is not known"),
     ]:
         body = {"json": {"id": "x"} if path.endswith("keys") else {}} if method == "POST" else {}
-        status, error = await told(client, method, path, headers=ADMIN, **body)
+        status, error = await received(client, method, path, headers=ADMIN, **body)
         assert (status, error["code"]) == (503, "store_unavailable")
         assert words in error["message"]
         assert "secret-host" not in error["message"]
@@ -82,7 +82,7 @@ async def test_a_body_is_bounded_whether_its_length_is_announced_or_not(inside: 
 
     for body in (whole, pieces()):
         given = ADMIN | {"Content-Type": "application/json"}
-        status, error = await told(client, "POST", "/admin/api/keys", headers=given, data=body)
+        status, error = await received(client, "POST", "/admin/api/keys", headers=given, data=body)
         assert (status, error["type"]) == (413, "server_error")
 
 
@@ -102,7 +102,7 @@ async def test_names_in_paths_are_read_as_they_were_meant(inside: Inside) -> Non
         assert (answer.status, (await answer.json())["name"]) == (200, "R&D / lab")
     async with client.post("/admin/api/teams/R%26D%20%2F%20lab/reset", headers=ADMIN) as answer:
         assert [row["scope"] for row in (await answer.json())["data"]] == ["team:R&D / lab"]
-    status, error = await told(client, "GET", "/admin/api/keys/%0A%22", headers=ADMIN)
+    status, error = await received(client, "GET", "/admin/api/keys/%0A%22", headers=ADMIN)
     assert (status, error["code"]) == (404, "key_not_found")
 
 
@@ -113,10 +113,10 @@ LISTS = ("usage", "calls", "quotas", "keys", "teams", "audit", "refusals")
 async def test_a_page_has_a_stated_maximum(inside: Inside, name: str) -> None:
     client = await inside(NOWHERE)
     for limit in ("1001", "999999999", "0"):
-        status, error = await told(client, "GET", f"/admin/api/{name}?limit={limit}", headers=ADMIN)
+        status, error = await received(client, "GET", f"/admin/api/{name}?limit={limit}", headers=ADMIN)
         assert (status, error.get("param")) == (400, "limit")
         assert "from 1 to 1000" in error["message"]
-    assert (await told(client, "GET", f"/admin/api/{name}?limit=1000", headers=ADMIN))[0] == 200
+    assert (await received(client, "GET", f"/admin/api/{name}?limit=1000", headers=ADMIN))[0] == 200
     (limit,) = [each for each in ADMIN_OPERATIONS["GET", f"/admin/api/{name}"].parameters if each["name"] == "limit"]
     assert limit["schema"]["maximum"] == 1000
 
@@ -124,7 +124,9 @@ async def test_a_page_has_a_stated_maximum(inside: Inside, name: str) -> None:
 @pytest.mark.parametrize(("method", "path"), DOORS)
 async def test_an_unknown_query_parameter_is_refused_and_named(inside: Inside, method: str, path: str) -> None:
     client = await inside(NOWHERE)
-    status, error = await told(client, method, f"{path}?limt=5", headers=ADMIN, json={} if method != "GET" else None)
+    status, error = await received(
+        client, method, f"{path}?limt=5", headers=ADMIN, json={} if method != "GET" else None
+    )
     assert (status, error["param"], error["code"]) == (400, "limt", "unknown_parameter")
     assert "'limt'" in error["message"]
 
@@ -134,5 +136,5 @@ async def test_the_document_names_the_parameters_that_are_taken(inside: Inside) 
     for (method, path), operation in ADMIN_OPERATIONS.items():
         names = [each["name"] for each in operation.parameters if each["in"] == "query"]
         for name in names:
-            _, error = await told(client, method, f"{path}?{name}=%20", headers=ADMIN)
+            _, error = await received(client, method, f"{path}?{name}=%20", headers=ADMIN)
             assert error.get("code") != "unknown_parameter", (path, name)

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestClient
 from gateway.accounting.delivered_reports import DeliveredReports
 from gateway.store import StoreUnavailable
 from tests.browser.stores import days, filled
-from tests.flows.house import key
+from tests.flows.gateway_process import key
 from tests.flows.planted import plant, record
 
 from .conftest import ADMIN_TOKEN, Inside

@@ -95,9 +95,9 @@ async def test_a_key_reads_its_own_limits(inside: Inside) -> None:
     async with Scripted(ok_json()) as upstream:
         client = await inside(upstream.url, keys=[key], teams={"t": {"quotas": [{"requests": 100, "per": "month"}]}})
         await client.post("/v1/completions", json=CALL, headers=AUTH)
-        told = await (await client.get("/v1/key", headers=AUTH)).json()
-    assert (told["id"], told["team"], told["limits"]) == ("k", "t", {"n": 3})
-    assert [(q["scope"], q["unit"], q["per"], q["limit"], q["used"], q["reserved"]) for q in told["quotas"]] == [
+        received = await (await client.get("/v1/key", headers=AUTH)).json()
+    assert (received["id"], received["team"], received["limits"]) == ("k", "t", {"n": 3})
+    assert [(q["scope"], q["unit"], q["per"], q["limit"], q["used"], q["reserved"]) for q in received["quotas"]] == [
         ("key:k", "requests", "day", 10, 1, 0),
         ("key:k", "tokens", "864000", 500, 2, 0),
         ("team:t", "requests", "month", 100, 1, 0),

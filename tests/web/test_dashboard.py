@@ -205,9 +205,9 @@ async def test_its_requests_are_not_worth_an_access_line(inside: Inside, capfd: 
     await client.get("/admin/api/live", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
     await client.get("/admin/api/usage", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
     await client.close()
-    told = capfd.readouterr().out
-    assert "dashboard" not in told
-    assert "live" not in told
+    received = capfd.readouterr().out
+    assert "dashboard" not in received
+    assert "live" not in received
 
 
 async def test_root_leads_to_the_dashboard(inside: Inside) -> None:

@@ -72,58 +72,58 @@ async def inside(folder: Path, url: str) -> AsyncIterator[Inside]:
 
 
 async def test_tokens_come_and_go(tmp_path: Path) -> None:
-    async with Scripted() as upstream, inside(tmp_path, upstream.url) as house:
-        assert await house.status("/admin/api/keys", ADMIN_TOKEN) == 404
-        assert await house.status("/metrics") == 200
-        await house.change(admin={"token": ADMIN_TOKEN}, metrics={"token": "token-of-the-metrics"})
-        assert await house.status("/admin/api/keys", ADMIN_TOKEN) == 200
-        assert await house.status("/metrics") == 401
-        assert await house.status("/metrics", "token-of-the-metrics") == 200
-        await house.change(admin={"token": "another-admin-token"}, metrics={})
-        assert await house.status("/admin/api/keys", ADMIN_TOKEN) == 401
-        assert await house.status("/admin/api/keys", "another-admin-token") == 200
-        assert await house.status("/metrics") == 200
-        await house.change(admin={})
-        assert await house.status("/admin/api/keys", "another-admin-token") == 404
+    async with Scripted() as upstream, inside(tmp_path, upstream.url) as gateway:
+        assert await gateway.status("/admin/api/keys", ADMIN_TOKEN) == 404
+        assert await gateway.status("/metrics") == 200
+        await gateway.change(admin={"token": ADMIN_TOKEN}, metrics={"token": "token-of-the-metrics"})
+        assert await gateway.status("/admin/api/keys", ADMIN_TOKEN) == 200
+        assert await gateway.status("/metrics") == 401
+        assert await gateway.status("/metrics", "token-of-the-metrics") == 200
+        await gateway.change(admin={"token": "another-admin-token"}, metrics={})
+        assert await gateway.status("/admin/api/keys", ADMIN_TOKEN) == 401
+        assert await gateway.status("/admin/api/keys", "another-admin-token") == 200
+        assert await gateway.status("/metrics") == 200
+        await gateway.change(admin={})
+        assert await gateway.status("/admin/api/keys", "another-admin-token") == 404
 
 
 async def test_an_unchanged_upstream_keeps_its_connections_and_its_health(tmp_path: Path) -> None:
-    async with Scripted(always=ok_json()) as upstream, inside(tmp_path, upstream.url) as house:
-        assert await house.call() == 200
-        before = house.worker.parts
-        models = {"m": {**house.values["models"]["m"], "limits": {"max_tokens": 50}}}
-        await house.change(models=models, server={"max_in_flight": 10, "access_log": "off"})
-        after = house.worker.parts
+    async with Scripted(always=ok_json()) as upstream, inside(tmp_path, upstream.url) as gateway:
+        assert await gateway.call() == 200
+        before = gateway.worker.parts
+        models = {"m": {**gateway.values["models"]["m"], "limits": {"max_tokens": 50}}}
+        await gateway.change(models=models, server={"max_in_flight": 10, "access_log": "off"})
+        after = gateway.worker.parts
         assert after is not before
         assert after.pools["up"] is before.pools["up"]
         assert after.router.health["up"] is before.router.health["up"]
-        assert await house.call() == 200
+        assert await gateway.call() == 200
         assert upstream.connections == 1
-        upstreams = {**house.values["upstreams"], "up": {"base_url": upstream.url, "api_key": "another-key-of-ours"}}
-        await house.change(upstreams=upstreams)
-        assert house.worker.parts.pools["up"] is not before.pools["up"]
-        assert house.worker.parts.pools["other"] is before.pools["other"]
-        assert await house.call() == 200
+        upstreams = {**gateway.values["upstreams"], "up": {"base_url": upstream.url, "api_key": "another-key-of-ours"}}
+        await gateway.change(upstreams=upstreams)
+        assert gateway.worker.parts.pools["up"] is not before.pools["up"]
+        assert gateway.worker.parts.pools["other"] is before.pools["other"]
+        assert await gateway.call() == 200
         assert upstream.connections == 2
         assert upstream.requests[-1].headers["authorization"] == "Bearer another-key-of-ours"
         await until(lambda: upstream.open_now == 1)  # the old pool keeps nothing
 
 
 async def test_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
-    async with Scripted(always=ok_json()) as upstream, inside(tmp_path, upstream.url) as house:
-        before = house.worker.parts
+    async with Scripted(always=ok_json()) as upstream, inside(tmp_path, upstream.url) as gateway:
+        before = gateway.worker.parts
         with pytest.raises(ConfigError):
-            await house.change(models={})
-        assert house.worker.parts is before
-        assert await house.call() == 200
+            await gateway.change(models={})
+        assert gateway.worker.parts is before
+        assert await gateway.call() == 200
 
 
 async def test_probes_and_alerts_follow_the_configuration(tmp_path: Path) -> None:
-    async with Scripted(always=ok_json()) as upstream, inside(tmp_path, upstream.url) as house:
-        up = house.values["upstreams"]["up"]
-        await house.change(upstreams={"up": {**up, "probe_s": 0.1}, "other": {"base_url": upstream.url}})
+    async with Scripted(always=ok_json()) as upstream, inside(tmp_path, upstream.url) as gateway:
+        up = gateway.values["upstreams"]["up"]
+        await gateway.change(upstreams={"up": {**up, "probe_s": 0.1}, "other": {"base_url": upstream.url}})
         await until(lambda: upstream.hits >= 2)
-        await house.change(upstreams={"up": up})
+        await gateway.change(upstreams={"up": up})
         await until(lambda: upstream.open_now == 0)
         hits = upstream.hits
         assert [request.path for request in upstream.requests] == ["/v1/models"] * hits
@@ -131,25 +131,25 @@ async def test_probes_and_alerts_follow_the_configuration(tmp_path: Path) -> Non
         assert upstream.hits == hits
         webhook = {"webhook": upstream.url.replace("/v1", "/v1/hook")}
         quotas = [{"requests": 1, "per": "day"}]
-        await house.change(alerts=webhook, keys=[{"id": "k", "secret": KEY, "quotas": quotas}])
-        assert await house.call() == 200
+        await gateway.change(alerts=webhook, keys=[{"id": "k", "secret": KEY, "quotas": quotas}])
+        assert await gateway.call() == 200
         await until(lambda: any(request.path == "/v1/hook" for request in upstream.requests), 20)
 
 
 async def test_many_reloads_leave_nothing_behind(tmp_path: Path) -> None:
-    async with Scripted(always=ok_json()) as upstream, inside(tmp_path, upstream.url) as house:
+    async with Scripted(always=ok_json()) as upstream, inside(tmp_path, upstream.url) as gateway:
         gone: list[weakref.ref[Any]] = []
 
         async def reload(number: int) -> None:
             up = {"base_url": upstream.url, "headers": {"X-Number": str(number)}, "probe_s": 60}
             alerts = {"webhook": f"http://127.0.0.1:9/{number}"}
-            await house.change(upstreams={"up": up, f"other-{number}": up}, alerts=alerts)
-            assert await house.call() == 200
-            parts = house.worker.parts
+            await gateway.change(upstreams={"up": up, f"other-{number}": up}, alerts=alerts)
+            assert await gateway.call() == 200
+            parts = gateway.worker.parts
             gone.extend(map(weakref.ref, (*parts.pools.values(), *parts.router.health.values(), parts.router)))
 
         async def rest() -> None:
-            await house.change(alerts={}, upstreams={"up": {"base_url": upstream.url}})
+            await gateway.change(alerts={}, upstreams={"up": {"base_url": upstream.url}})
             await until(lambda: upstream.open_now == 0)
 
         await reload(0)
@@ -159,7 +159,7 @@ async def test_many_reloads_leave_nothing_behind(tmp_path: Path) -> None:
             await reload(number)
         await rest()
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
-        assert await house.call() == 200  # a client's connection that rests keeps what its last call was served with
+        assert await gateway.call() == 200  # a client's connection that rests keeps what its last call was served with
 
         def is_gone() -> bool:
             gc.collect()

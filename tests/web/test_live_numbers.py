@@ -54,18 +54,18 @@ def used() -> Telemetry:
 
 
 def test_numbers_are_those_of_the_scrape() -> None:
-    told = summed([used().registry], ["up", "idle"])
-    assert (told["requests"], told["by_status"]) == (5, {"200": 2, "502": 1, "429": 1, "404": 1})
-    assert told["tokens"] == {"prompt": 20, "completion": 10, "cached": 6, "reasoning": 4}
-    assert (told["cost_usd"], told["in_flight"]) == (3.0, 1)
-    assert told["rejections"] == {"rate_limited": 1}
-    assert told["upstreams"]["up"]["state"] == 2
-    assert told["upstreams"]["up"]["attempts"] == {"ok": 1, "timeout": 1}
-    assert told["upstreams"]["idle"] == {"state": 0, "attempts": {}, "first_token": {"le": [], "counts": []}}
-    assert told["first_token"]["counts"][-1] == 3
-    assert told["upstreams"]["up"]["first_token"]["counts"][-1] == 2
-    at = told["upstreams"]["up"]["first_token"]["le"].index(0.25)
-    assert told["upstreams"]["up"]["first_token"]["counts"][at] == 1
+    received = summed([used().registry], ["up", "idle"])
+    assert (received["requests"], received["by_status"]) == (5, {"200": 2, "502": 1, "429": 1, "404": 1})
+    assert received["tokens"] == {"prompt": 20, "completion": 10, "cached": 6, "reasoning": 4}
+    assert (received["cost_usd"], received["in_flight"]) == (3.0, 1)
+    assert received["rejections"] == {"rate_limited": 1}
+    assert received["upstreams"]["up"]["state"] == 2
+    assert received["upstreams"]["up"]["attempts"] == {"ok": 1, "timeout": 1}
+    assert received["upstreams"]["idle"] == {"state": 0, "attempts": {}, "first_token": {"le": [], "counts": []}}
+    assert received["first_token"]["counts"][-1] == 3
+    assert received["upstreams"]["up"]["first_token"]["counts"][-1] == 2
+    at = received["upstreams"]["up"]["first_token"]["le"].index(0.25)
+    assert received["upstreams"]["up"]["first_token"]["counts"][at] == 1
 
 
 def test_refusals_are_listed_by_key_without_relayed_failures() -> None:
@@ -76,8 +76,8 @@ def test_refusals_are_listed_by_key_without_relayed_failures() -> None:
 
 
 def test_a_gateway_that_has_done_nothing_has_numbers() -> None:
-    told = summed([CollectorRegistry()], ["up"])
-    assert (told["requests"], told["rejections"], told["refused"]) == (0, {}, [])
+    received = summed([CollectorRegistry()], ["up"])
+    assert (received["requests"], received["rejections"], received["refused"]) == (0, {}, [])
 
 
 async def test_many_who_look_cost_one_scrape(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,12 +66,12 @@ async def test_upstreams_say_what_the_configuration_says_without_secrets(inside:
     models = {"m": {"routes": [{"upstream": "second"}], "max_output_tokens": 10}}
     client = await inside(NOWHERE, upstreams=upstreams, models=models, admin={"token": ADMIN_TOKEN})
     found = await rows(client, "upstreams")
-    told = found["second"]["settings"]
-    assert told["max_connections"] == 7
-    assert told["timeouts"] == {"connect_s": 3.0}
-    assert told["proxy"] == "p.example:3128"
-    assert "headers" not in told
-    assert "api_key" not in told
+    received = found["second"]["settings"]
+    assert received["max_connections"] == 7
+    assert received["timeouts"] == {"connect_s": 3.0}
+    assert received["proxy"] == "p.example:3128"
+    assert "headers" not in received
+    assert "api_key" not in received
 
 
 async def test_a_preview_needs_the_supervisor(inside: Inside) -> None:

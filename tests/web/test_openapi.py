@@ -18,53 +18,56 @@ from .conftest import ADMIN_TOKEN, KEY, Inside
 
 NOWHERE = "http://upstream-of-ours.example/v1"
 
-Told = dict[str, Any]
+Received = dict[str, Any]
 
 
-async def document(client: TestClient[Any, Any]) -> Told:
+async def document(client: TestClient[Any, Any]) -> Received:
     answer = await client.get("/openapi.json")
     assert (answer.status, answer.content_type) == (200, "application/json")
-    told: Told = await answer.json()
-    return told
+    received: Received = await answer.json()
+    return received
 
 
-def described(told: Told) -> set[tuple[str, str]]:
-    return {(method.upper(), path) for path, methods in told["paths"].items() for method in methods}
+def described(received: Received) -> set[tuple[str, str]]:
+    return {(method.upper(), path) for path, methods in received["paths"].items() for method in methods}
 
 
 async def test_document_is_valid_openapi(inside: Inside) -> None:
     import schemathesis  # imported here: slow, and collection imports this module
 
-    told = await document(await inside(NOWHERE))
-    assert told["openapi"].startswith("3.1.")
-    schemathesis.openapi.from_dict(told).validate()
+    received = await document(await inside(NOWHERE))
+    assert received["openapi"].startswith("3.1.")
+    schemathesis.openapi.from_dict(received).validate()
 
 
 def test_a_document_that_is_not_valid_would_be_found() -> None:
     import schemathesis
 
-    told = json.loads(json.dumps(openapi.describe(openapi.OPERATIONS)))
-    told["paths"]["/v1/key"]["get"]["responses"]["200"]["content"] = []
+    received = json.loads(json.dumps(openapi.describe(openapi.OPERATIONS)))
+    received["paths"]["/v1/key"]["get"]["responses"]["200"]["content"] = []
     with pytest.raises(ValueError, match="is not of type"):
-        schemathesis.openapi.from_dict(told).validate()
+        schemathesis.openapi.from_dict(received).validate()
 
 
 def test_every_name_that_the_document_refers_to_is_there() -> None:
-    told = openapi.describe(openapi.OPERATIONS)
-    text = json.dumps(told)
-    for part, names in told["components"].items():
+    received = openapi.describe(openapi.OPERATIONS)
+    text = json.dumps(received)
+    for part, names in received["components"].items():
         for name in names:
             assert f'"#/components/{part}/{name}"' in text or part == "securitySchemes", f"nobody refers to {name}"
     referred = {piece.partition('"')[0] for piece in text.split('"$ref": "#/components/')[1:]}
     assert referred == {
-        f"{part}/{name}" for part, names in told["components"].items() for name in names if part != "securitySchemes"
+        f"{part}/{name}"
+        for part, names in received["components"].items()
+        for name in names
+        if part != "securitySchemes"
     }
 
 
 def test_names_of_bodies_and_answers_do_not_clash() -> None:
     bodies = [operation.body for operation in openapi.OPERATIONS.values() if operation.body is not None]
-    _, told = models_json_schema([(body, "validation") for body in bodies])
-    assert set(told["$defs"]).isdisjoint(SCHEMAS)
+    _, received = models_json_schema([(body, "validation") for body in bodies])
+    assert set(received["$defs"]).isdisjoint(SCHEMAS)
 
 
 async def test_every_route_is_described_and_every_description_has_its_route(inside: Inside) -> None:
@@ -75,8 +78,8 @@ async def test_every_route_is_described_and_every_description_has_its_route(insi
 
 async def test_a_gateway_without_an_admin_api_describes_none(inside: Inside) -> None:
     client = await inside(NOWHERE, admin={})
-    told = described(await document(client))
-    assert told == {(method, path) for method, path in openapi.OPERATIONS if not path.startswith("/admin")}
+    received = described(await document(client))
+    assert received == {(method, path) for method, path in openapi.OPERATIONS if not path.startswith("/admin")}
 
 
 def test_a_route_without_a_description_would_be_found() -> None:
@@ -95,11 +98,11 @@ async def test_document_says_nothing_of_the_configuration(inside: Inside) -> Non
     models = {"hush-model": {"routes": [{"upstream": "up"}], "max_output_tokens": 100}}
     keys = [{"id": "hush-key", "secret": KEY, "team": "hush-team"}]
     one = await document(await inside(NOWHERE))
-    told = await document(
+    received = await document(
         await inside(NOWHERE, models=models, keys=keys, **secret_team, metrics={"token": ADMIN_TOKEN})
     )
-    assert told == one
-    assert not [word for word in ("hush", KEY, ADMIN_TOKEN, "upstream-of-ours") if word in json.dumps(told)]
+    assert received == one
+    assert not [word for word in ("hush", KEY, ADMIN_TOKEN, "upstream-of-ours") if word in json.dumps(received)]
 
 
 @pytest.mark.parametrize("body", [Completion, Chat, Embedding, Messages, CountTokens, Response])
@@ -113,7 +116,7 @@ async def test_the_document_is_made_once_and_not_at_the_start(inside: Inside, mo
     made: list[int] = []
     describe = openapi.describe
 
-    def counted(routes: Any) -> Told:
+    def counted(routes: Any) -> Received:
         made.append(1)
         return describe(routes)
 

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient
 
 from gateway.web.admin import keys
 from tests.browser.stores import filled
-from tests.flows.house import key, secret
+from tests.flows.gateway_process import key, secret
 
 from .conftest import ADMIN_TOKEN, Inside
 
@@ -72,15 +72,15 @@ async def test_by_default_it_reads_alone(client: Client) -> None:
         for what in ("pause", "rotate"):
             status, answer = await ask(client, token, f"keys/{name}/{what}")
             assert (status, answer["error"]["code"]) == (403, "role_not_allowed")
-        _, told = await ask(client, token, "session", method="GET")
-        assert all(each.startswith("GET ") for each in told["operations"])
+        _, received = await ask(client, token, "session", method="GET")
+        assert all(each.startswith("GET ") for each in received["operations"])
 
 
 async def test_it_rotates_itself_once_an_hour_to_one_secret(client: Client) -> None:
     first = await make(client, "mine", "free")
     await asyncio.sleep(1)  # secrets are identified by their second of creation
-    _, told = await ask(client, first, "session", method="GET")
-    assert [each for each in told["operations"] if not each.startswith("GET ")] == [
+    _, received = await ask(client, first, "session", method="GET")
+    assert [each for each in received["operations"] if not each.startswith("GET ")] == [
         "POST /admin/api/keys/{id}/rotate", "POST /admin/api/keys/{id}/pause",
     ]  # fmt: skip
     status, answer = await ask(client, first, "keys/mine/rotate", {"overlap_s": 60})

@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from gateway.identity import key_set
 from gateway.quota.issued import person_id
 from tests.fakes.identity_provider import OTHER_KEY, IdentityProvider, sign
-from tests.flows.house import key, secret
+from tests.flows.gateway_process import key, secret
 
 from .conftest import ADMIN_TOKEN, Inside
 from .test_sign_in import BAD_TOKENS
@@ -47,7 +47,7 @@ async def upstream() -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.port}/v1"
 
 
-async def house(inside: Inside, provider: IdentityProvider, upstream: str, **jwt: Any) -> Client:
+async def gateway(inside: Inside, provider: IdentityProvider, upstream: str, **jwt: Any) -> Client:
     route = {"routes": [{"upstream": "up"}], "max_output_tokens": 100}
     settings = {"issuer": provider.issuer, "audiences": ["gateway"], "jwks_url": f"{provider.issuer}/keys", **jwt}
     return await inside(
@@ -72,7 +72,7 @@ async def admin(client: Client, method: str, path: str, body: Any = None) -> tup
 async def test_a_person_who_was_never_seen_gets_her_record_at_the_first_call(
     inside: Inside, provider: IdentityProvider, upstream: str
 ) -> None:
-    client = await house(inside, provider, upstream)
+    client = await gateway(inside, provider, upstream)
     assert (await admin(client, "GET", f"keys/{ALICE}"))[0] == 404
     assert (await call(client, sign(provider.good_claims())))[0] == 200
     status, record = await admin(client, "GET", f"keys/{ALICE}")
@@ -91,7 +91,7 @@ async def test_a_person_who_was_never_seen_gets_her_record_at_the_first_call(
 async def test_many_first_calls_at_once_make_one_record(
     inside: Inside, provider: IdentityProvider, upstream: str
 ) -> None:
-    client = await house(inside, provider, upstream)
+    client = await gateway(inside, provider, upstream)
     tokens = [sign(provider.good_claims(jti=str(number))) for number in range(20)]
     statuses = [status for status, _ in await asyncio.gather(*(call(client, token) for token in tokens))]
     assert sorted(statuses) == [200] * 3 + [429] * 17
@@ -106,11 +106,11 @@ OF_SIGN_IN = {"another nonce", "no nonce", "another party", "several audiences w
 
 @pytest.mark.parametrize("name", sorted(BAD_TOKENS.keys() - OF_SIGN_IN))
 async def test_a_bad_token_is_refused(inside: Inside, provider: IdentityProvider, upstream: str, name: str) -> None:
-    client = await house(inside, provider, upstream)
+    client = await gateway(inside, provider, upstream)
     token = BAD_TOKENS[name](provider.good_claims())
-    status, told = await call(client, token)
-    assert (status, told["error"]["code"]) == (401, "invalid_api_key")
-    assert token[:100] not in told["error"]["message"]
+    status, received = await call(client, token)
+    assert (status, received["error"]["code"]) == (401, "invalid_api_key")
+    assert token[:100] not in received["error"]["message"]
     assert (await admin(client, "GET", "keys"))[1]["data"][0]["id"] == "alice"  # no further record was made
     assert (await call(client, token))[0] == 401
 
@@ -118,13 +118,13 @@ async def test_a_bad_token_is_refused(inside: Inside, provider: IdentityProvider
 async def test_a_verdict_ends_with_its_token(
     inside: Inside, provider: IdentityProvider, upstream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = await house(inside, provider, upstream, clock_skew_s=0)
+    client = await gateway(inside, provider, upstream, clock_skew_s=0)
     token = sign(provider.good_claims(exp=time.time() + 1000))
     assert (await call(client, token))[0] == 200
     now = time.time
     monkeypatch.setattr("gateway.web.person_tokens.time.time", lambda: now() + 1001)
-    status, told = await call(client, token)
-    assert (status, told["error"]["message"]) == (401, "Your token is not accepted: it has expired.")
+    status, received = await call(client, token)
+    assert (status, received["error"]["message"]) == (401, "Your token is not accepted: it has expired.")
 
 
 async def test_a_withdrawn_key_ends_its_tokens(
@@ -133,7 +133,7 @@ async def test_a_withdrawn_key_ends_its_tokens(
     monkeypatch.setattr(key_set, "FRESH_S", 0.0)
     monkeypatch.setattr(key_set, "REFETCH_S", 0.0)
     monkeypatch.setattr("gateway.web.person_tokens.KEPT_S", 0.0)
-    client = await house(inside, provider, upstream)
+    client = await gateway(inside, provider, upstream)
     token = sign(provider.good_claims())
     assert (await call(client, token))[0] == 200
     provider.keys = [OTHER_KEY.as_dict(private=False)]
@@ -141,39 +141,39 @@ async def test_a_withdrawn_key_ends_its_tokens(
 
 
 async def test_an_issuer_that_is_away(inside: Inside, provider: IdentityProvider, upstream: str) -> None:
-    client = await house(inside, provider, upstream)
+    client = await gateway(inside, provider, upstream)
     provider.is_away = True
-    status, told = await call(client, sign(provider.good_claims()))
-    assert (status, told["error"]["code"]) == (503, "identity_provider_unavailable")
+    status, received = await call(client, sign(provider.good_claims()))
+    assert (status, received["error"]["code"]) == (503, "identity_provider_unavailable")
     assert (await call(client, secret("alice")))[0] == 200
 
 
 async def test_a_record_is_revoked_like_a_key_and_has_no_secret(
     inside: Inside, provider: IdentityProvider, upstream: str
 ) -> None:
-    client = await house(inside, provider, upstream)
+    client = await gateway(inside, provider, upstream)
     token = sign(provider.good_claims())
     assert (await call(client, token))[0] == 200
-    status, told = await admin(client, "POST", f"keys/{ALICE}/rotate")
-    assert (status, told["error"]["code"]) == (409, "no_secret")
+    status, received = await admin(client, "POST", f"keys/{ALICE}/rotate")
+    assert (status, received["error"]["code"]) == (409, "no_secret")
     assert (await admin(client, "DELETE", f"keys/{ALICE}"))[0] == 200
     for _ in range(200):
-        status, told = await call(client, token)
+        status, received = await call(client, token)
         if status == 401:
-            assert "revoked" in told["error"]["message"]
+            assert "revoked" in received["error"]["message"]
             return
         await asyncio.sleep(0.05)
     raise AssertionError("a revoked person still calls")
 
 
 async def test_the_id_of_a_person_cannot_be_taken(inside: Inside, provider: IdentityProvider, upstream: str) -> None:
-    client = await house(inside, provider, upstream)
-    status, told = await admin(client, "POST", "keys", {"id": ALICE, "owner": "alice@example.org"})
-    assert (status, told["error"]["param"]) == (400, "id")
+    client = await gateway(inside, provider, upstream)
+    status, received = await admin(client, "POST", "keys", {"id": ALICE, "owner": "alice@example.org"})
+    assert (status, received["error"]["param"]) == (400, "id")
 
 
 async def test_the_team_of_a_token(inside: Inside, provider: IdentityProvider, upstream: str) -> None:
-    client = await house(inside, provider, upstream, team_claim="team")
+    client = await gateway(inside, provider, upstream, team_claim="team")
     assert (await call(client, sign(provider.good_claims(team="ours"))))[0] == 200
     assert (await admin(client, "GET", f"keys/{ALICE}"))[1]["team"] == "ours"
     assert (await call(client, sign(provider.good_claims(team="others"))))[0] == 200
@@ -187,7 +187,7 @@ async def test_the_team_of_a_token(inside: Inside, provider: IdentityProvider, u
 async def test_models_of_a_token_narrow_those_of_the_record(
     inside: Inside, provider: IdentityProvider, upstream: str
 ) -> None:
-    client = await house(inside, provider, upstream, models_claim="models")
+    client = await gateway(inside, provider, upstream, models_claim="models")
     narrow = sign(provider.good_claims(models=["m", "o*", "*", "unknown"]))
     assert [(await call(client, narrow, model))[0] for model in ("m", "n", "other")] == [200, 404, 404]
     assert (await admin(client, "PATCH", f"keys/{ALICE}", {"models": ["n"], "quotas": []}))[0] == 200
@@ -202,7 +202,7 @@ async def test_models_of_a_token_narrow_those_of_the_record(
 
 
 async def test_the_token_may_stand_in_other_headers(inside: Inside, provider: IdentityProvider, upstream: str) -> None:
-    client = await house(inside, provider, upstream)
+    client = await gateway(inside, provider, upstream)
     token = sign(provider.good_claims())
     assert (await call(client, token, **{"x-api-key": token}))[0] == 200
     assert (await call(client, token, **{"api-key": token}))[0] == 200
@@ -214,8 +214,8 @@ async def test_without_the_setting_a_token_is_an_unknown_key(
     inside: Inside, provider: IdentityProvider, upstream: str
 ) -> None:
     client = await inside(upstream)
-    status, told = await call(client, sign(provider.good_claims()))
-    assert (status, told["error"]["message"].partition(":")[0]) == (401, "Incorrect API key provided")
+    status, received = await call(client, sign(provider.good_claims()))
+    assert (status, received["error"]["message"].partition(":")[0]) == (401, "Incorrect API key provided")
     assert provider.hits == []
 
 

@@ -34,7 +34,7 @@ def test_no_body_is_an_empty_one(kind: type[request_bodies.RequestBody]) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "told"),
+    ("kind", "body", "received"),
     [
         (CreateKey, {}, ("id", "missing_required_parameter")),
         (CreateKey, {"id": 5}, ("id", "invalid_type")),
@@ -70,9 +70,9 @@ def test_no_body_is_an_empty_one(kind: type[request_bodies.RequestBody]) -> None
     ],
 )  # fmt: skip
 def test_body_of_another_shape(
-    kind: type[request_bodies.RequestBody], body: Any, told: tuple[str | None, str | None]
+    kind: type[request_bodies.RequestBody], body: Any, received: tuple[str | None, str | None]
 ) -> None:
-    assert refused(body, kind) == told
+    assert refused(body, kind) == received
 
 
 @pytest.mark.parametrize(

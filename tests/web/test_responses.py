@@ -15,8 +15,8 @@ from gateway.web.responses import EventStream, Whole, head
 def test_head_cannot_be_split_by_a_value() -> None:
     first, date, *rest = head(200, [("x-a", "one\r\nx-b: two")]).decode().split("\r\n")
     assert (first, rest) == ("HTTP/1.1 200 OK", ["x-a: one  x-b: two", "", ""])
-    told = parsedate_to_datetime(date.removeprefix("Date: "))
-    assert abs(told.timestamp() - time.time()) < 60
+    received = parsedate_to_datetime(date.removeprefix("Date: "))
+    assert abs(received.timestamp() - time.time()) < 60
 
 
 def test_head_of_unknown_status_is_still_a_head() -> None:

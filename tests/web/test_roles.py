@@ -20,7 +20,7 @@ from gateway.identity.sessions import Session
 from gateway.store import open_store
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from tests.browser.stores import days, filled
-from tests.flows.house import key, secret
+from tests.flows.gateway_process import key, secret
 from tests.flows.planted import plant, record
 from tests.store.test_contract_refusals import entry
 
@@ -274,8 +274,8 @@ async def test_people_with_another_role_read_what_is_their_own(client: Client, r
     for path in ("usage", "calls", "refusals", "quotas", "latency", "keys"):
         assert (await read(f"{path}?own=true&key=bob" if path != "keys" else "keys?own=true&team=ours", hers))[0] == 404
         for value, headers in (("false", hers), ("true", {"Authorization": f"Bearer {SECRETS['head']}"})):
-            status, told = await read(f"{path}?own={value}", headers)
-            assert (status, told["error"]["param"]) == (400, "own")
+            status, received = await read(f"{path}?own={value}", headers)
+            assert (status, received["error"]["param"]) == (400, "own")
 
 
 async def test_reports_of_a_part_have_its_numbers(client: Client) -> None:
@@ -430,10 +430,10 @@ async def test_the_audit_log_names_the_token(client: Client) -> None:
 async def test_the_session_lists_the_permitted_operations(client: Client) -> None:
     for who, role in ROLE_OF.items():
         _, text = await ask(client, who, "GET", "/admin/api/session")
-        told = json.loads(text)
-        assert told["role"] == ("admin" if role == "operator" else role)
-        assert {tuple(each.split()) for each in told["operations"]} == MAY[role]
-        assert told["team"] == ("ours" if role in ("lead", "key") else None)
+        received = json.loads(text)
+        assert received["role"] == ("admin" if role == "operator" else role)
+        assert {tuple(each.split()) for each in received["operations"]} == MAY[role]
+        assert received["team"] == ("ours" if role in ("lead", "key") else None)
 
 
 async def test_the_document_says_which_roles(client: Client) -> None:

@@ -23,7 +23,7 @@ from gateway.identity.sessions import Session
 from gateway.store import StoreUnavailable
 from tests.browser.stores import filled
 from tests.fakes.identity_provider import KEY, OTHER_KEY, IdentityProvider, sign, unsigned
-from tests.flows.house import key
+from tests.flows.gateway_process import key
 
 from .conftest import ADMIN_TOKEN, Inside
 
@@ -68,17 +68,19 @@ class Browser:
         return str(headers["Location"])
 
     async def sign_in(self, provider: IdentityProvider) -> tuple[int, Any]:
-        status, headers, told = await self.ask("GET", f"/admin/sign-in/callback?{provider.approve(await self.begin())}")
+        status, headers, received = await self.ask(
+            "GET", f"/admin/sign-in/callback?{provider.approve(await self.begin())}"
+        )
         if status == 302:
             assert headers["Location"] == "../../dashboard"
-        return status, told
+        return status, received
 
     async def session(self) -> Any:
-        status, _, told = await self.ask("GET", "/admin/api/session")
-        return told if status == 200 else (status, told["error"]["code"])
+        status, _, received = await self.ask("GET", "/admin/api/session")
+        return received if status == 200 else (status, received["error"]["code"])
 
 
-async def house(inside: Inside, provider: IdentityProvider, admin: Any = None, **oidc: Any) -> Client:
+async def gateway_client(inside: Inside, provider: IdentityProvider, admin: Any = None, **oidc: Any) -> Client:
     return await inside(
         NOWHERE, oidc=provider.settings(**oidc), admin=admin or {"token": ADMIN_TOKEN},
         keys=[key("hers", owner="alice@example.org", team="ours"), key("his", owner="bob@example.org", team="ours")],
@@ -87,16 +89,16 @@ async def house(inside: Inside, provider: IdentityProvider, admin: Any = None, *
 
 
 async def test_a_person_signs_in_sees_her_own_keys_and_signs_out(inside: Inside, provider: IdentityProvider) -> None:
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     assert await browser.session() == (401, "sign_in_required")
     assert await browser.sign_in(provider) == (302, None)
-    told = await browser.session()
-    assert (told["role"], told["name"], told["team"]) == ("member", "person alice@example.org", None)
+    received = await browser.session()
+    assert (received["role"], received["name"], received["team"]) == ("member", "person alice@example.org", None)
     _, _, keys = await browser.ask("GET", "/admin/api/keys")
     assert [each["id"] for each in keys["data"]] == ["hers"]
     assert (await browser.ask("GET", "/admin/api/keys/his"))[0] == 404
     assert (await browser.ask("GET", "/admin/api/audit"))[0] == 403
-    status, _, answer = await browser.ask("POST", "/admin/sign-out", headers={"X-CSRF-Token": told["csrf"]})
+    status, _, answer = await browser.ask("POST", "/admin/sign-out", headers={"X-CSRF-Token": received["csrf"]})
     assert (status, answer["provider_url"]) == (200, f"{provider.issuer}/end?client_id=gateway")
     assert "gateway-session" not in browser.cookies
 
@@ -163,16 +165,16 @@ BAD_TOKENS = {
 
 @pytest.mark.parametrize("name", sorted(BAD_TOKENS))
 async def test_a_bad_id_token_is_refused(inside: Inside, provider: IdentityProvider, name: str) -> None:
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     provider.make_token = BAD_TOKENS[name]
-    status, told = await browser.sign_in(provider)
-    assert (status, told["error"]["code"]) == (401, "sign_in_failed")
+    status, received = await browser.sign_in(provider)
+    assert (status, received["error"]["code"]) == (401, "sign_in_failed")
     assert "gateway-session" not in browser.cookies
     assert await browser.session() == (401, "sign_in_required")
 
 
 async def test_clocks_may_differ_a_little(inside: Inside, provider: IdentityProvider) -> None:
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     for change in ({"exp": -30}, {"nbf": 30}, {"iat": 30}):
         provider.make_token = lambda claims, change=change: sign(
             claims | {name: claims["iat"] + by for name, by in change.items()}
@@ -182,7 +184,7 @@ async def test_clocks_may_differ_a_little(inside: Inside, provider: IdentityProv
 
 async def test_keys_rotate(inside: Inside, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_set, "REFETCH_S", 0.0)
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     assert (await browser.sign_in(provider))[0] == 302
     fetched = provider.hits.count("/keys")
     assert (await browser.sign_in(provider))[0] == 302
@@ -195,7 +197,7 @@ async def test_keys_rotate(inside: Inside, provider: IdentityProvider, monkeypat
 
 
 async def test_unknown_keys_are_not_asked_for_again_and_again(inside: Inside, provider: IdentityProvider) -> None:
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     assert (await browser.sign_in(provider))[0] == 302
     provider.make_token = lambda claims: sign(claims, OTHER_KEY, kid="two")
     for _ in range(5):
@@ -217,8 +219,8 @@ POISONED = {
 @pytest.mark.parametrize("name", sorted(POISONED))
 async def test_a_poisoned_key_set_is_refused(inside: Inside, provider: IdentityProvider, name: str) -> None:
     provider.keys = POISONED[name]
-    status, told = await Browser(await house(inside, provider)).sign_in(provider)
-    assert (status, told["error"]["code"]) == (503, "identity_provider_unavailable")
+    status, received = await Browser(await gateway_client(inside, provider)).sign_in(provider)
+    assert (status, received["error"]["code"]) == (503, "identity_provider_unavailable")
 
 
 @pytest.mark.parametrize(
@@ -231,27 +233,27 @@ async def test_a_description_of_another_issuer_is_refused(
     inside: Inside, provider: IdentityProvider, change: dict[str, Any]
 ) -> None:
     provider.discovery = change
-    status, _, told = await Browser(await house(inside, provider)).ask("GET", "/admin/sign-in")
-    assert (status, told["error"]["code"]) == (503, "identity_provider_unavailable")
+    status, _, received = await Browser(await gateway_client(inside, provider)).ask("GET", "/admin/sign-in")
+    assert (status, received["error"]["code"]) == (503, "identity_provider_unavailable")
 
 
 async def test_an_answer_of_another_issuer_is_refused(inside: Inside, provider: IdentityProvider) -> None:
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     back = provider.approve(await browser.begin())
     for issuer in ("https://evil.example", ""):
-        status, _, told = await browser.ask("GET", f"/admin/sign-in/callback?{back}&iss={issuer}")
-        assert (status, told["error"]["code"]) == (401, "sign_in_failed")
+        status, _, received = await browser.ask("GET", f"/admin/sign-in/callback?{back}&iss={issuer}")
+        assert (status, received["error"]["code"]) == (401, "sign_in_failed")
     assert "/token" not in provider.hits  # the code was sent to no other server
     assert (await browser.ask("GET", f"/admin/sign-in/callback?{back}&iss={provider.issuer}"))[0] == 302
 
 
 async def test_a_promised_issuer_must_be_there(inside: Inside, provider: IdentityProvider) -> None:
     provider.discovery = {"authorization_response_iss_parameter_supported": True}
-    assert (await Browser(await house(inside, provider)).sign_in(provider))[0] == 401
+    assert (await Browser(await gateway_client(inside, provider)).sign_in(provider))[0] == 401
 
 
 async def test_state_and_code_are_good_once(inside: Inside, provider: IdentityProvider) -> None:
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     back = provider.approve(await browser.begin())
     begun = dict(browser.cookies)
     assert (await browser.ask("GET", f"/admin/sign-in/callback?{back}"))[0] == 302
@@ -259,15 +261,15 @@ async def test_state_and_code_are_good_once(inside: Inside, provider: IdentityPr
     thief.cookies = begun
     provider.approve(f"http://x/?{urlsplit('?' + back).query}&code_challenge_method=S256", "code-2")
     for replayed in (back, back.replace("code-1", "code-2")):
-        status, _, told = await thief.ask("GET", f"/admin/sign-in/callback?{replayed}")
-        assert (status, told["error"]["message"]) == (
+        status, _, received = await thief.ask("GET", f"/admin/sign-in/callback?{replayed}")
+        assert (status, received["error"]["message"]) == (
             401, "The sign-in failed: it was finished before. Begin again at the dashboard.",
         )  # fmt: skip
 
 
 async def test_a_sign_in_of_another_browser_is_not_finished_here(inside: Inside, provider: IdentityProvider) -> None:
     """Login CSRF: an attacker sends her own answer to a victim."""
-    client = await house(inside, provider)
+    client = await gateway_client(inside, provider)
     attacker, victim = Browser(client), Browser(client)
     back = provider.approve(await attacker.begin())
     assert (await victim.ask("GET", f"/admin/sign-in/callback?{back}"))[0] == 401
@@ -277,17 +279,17 @@ async def test_a_sign_in_of_another_browser_is_not_finished_here(inside: Inside,
 
 
 async def test_a_stolen_code_is_worth_nothing_without_the_verifier(inside: Inside, provider: IdentityProvider) -> None:
-    client = await house(inside, provider)
+    client = await gateway_client(inside, provider)
     victim, thief = Browser(client), Browser(client)
     provider.approve(await victim.begin(), "stolen")
     mine = parse_qs(urlsplit(await thief.begin()).query)["state"][0]
-    status, _, told = await thief.ask("GET", f"/admin/sign-in/callback?code=stolen&state={mine}")
-    assert (status, told["error"]["code"]) == (401, "sign_in_failed")
+    status, _, received = await thief.ask("GET", f"/admin/sign-in/callback?code=stolen&state={mine}")
+    assert (status, received["error"]["code"]) == (401, "sign_in_failed")
 
 
 @pytest.mark.parametrize("name", ["return_to", "next", "redirect_uri", "post_logout_redirect_uri"])
 async def test_no_parameter_says_where_to(inside: Inside, provider: IdentityProvider, name: str) -> None:
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     _, headers, _ = await browser.ask("GET", f"/admin/sign-in?{name}=https://evil.example")
     assert "evil" not in headers["Location"]
     back = provider.approve(headers["Location"])
@@ -296,7 +298,7 @@ async def test_no_parameter_says_where_to(inside: Inside, provider: IdentityProv
 
 
 async def test_a_stolen_session_is_over_when_its_owner_signs_out(inside: Inside, provider: IdentityProvider) -> None:
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     await browser.sign_in(provider)
     thief = Browser(browser.client)
     thief.cookies = dict(browser.cookies)
@@ -331,8 +333,8 @@ async def test_an_operator_ends_the_sessions_of_one_person(
 
         path = "/admin/api/people/alice%40example.org/end_sessions"
         assert (await other.ask("POST", path))[0] == 403
-        status, _, told = await Browser(gateways[1]).ask("POST", path, headers=operator)
-        assert (status, told["name"]) == (200, "alice@example.org")
+        status, _, received = await Browser(gateways[1]).ask("POST", path, headers=operator)
+        assert (status, received["name"]) == (200, "alice@example.org")
         for browser, gateway in itertools.product(hers, gateways):
             browser.client = gateway
             assert await browser.session() == (401, "sign_in_required")
@@ -354,7 +356,7 @@ async def test_an_operator_ends_the_sessions_of_one_person(
 
 async def test_a_change_by_session_needs_the_csrf_token(inside: Inside, provider: IdentityProvider) -> None:
     roles = [{"person": "alice@example.org", "role": "operator"}]
-    client = await house(inside, provider, roles=roles)
+    client = await gateway_client(inside, provider, roles=roles)
     browser, other = Browser(client), Browser(client)
     await browser.sign_in(provider)
     await other.sign_in(provider)
@@ -366,8 +368,8 @@ async def test_a_change_by_session_needs_the_csrf_token(inside: Inside, provider
             ("DELETE", "/admin/api/keys/his"),
             ("POST", "/admin/sign-out"),
         ):
-            status, _, told = await browser.ask(method, path, json={"id": "made"}, headers=headers)
-            assert (status, told["error"]["code"]) == (403, "csrf_token_missing"), (token, path)
+            status, _, received = await browser.ask(method, path, json={"id": "made"}, headers=headers)
+            assert (status, received["error"]["code"]) == (403, "csrf_token_missing"), (token, path)
     status, _, _ = await browser.ask("POST", "/admin/api/keys", json={"id": "made"}, headers={"X-CSRF-Token": mine})
     assert status == 201
     _, _, audit = await browser.ask("GET", "/admin/api/audit?limit=1")
@@ -375,7 +377,7 @@ async def test_a_change_by_session_needs_the_csrf_token(inside: Inside, provider
 
 
 async def test_a_session_cannot_be_forged(inside: Inside, provider: IdentityProvider) -> None:
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     await browser.sign_in(provider)
     good = browser.cookies["gateway-session"]
     body, _, signature = good.partition(".")
@@ -393,14 +395,14 @@ async def test_a_session_cannot_be_forged(inside: Inside, provider: IdentityProv
         "a" * 5000,
     ):
         browser.cookies["gateway-session"] = forged
-        status, _, told = await browser.ask("GET", "/admin/api/session")
-        assert (status, told["error"]["code"]) == (401, "sign_in_required"), forged
+        status, _, received = await browser.ask("GET", "/admin/api/session")
+        assert (status, received["error"]["code"]) == (401, "sign_in_required"), forged
 
 
 async def test_a_session_ends_with_the_rules_that_made_it(inside: Inside, provider: IdentityProvider) -> None:
     roles = [{"group": "heads", "role": "lead", "team": "ours"}]
     provider.claims["groups"] = ["heads"]
-    before = Browser(await house(inside, provider, roles=roles))
+    before = Browser(await gateway_client(inside, provider, roles=roles))
     await before.sign_in(provider)
     assert (await before.session())["team"] == "ours"
     for change in (
@@ -408,10 +410,10 @@ async def test_a_session_ends_with_the_rules_that_made_it(inside: Inside, provid
         {"roles": roles, "session_key": "t" * 32},
         {"roles": roles, "domains": ["other.org"]},
     ):
-        after = Browser(await house(inside, provider, **change))
+        after = Browser(await gateway_client(inside, provider, **change))
         after.cookies = dict(before.cookies)
         assert await after.session() == (401, "sign_in_required"), change
-    same = Browser(await house(inside, provider, roles=roles))  # another gateway on the same configuration
+    same = Browser(await gateway_client(inside, provider, roles=roles))  # another gateway on the same configuration
     same.cookies = dict(before.cookies)
     assert (await same.session())["role"] == "lead"
 
@@ -421,7 +423,7 @@ async def test_without_a_store_sessions_are_refused_and_tokens_work(
 ) -> None:
     from gateway.accounting import LedgerClient
 
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     await browser.sign_in(provider)
 
     async def away(*_: Any) -> Any:
@@ -464,18 +466,18 @@ async def test_without_a_store_sessions_are_refused_and_tokens_work(
 async def test_who_may_sign_in_as_what(
     inside: Inside, provider: IdentityProvider, settings: dict[str, Any], claims: dict[str, Any], expected: str | None
 ) -> None:
-    browser = Browser(await house(inside, provider, **settings))
+    browser = Browser(await gateway_client(inside, provider, **settings))
     provider.claims |= claims
     provider.userinfo = {**provider.claims}
-    status, told = await browser.sign_in(provider)
+    status, received = await browser.sign_in(provider)
     if expected is None:
-        assert (status, told["error"]["code"]) == (403, "sign_in_refused")
+        assert (status, received["error"]["code"]) == (403, "sign_in_refused")
     else:
         assert (await browser.session())["role"] == expected
 
 
 async def test_claims_come_from_the_userinfo_of_the_same_person(inside: Inside, provider: IdentityProvider) -> None:
-    browser = Browser(await house(inside, provider, groups=["staff"]))
+    browser = Browser(await gateway_client(inside, provider, groups=["staff"]))
     provider.userinfo = {"sub": "sub-1", "groups": ["staff"]}
     assert (await browser.sign_in(provider))[0] == 302
     provider.userinfo = {"sub": "sub-2", "groups": ["staff"]}
@@ -486,15 +488,17 @@ async def test_claims_come_from_the_userinfo_of_the_same_person(inside: Inside, 
 
 
 async def test_a_provider_that_is_away(inside: Inside, provider: IdentityProvider) -> None:
-    browser = Browser(await house(inside, provider))
+    browser = Browser(await gateway_client(inside, provider))
     back = provider.approve(await browser.begin())
     provider.is_away = True
-    status, _, told = await browser.ask("GET", f"/admin/sign-in/callback?{back}")
-    assert (status, told["error"]["code"]) == (503, "identity_provider_unavailable")
+    status, _, received = await browser.ask("GET", f"/admin/sign-in/callback?{back}")
+    assert (status, received["error"]["code"]) == (503, "identity_provider_unavailable")
 
 
 async def test_cookies_of_an_address_with_tls_are_secure(inside: Inside, provider: IdentityProvider) -> None:
-    browser = Browser(await house(inside, provider, redirect_url="https://gateway.example.org/admin/sign-in/callback"))
+    browser = Browser(
+        await gateway_client(inside, provider, redirect_url="https://gateway.example.org/admin/sign-in/callback")
+    )
     _, headers, _ = await browser.ask("GET", "/admin/sign-in")
     assert headers["Set-Cookie"].startswith("__Host-gateway-sign-in=")
     assert headers["Set-Cookie"].endswith("; HttpOnly; SameSite=Lax; Secure")

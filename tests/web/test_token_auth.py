@@ -71,10 +71,10 @@ def test_without_a_token_every_request_is_refused(door: Door) -> None:
 
 def test_guesses_are_delayed_and_get_retry_after(door: Door) -> None:
     assert [door.says("wrong-token-0123456789") for _ in range(7)] == [401] * 5 + [429] * 2
-    with pytest.raises(TooManyWrongTokens) as told:
+    with pytest.raises(TooManyWrongTokens) as received:
         door.knock("wrong-token-0123456789")
-    assert (told.value.headers["Retry-After"], told.value.headers["Retry-After-Ms"]) == ("1", "1000")
-    assert "Wait 1 second," in told.value.message
+    assert (received.value.headers["Retry-After"], received.value.headers["Retry-After-Ms"]) == ("1", "1000")
+    assert "Wait 1 second," in received.value.message
     door.now += 1
     assert [door.says("wrong-token-0123456789") for _ in range(3)] == [401, 429, 429]
     assert (door.rejected("wrong_token"), door.rejected("too_many_wrong_tokens")) == (6, 5)

@@ -27,7 +27,7 @@ from tests.browser.stores import days, filled, large
 from tests.browser.viewers import ALWAYS, MEMBER_VIEWS, VIEWS, Subjects, Views, paths
 from tests.fakes.scripted import until
 from tests.fakes.turns import MOST_CALLS, counted
-from tests.flows.house import key, secret
+from tests.flows.gateway_process import key, secret
 from tests.flows.planted import plant, record
 from tests.store.changes import draw, settlement
 from tests.store.worker import Worker
@@ -93,10 +93,10 @@ async def test_no_look_at_the_quotas_holds_the_loop(
         "store": {"url": f"embedded:{tmp_path}"},
     })  # fmt: skip
     store = await open_store(config.store)
-    book, touched, told = KeyCache(store, config), ChangedWindows(), []
+    book, touched, received = KeyCache(store, config), ChangedWindows(), []
 
     async def post(body: bytes) -> PostResult:
-        told.append(body)
+        received.append(body)
         return PostResult(200, "it answers 200")
 
     now = 1_795_226_400.0
@@ -117,7 +117,7 @@ async def test_no_look_at_the_quotas_holds_the_loop(
         await asyncio.sleep(0)  # the turn that has begun is not counted
         for _ in range(KEYS // SWEPT_AT_ONCE + 1):
             await watcher.look()
-        await until(lambda: len(told) == 2 * len({window.id for window in spent}))
+        await until(lambda: len(received) == 2 * len({window.id for window in spent}))
     assert turns.most <= MOST_CALLS, turns.by
     await watcher.close(3)
     await store.close()

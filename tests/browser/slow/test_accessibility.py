@@ -13,9 +13,9 @@ from selenium import webdriver
 from tests.browser.axe import check
 from tests.browser.chromium import ENTER, ESCAPE, TAB, Page
 from tests.browser.conftest import check_requests
-from tests.conftest import Stage, StartsProcesses
+from tests.conftest import ScriptedUpstream, StartsProcesses
 from tests.fakes.scripted import ok_json
-from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, secret
+from tests.flows.gateway_process import ADMIN_TOKEN, CHAT, Gateway, secret
 
 VIEWS = ["overview", "overview?range=24h&group=key", "calls", "quotas", "keys", "teams", "models", "audit"]
 
@@ -96,12 +96,12 @@ SAID = ok_json({"model": CHAT, "choices": [{"index": 0, "message": {"content": "
 
 
 @pytest.mark.changes
-def test_the_playground_with_an_answer(themed: Page, house: Gateway, upstream: Stage) -> None:
+def test_the_playground_with_an_answer(themed: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
     themed.open(token=secret("alice"))
     themed.go("playground")
     themed.until(lambda: themed.see("input[name=model]").get_attribute("value"))
     themed.click("input[type=checkbox]")
-    upstream.play(SAID)
+    upstream.answer_with(SAID)
     themed.click("main button.primary", "Send")
     themed.see("[data-cost]")
     check(themed, "an answer")
@@ -120,7 +120,7 @@ def test_a_new_secret_with_settings_for_tools(themed: Page, width: int) -> None:
     check(themed, "a new secret")
 
 
-def test_the_reference_of_the_api(themed: Page, house: Gateway) -> None:
+def test_the_reference_of_the_api(themed: Page, gateway: Gateway) -> None:
     themed.driver.get(f"{themed.address}/docs")
     themed.see("h2", "Calls")
     check(themed, "docs")

@@ -9,13 +9,13 @@ from selenium import webdriver
 
 from tests.browser.chromium import ESCAPE, Page
 from tests.browser.conftest import check_requests
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import ok_json
-from tests.flows.house import ADMIN_TOKEN, Gateway, key, secret, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, key, secret, settings
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, store_url: str) -> Gateway:
     """The team of ada has spent its quota; ada and the other team have not."""
     keys = [
         key("ada", team="research", quotas=[{"requests": 100, "per": "day"}]),
@@ -27,35 +27,39 @@ def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
         "sales": {"quotas": [{"requests": 9, "per": "month"}]},
     }
     config = settings(
-        theatre.url, keys=keys, teams=teams, quotas=[{"requests": 1000, "per": "month"}], store={"url": store_url}
+        shared_upstream.url,
+        keys=keys,
+        teams=teams,
+        quotas=[{"requests": 1000, "per": "month"}],
+        store={"url": store_url},
     )
-    made = gateways(config)
-    with theatre.interlude(ok_json()):
+    made = start_shared_gateway(config)
+    with shared_upstream.answering(ok_json()):
         assert [made.complete("ada").status for _ in range(2)] == [200, 429]
     return made
 
 
 @pytest.fixture
-def admin(driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
-    page = Page(driver, house.url)
+def admin(driver: webdriver.Chrome, gateway: Gateway) -> Iterator[Page]:
+    page = Page(driver, gateway.url)
     page.forget()
     page.open(token=ADMIN_TOKEN)
     yield page
     check_requests(page)
 
 
-def test_a_key_shows_the_quotas_of_its_team_and_of_the_gateway(admin: Page, house: Gateway) -> None:
+def test_a_key_shows_the_quotas_of_its_team_and_of_the_gateway(admin: Page, gateway: Gateway) -> None:
     admin.go("keys/ada")
     admin.see("dialog .quota.full[data-scope='team:research']", "spent")
     admin.see("dialog .quota[data-scope='key:ada']", "99 left")
     admin.see("dialog .quota[data-scope=gateway]")
     admin.see("#why-refused", "A full bar below")
     admin.see("dialog h3", "Shared by the team research")
-    assert len(admin.all("dialog .quota")) == len(house.admin("quotas", key="ada", binding="true").json["data"])
+    assert len(admin.all("dialog .quota")) == len(gateway.admin("quotas", key="ada", binding="true").json["data"])
 
 
-def test_a_key_sees_its_team_and_no_page_that_it_cannot_open(driver: webdriver.Chrome, house: Gateway) -> None:
-    page = Page(driver, house.url)
+def test_a_key_sees_its_team_and_no_page_that_it_cannot_open(driver: webdriver.Chrome, gateway: Gateway) -> None:
+    page = Page(driver, gateway.url)
     page.forget()
     page.open(token=secret("ada"))
     page.see("[data-figure=near] li", "research 100 %")

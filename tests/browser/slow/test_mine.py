@@ -8,16 +8,16 @@ import pytest
 
 from tests.browser.chromium import Page
 from tests.browser.conftest import ago
-from tests.conftest import Stage
+from tests.conftest import ScriptedUpstream
 from tests.fakes.scripted import ok_json
-from tests.flows.house import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, secret
+from tests.flows.gateway_process import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, secret
 
 VIEWS = ["Your usage", "Calls", "Quotas", "Keys", "Playground"]
 TABLE = "section[aria-labelledby=usage-title] .flush table"
 
 
 @pytest.fixture
-def house(either: Gateway) -> Gateway:
+def gateway(either: Gateway) -> Gateway:
     """Numbers are compared on each of the stores."""
     return either
 
@@ -30,47 +30,47 @@ def alice(page: Page) -> Page:
     return page
 
 
-def hers(house: Gateway, path: str) -> Any:
+def hers(gateway: Gateway, path: str) -> Any:
     """What the admin API gives to the key itself."""
-    answer = house.get(f"/admin/api/{path}", key="alice")
+    answer = gateway.get(f"/admin/api/{path}", key="alice")
     assert answer.status == 200
     return answer.json
 
 
-def test_numbers_are_those_of_the_own_key(alice: Page, house: Gateway) -> None:
+def test_numbers_are_those_of_the_own_key(alice: Page, gateway: Gateway) -> None:
     assert [each.text for each in alice.all("#nav a") if each.is_displayed()] == VIEWS
-    (known,) = hers(house, f"usage?group_by=&since={ago(29)}")["data"]
-    assert known["requests"] < house.usage(group_by="", since=ago(29))[0]["requests"]
+    (known,) = hers(gateway, f"usage?group_by=&since={ago(29)}")["data"]
+    assert known["requests"] < gateway.usage(group_by="", since=ago(29))[0]["requests"]
     for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
         shown = alice.see(f'[data-sum="{name}"] b').get_attribute("data-value") or "nan"
         assert round(float(shown), 9) == known[name]
     by_model = {
-        row["model"]: row["prompt_tokens"] for row in hers(house, f"usage?since={ago(29)}&group_by=model")["data"]
+        row["model"]: row["prompt_tokens"] for row in hers(gateway, f"usage?since={ago(29)}&group_by=model")["data"]
     }
     assert {row["Model"]: int(row["Prompt"]) for row in alice.rows(TABLE)} == by_model
     assert {each.text for each in alice.all("section[aria-labelledby=usage-title] .legend span")} == set(by_model)
     alice.click("section[aria-labelledby=usage-title] details.as-table summary")
-    by_day = {row["day"]: row["requests"] for row in hers(house, f"usage?since={ago(29)}&group_by=day")["data"]}
+    by_day = {row["day"]: row["requests"] for row in hers(gateway, f"usage?since={ago(29)}&group_by=day")["data"]}
     shown_days = alice.rows("section[aria-labelledby=usage-title] details.as-table table")
     assert {row["Day"]: int(row["Requests"]) for row in shown_days} == by_day
     assert "bob" not in alice.driver.page_source
 
 
-def test_percentiles_are_those_of_the_own_calls(alice: Page, house: Gateway) -> None:
-    known = {row["model"]: row for row in hers(house, f"latency?group_by=model&since={ago(29)}")["data"]}
+def test_percentiles_are_those_of_the_own_calls(alice: Page, gateway: Gateway) -> None:
+    known = {row["model"]: row for row in hers(gateway, f"latency?group_by=model&since={ago(29)}")["data"]}
     table = "section[aria-labelledby=latency-title] .flush table"
     alice.until(lambda: {row["Model"] for row in alice.rows(table)} == set(known))
     for row in alice.rows(table):
-        told = known[row["Model"]]
-        assert int(row["Requests"]) == told["requests"]
-        assert row["Took p95"] == ("\u2013" if told["duration_p95_s"] is None else str(told["duration_p95_s"]))
+        received = known[row["Model"]]
+        assert int(row["Requests"]) == received["requests"]
+        assert row["Took p95"] == ("\u2013" if received["duration_p95_s"] is None else str(received["duration_p95_s"]))
     assert "newest 2,000 calls" in alice.text("section[aria-labelledby=latency-title] .note")
 
 
-def test_the_fullest_limit_is_named_in_the_first_row(alice: Page, house: Gateway) -> None:
+def test_the_fullest_limit_is_named_in_the_first_row(alice: Page, gateway: Gateway) -> None:
     """Even where none is near: the first question is what is left."""
-    shared = [row for row in hers(house, "quotas?key=alice&binding=true")["data"] if row["key"] is None]
-    rows = [*hers(house, "quotas")["data"], *shared]
+    shared = [row for row in hers(gateway, "quotas?key=alice&binding=true")["data"] if row["key"] is None]
+    rows = [*hers(gateway, "quotas")["data"], *shared]
     fullest = max(rows, key=lambda row: (row["used"] + row["reserved"]) / row["limit"])
     assert fullest["used"] > 0
     alice.see("[data-figure=near] .more", fullest["scope"].rpartition(":")[2])
@@ -78,32 +78,32 @@ def test_the_fullest_limit_is_named_in_the_first_row(alice: Page, house: Gateway
     assert f"{share:.1f}"[:2].rstrip(".") in alice.text("[data-figure=near] .more")
 
 
-def test_what_is_left_and_when_it_is_free(alice: Page, house: Gateway) -> None:
-    rows = [row for row in hers(house, "quotas")["data"] if row["scope"] == "key:alice"]
+def test_what_is_left_and_when_it_is_free(alice: Page, gateway: Gateway) -> None:
+    rows = [row for row in hers(gateway, "quotas")["data"] if row["scope"] == "key:alice"]
     assert len(rows) == 2
     for row in rows:
         bar = alice.see(f"[data-key=alice] .quota[data-unit={row['unit']}]")
         assert f"{row['used']}" in [each.get_attribute("data-value") for each in alice.all(".quota-foot b")]
         assert "left" in bar.text
         assert "resets in" in bar.text
-    shared = [row for row in hers(house, "quotas?key=alice&binding=true")["data"] if row["key"] is None]
+    shared = [row for row in hers(gateway, "quotas?key=alice&binding=true")["data"] if row["key"] is None]
     assert {row["scope"] for row in shared} == {"team:crew", "gateway"}
     for row in shared:
         bar = alice.see(f".shared[data-scope='{row['scope']}'] .quota[data-unit={row['unit']}]")
         assert "left" in bar.text
 
 
-def test_last_refusals_have_their_reason(alice: Page, house: Gateway) -> None:
-    known = hers(house, "refusals?limit=20")["data"]
+def test_last_refusals_have_their_reason(alice: Page, gateway: Gateway) -> None:
+    known = hers(gateway, "refusals?limit=20")["data"]
     assert known
     found = alice.until(lambda: alice.rows("section[aria-labelledby=refused-title] table"))
     assert [row["Why"] for row in found] == [row["message"] for row in known]
     assert known[0]["code"] in found[0]["Refused with"]
 
 
-def test_every_tool_has_its_settings(alice: Page, house: Gateway) -> None:
-    assert alice.text(".base-url") == f"{house.url}/v1"
-    models = {model["id"]: model for model in house.get("/v1/models", key="alice").json["data"]}
+def test_every_tool_has_its_settings(alice: Page, gateway: Gateway) -> None:
+    assert alice.text(".base-url") == f"{gateway.url}/v1"
+    models = {model["id"]: model for model in gateway.get("/v1/models", key="alice").json["data"]}
     listed = {row["Model"]: row for row in alice.rows(".may-call table")}
     assert set(listed) == set(models) >= {CHAT, COMPLETIONS}
     assert models[CHAT]["price"] is None
@@ -111,10 +111,10 @@ def test_every_tool_has_its_settings(alice: Page, house: Gateway) -> None:
     assert models[COMPLETIONS]["price"] == {"input": 2, "cached_input": 1, "output": 4}
     assert [listed[COMPLETIONS][title] for title in ("Input", "Cached", "Output")] == ["2", "1", "4"]
     for tool, sign in {
-        "curl": f"curl {house.url}/v1/chat/completions", "python": f'base_url="{house.url}/v1"',
-        "node": f'baseURL: "{house.url}/v1"', "environment": f"OPENAI_BASE_URL={house.url}/v1",
-        "codex": 'wire_api = "responses"', "claude": f"ANTHROPIC_BASE_URL={house.url} ",
-        "continue": f"apiBase: {house.url}/v1", "webui": f"OPENAI_API_BASE_URL={house.url}/v1",
+        "curl": f"curl {gateway.url}/v1/chat/completions", "python": f'base_url="{gateway.url}/v1"',
+        "node": f'baseURL: "{gateway.url}/v1"', "environment": f"OPENAI_BASE_URL={gateway.url}/v1",
+        "codex": 'wire_api = "responses"', "claude": f"ANTHROPIC_BASE_URL={gateway.url} ",
+        "continue": f"apiBase: {gateway.url}/v1", "webui": f"OPENAI_API_BASE_URL={gateway.url}/v1",
     }.items():  # fmt: skip
         alice.click(f"[data-choice={tool}]")
         alice.see(".snippet", sign)
@@ -125,9 +125,9 @@ def test_every_tool_has_its_settings(alice: Page, house: Gateway) -> None:
 
 @pytest.mark.changes
 def test_a_new_members_page_begins_with_what_leads_to_the_first_call(
-    page: Page, house: Gateway, upstream: Stage
+    page: Page, gateway: Gateway, upstream: ScriptedUpstream
 ) -> None:
-    made = house.send(
+    made = gateway.send(
         "POST", "/admin/api/keys", {"id": "newcomer"}, key=None, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}
     ).json
     page.open(token=made["secret"])
@@ -136,10 +136,12 @@ def test_a_new_members_page_begins_with_what_leads_to_the_first_call(
     assert titles == ["Connect a tool", "Your keys, and what is left", "Your last refusals"]
     page.see(".may-call tr[data-name]", COMPLETIONS)
     assert not page.all("main svg.chart")
-    upstream.play(always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
+    upstream.answer_with(
+        always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+    )
     page.click(".test-call button")
     request_id = page.see("[data-test].good", "It works").text.rpartition("(")[2].rstrip(").")
-    page.until(lambda: house.admin(f"requests/{request_id}").status == 200)
+    page.until(lambda: gateway.admin(f"requests/{request_id}").status == 200)
     page.open(token=made["secret"])
     page.see("[data-figure=requests-in-range] .figure", "1")
     assert page.all("main h2")[0].text == "Your usage"
@@ -149,13 +151,15 @@ def test_a_new_members_page_begins_with_what_leads_to_the_first_call(
 
 
 @pytest.mark.changes
-def test_a_test_call_turns_green_or_says_why_not(alice: Page, house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
+def test_a_test_call_turns_green_or_says_why_not(alice: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(
+        always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+    )
     alice.click(".test-call button")
     said = alice.see("[data-test].good", "It works").text
     request_id = said.rpartition("(")[2].rstrip(").")
-    alice.until(lambda: house.admin(f"requests/{request_id}").status == 200)
-    assert hers(house, f"requests/{request_id}")["call"]["key"] == "alice"
+    alice.until(lambda: gateway.admin(f"requests/{request_id}").status == 200)
+    assert hers(gateway, f"requests/{request_id}")["call"]["key"] == "alice"
     alice.click("#leave")
     alice.see("#token")
     alice.open(token=secret("bob"))  # whose quota of the day is spent
@@ -172,11 +176,11 @@ def test_a_key_changes_nothing(alice: Page) -> None:
 
 
 @pytest.mark.changes
-def test_a_key_rotates_and_pauses_itself_where_its_team_says_so(page: Page, house: Gateway) -> None:
+def test_a_key_rotates_and_pauses_itself_where_its_team_says_so(page: Page, gateway: Gateway) -> None:
     """The page goes on with the new secret."""
 
     def made(path: str, body: dict[str, Any]) -> Any:
-        answer = house.send(
+        answer = gateway.send(
             "POST", f"/admin/api/{path}", body, key=None, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}
         )
         assert answer.status == 201, answer
@@ -195,5 +199,5 @@ def test_a_key_rotates_and_pauses_itself_where_its_team_says_so(page: Page, hous
     page.click("dialog button", "Done")
     page.click("[data-key=ours] button", "Pause")
     page.click("dialog button.danger", "Pause")
-    page.until(lambda: house.admin("keys/ours").json["status"] == "paused")
-    assert house.admin("keys/sister").json["status"] == "active"
+    page.until(lambda: gateway.admin("keys/ours").json["status"] == "paused")
+    assert gateway.admin("keys/sister").json["status"] == "active"

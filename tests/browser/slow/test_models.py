@@ -11,17 +11,17 @@ from selenium import webdriver
 
 from tests.browser.chromium import ESCAPE, Page
 from tests.browser.conftest import VIEWER_TOKEN, ago, check_requests
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import ok_json
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, settings
 
 MODELS = "section[aria-labelledby=models-title] table"
 UPSTREAMS = "section[aria-labelledby=upstreams-title] table"
 USAGE = "dialog section[aria-labelledby=subject-usage]"
 
 
-def listed(house: Gateway, what: str) -> dict[str, dict[str, Any]]:
-    return {row["name"]: row for row in house.admin(what).json["data"]}
+def listed(gateway: Gateway, what: str) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in gateway.admin(what).json["data"]}
 
 
 def value(page: Page, css: str) -> float:
@@ -115,7 +115,7 @@ def test_the_page_of_an_upstream_has_state_limits_and_percentiles(operator: Page
 
 
 def test_the_page_of_an_upstream_says_what_it_has_learned_of_its_limits(
-    driver: webdriver.Chrome, gateway: StartsGateways, upstream: Stage
+    driver: webdriver.Chrome, start_gateway: StartsGateways, upstream: ScriptedUpstream
 ) -> None:
     """One whose answers name a lower limit, and one whose limit is found by trying."""
     account = {"base_url": upstream.url, "api_key": "sk-up"}
@@ -124,15 +124,15 @@ def test_the_page_of_an_upstream_says_what_it_has_learned_of_its_limits(
         "adapts": {**account, "limits": {"parallel": 50, "adaptive": True}},
     }
     models = {f"gpt-{name}": {"routes": [{"upstream": name}], "max_output_tokens": 50} for name in upstreams}
-    house = gateway(settings(upstream.url, upstreams=upstreams, models=models))
+    gateway = start_gateway(settings(upstream.url, upstreams=upstreams, models=models))
     said = {"model": "m", "usage": {"prompt_tokens": 10, "completion_tokens": 5}}
-    upstream.play(ok_json(said, headers=[("x-ratelimit-limit-tokens", "800")]))
-    assert house.chat(model="gpt-learns").status == 200
-    page = Page(driver, house.url)
+    upstream.answer_with(ok_json(said, headers=[("x-ratelimit-limit-tokens", "800")]))
+    assert gateway.chat(model="gpt-learns").status == 200
+    page = Page(driver, gateway.url)
     page.forget()
     page.open(token=ADMIN_TOKEN)
     for name, learned, configured in (("learns", 800, "1,000 tokens"), ("adapts", 4, "50 calls")):
-        (limit,) = listed(house, "upstreams")[name]["limits"]
+        (limit,) = listed(gateway, "upstreams")[name]["limits"]
         assert limit["limit"] == learned
         page.go(f"upstreams/{name}")
         page.see("dialog h2", name)
@@ -186,22 +186,22 @@ def test_a_reload_shows_what_changes_and_applies_it(operator: Page, either: Gate
     operator.see("dialog td", "a restart")
     either.file.write_text(yaml.safe_dump(changed))
     operator.click("dialog button", "Read again")
-    told = either.admin("reload").json
+    received = either.admin("reload").json
     operator.until(
         lambda: (
             [(row["Setting"], row["Change"]) for row in operator.rows("dialog table")]
-            == [(each["setting"], each["what"]) for each in told["changes"]]
+            == [(each["setting"], each["what"]) for each in received["changes"]]
         )
     )
-    assert [each["what"] for each in told["changes"]] == ["4 -> 5"]
+    assert [each["what"] for each in received["changes"]] == ["4 -> 5"]
     assert listed(either, "models")[COMPLETIONS]["price"]["output"] == 4
     operator.click("dialog button.primary", "Apply")
-    operator.see("dialog .why.good", f"configuration number {told['generation'] + 1} is in use")
+    operator.see("dialog .why.good", f"configuration number {received['generation'] + 1} is in use")
     operator.press(ESCAPE)
     operator.until(lambda: {row["Model"]: row["Output"] for row in operator.rows(MODELS)}[COMPLETIONS] == "5")
 
 
-def test_a_viewer_looks_and_reloads_nothing(page: Page, house: Gateway) -> None:
+def test_a_viewer_looks_and_reloads_nothing(page: Page, gateway: Gateway) -> None:
     page.open(token=VIEWER_TOKEN)
     page.go("models")
     page.see(f"{MODELS} tbody tr")

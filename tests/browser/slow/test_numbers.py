@@ -14,7 +14,7 @@ import pytest
 from tests.browser.chromium import ESCAPE, Page
 from tests.browser.conftest import ago
 from tests.browser.numbers import FREE, PAGES
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, secret
+from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, secret
 
 NOTHING = "\u2013"
 SUMS = {
@@ -40,7 +40,7 @@ Numbers = dict[str, dict[str, float | None]]
 
 
 @pytest.fixture
-def house(either: Gateway) -> Gateway:
+def gateway(either: Gateway) -> Gateway:
     """Numbers are compared on each of the stores."""
     return either
 
@@ -101,36 +101,36 @@ def percent(part: float, whole: float) -> str:
     return f"{share:.1f} %" if share < 10 else f"{math.floor(share + 0.5)} %"  # JavaScript rounds halves up
 
 
-def latency(house: Gateway, groups: str, narrowed: Mapping[str, str]) -> list[dict[str, Any]]:
+def latency(gateway: Gateway, groups: str, narrowed: Mapping[str, str]) -> list[dict[str, Any]]:
     """Rows of the report of latency: by these groups, and only those of this subject."""
     report_groups = [name for name in narrowed if name in ("model", "upstream")]
     owner = {name: value for name, value in narrowed.items() if name not in report_groups}
     wanted = ",".join(dict.fromkeys([*filter(None, groups.split(",")), *report_groups])) or ","
-    rows = house.admin("latency", group_by=wanted, since=ago(29), **owner).json["data"]
+    rows = gateway.admin("latency", group_by=wanted, since=ago(29), **owner).json["data"]
     return [row for row in rows if all(row[name] == narrowed[name] for name in report_groups)]
 
 
 @pytest.mark.parametrize("group", SUBJECTS)
-def test_the_page_of_one_has_the_numbers_of_the_reports(admin: Page, house: Gateway, group: str) -> None:
+def test_the_page_of_one_has_the_numbers_of_the_reports(admin: Page, gateway: Gateway, group: str) -> None:
     narrowed = {group: SUBJECTS[group]}
     admin.go(f"{group}s/{SUBJECTS[group]}")
-    (whole,) = house.usage(group_by="", since=ago(29), **narrowed)
+    (whole,) = gateway.usage(group_by="", since=ago(29), **narrowed)
     figures(admin, "dialog", whole)
-    before = house.usage(group_by="", since=ago(59), until=ago(31), **narrowed) or [{"requests": 0}]
+    before = gateway.usage(group_by="", since=ago(59), until=ago(31), **narrowed) or [{"requests": 0}]
     assert admin.see("dialog [data-compared]").get_attribute("data-compared") == str(before[0]["requests"])
     usage, times = (f"dialog section[aria-labelledby=subject-{name}]" for name in ("usage", "latency"))
-    days = house.usage(group_by="day", since=ago(29), **narrowed)
+    days = gateway.usage(group_by="day", since=ago(29), **narrowed)
     same(admin, f"{usage} details.as-table table", "day", SUMS, days)
     assert f"{whole['requests']:,} requests" in admin.text(f"{usage} .readout")
     for split in SPLITS[group]:
         admin.click(f"{usage} [data-choice={split}]")
-        rows = house.usage(group_by=split, since=ago(29), **narrowed)
+        rows = gateway.usage(group_by=split, since=ago(29), **narrowed)
         same(admin, f"{usage} .flush table", split, SUMS, rows)
         by = split if split in ("model", "upstream") else "model"
-        same(admin, f"{times} .flush table", by, TIMES, latency(house, by, narrowed))
-    same(admin, f"{times} details.as-table table", "day", TIMES, latency(house, "day", narrowed))
+        same(admin, f"{times} .flush table", by, TIMES, latency(gateway, by, narrowed))
+    same(admin, f"{times} details.as-table table", "day", TIMES, latency(gateway, "day", narrowed))
     if group != "upstream":
-        refused = house.admin("refusals", since=ago(29), limit="200", **narrowed).json["data"]
+        refused = gateway.admin("refusals", since=ago(29), limit="200", **narrowed).json["data"]
         codes = [row["code"] for row in refused]
 
         def reasons() -> dict[str | None, int]:
@@ -143,9 +143,9 @@ def test_the_page_of_one_has_the_numbers_of_the_reports(admin: Page, house: Gate
         )
 
 
-def test_quotas_on_the_page_of_a_key(admin: Page, house: Gateway) -> None:
+def test_quotas_on_the_page_of_a_key(admin: Page, gateway: Gateway) -> None:
     admin.go("keys/alice")
-    for row in house.admin("quotas", key="alice", binding="true").json["data"]:
+    for row in gateway.admin("quotas", key="alice", binding="true").json["data"]:
         bar = f"dialog .quota[data-scope='{row['scope']}'][data-unit={row['unit']}]"
         admin.see(bar)
         wanted = [row["used"], row["limit"], *([row["reserved"]] if row["reserved"] else [])]
@@ -159,48 +159,48 @@ def test_quotas_on_the_page_of_a_key(admin: Page, house: Gateway) -> None:
             )
         )
         assert percent(row["used"] + row["reserved"], row["limit"]) in admin.text(f"{bar} .quota-share")
-    sample = house.admin("live").json
+    sample = gateway.admin("live").json
     (refused,) = [row for row in sample["refused"] if row["key"] == "alice"]
     assert f"{refused['requests']} \u00d7 {refused['status']}" in admin.text("#why-refused")
 
 
-def test_the_overview_has_the_numbers_of_the_reports(admin: Page, house: Gateway) -> None:
-    (whole,) = house.usage(group_by="", since=ago(29))
+def test_the_overview_has_the_numbers_of_the_reports(admin: Page, gateway: Gateway) -> None:
+    (whole,) = gateway.usage(group_by="", since=ago(29))
     figures(admin, "main", whole, BESIDE_TILES)
     times = "section[aria-labelledby=latency-title]"
     for group in ("upstream", "model"):
         admin.click(f"[data-choice={group}]")
-        same(admin, f"{times} .flush table", group, TIMES, latency(house, group, {}))
-    same(admin, f"{times} details.as-table table", "day", TIMES, latency(house, "day", {}))
-    (before,) = house.usage(group_by="", since=ago(59), until=ago(31))
+        same(admin, f"{times} .flush table", group, TIMES, latency(gateway, group, {}))
+    same(admin, f"{times} details.as-table table", "day", TIMES, latency(gateway, "day", {}))
+    (before,) = gateway.usage(group_by="", since=ago(59), until=ago(31))
     failed = admin.text("[data-figure=errors-in-range]")
     assert failed.split("\n")[1] == percent(whole["errors"], whole["requests"])
     assert f"{percent(before['errors'], before['requests'])} in the period before" in failed
-    (measured,) = latency(house, "", {})
+    (measured,) = latency(gateway, "", {})
     token = admin.text("[data-figure=first-token-p95]")
     assert f"half within {measured['first_token_p50_s'] * 1000:.0f} ms" in token
     assert f"{measured['first_token_count']} call" in token
-    rows = house.admin("quotas").json["data"]
+    rows = gateway.admin("quotas").json["data"]
     near = sorted((row["used"] + row["reserved"]) / row["limit"] for row in rows)
     assert [each.text.split(" ", 1)[1] for each in admin.all("[data-figure=near] li")] == [
         percent(share, 1) for share in reversed(near) if share >= 0.8
     ]
 
 
-def test_the_live_strip_has_the_numbers_of_the_gateway(admin: Page, house: Gateway) -> None:
+def test_the_live_strip_has_the_numbers_of_the_gateway(admin: Page, gateway: Gateway) -> None:
     admin.see("[data-tile=tokens]")
-    sample = house.admin("live").json
+    sample = gateway.admin("live").json
     assert f"{sample['tokens']['completion']:,} since the start" in admin.text("[data-tile=tokens]")
     assert admin.text("[data-tile=in-flight] .figure") == str(sample["in_flight"])
     admin.until(lambda: admin.text("[data-tile=errors] .figure") in (NOTHING, "0"))
     admin.until(lambda: admin.text("[data-tile=first-token] .figure") == NOTHING)  # no stream in the last minute
 
 
-def test_a_member_sees_the_numbers_of_the_own_reports(page: Page, house: Gateway) -> None:
+def test_a_member_sees_the_numbers_of_the_own_reports(page: Page, gateway: Gateway) -> None:
     page.open(token=secret("alice"))
 
     def own(path: str) -> Any:
-        return house.get(f"/admin/api/{path}", key="alice").json["data"]
+        return gateway.get(f"/admin/api/{path}", key="alice").json["data"]
 
     (whole,) = own(f"usage?group_by=&since={ago(29)}")
     figures(page, "main", whole, BESIDE_TILES)
@@ -221,10 +221,10 @@ CALL = {"Tokens": lambda call: call["prompt_tokens"] + call["completion_tokens"]
         "First token": lambda call: call["first_byte_s"], "Took": lambda call: call["duration_s"]}  # fmt: skip
 
 
-def test_a_call_and_its_page_have_the_numbers_of_its_record(admin: Page, house: Gateway) -> None:
+def test_a_call_and_its_page_have_the_numbers_of_its_record(admin: Page, gateway: Gateway) -> None:
     admin.go("calls")
     admin.see("main table tbody tr th button")
-    calls = {call["id"]: call for call in house.calls(limit=1000)}
+    calls = {call["id"]: call for call in gateway.calls(limit=1000)}
     ids = admin.run("return [...document.querySelector('main table').tBodies[0].rows].map((row) => row.dataset.name)")
     compared = 0
     for name, row in zip(ids, admin.rows("main table"), strict=True):
@@ -255,8 +255,8 @@ def test_a_call_and_its_page_have_the_numbers_of_its_record(admin: Page, house: 
     admin.press(ESCAPE)
 
 
-def test_the_models_and_times_of_a_call_are_shown_once(admin: Page, house: Gateway) -> None:
-    calls = house.calls(limit=1000)
+def test_the_models_and_times_of_a_call_are_shown_once(admin: Page, gateway: Gateway) -> None:
+    calls = gateway.calls(limit=1000)
     streamed, plain = (next(call for call in calls if call["stream"] is is_stream) for is_stream in (True, False))
     for call in (streamed, plain):
         admin.go(f"calls?id={call['id']}")
@@ -273,8 +273,8 @@ def test_the_models_and_times_of_a_call_are_shown_once(admin: Page, house: Gatew
         admin.gone("dialog")
 
 
-def test_refusals_have_the_numbers_of_the_api(admin: Page, house: Gateway) -> None:
-    newest = house.admin("refusals", limit="1").json["data"][0]
+def test_refusals_have_the_numbers_of_the_api(admin: Page, gateway: Gateway) -> None:
+    newest = gateway.admin("refusals", limit="1").json["data"][0]
     admin.go(f"calls?id={newest['id']}")
     admin.until(lambda: len(admin.rows("main table")) == 1)
     admin.click("main table tbody tr th button")
@@ -282,7 +282,7 @@ def test_refusals_have_the_numbers_of_the_api(admin: Page, house: Gateway) -> No
     assert facts["Status"] == str(newest["status"])
     assert facts["Id"] == newest["id"]
     admin.press(ESCAPE)
-    sample = house.admin("live").json
+    sample = gateway.admin("live").json
     for reason, number in sample["rejections"].items():
         if number:
             admin.see(f"#refused [data-reason={reason}] .figure-small", f"{number:,}")
@@ -304,11 +304,11 @@ def quota_words(quota: Mapping[str, Any]) -> str:
     return f"{words} per {quota['per']}"
 
 
-def test_lists_of_keys_and_teams_have_the_numbers_of_the_api(admin: Page, house: Gateway) -> None:
+def test_lists_of_keys_and_teams_have_the_numbers_of_the_api(admin: Page, gateway: Gateway) -> None:
     for view, one, name in (("keys", "key", "id"), ("teams", "team", "name")):
         admin.go(view)
         admin.see("main table tbody tr")
-        known = {row[name]: row for row in house.admin(view, limit="500").json["data"]}
+        known = {row[name]: row for row in gateway.admin(view, limit="500").json["data"]}
         found = {row[one.capitalize()]: row["Quotas"] for row in admin.rows("main table")}
         assert set(found) == set(known)
         for each, words in found.items():
@@ -317,25 +317,25 @@ def test_lists_of_keys_and_teams_have_the_numbers_of_the_api(admin: Page, house:
         assert admin.text("main .note").startswith(f"{len(known)} {one}")
 
 
-def test_upstreams_have_the_numbers_of_the_api(admin: Page, house: Gateway) -> None:
+def test_upstreams_have_the_numbers_of_the_api(admin: Page, gateway: Gateway) -> None:
     admin.go("models")
     table = "section[aria-labelledby=upstreams-title] table"
     admin.see(f"{table} tbody tr")
-    known = {row["name"]: row for row in house.admin("upstreams").json["data"]}
+    known = {row["name"]: row for row in gateway.admin("upstreams").json["data"]}
     for row in admin.rows(table):
-        told = known[row["Upstream"]]
-        assert [int(row[title]) for title in ("In flight", "Waiting")] == [told["in_flight"], told["waiting"]]
-        assert int(row["API keys"].partition(",")[0]) == len(told["credentials"])
-        shares = [(limit["used"] + limit["reserved"]) / limit["limit"] for limit in told["limits"]]
+        received = known[row["Upstream"]]
+        assert [int(row[title]) for title in ("In flight", "Waiting")] == [received["in_flight"], received["waiting"]]
+        assert int(row["API keys"].partition(",")[0]) == len(received["credentials"])
+        shares = [(limit["used"] + limit["reserved"]) / limit["limit"] for limit in received["limits"]]
         assert row["Fullest limit"].startswith(percent(max(shares), 1) if shares else NOTHING)
-    served = house.admin("models").json["data"]
+    served = gateway.admin("models").json["data"]
     assert admin.text("main .note").startswith(f"{len(served)} models, {len(known)} upstream")
 
 
-def test_how_full_quotas_are(admin: Page, house: Gateway) -> None:
+def test_how_full_quotas_are(admin: Page, gateway: Gateway) -> None:
     admin.go("quotas")
     admin.see("main table tbody tr")
-    rows = house.admin("quotas").json["data"]
+    rows = gateway.admin("quotas").json["data"]
     fullest: dict[str, float] = {}
     for row in rows:
         share = (row["used"] + row["reserved"]) / row["limit"]

@@ -14,21 +14,21 @@ from selenium import webdriver
 
 from tests.browser.chromium import ESCAPE, LEFT, Page
 from tests.browser.conftest import ago, check_requests
-from tests.conftest import Stage, StartsGateways
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, settings
+from tests.conftest import ScriptedUpstream, StartsGateways
+from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, settings
 from tests.flows.planted import plant, record
 
 TABLE = "section[aria-labelledby=who-title] table"
 
 
 @pytest.fixture
-def house(either: Gateway) -> Gateway:
+def gateway(either: Gateway) -> Gateway:
     """Numbers are compared on each of the stores."""
     return either
 
 
-def costs(house: Gateway) -> dict[str, float]:
-    return {row["day"]: row["cost_usd"] or 0 for row in house.usage(group_by="day")}
+def costs(gateway: Gateway) -> dict[str, float]:
+    return {row["day"]: row["cost_usd"] or 0 for row in gateway.usage(group_by="day")}
 
 
 def value(page: Page, css: str) -> float:
@@ -39,8 +39,8 @@ def names(page: Page, title: str) -> list[str]:
     return [row[title] for row in page.rows(TABLE)]
 
 
-def test_spend_of_the_month_and_its_forecast(admin: Page, house: Gateway) -> None:
-    now, known = datetime.now(UTC), costs(house)
+def test_spend_of_the_month_and_its_forecast(admin: Page, gateway: Gateway) -> None:
+    now, known = datetime.now(UTC), costs(gateway)
     month = [cost for day, cost in known.items() if day[:7] == now.strftime("%Y-%m")]
     admin.until(lambda: value(admin, "[data-figure=spend] .figure") == pytest.approx(sum(month)))
     whole = [known.get(ago(back), 0) for back in range(1, 8)]
@@ -50,12 +50,12 @@ def test_spend_of_the_month_and_its_forecast(admin: Page, house: Gateway) -> Non
     assert value(admin, "[data-figure=spend] .more b") == pytest.approx(expected, rel=0.01)
 
 
-def test_range_is_compared_with_the_period_before(admin: Page, house: Gateway) -> None:
+def test_range_is_compared_with_the_period_before(admin: Page, gateway: Gateway) -> None:
     admin.click("[data-choice='7d']")
-    (now,) = house.usage(group_by="", since=ago(6))
+    (now,) = gateway.usage(group_by="", since=ago(6))
     admin.until(lambda: value(admin, "[data-figure=requests-in-range] .figure") == now["requests"])
-    (part,) = house.usage(group_by="", since=ago(6), until=ago(1))  # without today, which is not over
-    (before,) = house.usage(group_by="", since=ago(13), until=ago(8))
+    (part,) = gateway.usage(group_by="", since=ago(6), until=ago(1))  # without today, which is not over
+    (before,) = gateway.usage(group_by="", since=ago(13), until=ago(8))
     share = (part["requests"] - before["requests"]) / before["requests"] * 100
     assert f"+{share:.0f}" in admin.text("[data-figure=requests-in-range]").replace(",", "")
     assert f"{now['errors']} of {now['requests']} requests" in admin.text("[data-figure=errors-in-range]")
@@ -63,12 +63,12 @@ def test_range_is_compared_with_the_period_before(admin: Page, house: Gateway) -
 
 @pytest.mark.within_an_hour
 @pytest.mark.parametrize(("name", "days"), [("1h", None), ("24h", None), ("today", 0), ("7d", 6)])
-def test_hours_are_those_of_the_report(admin: Page, house: Gateway, name: str, days: int | None) -> None:
+def test_hours_are_those_of_the_report(admin: Page, gateway: Gateway, name: str, days: int | None) -> None:
     admin.click(f"[data-choice='{name}']")
     now = datetime.now(UTC)
     hours = {"1h": 2, "24h": 24}[name] if days is None else 24 * days + now.hour + 1
     since = (now - timedelta(hours=hours - 1)).strftime("%Y-%m-%dT%H")
-    known = {row["model"]: row["requests"] for row in house.usage(group_by="model", since=since)}
+    known = {row["model"]: row["requests"] for row in gateway.usage(group_by="model", since=since)}
     admin.until(lambda: {row["Model"]: int(row["Requests"]) for row in admin.rows(TABLE)} == known)
     assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark")) == hours
     assert value(admin, "[data-figure=requests-in-range] .figure") == sum(known.values())
@@ -78,23 +78,23 @@ def test_hours_are_those_of_the_report(admin: Page, house: Gateway, name: str, d
         for row in admin.rows("section[aria-labelledby=usage-title] details.as-table table")
     }
     assert shown == {
-        row["hour"].replace("T", " "): row["requests"] for row in house.usage(group_by="hour", since=since)
+        row["hour"].replace("T", " "): row["requests"] for row in gateway.usage(group_by="hour", since=since)
     }
 
 
-def test_latency_is_that_of_the_report(admin: Page, house: Gateway) -> None:
+def test_latency_is_that_of_the_report(admin: Page, gateway: Gateway) -> None:
     table = "section[aria-labelledby=latency-title] .flush table"
     for group in ("model", "upstream"):
         admin.click(f"[data-choice={group}]")
-        known = {row[group]: row for row in house.admin("latency", group_by=group, since=ago(29)).json["data"]}
+        known = {row[group]: row for row in gateway.admin("latency", group_by=group, since=ago(29)).json["data"]}
         admin.until(lambda: {row[group.capitalize()] for row in admin.rows(table)} == set(known))  # noqa: B023
         for row in admin.rows(table):
-            told = known[row[group.capitalize()]]
-            assert int(row["Requests"]) == told["requests"]
-            assert int(row["Failed attempts"]) == told["failed_attempts"]
+            received = known[row[group.capitalize()]]
+            assert int(row["Requests"]) == received["requests"]
+            assert int(row["Failed attempts"]) == received["failed_attempts"]
             for title, name in (("First token p95", "first_token_p95_s"), ("Took p50", "duration_p50_s")):
-                assert row[title] == ("\u2013" if told[name] is None else str(told[name]))
-    (whole,) = house.admin("latency", group_by="", since=ago(29)).json["data"]
+                assert row[title] == ("\u2013" if received[name] is None else str(received[name]))
+    (whole,) = gateway.admin("latency", group_by="", since=ago(29)).json["data"]
     assert whole["first_token_count"] == 1
     assert value(admin, "[data-figure=first-token-p95] .figure") == whole["first_token_p95_s"]
 
@@ -106,8 +106,8 @@ return [...document.querySelectorAll("{LATENCY} svg.chart .mark")].map((mark) =>
 """
 
 
-def test_percentiles_over_time_are_drawn(admin: Page, house: Gateway) -> None:
-    rows = {row["day"]: row for row in house.admin("latency", group_by="day", since=ago(29)).json["data"]}
+def test_percentiles_over_time_are_drawn(admin: Page, gateway: Gateway) -> None:
+    rows = {row["day"]: row for row in gateway.admin("latency", group_by="day", since=ago(29)).json["data"]}
     assert rows[ago(1)]["duration_p50_s"] < rows[ago(1)]["duration_p99_s"]
     admin.click(f"{LATENCY} [data-choice=duration]")
     admin.until(lambda: [each.text for each in admin.all(f"{LATENCY} .legend span")] == ["p50", "p95", "p99"])
@@ -115,31 +115,31 @@ def test_percentiles_over_time_are_drawn(admin: Page, house: Gateway) -> None:
     assert len(bars) == 30
     scale = sum(bars[-2].values()) / rows[ago(1)]["duration_p99_s"]
     for back in (1, 12, 29):
-        told, drawn = rows[ago(back)], bars[-1 - back]
-        assert drawn["c1"] == pytest.approx(scale * told["duration_p50_s"], abs=1.5)
-        assert drawn["c1"] + drawn["c2"] == pytest.approx(scale * told["duration_p95_s"], abs=2.5)
+        received, drawn = rows[ago(back)], bars[-1 - back]
+        assert drawn["c1"] == pytest.approx(scale * received["duration_p50_s"], abs=1.5)
+        assert drawn["c1"] + drawn["c2"] == pytest.approx(scale * received["duration_p95_s"], abs=2.5)
     assert sum(map(len, bars)) == 3 * len(rows)
     admin.click(f"{LATENCY} [data-choice=speed]")
     admin.until(lambda: [each.text for each in admin.all(f"{LATENCY} .legend span")] == ["p5", "p50", "p95"])
     drawn = {day: bar for day, bar in zip(map(ago, range(29, -1, -1)), admin.run(BARS), strict=True) if bar}
     fastest = max(drawn, key=lambda day: sum(drawn[day].values()))
-    told = rows[fastest]
-    assert told["tokens_per_s_p95"] == max(row["tokens_per_s_p95"] or 0 for row in rows.values())
+    received = rows[fastest]
+    assert received["tokens_per_s_p95"] == max(row["tokens_per_s_p95"] or 0 for row in rows.values())
     part = drawn[fastest]["c1"] / sum(drawn[fastest].values())
-    assert part == pytest.approx(told["tokens_per_s_p5"] / told["tokens_per_s_p95"], abs=0.05)
-    told = rows[ago(1)]
+    assert part == pytest.approx(received["tokens_per_s_p5"] / received["tokens_per_s_p95"], abs=0.05)
+    received = rows[ago(1)]
     admin.run(f"document.querySelector('{LATENCY} svg.chart').focus()")
     admin.press(LEFT, LEFT)
-    admin.see(f"{LATENCY} .readout", f"p95 {told['tokens_per_s_p95']:,.0f}")
+    admin.see(f"{LATENCY} .readout", f"p95 {received['tokens_per_s_p95']:,.0f}")
 
 
-def test_failed_attempts_are_stacked_by_upstream(admin: Page, house: Gateway) -> None:
+def test_failed_attempts_are_stacked_by_upstream(admin: Page, gateway: Gateway) -> None:
     admin.click("[data-choice=upstream]")
     admin.until(lambda: not admin.all("[aria-busy], .bone"))  # or the next button moves while it is clicked
     admin.click(f"{LATENCY} [data-choice=attempts]")
-    known = house.admin("latency", group_by="upstream", since=ago(29)).json["data"]
+    known = gateway.admin("latency", group_by="upstream", since=ago(29)).json["data"]
     admin.until(lambda: {each.text for each in admin.all(f"{LATENCY} .legend span")} == {r["upstream"] for r in known})
-    failed = {row["day"] for row in house.admin("latency", group_by="day,upstream", since=ago(29)).json["data"]
+    failed = {row["day"] for row in gateway.admin("latency", group_by="day,upstream", since=ago(29)).json["data"]
               if row["failed_attempts"]}  # fmt: skip
     assert failed
     assert len([bar for bar in admin.run(BARS) if bar]) == len(failed)
@@ -148,15 +148,15 @@ def test_failed_attempts_are_stacked_by_upstream(admin: Page, house: Gateway) ->
     admin.see(f"{LATENCY} .readout", "main 1")
 
 
-def test_who_is_near_a_limit(admin: Page, house: Gateway) -> None:
-    rows = house.admin("quotas").json["data"]
+def test_who_is_near_a_limit(admin: Page, gateway: Gateway) -> None:
+    rows = gateway.admin("quotas").json["data"]
     near = [row for row in rows if (row["used"] + row["reserved"]) / row["limit"] >= 0.8]
     admin.until(lambda: value(admin, "[data-figure=near] .figure") == len(near))
     admin.click("[data-figure=near] a", "bob")
     admin.see("dialog h2", "bob")
 
 
-def test_a_link_shows_what_its_sender_saw(admin: Page, house: Gateway) -> None:
+def test_a_link_shows_what_its_sender_saw(admin: Page, gateway: Gateway) -> None:
     admin.see(f"{TABLE} tbody tr")
     for choice in ("7d", "tokens", "team"):
         admin.click(f"[data-choice='{choice}']")
@@ -165,7 +165,7 @@ def test_a_link_shows_what_its_sender_saw(admin: Page, house: Gateway) -> None:
     admin.until(lambda: names(admin, "Team") == ["crew"])
     link = admin.driver.current_url
     assert link.endswith("#overview?range=7d&metric=tokens&group=team&team=crew")
-    (known,) = [row for row in house.usage(group_by="team", since=ago(6)) if row["team"] == "crew"]
+    (known,) = [row for row in gateway.usage(group_by="team", since=ago(6)) if row["team"] == "crew"]
     seen = admin.text(".sums") + admin.text("[data-figure=requests-in-range]")
     admin.driver.get("about:blank")
     admin.driver.get(link)
@@ -180,10 +180,10 @@ def test_a_link_shows_what_its_sender_saw(admin: Page, house: Gateway) -> None:
     assert admin.driver.current_url.endswith("#overview?range=7d&metric=tokens&group=team")
 
 
-def test_own_dates(page: Page, house: Gateway) -> None:
+def test_own_dates(page: Page, gateway: Gateway) -> None:
     page.open(f"overview?range=custom&since={ago(12)}&until={ago(12)}", ADMIN_TOKEN)
     page.until(lambda: names(page, "Model"))
-    (known,) = house.usage(group_by="", since=ago(12), until=ago(12))
+    (known,) = gateway.usage(group_by="", since=ago(12), until=ago(12))
     page.until(lambda: value(page, "[data-figure=requests-in-range] .figure") == known["requests"])
     assert page.see("input[name=since]").get_attribute("value") == ago(12)
     assert len(page.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 24
@@ -191,10 +191,10 @@ def test_own_dates(page: Page, house: Gateway) -> None:
     page.until(lambda: len(page.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 18)
 
 
-def test_chart_is_stacked_by_the_group_and_narrows_the_page(admin: Page, house: Gateway) -> None:
+def test_chart_is_stacked_by_the_group_and_narrows_the_page(admin: Page, gateway: Gateway) -> None:
     admin.click("[data-choice=requests]")
     admin.click("[data-choice=key]")
-    known = {row["key"]: row["requests"] for row in house.usage(group_by="key", since=ago(29))}
+    known = {row["key"]: row["requests"] for row in gateway.usage(group_by="key", since=ago(29))}
     admin.until(lambda: {each.text for each in admin.all(".legend .pick")} == set(known))
     heights: dict[str, float] = admin.run(
         """
@@ -220,11 +220,11 @@ def test_chart_is_stacked_by_the_group_and_narrows_the_page(admin: Page, house: 
     admin.see(".chip", "key: alice")
 
 
-def test_bars_of_the_table_follow_the_metric(admin: Page, house: Gateway) -> None:
+def test_bars_of_the_table_follow_the_metric(admin: Page, gateway: Gateway) -> None:
     admin.click("[data-choice=upstream]")
     for metric, column in (("requests", "requests"), ("tokens", "total_tokens"), ("errors", "errors")):
         admin.click(f"[data-choice={metric}]")
-        rows = {row["upstream"]: row[column] for row in house.usage(group_by="upstream", since=ago(29))}
+        rows = {row["upstream"]: row[column] for row in gateway.usage(group_by="upstream", since=ago(29))}
         most = max(rows.values())
 
         def widths() -> Any:
@@ -237,9 +237,9 @@ def test_bars_of_the_table_follow_the_metric(admin: Page, house: Gateway) -> Non
         admin.until(lambda: {name: round(width, 3) for name, width in widths()} == wanted)  # noqa: B023
 
 
-def test_refused_requests_of_the_range_are_counted_and_listed(admin: Page, house: Gateway) -> None:
+def test_refused_requests_of_the_range_are_counted_and_listed(admin: Page, gateway: Gateway) -> None:
     admin.click("[data-choice='7d']")
-    refused = house.admin("refusals", limit="1000").json["data"]
+    refused = gateway.admin("refusals", limit="1000").json["data"]
     said = "[data-figure=errors-in-range] [data-refused]"
     admin.until(lambda: admin.text(said) == f"{len(refused)} refused by the gateway")
     assert admin.see(said).get_attribute("data-refused") == str(len(refused))
@@ -257,7 +257,7 @@ def test_refused_requests_of_the_range_are_counted_and_listed(admin: Page, house
     assert admin.see("input[name=from]").get_attribute("value") == day_after
 
 
-def test_the_page_of_one_has_the_range_of_the_page_that_leads_there(admin: Page, house: Gateway) -> None:
+def test_the_page_of_one_has_the_range_of_the_page_that_leads_there(admin: Page, gateway: Gateway) -> None:
     for choice in ("7d", "tokens", "key"):
         admin.click(f"[data-choice='{choice}']")
     admin.click(f"{TABLE} tr[data-name=alice] a")
@@ -266,7 +266,7 @@ def test_the_page_of_one_has_the_range_of_the_page_that_leads_there(admin: Page,
     admin.until(lambda: "from=" in (admin.see("dialog footer a", "Its calls").get_attribute("href") or ""))
 
 
-def test_closing_a_page_leads_back_to_where_its_reader_came_from(admin: Page, house: Gateway) -> None:
+def test_closing_a_page_leads_back_to_where_its_reader_came_from(admin: Page, gateway: Gateway) -> None:
     for choice in ("7d", "tokens", "key"):
         admin.click(f"[data-choice='{choice}']")
     start = admin.driver.current_url
@@ -286,7 +286,7 @@ def test_closing_a_page_leads_back_to_where_its_reader_came_from(admin: Page, ho
     assert admin.driver.current_url == start
     assert {each.text for each in admin.all("main [aria-pressed=true]")} >= {"7 days", "Tokens", "key"}
     admin.driver.get("about:blank")
-    admin.driver.get(f"{house.url}/dashboard#teams/crew")  # a link from elsewhere
+    admin.driver.get(f"{gateway.url}/dashboard#teams/crew")  # a link from elsewhere
     admin.see("dialog h2", "Team crew")
     admin.press(ESCAPE)
     admin.gone("dialog")
@@ -294,7 +294,7 @@ def test_closing_a_page_leads_back_to_where_its_reader_came_from(admin: Page, ho
     assert admin.driver.current_url.endswith("#teams")
 
 
-def test_the_browsers_back_button_closes_a_page(admin: Page, house: Gateway) -> None:
+def test_the_browsers_back_button_closes_a_page(admin: Page, gateway: Gateway) -> None:
     admin.go("keys")
     admin.click("main tr[data-name=carol] button")
     admin.see("dialog h2", "carol")
@@ -303,13 +303,13 @@ def test_the_browsers_back_button_closes_a_page(admin: Page, house: Gateway) -> 
     admin.see("main tr[data-name=carol]")
 
 
-def test_every_table_is_downloaded_as_it_is_shown(admin: Page, house: Gateway, tmp_path: Path) -> None:
+def test_every_table_is_downloaded_as_it_is_shown(admin: Page, gateway: Gateway, tmp_path: Path) -> None:
     admin.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     admin.see(f"{TABLE} tbody tr")
     admin.click("section[aria-labelledby=who-title] .csv")
     eventually((tmp_path / "usage-by-model.csv").exists)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "usage-by-model.csv").read_text())))
-    known = {row["model"]: row for row in house.usage(group_by="model", since=ago(29))}
+    known = {row["model"]: row for row in gateway.usage(group_by="model", since=ago(29))}
     assert {row["Model"]: int(row["Prompt"]) for row in rows} == {
         name: row["prompt_tokens"] for name, row in known.items()
     }
@@ -324,10 +324,10 @@ def test_every_table_is_downloaded_as_it_is_shown(admin: Page, house: Gateway, t
 
 
 @pytest.fixture(scope="module")
-def attributed(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
+def attributed(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, store_url: str) -> Gateway:
     """Calls with users and tags, by keys with a label, on each of the stores."""
     keys = [key("alice", labels={"center": "north"}), key("bob", labels={"center": "south"})]
-    made = gateways(settings(theatre.url, keys=keys, store={"url": store_url}))
+    made = start_shared_gateway(settings(shared_upstream.url, keys=keys, store={"url": store_url}))
     calls = [("alice", "ada", "atlas"), ("alice", "ada", "zeus"), ("bob", "grace", "atlas"), ("bob", "", "")]
     plant(
         made.config["store"]["url"],

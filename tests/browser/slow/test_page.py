@@ -15,7 +15,7 @@ from tests.browser.conftest import VIEWER_TOKEN, check_requests
 from tests.browser.stores import days, fill_embedded, large
 from tests.conftest import StartsGateways, StartsProcesses
 from tests.fakes.redis_servers import RedisServer
-from tests.flows.house import ADMIN_TOKEN, Gateway, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, settings
 
 NOWHERE_URL = "http://127.0.0.1:9/v1"
 LIVE_EVERY_S = 2.0
@@ -349,11 +349,11 @@ def test_a_hidden_page_sends_no_requests(admin: Page) -> None:
 
 
 def test_a_store_outage_is_shown_and_its_end_noticed(
-    driver: webdriver.Chrome, gateway: StartsGateways, tmp_path: Path
+    driver: webdriver.Chrome, start_gateway: StartsGateways, tmp_path: Path
 ) -> None:
     with RedisServer(tmp_path / "redis") as server:
-        house = gateway(settings(NOWHERE_URL, store={"url": server.url}))
-        page = Page(driver, house.url)
+        gateway = start_gateway(settings(NOWHERE_URL, store={"url": server.url}))
+        page = Page(driver, gateway.url)
         page.forget()
         page.open(token=ADMIN_TOKEN)
         page.see("main table, main .none")
@@ -374,11 +374,11 @@ def test_a_store_outage_is_shown_and_its_end_noticed(
 
 
 def test_a_thousand_keys_are_paged_filtered_and_summed(
-    driver: webdriver.Chrome, gateway: StartsGateways, tmp_path: Path
+    driver: webdriver.Chrome, start_gateway: StartsGateways, tmp_path: Path
 ) -> None:
     fill_embedded(tmp_path / "data", large(1000, days(10)))
-    house: Gateway = gateway(settings(NOWHERE_URL, store={"url": f"embedded:{tmp_path / 'data'}"}))
-    page = Page(driver, house.url)
+    gateway: Gateway = start_gateway(settings(NOWHERE_URL, store={"url": f"embedded:{tmp_path / 'data'}"}))
+    page = Page(driver, gateway.url)
     page.forget()
     page.open("overview?group=key", ADMIN_TOKEN)
     page.see(".pager", "1 to 50 of 1,000")
@@ -387,7 +387,7 @@ def test_a_thousand_keys_are_paged_filtered_and_summed(
     page.see(".pager", "51 to 100 of 1,000")
     page.type("main .filter", "key-0777")
     page.until(lambda: len(page.rows("section[aria-labelledby=who-title] table")) == 1)
-    (known,) = [row for row in house.usage(group_by="key") if row["key"] == "key-0777"]
+    (known,) = [row for row in gateway.usage(group_by="key") if row["key"] == "key-0777"]
     (row,) = page.rows("section[aria-labelledby=who-title] table")
     assert int(row["Prompt"]) == known["prompt_tokens"]
     check_requests(page)

@@ -11,9 +11,9 @@ from selenium import webdriver
 
 from tests.browser.chromium import ENTER, Page
 from tests.browser.conftest import check_requests
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import cut_stream, error_json, ok_json, stalled_stream, stream
-from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, key, model, secret, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, CHAT, Gateway, key, model, secret, settings
 
 PROMPT = "What is the answer to everything?"
 USAGE = {"prompt_tokens": 100, "completion_tokens": 50}
@@ -28,33 +28,35 @@ SAID = [piece("Forty-"), piece("two <b>"), ENDED, {"model": CHAT, "choices": [],
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, store_url: str) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, store_url: str) -> Gateway:
     """A gateway with a priced model for chats, on each of the stores."""
     models = {CHAT: model("chat", price={"input": 2, "output": 4}), "other-model": model("chat", unpriced="allow")}
     keys = [key("alice"), key("spent", quotas=[{"requests": 1, "per": "day"}])]
-    return gateways(settings(theatre.url, models=models, keys=keys, store={"url": store_url}))
+    return start_shared_gateway(settings(shared_upstream.url, models=models, keys=keys, store={"url": store_url}))
 
 
 @pytest.fixture
-def page(driver: webdriver.Chrome, house: Gateway) -> Iterator[Page]:
-    made = Page(driver, house.url)
+def page(driver: webdriver.Chrome, gateway: Gateway) -> Iterator[Page]:
+    made = Page(driver, gateway.url)
     made.forget()
     yield made
     check_requests(made)
 
 
-def test_a_streamed_answer_with_its_tokens_cost_and_headers(page: Page, house: Gateway, upstream: Stage) -> None:
+def test_a_streamed_answer_with_its_tokens_cost_and_headers(
+    page: Page, gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
     page.open(token=secret("alice"))
     page.go("playground")
     page.until(lambda: page.see("input[name=model]").get_attribute("value"))
     page.type("input[name=model]", CHAT)
     page.type("textarea", PROMPT)
-    upstream.play(stream(SAID))
+    upstream.answer_with(stream(SAID))
     page.click("main button.primary", "Send")
     page.see(".answer", "Forty-two <b>")
     page.see("[data-cost]")
     request_id = page.text("main .facts a")
-    call = house.admin(f"requests/{request_id}").json["call"]
+    call = gateway.admin(f"requests/{request_id}").json["call"]
     assert (call["key"], call["stream"], call["prompt_tokens"]) == ("alice", True, 100)
     assert float(page.see("[data-cost]").get_attribute("data-cost") or "nan") == call["cost_usd"] == 0.0004
     assert page.see("[data-usage]").get_attribute("data-usage") == "100 50"
@@ -64,7 +66,7 @@ def test_a_streamed_answer_with_its_tokens_cost_and_headers(page: Page, house: G
 
 
 @pytest.mark.changes
-def test_a_key_that_was_made_here_is_tried_at_once(page: Page, house: Gateway, upstream: Stage) -> None:
+def test_a_key_that_was_made_here_is_tried_at_once(page: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """Without typing it, until the user signs out; the page's memory alone has it."""
     page.open(token=ADMIN_TOKEN)
     page.go("keys")
@@ -78,11 +80,11 @@ def test_a_key_that_was_made_here_is_tried_at_once(page: Page, house: Gateway, u
     page.see("[data-param=key] small", made)
     page.until(lambda: page.see("main button.primary").is_enabled())
     page.type("input[name=model]", CHAT)
-    upstream.play(stream(SAID))
+    upstream.answer_with(stream(SAID))
     page.click("main button.primary", "Send")
     page.see(".answer", "Forty-two")
     page.see("[data-cost]")
-    assert house.admin(f"requests/{page.text('main .facts a')}").json["call"]["key"] == made
+    assert gateway.admin(f"requests/{page.text('main .facts a')}").json["call"]["key"] == made
     page.go("overview")
     page.see("main .tile")
     page.go("playground")
@@ -97,7 +99,7 @@ def test_a_key_that_was_made_here_is_tried_at_once(page: Page, house: Gateway, u
     assert not page.see("input[name=key]").get_attribute("value")
 
 
-def test_a_typed_key_is_not_stored(page: Page, house: Gateway, upstream: Stage) -> None:
+def test_a_typed_key_is_not_stored(page: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
     page.open(token=ADMIN_TOKEN)
     page.go("playground")
     assert not page.see("main button.primary").is_enabled()
@@ -109,7 +111,7 @@ def test_a_typed_key_is_not_stored(page: Page, house: Gateway, upstream: Stage) 
     page.until(lambda: page.see("main button.primary").is_enabled())
     page.click("input[type=checkbox]")
     message = {"role": "assistant", "content": "In one piece."}
-    upstream.play(
+    upstream.answer_with(
         ok_json({"model": CHAT, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": USAGE})
     )
     page.type("input[name=model]", CHAT)
@@ -129,35 +131,35 @@ def test_a_typed_key_is_not_stored(page: Page, house: Gateway, upstream: Stage) 
     assert "In one piece" not in page.driver.page_source
 
 
-def test_refusals_errors_and_broken_streams_are_shown(page: Page, house: Gateway, upstream: Stage) -> None:
+def test_refusals_errors_and_broken_streams_are_shown(page: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
     page.open(token=secret("spent"))
     page.go("playground")
     page.until(lambda: page.see("input[name=model]").get_attribute("value"))
-    upstream.play(cut_stream([piece("The be")]))
+    upstream.answer_with(cut_stream([piece("The be")]))
     page.click("main button.primary", "Send")
     page.see(".answer", "The be")
     page.see("main .why.bad")
     page.see("[data-status='200']")
     page.see("[data-cost]")
-    upstream.play()
+    upstream.answer_with()
     page.click("main button.primary", "Send")
     page.see("[data-status='429']")
     page.see("main .why.bad", "quota")
     page.open(token=secret("alice"))
     page.go("playground")
     page.until(lambda: page.see("input[name=model]").get_attribute("value"))
-    upstream.play(error_json(400, message="The upstream says no."))
+    upstream.answer_with(error_json(400, message="The upstream says no."))
     page.click("main button.primary", "Send")
     page.see("main .why.bad", "The upstream says no.")
 
 
-def test_an_answer_is_stopped(page: Page, house: Gateway, upstream: Stage) -> None:
+def test_an_answer_is_stopped(page: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
     page.open(token=secret("alice"))
     page.go("playground")
     page.until(lambda: page.see("input[name=model]").get_attribute("value"))
-    upstream.play(stalled_stream([piece("One and")]))
+    upstream.answer_with(stalled_stream([piece("One and")]))
     page.click("main button.primary", "Send")
     page.see(".answer", "One and")
     page.click("main button", "Stop")
     page.see("main .why.bad", "Stopped.")
-    page.until(lambda: house.calls(limit=1)[0]["ended"] == "client_gone")
+    page.until(lambda: gateway.calls(limit=1)[0]["ended"] == "client_gone")

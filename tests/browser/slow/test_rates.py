@@ -10,7 +10,7 @@ import pytest
 from selenium import webdriver
 
 from tests.browser.chromium import Page
-from tests.flows.house import Gateway
+from tests.flows.gateway_process import Gateway
 
 
 def reckon(page: Page, module: str, expression: str, *arguments: Any) -> Any:
@@ -23,8 +23,8 @@ def reckon(page: Page, module: str, expression: str, *arguments: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def here(driver: webdriver.Chrome, house_on: Callable[..., Gateway]) -> Page:
-    made = Page(driver, house_on("embedded").url)
+def here(driver: webdriver.Chrome, gateway_on: Callable[..., Gateway]) -> Page:
+    made = Page(driver, gateway_on("embedded").url)
     made.forget()
     made.open()
     return made

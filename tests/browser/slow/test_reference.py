@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tests.browser.chromium import Page
-from tests.flows.house import Gateway
+from tests.flows.gateway_process import Gateway
 
 
-def test_every_operation_is_shown_with_its_parameters_and_members(page: Page, house: Gateway) -> None:
+def test_every_operation_is_shown_with_its_parameters_and_members(page: Page, gateway: Gateway) -> None:
     page.driver.get(f"{page.address}/docs")
     page.see("h2", "Calls")
-    paths = house.get("/openapi.json", key=None).json["paths"]
+    paths = gateway.get("/openapi.json", key=None).json["paths"]
     known = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     shown = {
         (method.text, path.text)

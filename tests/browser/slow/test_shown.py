@@ -12,9 +12,9 @@ from selenium import webdriver
 from gateway.records import Usage
 from tests.browser.chromium import ESCAPE, LEFT, Page
 from tests.browser.conftest import ATTACK, ago
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import stalled_stream
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, run, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, run, settings
 from tests.flows.planted import plant, record
 
 NOTHING = "\u2013"
@@ -26,7 +26,7 @@ TOLD = ("prompt_tokens", "completion_tokens", "cost_usd")
 
 
 @pytest.fixture
-def house(either: Gateway) -> Gateway:
+def gateway(either: Gateway) -> Gateway:
     """Numbers are compared on each of the stores."""
     return either
 
@@ -53,19 +53,19 @@ RANGES = [("today", 0), ("7d", 6), ("30d", 29)]
 
 
 @pytest.mark.parametrize(("period", "days"), RANGES)
-def test_sums_are_those_of_the_report(admin: Page, house: Gateway, period: str, days: int) -> None:
+def test_sums_are_those_of_the_report(admin: Page, gateway: Gateway, period: str, days: int) -> None:
     admin.click(f"[data-choice='{period}']")
     for group in ("key", "team", "model", "upstream"):
         admin.click(f"[data-choice={group}]")
-        known = reported(house.usage(group_by=group, since=ago(days)), group)
+        known = reported(gateway.usage(group_by=group, since=ago(days)), group)
         admin.until(lambda group=group, known=known: shown(admin, group) == known)  # type: ignore[misc]
-    command = ("usage", "--config", str(house.file), "--by", "upstream", "--since", ago(days), "--format", "json")
+    command = ("usage", "--config", str(gateway.file), "--by", "upstream", "--since", ago(days), "--format", "json")
     assert shown(admin, "upstream") == reported(json.loads(run(*command).stdout), "upstream")
 
 
 @pytest.mark.parametrize(("period", "days"), RANGES)
-def test_totals_are_those_of_the_report(admin: Page, house: Gateway, period: str, days: int) -> None:
-    (whole,) = house.usage(group_by="", since=ago(days))
+def test_totals_are_those_of_the_report(admin: Page, gateway: Gateway, period: str, days: int) -> None:
+    (whole,) = gateway.usage(group_by="", since=ago(days))
     admin.click(f"[data-choice='{period}']")
 
     def total(name: str) -> float:
@@ -80,12 +80,12 @@ def test_totals_are_those_of_the_report(admin: Page, house: Gateway, period: str
     assert f"and {unpriced} unknown" in admin.text('[data-sum="cost_usd"]')
 
 
-def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, house: Gateway) -> None:
+def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, gateway: Gateway) -> None:
     label = admin.see("section[aria-labelledby=usage-title] svg.chart").get_attribute("aria-label") or ""
-    (whole,) = house.usage(group_by="", since=ago(29))
+    (whole,) = gateway.usage(group_by="", since=ago(29))
     assert f"{whole['requests']:,} requests" in label
     admin.click("section[aria-labelledby=usage-title] details.as-table summary")
-    known = reported(house.usage(group_by="day", since=ago(29)), "day")
+    known = reported(gateway.usage(group_by="day", since=ago(29)), "day")
     found = {
         row["Day"]: numbers(row) for row in admin.rows("section[aria-labelledby=usage-title] details.as-table table")
     }
@@ -93,13 +93,13 @@ def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, house: Ga
     assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 30
     admin.run("document.querySelector('section[aria-labelledby=usage-title] svg.chart').focus()")
     admin.press(LEFT, LEFT)
-    yesterday = next(row for row in house.usage(group_by="day") if row["day"] == ago(1))
+    yesterday = next(row for row in gateway.usage(group_by="day") if row["day"] == ago(1))
     assert f"{yesterday['prompt_tokens']:,} prompt" in admin.text(".readout")
     assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark.on")) == 1
 
 
-def test_an_unknown_cost_is_shown_as_unknown_and_not_as_0(admin: Page, house: Gateway) -> None:
-    rows = {row["model"]: row for row in house.usage(group_by="model", since=ago(29))}
+def test_an_unknown_cost_is_shown_as_unknown_and_not_as_0(admin: Page, gateway: Gateway) -> None:
+    rows = {row["model"]: row for row in gateway.usage(group_by="model", since=ago(29))}
     unpriced = [name for name, row in rows.items() if row["cost_usd"] is None]
     assert unpriced
     for name in unpriced:
@@ -107,20 +107,20 @@ def test_an_unknown_cost_is_shown_as_unknown_and_not_as_0(admin: Page, house: Ga
         assert shown(admin, "model")[name]["cost_usd"] is None
 
 
-def test_live_numbers_are_those_of_the_metrics(admin: Page, house: Gateway) -> None:
-    told = int(house.metric("gateway_requests_total"))
-    admin.see("[data-tile=requests]", f"{told:,} since the start")
-    attempts = {labels["outcome"]: value for name, labels, value in house.metrics() if "attempts_total" in name}
+def test_live_numbers_are_those_of_the_metrics(admin: Page, gateway: Gateway) -> None:
+    received = int(gateway.metric("gateway_requests_total"))
+    admin.see("[data-tile=requests]", f"{received:,} since the start")
+    attempts = {labels["outcome"]: value for name, labels, value in gateway.metrics() if "attempts_total" in name}
     failed = int(sum(value for outcome, value in attempts.items() if outcome not in ("ok", "refused", "client_gone")))
     admin.see('[data-upstream="main"]', f"{int(attempts['ok'])} attempts answered, {failed} failed")
     admin.see('[data-upstream="main"] .pill')
 
 
 @pytest.mark.changes
-def test_rates_come_of_two_samples(admin: Page, house: Gateway, upstream: Stage) -> None:
+def test_rates_come_of_two_samples(admin: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
     admin.until(lambda: admin.text("[data-tile=requests] .figure") != NOTHING)
-    upstream.play(always=stalled_stream([]))
-    with house.stream("carol"):
+    upstream.answer_with(always=stalled_stream([]))
+    with gateway.stream("carol"):
         admin.until(lambda: admin.text("[data-tile=in-flight] .figure") == "1")
         admin.until(lambda: float(admin.text("[data-tile=requests] .figure")) >= 0)
     admin.until(lambda: admin.text("[data-tile=in-flight] .figure") == "0")
@@ -129,10 +129,10 @@ def test_rates_come_of_two_samples(admin: Page, house: Gateway, upstream: Stage)
 # -------------------------------------------------------------------------------------------------------------- quotas
 
 
-def test_bars_are_those_of_the_ledger(admin: Page, house: Gateway) -> None:
+def test_bars_are_those_of_the_ledger(admin: Page, gateway: Gateway) -> None:
     admin.go("quotas")
     admin.see("main table")
-    rows = house.admin("quotas").json["data"]
+    rows = gateway.admin("quotas").json["data"]
     keys: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         if row["scope"].startswith("key:"):
@@ -141,8 +141,8 @@ def test_bars_are_those_of_the_ledger(admin: Page, house: Gateway) -> None:
     assert set(found) == set(keys)
     for name, windows in keys.items():
         fullest = max(windows, key=lambda row: (row["used"] + row["reserved"]) / row["limit"])
-        told = [float(found[name][title]) for title in ("Used", "Limit", "Reserved")]
-        assert told == [fullest[field] for field in ("used", "limit", "reserved")]
+        received = [float(found[name][title]) for title in ("Used", "Limit", "Reserved")]
+        assert received == [fullest[field] for field in ("used", "limit", "reserved")]
         assert (f"{len(windows) - 1} other" in found[name]["Fullest quota"]) == (len(windows) > 1)
         if len(windows) > 1:
             admin.click(f"main tr[data-name='key:{name}'] .opener")
@@ -162,13 +162,13 @@ def test_bars_are_those_of_the_ledger(admin: Page, house: Gateway) -> None:
 
 
 @pytest.mark.changes
-def test_what_a_running_call_has_reserved_is_drawn(admin: Page, house: Gateway, upstream: Stage) -> None:
-    upstream.play(stalled_stream([]))
-    with house.stream("alice", max_tokens=4000):
+def test_what_a_running_call_has_reserved_is_drawn(admin: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(stalled_stream([]))
+    with gateway.stream("alice", max_tokens=4000):
         admin.go("keys/alice")
         bar = "dialog .quota[data-scope^=key][data-unit=usd]"
         admin.see(bar, " reserved")
-        (row,) = [row for row in house.admin("quotas", key="alice").json["data"] if row["unit"] == "usd"]
+        (row,) = [row for row in gateway.admin("quotas", key="alice").json["data"] if row["unit"] == "usd"]
         width = admin.run(f"return document.querySelector('{bar} .reserved').getBoundingClientRect().width")
         whole = admin.run(f"return document.querySelector('{bar} .bar-track').getBoundingClientRect().width")
         assert width / whole == pytest.approx(row["reserved"] / row["limit"], abs=0.01)
@@ -200,9 +200,9 @@ def test_filters_are_closed_on_a_phone_unless_one_is_set(page: Page) -> None:
 
 
 @pytest.mark.changes
-def test_a_refused_model_is_shown_as_the_client_named_it(admin: Page, house: Gateway) -> None:
-    refused = house.chat("carol", model="nick").headers["x-request-id"]
-    eventually(lambda: refused in ids(house, "refusals", model="nick"))
+def test_a_refused_model_is_shown_as_the_client_named_it(admin: Page, gateway: Gateway) -> None:
+    refused = gateway.chat("carol", model="nick").headers["x-request-id"]
+    eventually(lambda: refused in ids(gateway, "refusals", model="nick"))
     admin.go(f"calls?id={refused}")
     admin.see(f"main tr[data-name={refused}]", "nick")
     assert [row["Model"] for row in admin.rows()] == ["nick"]
@@ -210,17 +210,17 @@ def test_a_refused_model_is_shown_as_the_client_named_it(admin: Page, house: Gat
     admin.see("dialog .facts", "nick")
 
 
-def ids(house: Gateway, path: str, **query: Any) -> set[str]:
-    return {row["id"] for row in house.admin(path, limit="1000", **query).json["data"]}
+def ids(gateway: Gateway, path: str, **query: Any) -> set[str]:
+    return {row["id"] for row in gateway.admin(path, limit="1000", **query).json["data"]}
 
 
-def test_calls_and_refusals_are_one_list(admin: Page, house: Gateway) -> None:
+def test_calls_and_refusals_are_one_list(admin: Page, gateway: Gateway) -> None:
     admin.go("calls")
     admin.see("main table tbody tr th button")
-    known = {call["id"]: call for call in house.calls(limit=1000)}
-    refused = {row["id"]: row for row in house.admin("refusals", limit="1000").json["data"]}
+    known = {call["id"]: call for call in gateway.calls(limit=1000)}
+    refused = {row["id"]: row for row in gateway.admin("refusals", limit="1000").json["data"]}
     assert set(listed(admin)) == set(known) | set(refused)
-    assert [each for each in listed(admin) if each in known] == [call["id"] for call in house.calls(limit=1000)]
+    assert [each for each in listed(admin) if each in known] == [call["id"] for call in gateway.calls(limit=1000)]
     assert [each for each in listed(admin) if each in refused] == list(refused)
     for each, row in zip(listed(admin), admin.rows("main table"), strict=True):
         if each in known:
@@ -237,25 +237,25 @@ def test_calls_and_refusals_are_one_list(admin: Page, house: Gateway) -> None:
     admin.gone("dialog")
 
 
-def test_the_list_begins_at_the_minute_that_is_chosen(page: Page, house: Gateway) -> None:
+def test_the_list_begins_at_the_minute_that_is_chosen(page: Page, gateway: Gateway) -> None:
     page.open(f"calls?until={ago(12)}T12:00", ADMIN_TOKEN)
-    wanted = ids(house, "calls", until=f"{ago(12)}T12:00:59Z")
-    assert 0 < len(wanted) < len(ids(house, "calls"))
+    wanted = ids(gateway, "calls", until=f"{ago(12)}T12:00:59Z")
+    assert 0 < len(wanted) < len(ids(gateway, "calls"))
     page.until(lambda: set(listed(page)) == wanted)
     assert all(row["Began"].startswith(ago(29)[5:]) or len(row["Began"]) > 8 for row in page.rows("main table"))
     assert page.see("input[name=until]").get_attribute("value") == f"{ago(12)}T12:00"
     page.run(
         "const f = document.querySelector('input[name=until]'); f.value = ''; f.dispatchEvent(new Event('change'))"
     )
-    page.until(lambda: set(listed(page)) == ids(house, "calls") | ids(house, "refusals"))
+    page.until(lambda: set(listed(page)) == ids(gateway, "calls") | ids(gateway, "refusals"))
 
 
-def test_the_list_is_filtered_by_the_api_and_by_its_address(page: Page, house: Gateway) -> None:
+def test_the_list_is_filtered_by_the_api_and_by_its_address(page: Page, gateway: Gateway) -> None:
     page.open("calls", ADMIN_TOKEN)
     page.see("main table tbody tr th button")
     for name, value in (("key", "alice"), ("team", "crew"), ("model", COMPLETIONS)):
         page.type(f"input[name={name}]", value)
-        wanted = ids(house, "calls", **{name: value}) | ids(house, "refusals", **{name: value})
+        wanted = ids(gateway, "calls", **{name: value}) | ids(gateway, "refusals", **{name: value})
         assert wanted
         page.until(lambda wanted=wanted: set(listed(page)) == wanted)  # type: ignore[misc]
         page.until(lambda end=f"#calls?{name}={value}": page.driver.current_url.endswith(end))  # type: ignore[misc]
@@ -264,28 +264,28 @@ def test_the_list_is_filtered_by_the_api_and_by_its_address(page: Page, house: G
     page.type("input[name=upstream]", "former")
     page.until(lambda: [row["Upstream"] for row in page.rows("main table")] == ["former"])
     page.open("calls?code=insufficient_quota", ADMIN_TOKEN)
-    page.until(lambda: set(listed(page)) == ids(house, "refusals", code="insufficient_quota"))
+    page.until(lambda: set(listed(page)) == ids(gateway, "refusals", code="insufficient_quota"))
     page.click("main table tbody tr th button")
     assert "quota" in page.text("dialog .why")
     page.press(ESCAPE)
-    some = house.calls(limit=1)[0]["id"]
+    some = gateway.calls(limit=1)[0]["id"]
     page.open(f"calls?id={some}", ADMIN_TOKEN)
     page.until(lambda: listed(page) == [some])
     page.open("calls?outcome=429", ADMIN_TOKEN)
-    page.until(lambda: set(listed(page)) == ids(house, "refusals", status="429"))
+    page.until(lambda: set(listed(page)) == ids(gateway, "refusals", status="429"))
     page.choose("select[name=outcome]", "")
     for status in ("400", "5xx"):
         page.type("input[name=status]", status)
-        wanted = ids(house, "calls", status=status) | ids(house, "refusals", status=status)
+        wanted = ids(gateway, "calls", status=status) | ids(gateway, "refusals", status=status)
         assert wanted
         page.until(lambda wanted=wanted: set(listed(page)) == wanted)  # type: ignore[misc]
     assert page.driver.current_url.endswith("#calls?status=5xx")
 
 
-def test_pages_have_no_end(driver: webdriver.Chrome, gateway: StartsGateways, tmp_path: Path) -> None:
+def test_pages_have_no_end(driver: webdriver.Chrome, start_gateway: StartsGateways, tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'data'}"
     plant(url, [record(ago(place // 120), "alice") for place in range(300)])
-    page = Page(driver, gateway(settings("http://127.0.0.1:9/v1", store={"url": url})).url)
+    page = Page(driver, start_gateway(settings("http://127.0.0.1:9/v1", store={"url": url})).url)
     page.forget()
     page.open("calls", ADMIN_TOKEN)
     page.see(".note", "The newest 100.")
@@ -297,7 +297,7 @@ def test_pages_have_no_end(driver: webdriver.Chrome, gateway: StartsGateways, tm
 
 
 def test_one_call_shows_when_its_attempts_were_and_its_cost_as_a_sum(
-    driver: webdriver.Chrome, gateway: StartsGateways, tmp_path: Path
+    driver: webdriver.Chrome, start_gateway: StartsGateways, tmp_path: Path
 ) -> None:
     url = f"embedded:{tmp_path / 'data'}"
     repeated = record(
@@ -307,7 +307,7 @@ def test_one_call_shows_when_its_attempts_were_and_its_cost_as_a_sum(
     )  # fmt: skip
     older = record(ago(1), "bob", upstream="far", attempts=2, failed="near:timeout")  # a gateway that kept no times
     plant(url, [older, repeated])
-    page = Page(driver, gateway(settings("http://127.0.0.1:9/v1", store={"url": url})).url)
+    page = Page(driver, start_gateway(settings("http://127.0.0.1:9/v1", store={"url": url})).url)
     page.forget()
     page.open(f"calls?id={repeated.id}", ADMIN_TOKEN)
     page.click("main table tbody tr th button")

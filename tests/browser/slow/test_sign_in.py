@@ -16,10 +16,10 @@ from gateway.records import Usage
 from tests.browser.axe import check
 from tests.browser.chromium import ESCAPE, Page, Scheme
 from tests.browser.conftest import ago
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import ROOT, RedisServer
 from tests.fakes.scripted import ok_json
-from tests.flows.house import COMPLETIONS, Gateway, eventually, key, settings
+from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually, key, settings
 from tests.flows.planted import plant, record
 
 SCRIPT = Path(__file__).parent.parent / "oidc_provider.mjs"
@@ -46,9 +46,9 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, in
     assert (folder / "node_modules").is_dir(), "oidc-provider is not installed: make servers"
     own = SERVERS / "node-sdk" / "node"
     node = str(own) if own.exists() else "node"
-    port, house_port = free_port(), free_port()
+    port, gateway_port = free_port(), free_port()
     log = tmp_path_factory.mktemp("oidc") / "log"
-    redirect = f"http://127.0.0.1:{house_port}/admin/sign-in/callback"
+    redirect = f"http://127.0.0.1:{gateway_port}/admin/sign-in/callback"
     with log.open("wb") as out:
         process = subprocess.Popen(
             [node, str(SCRIPT), str(folder), str(port), redirect], stdout=out, stderr=out, stdin=subprocess.DEVNULL
@@ -56,15 +56,18 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, in
         try:
             eventually(lambda: "ready" in log.read_text() or process.poll() is not None)
             assert process.poll() is None, log.read_text()
-            yield f"http://127.0.0.1:{port}", house_port
+            yield f"http://127.0.0.1:{port}", gateway_port
         finally:
             process.kill()
             process.wait()
 
 
 @pytest.fixture(scope="module")
-def houses(
-    gateways: StartsGateways, theatre: Stage, provider: tuple[str, int], tmp_path_factory: pytest.TempPathFactory
+def gateways(
+    start_shared_gateway: StartsGateways,
+    shared_upstream: ScriptedUpstream,
+    provider: tuple[str, int],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[list[Gateway]]:
     issuer, port = provider
     oidc = {
@@ -76,8 +79,8 @@ def houses(
     keys = [key(name, **of) for name, of in KEYS.items()]
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         yield [
-            gateways(settings(
-                theatre.url, server={"port": each}, store={"url": server.url}, oidc=oidc, keys=keys,
+            start_shared_gateway(settings(
+                shared_upstream.url, server={"port": each}, store={"url": server.url}, oidc=oidc, keys=keys,
                 teams={
                     "crew": {"members": {"max_keys": 2}, "quotas": [{"requests": 100, "per": "month"}]}, "rival": {},
                 },
@@ -87,9 +90,9 @@ def houses(
 
 
 @pytest.fixture
-def page(driver: webdriver.Chrome, houses: list[Gateway], provider: tuple[str, int]) -> Iterator[Page]:
+def page(driver: webdriver.Chrome, gateways: list[Gateway], provider: tuple[str, int]) -> Iterator[Page]:
     """A browser without a session at the gateway and at the provider."""
-    made = Page(driver, houses[0].url)
+    made = Page(driver, gateways[0].url)
     made.forget()
     driver.delete_all_cookies()
     yield made
@@ -131,16 +134,16 @@ def shown_views(page: Page) -> list[str]:
     ],
 )
 def test_people_see_what_is_theirs_at_every_gateway(
-    page: Page, houses: list[Gateway], person: str, role: str, views: list[str], keys: list[str]
+    page: Page, gateways: list[Gateway], person: str, role: str, views: list[str], keys: list[str]
 ) -> None:
     sign_in(page, person)
     page.see("#nav a[aria-current]")
-    assert page.driver.current_url.partition("#")[0] == f"{houses[0].url}/dashboard"
+    assert page.driver.current_url.partition("#")[0] == f"{gateways[0].url}/dashboard"
     assert shown_views(page) == views
     if role:
         page.see("#role", role)
-    for house in houses:  # a session is good at every gateway
-        there = Page(page.driver, house.url)
+    for gateway in gateways:  # a session is good at every gateway
+        there = Page(page.driver, gateway.url)
         there.open("keys")
         # Another test makes keys of its own.
         assert (
@@ -151,12 +154,12 @@ def test_people_see_what_is_theirs_at_every_gateway(
     assert cookie is not None
     assert cookie["httpOnly"]
     stolen = f"gateway-session={cookie['value']}"
-    assert houses[1].get("/admin/api/session", key=None, headers={"Cookie": stolen}).status == 200
+    assert gateways[1].get("/admin/api/session", key=None, headers={"Cookie": stolen}).status == 200
     page.open()
     page.click("#leave")
     eventually(lambda: "/session/end" in page.driver.current_url)  # the provider asks for confirmation
-    for house in houses:
-        assert house.get("/admin/api/session", key=None, headers={"Cookie": stolen}).status == 401
+    for gateway in gateways:
+        assert gateway.get("/admin/api/session", key=None, headers={"Cookie": stolen}).status == 401
     page.open()
     page.see("#sign-in")
 
@@ -201,7 +204,7 @@ def test_axe_finds_nothing_on_the_pages_of_members_and_leads(page: Page, person:
         page.press(ESCAPE)
 
 
-def test_a_member_makes_pauses_rotates_and_revokes_a_key_of_her_own(page: Page, houses: list[Gateway]) -> None:
+def test_a_member_makes_pauses_rotates_and_revokes_a_key_of_her_own(page: Page, gateways: list[Gateway]) -> None:
     sign_in(page, "staff.ann")
     page.see("[data-key=hers]")
     page.click("#new-key")
@@ -212,12 +215,12 @@ def test_a_member_makes_pauses_rotates_and_revokes_a_key_of_her_own(page: Page, 
     assert secret in page.text("dialog .snippet")
     page.click("dialog button", "Done")
     page.gone("dialog")
-    made = houses[1].admin("keys/hers-too").json
+    made = gateways[1].admin("keys/hers-too").json
     assert (made["owner"], made["team"], made["status"]) == ("staff.ann@example.org", "crew", "active")
     page.click("[data-key=hers-too] button", "Pause")
     page.click("dialog button.danger", "Pause")
     page.see("[data-key=hers-too]", "paused")
-    assert houses[1].admin("keys/hers-too").json["status"] == "paused"
+    assert gateways[1].admin("keys/hers-too").json["status"] == "paused"
     page.click("[data-key=hers-too] button", "Resume")
     page.click("dialog button.danger", "Resume")
     page.see("[data-key=hers-too]", "active")
@@ -234,15 +237,17 @@ def test_a_member_makes_pauses_rotates_and_revokes_a_key_of_her_own(page: Page, 
     page.click("[data-key=hers-too] button", "Revoke")
     page.click("dialog button.danger", "Revoke")
     page.see("[data-key=hers-too]", "revoked")
-    actors = [each["actor"].partition(" from ")[0] for each in houses[0].admin("audit", limit="5").json["data"]]
+    actors = [each["actor"].partition(" from ")[0] for each in gateways[0].admin("audit", limit="5").json["data"]]
     assert actors == ["person staff.ann@example.org"] * 5
 
 
-def test_a_lead_and_an_operator_work_for_a_day(page: Page, houses: list[Gateway], theatre: Stage) -> None:
+def test_a_lead_and_an_operator_work_for_a_day(
+    page: Page, gateways: list[Gateway], shared_upstream: ScriptedUpstream
+) -> None:
     """What is done at the page of the first gateway holds at the second one."""
 
-    def told(name: str) -> Any:
-        return houses[1].admin(f"keys/{name}").json
+    def received(name: str) -> Any:
+        return gateways[1].admin(f"keys/{name}").json
 
     sign_in(page, "staff.ann")
     page.see(".shared[data-scope='team:crew'] .quota", "of 100 requests")
@@ -265,26 +270,26 @@ def test_a_lead_and_an_operator_work_for_a_day(page: Page, houses: list[Gateway]
     secret = page.text("#secret")
     page.click("dialog button", "Done")
     page.gone("#secret")
-    assert (told("made-by-lead")["team"], told("made-by-lead")["status"]) == ("crew", "active")
+    assert (received("made-by-lead")["team"], received("made-by-lead")["status"]) == ("crew", "active")
     headers = {"Authorization": f"Bearer {secret}"}
     body = {"model": COMPLETIONS, "prompt": "Hi"}
     usage = {"prompt_tokens": 10, "completion_tokens": 5}
-    with theatre.interlude(ok_json({"model": "m", "choices": [], "usage": usage})):
-        assert houses[1].post("/v1/completions", body, key=None, headers=headers).status == 200
-        refused = houses[1].post("/v1/completions", {**body, "temperature": 9}, key=None, headers=headers)
+    with shared_upstream.answering(ok_json({"model": "m", "choices": [], "usage": usage})):
+        assert gateways[1].post("/v1/completions", body, key=None, headers=headers).status == 200
+        refused = gateways[1].post("/v1/completions", {**body, "temperature": 9}, key=None, headers=headers)
     assert refused.status == 400
     page.go("keys/made-by-lead")
     page.see("dialog .quota[data-scope='team:crew']")
     page.click("dialog footer button", "Edit")
     page.type("dialog .quota-rows .amount", "2")
     page.click("dialog form button[type=submit]")
-    eventually(lambda: told("made-by-lead")["quotas"] == [{"requests": 2, "per": "day"}])
+    eventually(lambda: received("made-by-lead")["quotas"] == [{"requests": 2, "per": "day"}])
     page.see("dialog .quota[data-scope='key:made-by-lead']", "of 2 requests")
     page.click("dialog footer button", "Pause")
     page.click("dialog button.danger", "Pause")
-    eventually(lambda: told("made-by-lead")["status"] == "paused")
+    eventually(lambda: received("made-by-lead")["status"] == "paused")
     page.press(ESCAPE)
-    eventually(lambda: houses[1].admin(f"requests/{refused.id}").status == 200)
+    eventually(lambda: gateways[1].admin(f"requests/{refused.id}").status == 200)
     page.go(f"calls?id={refused.id}")
     page.see("main table", "decimal_above_max_value")
     page.go("mine")
@@ -300,23 +305,23 @@ def test_a_lead_and_an_operator_work_for_a_day(page: Page, houses: list[Gateway]
     page.click("#new-team")
     page.type("#field-name", "night-shift")
     page.click("dialog button[type=submit]")
-    eventually(lambda: houses[1].admin("teams/night-shift").status == 200)
+    eventually(lambda: gateways[1].admin("teams/night-shift").status == 200)
     page.go("keys/made-by-lead")
     page.click("dialog footer button", "Resume")
     page.click("dialog button.danger", "Resume")
-    eventually(lambda: told("made-by-lead")["status"] == "active")
+    eventually(lambda: received("made-by-lead")["status"] == "active")
     page.press(ESCAPE)
-    for house in houses:
-        assert house.get("/admin/api/session", key=None, headers=of_member).status == 200
+    for gateway in gateways:
+        assert gateway.get("/admin/api/session", key=None, headers=of_member).status == 200
     page.go("keys/hers")
     page.click("dialog footer button", "End sessions of its owner")
     page.click("dialog button.danger", "End sessions")
-    eventually(lambda: houses[1].get("/admin/api/session", key=None, headers=of_member).status == 401)
-    assert houses[0].get("/admin/api/session", key=None, headers=of_member).status == 401
+    eventually(lambda: gateways[1].get("/admin/api/session", key=None, headers=of_member).status == 401)
+    assert gateways[0].get("/admin/api/session", key=None, headers=of_member).status == 401
     page.press(ESCAPE)
     page.go("audit")
     page.see("main table", "person staff.ann@example.org")
-    done = [(each["action"], each["actor"].partition(" from ")[0]) for each in houses[1].admin("audit").json["data"]]
+    done = [(each["action"], each["actor"].partition(" from ")[0]) for each in gateways[1].admin("audit").json["data"]]
     assert done[:6] == [
         ("end_sessions", "person ops.cleo@example.org"), ("resume", "person ops.cleo@example.org"),
         ("create", "person ops.cleo@example.org"), ("pause", "person heads.bea@example.org"),
@@ -333,9 +338,9 @@ NO_SENTENCE = ("undefined", "null", "NaN", "[object", "TypeError", "Traceback")
 SECRET_TOKENS = 7_777
 
 
-def test_a_lead_who_types_addresses_of_another_team_reads_a_sentence(page: Page, houses: list[Gateway]) -> None:
+def test_a_lead_who_types_addresses_of_another_team_reads_a_sentence(page: Page, gateways: list[Gateway]) -> None:
     rival = record(ago(1), "alice", team="rival", usage=Usage(SECRET_TOKENS, SECRET_TOKENS, source="reported"))
-    plant(houses[0].config["store"]["url"], [rival])
+    plant(gateways[0].config["store"]["url"], [rival])
     sign_in(page, "heads.bea")
     page.see("#nav a[aria-current]")
     for fragment in OF_OTHERS:

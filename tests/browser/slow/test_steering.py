@@ -9,10 +9,10 @@ import pytest
 
 from tests.browser.chromium import ESCAPE, Page
 from tests.browser.conftest import VIEWER_TOKEN
-from tests.conftest import Stage
+from tests.conftest import ScriptedUpstream
 from tests.fakes.scripted import ok_json
 from tests.flows.client import Answer, request
-from tests.flows.house import COMPLETIONS, Gateway, eventually
+from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually
 
 DIES_WITHIN_S = 15.0
 
@@ -20,18 +20,18 @@ pytestmark = pytest.mark.changes
 
 
 @pytest.fixture(autouse=True)
-def answering(upstream: Stage) -> None:
-    upstream.play(always=ok_json())
+def answering(upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json())
 
 
-def complete(house: Gateway, secret: str) -> Answer:
+def complete(gateway: Gateway, secret: str) -> Answer:
     headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
     body = f'{{"model": "{COMPLETIONS}", "prompt": "Hi"}}'.encode()
-    return request(house.port, "POST", "/v1/completions", body, headers)
+    return request(gateway.port, "POST", "/v1/completions", body, headers)
 
 
-def told(house: Gateway, key: str) -> dict[str, Any]:
-    found: dict[str, Any] = house.admin(f"keys/{key}").json
+def received(gateway: Gateway, key: str) -> dict[str, Any]:
+    found: dict[str, Any] = gateway.admin(f"keys/{key}").json
     return found
 
 
@@ -51,11 +51,11 @@ def make(page: Page, name: str, requests: int = 5) -> str:
     return secret
 
 
-def test_a_key_of_the_page_works_and_is_what_was_asked_for(admin: Page, house: Gateway) -> None:
+def test_a_key_of_the_page_works_and_is_what_was_asked_for(admin: Page, gateway: Gateway) -> None:
     secret = make(admin, "fresh")
     assert secret.startswith("sk-gw-fresh-")
-    assert complete(house, secret).status == 200
-    key = told(house, "fresh")
+    assert complete(gateway, secret).status == 200
+    key = received(gateway, "fresh")
     assert (key["models"], key["quotas"]) == (["gpt-*"], [{"requests": 5, "per": "day"}])
     admin.see("main tr[data-name=fresh]", "active")
     assert secret not in admin.driver.page_source
@@ -66,7 +66,7 @@ def test_a_key_of_the_page_works_and_is_what_was_asked_for(admin: Page, house: G
 TABS = ("curl", "python", "node", "environment", "codex", "claude", "continue", "webui")
 
 
-def test_a_made_key_is_in_every_tab_and_a_test_call_turns_green(admin: Page, house: Gateway) -> None:
+def test_a_made_key_is_in_every_tab_and_a_test_call_turns_green(admin: Page, gateway: Gateway) -> None:
     admin.go("keys")
     admin.click("#new-key")
     admin.type("#field-id", "connected")
@@ -76,10 +76,10 @@ def test_a_made_key_is_in_every_tab_and_a_test_call_turns_green(admin: Page, hou
     for tab in TABS:
         admin.click(f"dialog [data-choice={tab}]")
         admin.see("dialog .snippet", secret)
-        assert house.url in admin.text("dialog .snippet")
+        assert gateway.url in admin.text("dialog .snippet")
     admin.click("dialog .test-call button")
     admin.see("dialog [data-test].good", "It works")
-    eventually(lambda: [call["key"] for call in house.calls(limit=1)] == ["connected"])
+    eventually(lambda: [call["key"] for call in gateway.calls(limit=1)] == ["connected"])
 
 
 def test_faults_of_a_new_key_are_shown_beside_their_field(admin: Page) -> None:
@@ -101,7 +101,7 @@ def test_faults_of_a_new_key_are_shown_beside_their_field(admin: Page) -> None:
     admin.gone("dialog")
 
 
-def test_a_team_is_chosen_from_the_list_or_made_with_the_key(admin: Page, house: Gateway) -> None:
+def test_a_team_is_chosen_from_the_list_or_made_with_the_key(admin: Page, gateway: Gateway) -> None:
     admin.go("keys")
     admin.click("#new-key")
     admin.until(lambda: "crew" in admin.text("#field-team"))
@@ -114,11 +114,11 @@ def test_a_team_is_chosen_from_the_list_or_made_with_the_key(admin: Page, house:
     admin.type("#field-id", "of-fresh-team")
     admin.click("dialog button[type=submit]")
     admin.see("#secret")
-    assert told(house, "of-fresh-team")["team"] == "fresh-team"
-    assert house.admin("teams/fresh-team").status == 200
+    assert received(gateway, "of-fresh-team")["team"] == "fresh-team"
+    assert gateway.admin("teams/fresh-team").status == 200
 
 
-def test_no_quota_is_said_in_red(admin: Page, house: Gateway) -> None:
+def test_no_quota_is_said_in_red(admin: Page, gateway: Gateway) -> None:
     admin.go("keys")
     admin.see("main tr[data-name=carol] .bad", "no quota")
     assert not admin.all("main tr[data-name=bob] .bad")
@@ -130,7 +130,7 @@ def test_no_quota_is_said_in_red(admin: Page, house: Gateway) -> None:
     admin.see("dialog .no-quota", "No quota")
 
 
-def test_a_key_has_an_owner_a_note_labels_and_a_place_in_the_queue(admin: Page, house: Gateway) -> None:
+def test_a_key_has_an_owner_a_note_labels_and_a_place_in_the_queue(admin: Page, gateway: Gateway) -> None:
     admin.go("keys")
     admin.click("#new-key")
     admin.type("#field-id", "owned")
@@ -142,7 +142,7 @@ def test_a_key_has_an_owner_a_note_labels_and_a_place_in_the_queue(admin: Page, 
     admin.click("dialog button[type=submit]")
     admin.see("#secret")
     admin.click("dialog button", "Done")
-    key = told(house, "owned")
+    key = received(gateway, "owned")
     assert (key["owner"], key["note"]) == ("ada@example.org", "for the nightly build")
     assert key["labels"] == {"cost-center": "4711", "project": "atlas"}
     assert (key["priority"], key["weight"]) == ("batch", 3)
@@ -156,16 +156,16 @@ def test_a_key_has_an_owner_a_note_labels_and_a_place_in_the_queue(admin: Page, 
     admin.type("#field-labels", "cost-center: 4712")
     admin.type("#field-owner", " ")
     admin.click("dialog form button[type=submit]")
-    eventually(lambda: told(house, "owned")["labels"] == {"cost-center": "4712"})
-    assert told(house, "owned")["owner"] is None
-    assert told(house, "owned")["note"] == "for the nightly build"
+    eventually(lambda: received(gateway, "owned")["labels"] == {"cost-center": "4712"})
+    assert received(gateway, "owned")["owner"] is None
+    assert received(gateway, "owned")["note"] == "for the nightly build"
     admin.click("dialog footer button", "Edit")
     admin.type("#field-labels", "Cost Center")
     admin.click("dialog form button[type=submit]")
     admin.until(lambda: admin.see('[data-param="labels"] .trouble').text)
 
 
-def test_a_preset_fills_in_quotas_and_an_expiry(admin: Page, house: Gateway) -> None:
+def test_a_preset_fills_in_quotas_and_an_expiry(admin: Page, gateway: Gateway) -> None:
     admin.go("keys")
     admin.click("#new-key")
     admin.type("#field-id", "newcomer")
@@ -173,41 +173,41 @@ def test_a_preset_fills_in_quotas_and_an_expiry(admin: Page, house: Gateway) -> 
     admin.until(lambda: len(admin.all("dialog .quota-rows li")) == 2)
     admin.click("dialog button[type=submit]")
     admin.see("#secret")
-    key = told(house, "newcomer")
+    key = received(gateway, "newcomer")
     assert key["quotas"] == [{"requests": 20, "per": "minute"}, {"usd": 0.5, "per": "day"}]
     left = datetime.fromisoformat(key["expires"]) - datetime.now(UTC)
     assert timedelta(days=89) < left <= timedelta(days=90)
 
 
-def test_a_key_is_changed_and_only_in_what_was_touched(admin: Page, house: Gateway) -> None:
+def test_a_key_is_changed_and_only_in_what_was_touched(admin: Page, gateway: Gateway) -> None:
     make(admin, "changing")
     admin.click("main tr[data-name=changing] button")
     admin.click("dialog footer button", "Edit")
     admin.type("#field-max_parallel", "7")
     admin.type("dialog .quota-rows .amount", "9")
     admin.click("dialog form button[type=submit]")
-    eventually(lambda: told(house, "changing")["max_parallel"] == 7)
-    key = told(house, "changing")
+    eventually(lambda: received(gateway, "changing")["max_parallel"] == 7)
+    key = received(gateway, "changing")
     assert (key["quotas"], key["models"], key["expires"]) == ([{"requests": 9, "per": "day"}], ["gpt-*"], None)
-    changes = house.admin("audit", limit="1").json["data"][0]
+    changes = gateway.admin("audit", limit="1").json["data"][0]
     assert (changes["action"], changes["name"]) == ("update", "changing")
     admin.see("dialog .quota", "of 9 requests")
 
 
-def test_rotating_gives_a_new_secret_and_ends_the_old_one(admin: Page, house: Gateway) -> None:
+def test_rotating_gives_a_new_secret_and_ends_the_old_one(admin: Page, gateway: Gateway) -> None:
     old = make(admin, "turning")
-    assert complete(house, old).status == 200
+    assert complete(gateway, old).status == 200
     admin.click("main tr[data-name=turning] button")
     admin.click("dialog footer button", "Rotate")
     admin.choose("select[name=overlap]", "0")
     admin.click("dialog form button[type=submit]")
     new = admin.text("#secret")
     assert new != old
-    assert complete(house, new).status == 200
-    eventually(lambda: complete(house, old).status == 401, DIES_WITHIN_S)
+    assert complete(gateway, new).status == 200
+    eventually(lambda: complete(gateway, old).status == 401, DIES_WITHIN_S)
 
 
-def test_revoking_asks_first_and_is_for_ever(admin: Page, house: Gateway) -> None:
+def test_revoking_asks_first_and_is_for_ever(admin: Page, gateway: Gateway) -> None:
     secret = make(admin, "going")
     admin.click("main tr[data-name=going] button")
     admin.click("dialog footer button", "Revoke")
@@ -215,10 +215,10 @@ def test_revoking_asks_first_and_is_for_ever(admin: Page, house: Gateway) -> Non
     assert admin.focused["text"] == "Cancel"
     admin.press(ESCAPE)
     admin.gone("dialog.small")
-    assert complete(house, secret).status == 200
+    assert complete(gateway, secret).status == 200
     admin.click("dialog footer button", "Revoke")
     admin.click("dialog.small button.danger")
-    eventually(lambda: complete(house, secret).status == 401, DIES_WITHIN_S)
+    eventually(lambda: complete(gateway, secret).status == 401, DIES_WITHIN_S)
     admin.see("dialog .why", "This key is revoked")
     admin.gone("dialog footer .danger")
 
@@ -259,7 +259,7 @@ def test_audit_log_says_who_changed_what(admin: Page) -> None:
     assert "sk-gw-" not in after
 
 
-def test_a_viewer_sees_everything_and_can_change_nothing(page: Page, house: Gateway) -> None:
+def test_a_viewer_sees_everything_and_can_change_nothing(page: Page, gateway: Gateway) -> None:
     page.open("keys", VIEWER_TOKEN)
     page.see("#role", "viewer")
     page.see("main tr[data-name=alice]")
@@ -278,4 +278,4 @@ def test_a_viewer_sees_everything_and_can_change_nothing(page: Page, house: Gate
     page.see("[data-tile=requests]")
     headers = {"Authorization": f"Bearer {VIEWER_TOKEN}"}
     for method, path in [("POST", "/admin/api/keys"), ("DELETE", "/admin/api/keys/alice"), ("GET", "/admin/api/audit")]:
-        assert house.send(method, path, b"{}", key=None, headers=headers).status == 403
+        assert gateway.send(method, path, b"{}", key=None, headers=headers).status == 403

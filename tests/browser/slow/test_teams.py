@@ -8,9 +8,9 @@ import pytest
 
 from tests.browser.chromium import ENTER, ESCAPE, TAB, Page
 from tests.browser.conftest import VIEWER_TOKEN
-from tests.conftest import Stage
+from tests.conftest import ScriptedUpstream
 from tests.fakes.scripted import ok_json
-from tests.flows.house import Gateway, eventually
+from tests.flows.gateway_process import Gateway, eventually
 
 from .test_steering import complete, make
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.changes
 
 
 @pytest.fixture(autouse=True)
-def answering(upstream: Stage) -> None:
-    upstream.play(always=ok_json())
+def answering(upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json())
 
 
-def told(house: Gateway, team: str) -> dict[str, Any]:
-    found: dict[str, Any] = house.admin(f"teams/{team}").json
+def received(gateway: Gateway, team: str) -> dict[str, Any]:
+    found: dict[str, Any] = gateway.admin(f"teams/{team}").json
     return found
 
 
@@ -40,17 +40,17 @@ def make_team(page: Page, name: str, requests: int = 5) -> None:
     page.see(f"main tr[data-name={name}]", f"{requests} requests per day")
 
 
-def test_a_team_of_the_page_binds_its_keys(admin: Page, house: Gateway) -> None:
+def test_a_team_of_the_page_binds_its_keys(admin: Page, gateway: Gateway) -> None:
     make_team(admin, "pair", requests=2)
-    assert told(house, "pair")["quotas"] == [{"requests": 2, "per": "day"}]
+    assert received(gateway, "pair")["quotas"] == [{"requests": 2, "per": "day"}]
     secret = make(admin, "one-of-pair")
     admin.click("main tr[data-name=one-of-pair] .link")
     admin.click("dialog footer button", "Edit")
     admin.until(lambda: "pair" in admin.text("#field-team"))
     admin.choose("#field-team", "pair")
     admin.click("dialog form button[type=submit]")
-    eventually(lambda: house.admin("keys/one-of-pair").json["team"] == "pair")
-    eventually(lambda: complete(house, secret).status == 429)
+    eventually(lambda: gateway.admin("keys/one-of-pair").json["team"] == "pair")
+    eventually(lambda: complete(gateway, secret).status == 429)
     admin.click("dialog .facts a", "pair")
     admin.see("dialog h2", "Team pair")
     admin.see("dialog .quota.full", "2 of 2 requests")
@@ -84,7 +84,9 @@ def test_a_team_is_changed_topped_up_and_counted_anew(operator: Page, either: Ga
     operator.type("dialog .quota-rows li:nth-child(2) .amount", "2.5")
     operator.choose("dialog .quota-rows li:nth-child(2) select", "usd")
     operator.click("dialog form button[type=submit]")
-    eventually(lambda: told(either, "growing")["quotas"] == [{"requests": 9, "per": "day"}, {"usd": 2.5, "per": "day"}])
+    eventually(
+        lambda: received(either, "growing")["quotas"] == [{"requests": 9, "per": "day"}, {"usd": 2.5, "per": "day"}]
+    )
     change = either.admin("audit", limit="1").json["data"][0]
     assert (change["action"], change["kind"], change["name"]) == ("update", "team", "growing")
     operator.see("dialog .quota", "of 9 requests")
@@ -96,7 +98,7 @@ def test_a_team_is_changed_topped_up_and_counted_anew(operator: Page, either: Ga
 
 def test_a_team_says_what_its_members_may_do(operator: Page, either: Gateway) -> None:
     make_team(operator, "lab")
-    assert told(either, "lab")["members"] is None
+    assert received(either, "lab")["members"] is None
     operator.click("main tr[data-name=lab] button")
     assert "no keys" in operator.text("dialog .facts")
     operator.click("dialog footer button", "Edit")
@@ -109,15 +111,15 @@ def test_a_team_says_what_its_members_may_do(operator: Page, either: Gateway) ->
     operator.click("dialog form button[type=submit]")
     operator.see("dialog .facts", "2 keys each, for gpt-*, other-1; a key may rotate itself")
     members = {"max_keys": 2, "models": ["gpt-*", "other-1"], "by_key": ["rotate"]}
-    assert told(either, "lab")["members"] == members
-    assert told(either, "lab")["quotas"] == [{"requests": 5, "per": "day"}]
+    assert received(either, "lab")["members"] == members
+    assert received(either, "lab")["quotas"] == [{"requests": 5, "per": "day"}]
     operator.click("dialog footer button", "Edit")
     assert operator.see("#field-members-models").get_attribute("value") == "gpt-*, other-1"
     operator.type("#field-members-max_keys", "")
     operator.click("dialog form input[name=members]")
     operator.click("dialog form button[type=submit]")
     operator.see("dialog .facts", "no keys")
-    assert told(either, "lab")["members"] is None
+    assert received(either, "lab")["members"] is None
 
 
 def test_faults_of_a_team_are_shown_beside_their_field(admin: Page) -> None:
@@ -140,11 +142,11 @@ def test_faults_of_a_team_are_shown_beside_their_field(admin: Page) -> None:
     admin.gone("dialog")
 
 
-def test_a_team_is_deleted_once_it_has_no_keys(admin: Page, house: Gateway) -> None:
+def test_a_team_is_deleted_once_it_has_no_keys(admin: Page, gateway: Gateway) -> None:
     make_team(admin, "passing")
-    issued = house.send(
+    issued = gateway.send(
         "POST", "/admin/api/keys", {"id": "stays", "team": "passing"}, key=None,
-        headers={"Authorization": f"Bearer {house.config['admin']['token']}"},
+        headers={"Authorization": f"Bearer {gateway.config['admin']['token']}"},
     )  # fmt: skip
     assert issued.status == 201
     admin.click("main tr[data-name=passing] button")
@@ -165,10 +167,10 @@ def test_a_team_is_deleted_once_it_has_no_keys(admin: Page, house: Gateway) -> N
     admin.go("teams")
     admin.see("main tr[data-name=crew]")
     admin.gone("main tr[data-name=passing]")
-    assert house.admin("teams/passing").status == 404
+    assert gateway.admin("teams/passing").status == 404
 
 
-def test_a_team_is_made_without_a_mouse(admin: Page, house: Gateway) -> None:
+def test_a_team_is_made_without_a_mouse(admin: Page, gateway: Gateway) -> None:
     admin.go("teams")
     admin.see("main tr[data-name=crew]")
     admin.run("document.querySelector('#new-team').focus()")
@@ -180,7 +182,7 @@ def test_a_team_is_made_without_a_mouse(admin: Page, house: Gateway) -> None:
     admin.press(ENTER)
     admin.gone("dialog")
     admin.see("main tr[data-name=typed]", "none")
-    assert told(house, "typed")["quotas"] == []
+    assert received(gateway, "typed")["quotas"] == []
 
 
 def test_what_is_gone_is_not_asked_for_again(admin: Page) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.browser.chromium import Page
 from tests.browser.viewers import MEMBER_VIEWS, VIEWS, Person, Subjects, paths
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, secret
+from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, secret
 
 PREFIX = "/admin/api/"
 OF = Subjects(key="alice", team="crew", model=COMPLETIONS, upstream="main")

@@ -15,7 +15,7 @@ import yaml
 
 from tests.conftest import StartsProcesses
 from tests.flows.client import request
-from tests.flows.house import Process, command, run
+from tests.flows.gateway_process import Process, command, run
 
 NOWHERE = "http://127.0.0.1:9/v1"
 

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.config.sections import ServerSettings
-from tests.conftest import Stage, StartsProcesses
+from tests.conftest import ScriptedUpstream, StartsProcesses
 from tests.deploy.examples import DEPLOY, load, make_secrets, redis_of, settle
 from tests.deploy.programs import found, run
 from tests.fakes.resp import Refusal, ask
 from tests.fakes.scripted import ok_json
-from tests.flows import house
+from tests.flows import gateway_process
 from tests.flows.client import Answer, request
 
 COMPOSE = DEPLOY / "compose"
@@ -30,9 +30,11 @@ SETTINGS = (COMPOSE / "gateway.yaml").read_text()
 @pytest.fixture(scope="module")
 def stack() -> dict[str, Any]:
     """The file as resolved by the engine's own client, with all defaults."""
-    told = run("docker-compose", "--file", COMPOSE / "compose.yaml", "config", "--format", "json", "--no-interpolate")
-    assert told.returncode == 0, told.stdout
-    whole: dict[str, Any] = json.loads(told.stdout)
+    received = run(
+        "docker-compose", "--file", COMPOSE / "compose.yaml", "config", "--format", "json", "--no-interpolate"
+    )
+    assert received.returncode == 0, received.stdout
+    whole: dict[str, Any] = json.loads(received.stdout)
     return whole
 
 
@@ -116,11 +118,11 @@ def test_one_command_makes_the_secrets_and_brings_the_stack_up(tmp_path: Path) -
     without = start()
     assert without.returncode == 2
     assert "set OPENAI_API_KEY" in without.stderr
-    told = start(OPENAI_API_KEY="sk-somebodys-own")
-    assert (told.returncode, told.stderr) == (0, "")
+    received = start(OPENAI_API_KEY="sk-somebodys-own")
+    assert (received.returncode, received.stderr) == (0, "")
     file = tmp_path / "deploy" / "compose" / "compose.yaml"
     assert (tmp_path / "asked").read_text().split() == f"compose --file {file} up --build --detach --wait".split()
-    shown = re.findall(r"\S+/secrets/\w+", told.stdout)
+    shown = re.findall(r"\S+/secrets/\w+", received.stdout)
     assert shown
     assert all(Path(path).is_file() for path in shown)
     assert start().returncode == 0  # the second time the key exists
@@ -164,9 +166,9 @@ def test_the_parts_of_the_stack_name_each_other(services: dict[str, dict[str, An
 def test_prometheus_takes_its_file(secrets: Path, tmp_path: Path) -> None:
     places = {"/etc/prometheus/rules/": f"{DEPLOY}/prometheus/", "/run/secrets/": f"{secrets}/"}
     (tmp_path / "prometheus.yml").write_text(settle((COMPOSE / "prometheus.yml").read_text(), places))
-    told = run("promtool", "check", "config", tmp_path / "prometheus.yml")
-    assert told.returncode == 0, told.stdout
-    assert "rules found" in told.stdout
+    received = run("promtool", "check", "config", tmp_path / "prometheus.yml")
+    assert received.returncode == 0, received.stdout
+    assert "rules found" in received.stdout
 
 
 def test_what_is_not_delivered_outlives_the_container(services: dict[str, dict[str, Any]]) -> None:
@@ -185,8 +187,10 @@ def test_containers_have_no_rights(services: dict[str, dict[str, Any]]) -> None:
 
 
 def test_the_small_example_is_one_that_the_engine_accepts() -> None:
-    told = run("docker-compose", "--file", DEPLOY.parent / "examples" / "compose" / "compose.yaml", "config", "--quiet")
-    assert (told.returncode, told.stdout) == (0, "")
+    received = run(
+        "docker-compose", "--file", DEPLOY.parent / "examples" / "compose" / "compose.yaml", "config", "--quiet"
+    )
+    assert (received.returncode, received.stdout) == (0, "")
 
 
 # --------------------------------------------------------------------------------------------- what runs without it
@@ -228,15 +232,15 @@ def test_redis_shows_its_password_to_no_list_of_processes(redis: int, secrets: P
 
 def test_the_configuration_is_good_and_the_store_is_as_it_should_be(settled: str, tmp_path: Path) -> None:
     (tmp_path / "gateway.yaml").write_text(settled)
-    told = house.run("check", "--config", str(tmp_path / "gateway.yaml"))
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "warning" not in told.stdout  # such as about a Redis without persistence
+    received = gateway_process.run("check", "--config", str(tmp_path / "gateway.yaml"))
+    assert (received.returncode, received.stderr) == (0, "")
+    assert "warning" not in received.stdout  # such as about a Redis without persistence
 
 
 def test_the_stack_serves_a_call_and_a_scrape(
-    settled: str, secrets: Path, upstream: Stage, process: StartsProcesses, tmp_path: Path
+    settled: str, secrets: Path, upstream: ScriptedUpstream, process: StartsProcesses, tmp_path: Path
 ) -> None:
-    upstream.play(ok_json())
+    upstream.answer_with(ok_json())
     file = tmp_path / "gateway.yaml"
     file.write_text(settle(settled, {"0.0.0.0:8081": "127.0.0.1:0"}))
     gateway = process(
@@ -255,7 +259,7 @@ def test_the_stack_serves_a_call_and_a_scrape(
     body = b'{"model": "gpt-3.5-turbo-instruct", "prompt": "Hello"}'
     answer = request(port, "POST", "/v1/completions", body, as_owner("first_key"))
     assert answer.status == 200, answer
-    assert upstream.requests[0].headers["authorization"] == f"Bearer {house.UPSTREAM_KEY}"
+    assert upstream.requests[0].headers["authorization"] == f"Bearer {gateway_process.UPSTREAM_KEY}"
     assert b'gateway_requests_total{endpoint="completions",key="first"' in ask_as("metrics_token", "/metrics").body
     for secret in ("admin_token", "viewer_token"):
         (row,) = ask_as(secret, "/admin/api/usage?group_by=key").json["data"]

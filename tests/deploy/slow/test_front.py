@@ -19,14 +19,14 @@ from openai.types.websocket_connection_options import WebSocketConnectionOptions
 
 from gateway.config.sections import Timeouts
 from gateway.web.server import KEEP_ALIVE_S
-from tests.conftest import Stage
+from tests.conftest import ScriptedUpstream
 from tests.deploy.examples import DEPLOY, load, make_secrets, settle
 from tests.deploy.nginx import is_up, nginx
 from tests.deploy.programs import Running, on_some_port, run
 from tests.fakes.realtime import RealtimeUpstream
 from tests.fakes.scripted import CHUNKED, Authority, Wire, chunk, event, ok_json, until
 from tests.flows.client import TIMEOUT_S, Answer, Raw
-from tests.flows.house import Process, eventually
+from tests.flows.gateway_process import Process, eventually
 
 NAME, ADMIN_NAME = "gateway.example.com", "gateway-admin.example.com"
 CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
@@ -135,7 +135,7 @@ def sessions() -> Iterator[RealtimeUpstream]:
 
 @pytest.fixture(scope="module")
 def behind(
-    theatre: Stage, sessions: RealtimeUpstream, tmp_path_factory: pytest.TempPathFactory
+    shared_upstream: ScriptedUpstream, sessions: RealtimeUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Process, int, str]]:
     """The gateway of deploy/gateway.yaml, its port, and the secret of its key."""
     folder = tmp_path_factory.mktemp("gateway")
@@ -146,7 +146,7 @@ def behind(
     places = {
         "\nmodels:\n": f"  sessions: {realtime}\n\nmodels:\n  gpt-realtime: {model}\n",
         "/etc/gateway/secrets/": f"{secrets}/",
-        "https://api.openai.com/v1": theatre.url,
+        "https://api.openai.com/v1": shared_upstream.url,
         "listen: 127.0.0.1:8081": "listen: 127.0.0.1:0",
     }
     (folder / "gateway.yaml").write_text(settle((DEPLOY / "gateway.yaml").read_text(), places))
@@ -174,7 +174,7 @@ def place(
 # ------------------------------------------------------------------------------------------------------------- tests
 
 
-def test_a_stream_arrives_event_by_event(place: Place, upstream: Stage) -> None:
+def test_a_stream_arrives_event_by_event(place: Place, upstream: ScriptedUpstream) -> None:
     """The upstream sends the next word after the client has the last one: with buffering anywhere, the test fails."""
     words = ["One", "two", "three"]
     has_arrived = [threading.Event() for _ in words]
@@ -186,7 +186,7 @@ def test_a_stream_arrives_event_by_event(place: Place, upstream: Stage) -> None:
             await until(arrived.is_set, timeout_s=TIMEOUT_S)
         await wire.write(chunk(event(a_chunk(None))) + chunk(event("[DONE]")) + b"0\r\n\r\n")
 
-    upstream.play(one_by_one)
+    upstream.answer_with(one_by_one)
     with place.connect() as raw:
         raw.post("/v1/chat/completions", json.dumps({**CHAT, "stream": True}).encode(), place.secret)
         head = raw.read_head()
@@ -231,7 +231,9 @@ def test_other_protocols_are_not_passed_on(place: Place) -> None:
         assert raw.read_answer().status == 200
 
 
-def test_the_gateway_sees_the_clients_own_address_and_believes_no_client(place: Place, upstream: Stage) -> None:
+def test_the_gateway_sees_the_clients_own_address_and_believes_no_client(
+    place: Place, upstream: ScriptedUpstream
+) -> None:
     answer = place.post(CHAT, "X-Forwarded-For: 203.0.113.9", secret="sk-somebody-who-has-no-key-here")
     assert answer.status == 401
     line = eventually(lambda: next((line for line in place.lines() if line["id"] == answer.id), None), PATIENCE_S)
@@ -266,8 +268,8 @@ def test_a_body_that_is_too_long_is_refused_in_openais_words(place: Place) -> No
         assert raw.read_answer().error["message"].startswith("Maximum content size limit")
 
 
-def test_a_body_as_long_as_the_gateway_takes_goes_through(place: Place, upstream: Stage) -> None:
-    upstream.play(always=ok_json())
+def test_a_body_as_long_as_the_gateway_takes_goes_through(place: Place, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json())
     text = "x" * (2 * 2**20)  # more than nginx's default limit
     answer = place.post({**CHAT, "messages": [{"role": "user", "content": text}]})
     assert answer.status == 200, answer.body
@@ -280,8 +282,8 @@ if Path("/proc/net/tcp").exists():
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         return {row[1] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"}
 
-    def test_connections_to_the_gateway_are_kept(place: Place, upstream: Stage) -> None:
-        upstream.play(always=ok_json())
+    def test_connections_to_the_gateway_are_kept(place: Place, upstream: ScriptedUpstream) -> None:
+        upstream.answer_with(always=ok_json())
         assert place.post(CHAT).status == 200
         kept = eventually(lambda: connections_to(place.gateway_port), PATIENCE_S)
         for _ in range(2):

@@ -40,9 +40,9 @@ def test_the_golden_file_is_what_helm_renders(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_helm_lint_has_no_complaint(case: str) -> None:
-    told = run("helm", "lint", "--strict", "--kube-version", "1.30.0", "--values", values_of(case), CHART)
-    assert told.returncode == 0, told.stdout
-    assert "[WARNING]" not in told.stdout
+    received = run("helm", "lint", "--strict", "--kube-version", "1.30.0", "--values", values_of(case), CHART)
+    assert received.returncode == 0, received.stdout
+    assert "[WARNING]" not in received.stdout
 
 
 def test_rules_and_dashboard_are_rendered_unchanged() -> None:
@@ -179,9 +179,9 @@ def kustomized(folder: Path, components: str) -> dict[tuple[str, str], Manifest]
     for file in folder.rglob("kustomization.yaml"):
         text = file.read_text().replace("components: []", f"components: [{components}]")
         file.write_text(text.replace("# - admin.yaml", "- admin.yaml"))
-    told = run("kustomize", "build", folder)
-    assert told.returncode == 0, told.stdout
-    built = {identity(each): each for each in yaml.safe_load_all(told.stdout)}
+    received = run("kustomize", "build", folder)
+    assert received.returncode == 0, received.stdout
+    built = {identity(each): each for each in yaml.safe_load_all(received.stdout)}
     assert {each["metadata"].get("namespace") for kind, each in built.items() if kind[0] != "Namespace"} == {"gateway"}
     return built
 

@@ -20,8 +20,8 @@ def instructions(name: str) -> list[str]:
 
 
 def test_a_linter_has_nothing_to_say() -> None:
-    told = run("hadolint", ROOT / "Dockerfile")
-    assert (told.returncode, told.stdout) == (0, "")
+    received = run("hadolint", ROOT / "Dockerfile")
+    assert (received.returncode, received.stdout) == (0, "")
 
 
 def test_it_runs_a_command_that_exists() -> None:

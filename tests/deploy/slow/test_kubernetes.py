@@ -19,7 +19,7 @@ from gateway import cli
 from gateway.config.sections import ServerSettings
 from tests.deploy.examples import DEPLOY, load, make_secrets, redis_of, secret_files, settle
 from tests.fakes.redis_servers import ROOT
-from tests.flows import house
+from tests.flows import gateway_process
 
 FOLDER = DEPLOY / "kubernetes"
 SETTINGS = (FOLDER / "gateway.yaml").read_text()
@@ -315,9 +315,9 @@ def test_the_configuration_is_good_on_the_redis_of_the_manifests(tmp_path: Path)
             "/var/lib/gateway/journal": f"{tmp_path}/journal",
         }
         (tmp_path / "gateway.yaml").write_text(settle(SETTINGS, places))
-        told = house.run("check", "--config", str(tmp_path / "gateway.yaml"))
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "warning" not in told.stdout
+        received = gateway_process.run("check", "--config", str(tmp_path / "gateway.yaml"))
+    assert (received.returncode, received.stderr) == (0, "")
+    assert "warning" not in received.stdout
 
 
 def test_redis_is_set_up_alike_everywhere() -> None:

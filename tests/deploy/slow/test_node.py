@@ -12,7 +12,7 @@ import pytest
 from gateway import cli
 from tests.deploy.examples import DEPLOY, load, make_secrets, secret_files, settle
 from tests.deploy.programs import run
-from tests.flows import house
+from tests.flows import gateway_process
 
 UNIT = (DEPLOY / "gateway.service").read_text()
 SETTINGS = (DEPLOY / "gateway.yaml").read_text()
@@ -53,14 +53,14 @@ if sys.platform == "linux":  # elsewhere there is no systemd, and no unit
         return file
 
     def test_systemd_has_nothing_to_say_about_the_unit(unit: Path) -> None:
-        told = run("systemd-analyze", "verify", "--man=no", unit)
+        received = run("systemd-analyze", "verify", "--man=no", unit)
         # It reads the units of this machine too, and may have something to say about those.
-        assert [line for line in told.stdout.splitlines() if unit.name in line] == []
+        assert [line for line in received.stdout.splitlines() if unit.name in line] == []
 
     def test_systemd_takes_the_unit_for_a_safe_one(unit: Path) -> None:
-        told = run("systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
-        (exposure,) = re.findall(r"Overall exposure level for \S+ ([\d.]+)", told.stdout)
-        assert float(exposure) < 1.5, told.stdout
+        received = run("systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
+        (exposure,) = re.findall(r"Overall exposure level for \S+ ([\d.]+)", received.stdout)
+        assert float(exposure) < 1.5, received.stdout
 
 
 def test_the_configuration_is_good(tmp_path: Path) -> None:
@@ -72,6 +72,6 @@ def test_the_configuration_is_good(tmp_path: Path) -> None:
         "./gateway-journal": f"{tmp_path}/journal",
     }
     (tmp_path / "gateway.yaml").write_text(settle(SETTINGS, places))
-    told = house.run("check", "--config", str(tmp_path / "gateway.yaml"))
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "warning" not in told.stdout
+    received = gateway_process.run("check", "--config", str(tmp_path / "gateway.yaml"))
+    assert (received.returncode, received.stderr) == (0, "")
+    assert "warning" not in received.stdout

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import ok_json
 from tests.flows.client import Raw
-from tests.flows.house import ADMIN_TOKEN, Gateway, key, secret, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, key, secret, settings
 from tests.flows.steering import Operator, until_all_know, until_all_say, use, window
 
 VIEWER_TOKEN = "viewer-token-that-nobody-may-see"
@@ -32,11 +32,11 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, store: dict[str, Any]) -> Gateway:
-    theatre.play(always=ok_json({"choices": [], "usage": USAGE}))
-    return gateways(
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, store: dict[str, Any]) -> Gateway:
+    shared_upstream.answer_with(always=ok_json({"choices": [], "usage": USAGE}))
+    return start_shared_gateway(
         settings(
-            theatre.url,
+            shared_upstream.url,
             store=store,
             server={"workers": 2},
             admin={"viewer_token": VIEWER_TOKEN},
@@ -48,13 +48,13 @@ def house(gateways: StartsGateways, theatre: Stage, store: dict[str, Any]) -> Ga
 
 
 @pytest.fixture
-def operator(house: Gateway) -> Operator:
-    return Operator(house)
+def operator(gateway: Gateway) -> Operator:
+    return Operator(gateway)
 
 
 @pytest.fixture
-def viewer(house: Gateway) -> Operator:
-    return Operator(house, VIEWER_TOKEN)
+def viewer(gateway: Gateway) -> Operator:
+    return Operator(gateway, VIEWER_TOKEN)
 
 
 # ------------------------------------------------------------------------------------------------------ made and shown
@@ -76,14 +76,16 @@ def test_a_key_is_made_and_serves_at_once(operator: Operator) -> None:
 def test_a_secret_is_shown_once_and_not_stored(operator: Operator) -> None:
     made = operator.create("silent")
     again = operator.done("POST", "keys/silent/rotate")["secret"]
-    told = [operator.send("GET", path).body for path in ("keys/silent", "keys?limit=1000", "audit?limit=1000", "usage")]
+    received = [
+        operator.send("GET", path).body for path in ("keys/silent", "keys?limit=1000", "audit?limit=1000", "usage")
+    ]
     for each in (made, again):
-        assert not [body for body in told if each.encode() in body]
-        for path in operator.house.folder.parent.parent.rglob("*"):
+        assert not [body for body in received if each.encode() in body]
+        for path in operator.gateway.folder.parent.parent.rglob("*"):
             if path.is_file() and path.name != "stdout":
                 assert each.encode() not in path.read_bytes(), path
-        assert each not in operator.house.stdout
-        assert hashlib.sha256(each.encode()).hexdigest().encode() not in b"".join(told)
+        assert each not in operator.gateway.stdout
+        assert hashlib.sha256(each.encode()).hexdigest().encode() not in b"".join(received)
 
 
 def test_keys_of_file_and_store_are_listed_page_by_page(operator: Operator) -> None:
@@ -102,8 +104,8 @@ def test_keys_of_file_and_store_are_listed_page_by_page(operator: Operator) -> N
 def test_what_is_not_there_is_said_to_be_not_there(operator: Operator) -> None:
     for method, path in [("GET", "keys/nobody"), ("PATCH", "keys/nobody"), ("DELETE", "keys/nobody"),
                          ("POST", "keys/nobody/rotate"), ("POST", "keys/nobody/reset")]:  # fmt: skip
-        assert operator.send(method, path, {}).told == (404, "invalid_request_error", None, "key_not_found")
-    assert operator.send("GET", "teams/nobody").told == (404, "invalid_request_error", None, "team_not_found")
+        assert operator.send(method, path, {}).refusal == (404, "invalid_request_error", None, "key_not_found")
+    assert operator.send("GET", "teams/nobody").refusal == (404, "invalid_request_error", None, "team_not_found")
     assert operator.send("GET", "keys/made/secret").status == 404
 
 
@@ -117,7 +119,7 @@ def test_settings_that_are_named_change_and_all_others_stay(operator: Operator) 
         "PATCH", "keys/changing", {"models": ["gpt-3.5*"], "quotas": [{"requests": 2, "per": "day"}]}
     )
     assert (changed["models"], changed["max_parallel"], changed["limits"]) == (["gpt-3.5*"], 5, {"n": 2})
-    until_all_know(operator.house, made, lambda told: bool(told["quotas"][0]["limit"] == 2))
+    until_all_know(operator.gateway, made, lambda received: bool(received["quotas"][0]["limit"] == 2))
     assert [operator.use(made).status for _ in range(3)] == [200, 200, 429]
     assert operator.done("PATCH", "keys/changing", {"max_parallel": None})["max_parallel"] is None
 
@@ -126,36 +128,36 @@ def test_rotation_leaves_the_old_secret_its_overlap(operator: Operator) -> None:
     first = operator.create("turning")
     second = operator.done("POST", "keys/turning/rotate", {"overlap_s": 3600})["secret"]
     operator.done("PATCH", "keys/turning", {"max_parallel": 50})  # who knows of this has heard of the rotation
-    until_all_know(operator.house, second, lambda told: bool(told["quotas"][-1]["limit"] == 50))
-    assert (use(operator.house, first).status, use(operator.house, second).status) == (200, 200)
+    until_all_know(operator.gateway, second, lambda received: bool(received["quotas"][-1]["limit"] == 50))
+    assert (use(operator.gateway, first).status, use(operator.gateway, second).status) == (200, 200)
     shown = operator.done("GET", "keys/turning")["secrets"]
     assert [secret["expires_at"] is None for secret in shown] == [True, False]
     third = operator.done("POST", "keys/turning/rotate")["secret"]
     for old in (first, second):
-        until_all_say(operator.house, old, 401)
+        until_all_say(operator.gateway, old, 401)
     assert operator.use(third).status == 200
 
 
 def test_a_revoked_key_is_refused_by_every_worker_and_stays_revoked(operator: Operator) -> None:
     made = operator.create("leaving")
-    until_all_say(operator.house, made, 200)
+    until_all_say(operator.gateway, made, 200)
     gone = operator.done("DELETE", "keys/leaving")
     assert (gone["status"], gone["revoked_at"] is not None) == ("revoked", True)
-    until_all_say(operator.house, made, 401)
+    until_all_say(operator.gateway, made, 401)
     assert operator.done("DELETE", "keys/leaving")["revoked_at"] == gone["revoked_at"]
     for method, path in (("PATCH", "keys/leaving"), ("POST", "keys/leaving/rotate")):
-        assert operator.send(method, path, {}).told == (409, "invalid_request_error", None, "revoked")
-    assert operator.send("POST", "keys", {"id": "leaving"}).told[3] == "already_exists"
+        assert operator.send(method, path, {}).refusal == (409, "invalid_request_error", None, "revoked")
+    assert operator.send("POST", "keys", {"id": "leaving"}).refusal[3] == "already_exists"
 
 
 def test_keys_of_the_file_are_read_only_but_can_be_revoked(operator: Operator) -> None:
     for method, path in (("PATCH", "keys/doomed"), ("POST", "keys/doomed/rotate"), ("PATCH", "teams/filed"),
                          ("DELETE", "teams/filed")):  # fmt: skip
-        assert operator.send(method, path, {}).told == (409, "invalid_request_error", None, "managed_by_file")
-    assert operator.send("POST", "keys", {"id": "doomed"}).told[3] == "already_exists"
-    until_all_say(operator.house, secret("doomed"), 200)
+        assert operator.send(method, path, {}).refusal == (409, "invalid_request_error", None, "managed_by_file")
+    assert operator.send("POST", "keys", {"id": "doomed"}).refusal[3] == "already_exists"
+    until_all_say(operator.gateway, secret("doomed"), 200)
     assert operator.done("DELETE", "keys/doomed")["status"] == "revoked"
-    until_all_say(operator.house, secret("doomed"), 401)
+    until_all_say(operator.gateway, secret("doomed"), 401)
 
 
 # -------------------------------------------------------------------------------------------------- quotas of the day
@@ -180,7 +182,7 @@ def test_quotas_are_exhausted_topped_up_and_reset(operator: Operator) -> None:
     assert (window(rows, "requests", "day")["limit"], window(rows, "requests", "day")["used"]) == (3, 2)
     (granted,) = operator.done("GET", "keys/spender")["top_ups"]
     assert (granted["unit"], granted["per"], granted["amount"]) == ("requests", "day", 1)
-    until_all_know(operator.house, made, lambda told: window(told["quotas"], "requests", "day")["limit"] == 3)
+    until_all_know(operator.gateway, made, lambda received: window(received["quotas"], "requests", "day")["limit"] == 3)
     assert [operator.use(made).status for _ in range(2)] == [200, 429]
     rows = operator.done("POST", "keys/spender/reset", {"unit": "requests"})["data"]
     assert window(rows, "requests", "day")["used"] == 0
@@ -205,7 +207,7 @@ def test_quotas_that_are_not_there(operator: Operator) -> None:
         ("quotas/reset", {"unit": "usd"}), ("teams/filed/top_up", {"usd": 5, "per": "day"}),
     ]  # fmt: skip
     for path, body in asked:
-        assert operator.send("POST", path, body).told == (404, "invalid_request_error", None, "quota_not_found")
+        assert operator.send("POST", path, body).refusal == (404, "invalid_request_error", None, "quota_not_found")
 
 
 def test_store_keys_stand_in_the_list_of_quotas(operator: Operator) -> None:
@@ -225,11 +227,11 @@ def test_a_team_lives_and_ends(operator: Operator) -> None:
     team = operator.send("POST", "teams", {"name": "crew", "quotas": [{"requests": 1, "per": "day"}]})
     assert (team.status, team.json["managed_by"]) == (201, "store")
     made = operator.create("member", team="crew")
-    until_all_say(operator.house, made, 200)
+    until_all_say(operator.gateway, made, 200)
     assert [operator.use(made).status for _ in range(2)] == [200, 429]
-    assert operator.send("DELETE", "teams/crew").told == (409, "invalid_request_error", None, "team_in_use")
+    assert operator.send("DELETE", "teams/crew").refusal == (409, "invalid_request_error", None, "team_in_use")
     assert operator.done("PATCH", "teams/crew", {"quotas": []})["quotas"] == []
-    until_all_know(operator.house, made, lambda told: [row["scope"] for row in told["quotas"]] == ["gateway"])
+    until_all_know(operator.gateway, made, lambda received: [row["scope"] for row in received["quotas"]] == ["gateway"])
     assert operator.use(made).status == 200
     operator.done("DELETE", "keys/member")
     assert operator.done("DELETE", "teams/crew") == {"object": "team", "name": "crew", "deleted": True}
@@ -241,7 +243,7 @@ def test_a_team_lives_and_ends(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "told"),
+    ("path", "body", "received"),
     [
         ("keys", {}, (400, "id", "missing_required_parameter")),
         ("keys", {"id": "UPPER"}, (400, "id", None)),
@@ -262,9 +264,9 @@ def test_a_team_lives_and_ends(operator: Operator) -> None:
         ("quotas/top_up", {"requests": 1, "per": "minute"}, (400, "per", "invalid_value")),
     ],
 )  # fmt: skip
-def test_refusals_say_what_to_mend(operator: Operator, path: str, body: Any, told: tuple[Any, ...]) -> None:
+def test_refusals_say_what_to_mend(operator: Operator, path: str, body: Any, received: tuple[Any, ...]) -> None:
     answer = operator.send("POST", path, body)
-    assert (answer.status, answer.error["param"], answer.error["code"]) == told
+    assert (answer.status, answer.error["param"], answer.error["code"]) == received
 
 
 @pytest.mark.parametrize(
@@ -277,10 +279,10 @@ def test_pages_that_cannot_be_had(operator: Operator, path: str) -> None:
 
 def test_a_body_has_to_be_json_and_is_waited_for_when_it_is_wanted(operator: Operator) -> None:
     answer = operator.send("POST", "keys", b'{"id": "x"}', Content_Type="text/plain")
-    assert answer.told == (400, "invalid_request_error", None, "unsupported_content_type")
+    assert answer.refusal == (400, "invalid_request_error", None, "unsupported_content_type")
     lines = ["POST /admin/api/keys HTTP/1.1", "Host: x", "Expect: 100-continue", "Content-Length: 2"]
     for token, begins in ((ADMIN_TOKEN, b"HTTP/1.1 100 Continue"), ("no-token-of-this-gateway", b"HTTP/1.1 401")):
-        with Raw(operator.house.port) as client:
+        with Raw(operator.gateway.port) as client:
             head = [*lines, "Content-Type: application/json", f"Authorization: Bearer {token}", "", ""]
             client.send("\r\n".join(head).encode())
             assert client.socket.recv(100).startswith(begins)
@@ -305,7 +307,7 @@ def test_a_viewer_sees_what_the_operator_sees(operator: Operator, viewer: Operat
 @pytest.mark.parametrize(("method", "path"), CHANGES)
 def test_a_viewer_changes_nothing_and_gets_a_hint(viewer: Operator, method: str, path: str) -> None:
     answer = viewer.send(method, path, {} if method in ("POST", "PATCH") else None)
-    assert answer.told == (403, "invalid_request_error", None, "read_only_token")
+    assert answer.refusal == (403, "invalid_request_error", None, "read_only_token")
     assert "Use the admin token" in answer.error["message"]
     assert operator_sees_alice(viewer)
 
@@ -323,10 +325,10 @@ def test_every_change_is_in_the_audit_log(operator: Operator) -> None:
     operator.done("POST", "keys/watched/rotate", {"overlap_s": 60})
     operator.done("DELETE", "keys/watched")
     assert operator.send("PATCH", "keys/watched", {"max_parallel": 3}).status == 409
-    told = [row for row in operator.done("GET", "audit?limit=50")["data"] if row["name"] == "watched"]
-    assert [row["action"] for row in told] == ["revoke", "rotate", "update", "create"]
-    assert {row["actor"] for row in told} == {"admin.token from 127.0.0.1"}
-    update = told[2]
+    received = [row for row in operator.done("GET", "audit?limit=50")["data"] if row["name"] == "watched"]
+    assert [row["action"] for row in received] == ["revoke", "rotate", "update", "create"]
+    assert {row["actor"] for row in received} == {"admin.token from 127.0.0.1"}
+    update = received[2]
     assert (update["kind"], update["before"]["max_parallel"], update["after"]["max_parallel"]) == ("key", 1, 2)
     first = operator.done("GET", "audit?limit=1")
     second = operator.done("GET", f"audit?limit=1&before={first['next']}")
@@ -336,16 +338,16 @@ def test_every_change_is_in_the_audit_log(operator: Operator) -> None:
 # -------------------------------------------------------------------------------------------------------- wrong tokens
 
 
-def test_guesses_at_the_token_are_slowed_down_and_counted_and_the_operator_is_not_locked_out(house: Gateway) -> None:
+def test_guesses_at_the_token_are_slowed_down_and_counted_and_the_operator_is_not_locked_out(gateway: Gateway) -> None:
     """Last in this file: the guesser is at the same address."""
-    operator, guesser = Operator(house), Operator(house, "a-guess-at-the-admin-token")
+    operator, guesser = Operator(gateway), Operator(gateway, "a-guess-at-the-admin-token")
     for _ in range(20):
         assert operator.send("GET", "teams").status == 200  # by now every worker knows where the operator is
     answers = [guesser.send("GET", "usage") for _ in range(60)]
     assert {answer.status for answer in answers} == {401, 429}
     slowed = next(answer for answer in answers if answer.status == 429)
-    assert slowed.told == (429, "requests", None, "too_many_wrong_tokens")
+    assert slowed.refusal == (429, "requests", None, "too_many_wrong_tokens")
     assert int(slowed.headers["retry-after"]) >= 1
     assert {operator.send("GET", "teams").status for _ in range(20)} == {200}
-    assert house.metric("gateway_rejections_total", reason="too_many_wrong_tokens") > 0
-    assert house.metric("gateway_rejections_total", reason="wrong_token") >= 5
+    assert gateway.metric("gateway_rejections_total", reason="too_many_wrong_tokens") > 0
+    assert gateway.metric("gateway_rejections_total", reason="wrong_token") >= 5

@@ -19,7 +19,7 @@ from tests.conftest import StartsGateways
 from tests.fakes import forms
 from tests.fakes.scripted import Wire, answer, error_json, ok_json
 from tests.flows.client import Answer, request
-from tests.flows.house import CHAT, Gateway, key, model, secret, settings
+from tests.flows.gateway_process import CHAT, Gateway, key, model, secret, settings
 from tests.flows.killing import (
     STORES,
     calls_while_workers_die,
@@ -184,16 +184,16 @@ APIS: dict[str, tuple[type[BatchUpstream], Callable[[int, int], bool]]] = {
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("api", APIS)
 def test_killed_workers_and_gateways_change_nothing(
-    gateways: StartsGateways, tmp_path: Path, api: str, kind: str
+    start_shared_gateway: StartsGateways, tmp_path: Path, api: str, kind: str
 ) -> None:
     upstream, make = APIS[api][0](), APIS[api][1]
     with upstream_and_store(kind, tmp_path, upstream) as (url, store):
         given = configuration(url, store)
-        house = gateways(given)
-        answered = calls_while_workers_die(house, make, WORK_S, pause_s=PAUSE_S)
+        gateway = start_shared_gateway(given)
+        answered = calls_while_workers_die(gateway, make, WORK_S, pause_s=PAUSE_S)
         assert upstream.pending()
-        kill_all(house)
-        heir = gateways(given)
+        kill_all(gateway)
+        heir = start_shared_gateway(given)
         check(heir, upstream, answered)
         heir.stop()  # while its store is there
 
@@ -208,10 +208,10 @@ def configuration(upstream: str, store: dict[str, str]) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def check(house: Gateway, upstream: BatchUpstream, answered: list[int]) -> None:
+def check(gateway: Gateway, upstream: BatchUpstream, answered: list[int]) -> None:
     """Each batch that the upstream has begun has one record: those whose id the client saw with what it reports, others
     with that or, as lost, with no less. The windows hold the sum of the records."""
-    found = settled(house, upstream.received)
+    found = settled(gateway, upstream.received)
     for number in answered:
         row = found[client_id(number)]
         assert (row["prompt_tokens"], row["completion_tokens"]) == tokens_of(number)
@@ -221,6 +221,6 @@ def check(house: Gateway, upstream: BatchUpstream, answered: list[int]) -> None:
         assert row["ended"] == "lost" or (row["prompt_tokens"], row["completion_tokens"]) == tokens_of(number)
         assert row["completion_tokens"] >= tokens_of(number)[1]
     rows = found.values()
-    told = windows(house)
-    assert told["tokens"]["used"] == sum(row["prompt_tokens"] + row["completion_tokens"] for row in rows)
-    assert told["usd"]["used"] == pytest.approx(sum(row["cost_usd"] for row in rows))
+    reported = windows(gateway)
+    assert reported["tokens"]["used"] == sum(row["prompt_tokens"] + row["completion_tokens"] for row in rows)
+    assert reported["usd"]["used"] == pytest.approx(sum(row["cost_usd"] for row in rows))

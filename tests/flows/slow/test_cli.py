@@ -19,11 +19,11 @@ import yaml
 from gateway import __version__
 from gateway.config import StoreSettings
 from gateway.journal.directory import JournalDirectory
-from tests.conftest import Stage, StartsGateways, StartsProcesses
+from tests.conftest import ScriptedUpstream, StartsGateways, StartsProcesses
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import ok_json
 from tests.flows.client import events, request
-from tests.flows.house import ADMIN_TOKEN, UPSTREAM_KEY, eventually, key, run, secret, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, UPSTREAM_KEY, eventually, key, run, secret, settings
 
 NOWHERE = "http://127.0.0.1:9/v1"
 
@@ -204,9 +204,9 @@ def test_check_warns_of_journals_that_no_gateway_would_deliver(tmp_path: Path) -
     (journals / ("f" * 32) / "lock").write_text("nonsense")
     done = run("check", "--config", file)
     assert (done.returncode, done.stderr) == (0, "")
-    told = sorted(line.strip() for line in done.stdout.splitlines() if "warning" in line)
+    received = sorted(line.strip() for line in done.stdout.splitlines() if "warning" in line)
     what = "start once with the old store.url to deliver them"
-    assert told == [
+    assert received == [
         f"warning    1 journal in {journals} belongs to another ledger (/elsewhere gateway); {what}",
         f"warning    2 journals in {journals} belong to another ledger (redis://old:6379/0 gateway); {what}",
     ]
@@ -251,14 +251,16 @@ def test_address_that_is_not_ours(tmp_path: Path, host: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_second_gateway_on_the_same_folder(gateway: StartsGateways, upstream: Stage, tmp_path: Path) -> None:
-    upstream.play(ok_json())
-    house = gateway(settings(upstream.url))
-    done = run("serve", "--config", str(house.file))
+def test_second_gateway_on_the_same_folder(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    upstream.answer_with(ok_json())
+    gateway = start_gateway(settings(upstream.url))
+    done = run("serve", "--config", str(gateway.file))
     assert (done.returncode, done.stdout) == (1, "")
-    folder = house.config["store"]["url"].removeprefix("embedded:")
+    folder = gateway.config["store"]["url"].removeprefix("embedded:")
     assert done.stderr == f"gateway: another gateway is using {folder}; stop it, or give this one its own store.url\n"
-    assert house.complete().status == 200
+    assert gateway.complete().status == 200
 
 
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
@@ -278,16 +280,16 @@ def test_ca_file_that_is_no_certificate(tmp_path: Path, name: str) -> None:
     says(run(name, "--config", file), f"gateway: {file}:", ": upstreams.main.ca_file: ", "holds no certificates in PEM")
 
 
-def test_environment_reaches_the_workers(gateway: StartsGateways, upstream: Stage) -> None:
+def test_environment_reaches_the_workers(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
     """The supervisor resolves once; a worker never looks at the environment or the file again."""
-    upstream.play(ok_json())
+    upstream.answer_with(ok_json())
     config = settings("${UPSTREAM_URL}", upstreams={"main": {"api_key": "${UPSTREAM_KEY}"}})
-    house = gateway(config, env={"UPSTREAM_URL": upstream.url, "UPSTREAM_KEY": "sk-from-the-environment"})
-    house.file.unlink()
-    (worker,) = house.workers()
+    gateway = start_gateway(config, env={"UPSTREAM_URL": upstream.url, "UPSTREAM_KEY": "sk-from-the-environment"})
+    gateway.file.unlink()
+    (worker,) = gateway.workers()
     os.kill(worker, signal.SIGKILL)
-    eventually(lambda: house.workers() not in ([], [worker]))
-    assert house.complete().status == 200
+    eventually(lambda: gateway.workers() not in ([], [worker]))
+    assert gateway.complete().status == 200
     assert upstream.requests[0].headers["authorization"] == "Bearer sk-from-the-environment"
 
 

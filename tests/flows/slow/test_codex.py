@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import CHUNKED, Wire, chunk
 from tests.flows.chat_agent import ChatAgent
-from tests.flows.house import Gateway, eventually, key, model, secret, settings
+from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
 
 CODEX = Path(__file__).parents[3] / ".venv" / "servers" / "codex" / "node_modules" / ".bin" / "codex"
 MODEL = "gpt-4.1"
@@ -63,8 +63,8 @@ class Script:
         await wire.write(head + chunk(api.written(api.events(output, end))) + b"0\r\n\r\n")
 
 
-def start(gateways: StartsGateways, url: str, way: bool | str = True, **quota: Any) -> Gateway:
-    return gateways(
+def start(start_shared_gateway: StartsGateways, url: str, way: bool | str = True, **quota: Any) -> Gateway:
+    return start_shared_gateway(
         settings(
             url,
             server={"workers": 2},
@@ -75,14 +75,14 @@ def start(gateways: StartsGateways, url: str, way: bool | str = True, **quota: A
     )
 
 
-def run_codex(house: Gateway, folder: Path, who: str = "alice") -> tuple[int, list[dict[str, Any]], Path]:
+def run_codex(gateway: Gateway, folder: Path, who: str = "alice") -> tuple[int, list[dict[str, Any]], Path]:
     """Its exit code, its events and the folder in which it worked."""
     home, work = folder / "home", folder / "work"
     home.mkdir()
     work.mkdir()
     (home / "config.toml").write_text(
         f'model = "{MODEL}"\nmodel_provider = "gateway"\n[model_providers.gateway]\nname = "Gateway"\n'
-        f'base_url = "http://127.0.0.1:{house.port}/v1"\nenv_key = "GATEWAY_API_KEY"\nwire_api = "responses"\n'
+        f'base_url = "http://127.0.0.1:{gateway.port}/v1"\nenv_key = "GATEWAY_API_KEY"\nwire_api = "responses"\n'
     )
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), "GATEWAY_API_KEY": secret(who)}
     done = subprocess.run(
@@ -94,9 +94,9 @@ def run_codex(house: Gateway, folder: Path, who: str = "alice") -> tuple[int, li
     return done.returncode, events, work
 
 
-def check_books(house: Gateway, script: Script) -> None:
+def check_books(gateway: Gateway, script: Script) -> None:
     """One record for each turn, in which every number is the ledger's."""
-    records = eventually(lambda: len(found := house.calls("alice")) == len(script.ledger) and found)
+    records = eventually(lambda: len(found := gateway.calls("alice")) == len(script.ledger) and found)
     found = [
         (
             each["prompt_tokens"], each["cached_tokens"], each["units"]["cache_write"],
@@ -112,58 +112,62 @@ def check_books(house: Gateway, script: Script) -> None:
         )
         for usage in script.ledger
     ]  # fmt: skip
-    window = house.get("/v1/key").json["quotas"][0]
+    window = gateway.get("/v1/key").json["quotas"][0]
     assert (window["reserved"], window["used"]) == (
         0, sum(usage["input_tokens"] + usage["output_tokens"] for usage in script.ledger),
     )  # fmt: skip
 
 
 def test_codex_finishes_a_task_of_three_turns(
-    gateways: StartsGateways, theatre: Stage, upstream: Stage, tmp_path: Path
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     script = Script()
-    upstream.play(always=script)
-    house = start(gateways, theatre.url)
-    code, events, work = run_codex(house, tmp_path)
+    upstream.answer_with(always=script)
+    gateway = start(start_shared_gateway, shared_upstream.url)
+    code, events, work = run_codex(gateway, tmp_path)
     assert code == 0, events
     assert (work / "notes.txt").read_text() == "one two"
     assert events[-1]["type"] == "turn.completed"
     assert len(script.ledger) == 3
     assert script.states == [None, "state-1", "state-1"]  # Codex keeps the first one of its turn
     assert len({each.headers["authorization"] for each in upstream.requests}) == 1  # which reads what it has encrypted
-    check_books(house, script)
-    told = events[-1]["usage"]
-    assert told["input_tokens"] == sum(usage["input_tokens"] for usage in script.ledger)
+    check_books(gateway, script)
+    received = events[-1]["usage"]
+    assert received["input_tokens"] == sum(usage["input_tokens"] for usage in script.ledger)
 
 
 def test_codex_goes_on_after_a_worker_was_killed(
-    gateways: StartsGateways, theatre: Stage, upstream: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_shared_gateway: StartsGateways,
+    shared_upstream: ScriptedUpstream,
+    upstream: ScriptedUpstream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The command of the second turn kills it, so that no call is under way."""
     script = Script()
-    upstream.play(always=script)
-    house = start(gateways, theatre.url)
-    victim = house.workers()[0]
+    upstream.answer_with(always=script)
+    gateway = start(start_shared_gateway, shared_upstream.url)
+    victim = gateway.workers()[0]
     monkeypatch.setitem(COMMANDS, 1, f"{COMMANDS[1]}; kill -9 {victim}")
-    code, events, work = run_codex(house, tmp_path)
+    code, events, work = run_codex(gateway, tmp_path)
     assert code == 0, events
     assert (work / "notes.txt").read_text() == "one two"
     assert len(script.ledger) == 3
-    eventually(lambda: len(house.workers()) == 2 and victim not in house.workers())
-    check_books(house, script)
+    eventually(lambda: len(gateway.workers()) == 2 and victim not in gateway.workers())
+    check_books(gateway, script)
 
 
 def test_codex_finishes_a_task_with_a_chat_model(
-    gateways: StartsGateways, theatre: Stage, upstream: Stage, tmp_path: Path
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     agent = ChatAgent([("exec_command", {"cmd": command, "login": False}) for command in COMMANDS.values()])
-    upstream.play(always=agent.behaviour)
-    house = start(gateways, theatre.url, "via_chat")
-    code, events, work = run_codex(house, tmp_path)
+    upstream.answer_with(always=agent.behaviour)
+    gateway = start(start_shared_gateway, shared_upstream.url, "via_chat")
+    code, events, work = run_codex(gateway, tmp_path)
     assert code == 0, events
     assert (work / "notes.txt").read_text() == "one two"
     assert len(agent.ledger) == 3
-    records = eventually(lambda: len(found := house.calls("alice")) == 3 and found)
+    records = eventually(lambda: len(found := gateway.calls("alice")) == 3 and found)
     assert (
         sorted((each["prompt_tokens"], each["cached_tokens"], each["completion_tokens"]) for each in records)
         == agent.reported()
@@ -173,32 +177,34 @@ def test_codex_finishes_a_task_with_a_chat_model(
     }
 
 
-def test_a_rate_is_waited_for(gateways: StartsGateways, theatre: Stage, upstream: Stage, tmp_path: Path) -> None:
+def test_a_rate_is_waited_for(
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
     """Codex repeats a 429 after the time that `retry-after` names; each refusal is followed by an answer."""
     script = Script()
-    upstream.play(always=script)
-    house = start(gateways, theatre.url, quotas=[{"requests": 1, "per": 8}])
-    code, events, work = run_codex(house, tmp_path, "poor")
+    upstream.answer_with(always=script)
+    gateway = start(start_shared_gateway, shared_upstream.url, quotas=[{"requests": 1, "per": 8}])
+    code, events, work = run_codex(gateway, tmp_path, "poor")
     assert code == 0, events
     assert (work / "notes.txt").read_text() == "one two"
-    house.stop()  # then its access log is whole
-    statuses = [line["status"] for line in house.lines() if line.get("key") == "poor"]
+    gateway.stop()  # then its access log is whole
+    statuses = [line["status"] for line in gateway.lines() if line.get("key") == "poor"]
     assert statuses.count(200) == 3
     assert "429, 429" not in str(statuses)
     assert 429 in statuses
 
 
 def test_a_spent_quota_ends_codex_with_one_request(
-    gateways: StartsGateways, theatre: Stage, upstream: Stage, tmp_path: Path
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     script = Script(prompt_tokens=500_000)
-    upstream.play(always=script)
-    house = start(gateways, theatre.url, quotas=[{"tokens": 500_000, "per": "month"}])
-    code, events, _ = run_codex(house, tmp_path, "poor")
+    upstream.answer_with(always=script)
+    gateway = start(start_shared_gateway, shared_upstream.url, quotas=[{"tokens": 500_000, "per": "month"}])
+    code, events, _ = run_codex(gateway, tmp_path, "poor")
     assert code == 1
     assert len(script.ledger) == 1
-    house.stop()  # then its access log is whole
-    assert [line["status"] for line in house.lines() if line.get("key") == "poor"] == [200, 429]
+    gateway.stop()  # then its access log is whole
+    assert [line["status"] for line in gateway.lines() if line.get("key") == "poor"] == [200, 429]
     assert events[-1] == {
         "type": "turn.failed",
         "error": {"message": "Quota exceeded. Check your plan and billing details."},
@@ -206,7 +212,7 @@ def test_a_spent_quota_ends_codex_with_one_request(
 
 
 def test_a_stream_that_breaks_is_asked_for_once_more(
-    gateways: StartsGateways, theatre: Stage, upstream: Stage, tmp_path: Path
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     output = [api.message("All of it.")]
     text = api.written(api.events(output, api.response(output)))
@@ -221,13 +227,13 @@ def test_a_stream_that_breaks_is_asked_for_once_more(
         await wire.write(CHUNKED + chunk(text[:-300]))
         wire.close()
 
-    upstream.play(always=cut_once)
-    house = start(gateways, theatre.url)
-    code, events, _ = run_codex(house, tmp_path)
+    upstream.answer_with(always=cut_once)
+    gateway = start(start_shared_gateway, shared_upstream.url)
+    code, events, _ = run_codex(gateway, tmp_path)
     assert (code, calls) == (0, 2)
     said = [event["message"] for event in events if event["type"] == "error"]
     assert said == [
         "Reconnecting... 1/5 (stream disconnected before completion: The upstream for this model broke off its answer.)"
     ]
-    records = eventually(lambda: len(found := house.calls("alice")) == 2 and found)
+    records = eventually(lambda: len(found := gateway.calls("alice")) == 2 and found)
     assert {(each["ended"], each["usage_source"]) for each in records} == {("error", "estimated"), ("done", "reported")}

@@ -22,7 +22,7 @@ from gateway.reports.comparison import COLUMNS
 from tests.conftest import StartsGateways, StartsProcesses
 from tests.fakes.redis_servers import RedisServer
 from tests.flows.client import request
-from tests.flows.house import CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, model, run, settings
+from tests.flows.gateway_process import CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, model, run, settings
 from tests.flows.planted import plant, record
 
 Done = subprocess.CompletedProcess[str]
@@ -110,16 +110,16 @@ def provider(process: StartsProcesses) -> Provider:
 
 
 @pytest.fixture
-def house(gateway: StartsGateways, provider: Provider, url: str) -> Gateway:
+def gateway(start_gateway: StartsGateways, provider: Provider, url: str) -> Gateway:
     endpoints = {COMPLETIONS: "completions", CHAT: "chat", EMBEDDINGS: "embeddings"}
     models: dict[str, Any] = {name: model(endpoint, price=PRICES[name]) for name, endpoint in endpoints.items()}
     models["*"] = model("chat")
     config = settings(provider.url, store={"url": url}, models=models)
-    return gateway(config)
+    return start_gateway(config)
 
 
-def compare(house: Gateway, file: Path, *more: str) -> Done:
-    return run("usage", "--config", str(house.file), "--compare", str(file), *more)
+def compare(gateway: Gateway, file: Path, *more: str) -> Done:
+    return run("usage", "--config", str(gateway.file), "--compare", str(file), *more)
 
 
 def rows(done: Done) -> dict[str, dict[str, Any]]:
@@ -141,27 +141,27 @@ def differences(row: Mapping[str, Any]) -> dict[str, Any]:
 NONE = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
 
 
-def use(house: Gateway) -> None:
+def use(gateway: Gateway) -> None:
     """Calls of every kind, and one that is refused before it comes to the provider."""
     statuses = [
-        house.complete().status,
-        house.complete("bob", max_tokens=40, n=2).status,
-        house.chat(max_tokens=9).status,
-        house.chat("carol").status,
-        house.post("/v1/embeddings", {"model": EMBEDDINGS, "input": ["a b c", "d"]}).status,
-        house.chat(model="gpt-4.1-mini").status,  # which the wildcard takes
+        gateway.complete().status,
+        gateway.complete("bob", max_tokens=40, n=2).status,
+        gateway.chat(max_tokens=9).status,
+        gateway.chat("carol").status,
+        gateway.post("/v1/embeddings", {"model": EMBEDDINGS, "input": ["a b c", "d"]}).status,
+        gateway.chat(model="gpt-4.1-mini").status,  # which the wildcard takes
     ]
     assert statuses == [200] * 6
-    with house.stream(max_tokens=20) as raw:
+    with gateway.stream(max_tokens=20) as raw:
         raw.read_head()
         raw.read_chunks()
-    assert house.complete(n=200).status == 400
-    eventually(lambda: len(house.calls()) >= 7)
+    assert gateway.complete(n=200).status == 400
+    eventually(lambda: len(gateway.calls()) >= 7)
 
 
-def test_sums_agree_to_the_token(house: Gateway, provider: Provider, tmp_path: Path) -> None:
-    use(house)
-    found = rows(done := compare(house, provider.export(tmp_path / "usage.csv"), "--format", "json"))
+def test_sums_agree_to_the_token(gateway: Gateway, provider: Provider, tmp_path: Path) -> None:
+    use(gateway)
+    found = rows(done := compare(gateway, provider.export(tmp_path / "usage.csv"), "--format", "json"))
     assert set(found) == {COMPLETIONS, CHAT, EMBEDDINGS, "gpt-4.1-mini"}
     for row in found.values():
         assert {name: value for name, value in differences(row).items() if name != "cost_usd"} == NONE
@@ -172,12 +172,12 @@ def test_sums_agree_to_the_token(house: Gateway, provider: Provider, tmp_path: P
     assert "(UTC) is not over, and both sides may still grow." in done.stderr
 
 
-def test_failed_calls_are_no_requests(house: Gateway, provider: Provider, tmp_path: Path) -> None:
+def test_failed_calls_are_no_requests(gateway: Gateway, provider: Provider, tmp_path: Path) -> None:
     """The provider counts what it answered; here as the pages of a reseller's log API."""
-    use(house)
-    assert house.complete(simulate={"status": 422}).status == 422
-    assert house.complete(simulate={"status": 401}).status == 502
-    eventually(lambda: len(house.calls()) >= 9)
+    use(gateway)
+    assert gateway.complete(simulate={"status": 422}).status == 422
+    assert gateway.complete(simulate={"status": 401}).status == 502
+    eventually(lambda: len(gateway.calls()) >= 9)
     log = [
         {"created_at": int(call["time"]), "type": 2, "model_name": call["model"], "quota": 1,
          "prompt_tokens": call["prompt_tokens"], "completion_tokens": call["completion_tokens"]}
@@ -186,20 +186,20 @@ def test_failed_calls_are_no_requests(house: Gateway, provider: Provider, tmp_pa
     pages = [json.dumps({"success": True, "data": {"total": len(log), "items": part}}) for part in (log[:3], log[3:])]
     file = tmp_path / "log.json"
     file.write_text("\n".join(pages))
-    found = rows(compare(house, file, "--format", "json"))
+    found = rows(compare(gateway, file, "--format", "json"))
     for row in found.values():
         assert {name: value for name, value in differences(row).items() if name != "cost_usd"} == NONE
     assert (found[COMPLETIONS]["requests_ours"], found[COMPLETIONS]["errors"]) == (3, 2)
     file.write_text(pages[0])
-    done = compare(house, file, "--format", "json")
+    done = compare(gateway, file, "--format", "json")
     assert done.returncode != 0
     assert "holds 3 of 7 entries; append the other pages of the log" in done.stderr
 
 
-def test_costs_agree_to_the_nano(house: Gateway, provider: Provider, tmp_path: Path) -> None:
-    assert [house.complete().status, house.chat().status, house.complete(max_tokens=33).status] == [200] * 3
-    eventually(lambda: len(house.calls()) == 3)
-    found = rows(compare(house, provider.bill(tmp_path / "costs.csv"), "--format", "json"))
+def test_costs_agree_to_the_nano(gateway: Gateway, provider: Provider, tmp_path: Path) -> None:
+    assert [gateway.complete().status, gateway.chat().status, gateway.complete(max_tokens=33).status] == [200] * 3
+    eventually(lambda: len(gateway.calls()) == 3)
+    found = rows(compare(gateway, provider.bill(tmp_path / "costs.csv"), "--format", "json"))
     assert set(found) == {COMPLETIONS, CHAT}
     for row in found.values():
         assert row["cost_usd_theirs"] == row["cost_usd_ours"] > 0
@@ -207,17 +207,17 @@ def test_costs_agree_to_the_nano(house: Gateway, provider: Provider, tmp_path: P
         assert (row["requests_theirs"], row["total_tokens_difference"]) == (None, None)
 
 
-def test_unreported_usage_is_the_difference(house: Gateway, provider: Provider, tmp_path: Path) -> None:
+def test_unreported_usage_is_the_difference(gateway: Gateway, provider: Provider, tmp_path: Path) -> None:
     """A client that leaves in the middle: the provider bills what it has generated, and we have an estimate of it."""
-    use(house)
+    use(gateway)
     pace = {"tokens_per_s": 20}
-    with house.stream("bob", max_tokens=400, simulate=pace, prompt="How long is a piece of string? " * 8) as raw:
+    with gateway.stream("bob", max_tokens=400, simulate=pace, prompt="How long is a piece of string? " * 8) as raw:
         raw.read_head()
         raw.read_chunk()
-    lost = eventually(lambda: next((call for call in house.calls("bob") if call["ended"] == "client_gone"), None))
+    lost = eventually(lambda: next((call for call in gateway.calls("bob") if call["ended"] == "client_gone"), None))
     assert lost["usage_source"] == "estimated"
     (aborted,) = [call for call in provider.served() if call["ended"] == "aborted"]
-    row = rows(compare(house, provider.export(tmp_path / "usage.csv"), "--format", "json"))[COMPLETIONS]
+    row = rows(compare(gateway, provider.export(tmp_path / "usage.csv"), "--format", "json"))[COMPLETIONS]
     assert row["requests_difference"] == 0
     assert row["prompt_tokens_difference"] == lost["prompt_tokens"] - aborted["prompt_tokens"]
     assert row["completion_tokens_difference"] == lost["completion_tokens"] - aborted["completion_tokens"]
@@ -225,26 +225,28 @@ def test_unreported_usage_is_the_difference(house: Gateway, provider: Provider, 
     assert 0 < row["estimated_percent"] < 100
 
 
-def test_call_that_the_provider_never_saw(house: Gateway, provider: Provider, url: str, tmp_path: Path) -> None:
+def test_call_that_the_provider_never_saw(gateway: Gateway, provider: Provider, url: str, tmp_path: Path) -> None:
     """A worker was killed: its call is charged its estimate, whatever the provider has recorded."""
-    use(house)
-    today = datetime.fromtimestamp(house.calls()[0]["time"], UTC).date().isoformat()
+    use(gateway)
+    today = datetime.fromtimestamp(gateway.calls()[0]["time"], UTC).date().isoformat()
     gone = record(today, "bob", model=CHAT, label_model=CHAT, routed_model=CHAT, returned_model=None, ended="lost",
                   usage=Usage(100, 4096, source="estimated"), cost_nusd=2_472_600)  # fmt: skip
     plant(url, [gone])
-    row = rows(compare(house, provider.export(tmp_path / "usage.csv"), "--format", "json"))[CHAT]
+    row = rows(compare(gateway, provider.export(tmp_path / "usage.csv"), "--format", "json"))[CHAT]
     assert (row["requests_difference"], row["prompt_tokens_difference"], row["completion_tokens_difference"]) == (
         1, 100, 4096,
     )  # fmt: skip
     assert row["estimated_tokens"] == 4196
 
 
-def test_snapshots_stand_under_the_name_that_was_asked_for(house: Gateway, provider: Provider, tmp_path: Path) -> None:
-    assert house.chat().status == 200
+def test_snapshots_stand_under_the_name_that_was_asked_for(
+    gateway: Gateway, provider: Provider, tmp_path: Path
+) -> None:
+    assert gateway.chat().status == 200
     file = provider.export(tmp_path / "usage.csv", snapshot="-2024-07-18")
 
     def compared() -> Done | None:  # a lone worker's file has a call 0.1 s later
-        done = compare(house, file, "--format", "json")
+        done = compare(gateway, file, "--format", "json")
         return done if CHAT in rows(done) else None
 
     found = rows(done := eventually(compared))
@@ -373,9 +375,9 @@ def test_what_a_person_can_mend(
     export = written(tmp_path, lines)
     done = ask(books, export, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    told = done.stderr.replace(str(export), "FILE").splitlines()
-    assert len(told) == len(said)
-    for line, words in zip(told, said, strict=True):
+    received = done.stderr.replace(str(export), "FILE").splitlines()
+    assert len(received) == len(said)
+    for line, words in zip(received, said, strict=True):
         assert line.startswith(f"gateway: {words}")
 
 

@@ -28,7 +28,7 @@ from gateway.reports.calls import timeline_of
 from gateway.store import Store, open_store
 from tests.conftest import StartsProcesses
 from tests.flows.client import request
-from tests.flows.house import eventually
+from tests.flows.gateway_process import eventually
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from tests.conftest import StartsGateways
 from tests.fakes.redis_groups import Cluster, Sentinels, wait_until_replicated
 from tests.fakes.redis_servers import Certificates, RedisServer, wait_until
 from tests.flows.books import ACCOUNTS, QUOTAS
-from tests.flows.house import Gateway, eventually, key, settings
-from tests.flows.scene import Scene, code
+from tests.flows.gateway_process import Gateway, eventually, key, settings
+from tests.flows.scenario import Scenario, code
 
 PASSWORD = "a-password-that-nobody-may-see"
 KEYS = [
@@ -27,17 +27,17 @@ KEYS = [
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
-    with Scene() as made:
+def scenario() -> Iterator[Scenario]:
+    with Scenario() as made:
         yield made
 
 
-def opened(gateways: StartsGateways, scene: Scene, url: str) -> Gateway:
-    return gateways(settings(scene.url, store={"url": url}, **(ACCOUNTS | {"keys": KEYS})))
+def opened(start_shared_gateway: StartsGateways, scenario: Scenario, url: str) -> Gateway:
+    return start_shared_gateway(settings(scenario.url, store={"url": url}, **(ACCOUNTS | {"keys": KEYS})))
 
 
-def check_secrets(house: Gateway) -> None:
-    assert PASSWORD not in house.stdout + house.stderr
+def check_secrets(gateway: Gateway) -> None:
+    assert PASSWORD not in gateway.stdout + gateway.stderr
 
 
 # -------------------------------------------------------------------------------------------------------- Sentinels
@@ -69,50 +69,50 @@ def group(sentinels: Sentinels) -> Sentinels:
 
 @pytest.mark.parametrize("how", [Sentinels.failover_by_kill, Sentinels.failover_by_stop])
 def test_calls_go_on_with_the_next_master(
-    how: Callable[[Sentinels], RedisServer], gateway: StartsGateways, scene: Scene, group: Sentinels
+    how: Callable[[Sentinels], RedisServer], start_gateway: StartsGateways, scenario: Scenario, group: Sentinels
 ) -> None:
-    house = opened(gateway, scene, group.url)
-    running = scene.begin(house, 2)
-    with scene.callers.at_work(lambda: house.port, count=2):
-        eventually(lambda: len(scene.callers.told) > 30)
+    gateway = opened(start_gateway, scenario, group.url)
+    running = scenario.begin(gateway, 2)
+    with scenario.callers.at_work(lambda: gateway.port, count=2):
+        eventually(lambda: len(scenario.callers.received) > 30)
         former = how(group)
-        eventually(lambda: scene.serves(house))
-        more = len(scene.callers.told) + 30
-        eventually(lambda: len(scene.callers.told) > more)
+        eventually(lambda: scenario.serves(gateway))
+        more = len(scenario.callers.received) + 30
+        eventually(lambda: len(scenario.callers.received) > more)
     if former.is_running:
         former.cont()  # it takes itself for the master for a while
-    scene.end()
-    assert all(told.is_served for told in running)
-    assert {told.status for told in scene.callers.told} == {200, 503}
-    scene.check(house)
-    check_secrets(house)
+    scenario.end()
+    assert all(received.is_served for received in running)
+    assert {received.status for received in scenario.callers.received} == {200, 503}
+    scenario.check(gateway)
+    check_secrets(gateway)
 
 
 def test_writes_that_the_next_master_lacks_are_sent_again(
-    gateway: StartsGateways, scene: Scene, group: Sentinels
+    start_gateway: StartsGateways, scenario: Scenario, group: Sentinels
 ) -> None:
-    house = opened(gateway, scene, group.url)
-    known = [scene.call(house, who) for who in ("alice", "ten", "ten", "ten")]
-    running = scene.begin(house, who="ten")
+    gateway = opened(start_gateway, scenario, group.url)
+    known = [scenario.call(gateway, who) for who in ("alice", "ten", "ten", "ten")]
+    running = scenario.begin(gateway, who="ten")
     wait_until_replicated(group.master, 2)
 
     group.stop_replication()
-    forgotten = [scene.call(house, who) for who in ("alice", "bob", "ten", "ten")]
-    running += scene.begin(house, who="ten")  # the fourth, and the seventh of its ten
-    running += scene.begin(house)
-    recorded = house.calls(limit=100)
+    forgotten = [scenario.call(gateway, who) for who in ("alice", "bob", "ten", "ten")]
+    running += scenario.begin(gateway, who="ten")  # the fourth, and the seventh of its ten
+    running += scenario.begin(gateway)
+    recorded = gateway.calls(limit=100)
     assert len(recorded) == len(known + forgotten)
     group.failover_by_kill()
-    eventually(lambda: scene.serves(house))
-    assert {record["id"] for record in recorded} <= {record["id"] for record in house.calls(limit=100)}
-    rest = [scene.call(house, "ten").status for _ in range(5)]
+    eventually(lambda: scenario.serves(gateway))
+    assert {record["id"] for record in recorded} <= {record["id"] for record in gateway.calls(limit=100)}
+    rest = [scenario.call(gateway, "ten").status for _ in range(5)]
     assert rest == [200] * 3 + [429] * 2  # open calls, too, count with a master that has never seen them
-    scene.end()
-    assert all(told.is_served for told in known + forgotten + running)
-    assert scene.check(house) == {"done": 4 + 4 + 3 + 1 + 3}
-    (window,) = [row for row in house.get("/v1/key", key="ten").json["quotas"] if row["scope"] == "key:ten"]
+    scenario.end()
+    assert all(received.is_served for received in known + forgotten + running)
+    assert scenario.check(gateway) == {"done": 4 + 4 + 3 + 1 + 3}
+    (window,) = [row for row in gateway.get("/v1/key", key="ten").json["quotas"] if row["scope"] == "key:ten"]
     assert (window["used"], window["reserved"]) == (10, 0)
-    assert "the store has lost acknowledged entries" in house.stderr
+    assert "the store has lost acknowledged entries" in gateway.stderr
 
 
 # --------------------------------------------------------------------------------------------------------- a cluster
@@ -128,45 +128,49 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_a_cluster_keeps_the_quota_whichever_node_is_killed(
-    gateway: StartsGateways, scene: Scene, cluster: Cluster
+    start_gateway: StartsGateways, scenario: Scenario, cluster: Cluster
 ) -> None:
-    house = opened(gateway, scene, cluster.url)
-    assert sorted(told.status for told in scene.burst(house, 40, "twenty")) == [200] * 20 + [429] * 20
+    gateway = opened(start_gateway, scenario, cluster.url)
+    assert sorted(received.status for received in scenario.burst(gateway, 40, "twenty")) == [200] * 20 + [429] * 20
 
     ours = cluster.node_of("{gateway}")
     other = next(name for name in map(str, range(100)) if cluster.node_of(name) is not ours)
-    begun = len(scene.callers.told)
-    with scene.callers.at_work(lambda: house.port, count=2):
+    begun = len(scenario.callers.received)
+    with scenario.callers.at_work(lambda: gateway.port, count=2):
         cluster.failover_by_kill(other)
-    assert {told.status for told in scene.callers.told[begun:]} == {200}
+    assert {received.status for received in scenario.callers.received[begun:]} == {200}
 
-    running = scene.begin(house, 2)
-    with scene.callers.at_work(lambda: house.port, count=2):
+    running = scenario.begin(gateway, 2)
+    with scenario.callers.at_work(lambda: gateway.port, count=2):
         assert cluster.failover_by_kill("{gateway}") is ours
-        eventually(lambda: scene.serves(house))
-    scene.end()
-    assert all(told.is_served for told in running)
-    assert spent(scene, house)
+        eventually(lambda: scenario.serves(gateway))
+    scenario.end()
+    assert all(received.is_served for received in running)
+    assert spent(scenario, gateway)
 
     last = cluster.node_of("{gateway}")  # it has no replica any more
     for setting in (("appendonly", "yes"), ("appendfsync", "always")):
         last.call("CONFIG", "SET", *setting)
     last.call("CONFIG", "REWRITE")
     wait_until(lambda: last.info("aof_rewrite_in_progress") == "0" == last.info("aof_rewrite_scheduled"), "it was kept")
-    running = scene.begin(house, 2)
+    running = scenario.begin(gateway, 2)
     last.kill()
-    assert {(told.status, code(told)) for told in scene.burst(house, 10)} == {(503, "store_unavailable")}
-    scene.end()
-    assert all(told.is_served for told in running)
+    assert {(received.status, code(received)) for received in scenario.burst(gateway, 10)} == {
+        (503, "store_unavailable")
+    }
+    scenario.end()
+    assert all(received.is_served for received in running)
     last.restart()
-    eventually(lambda: scene.serves(house))
-    assert spent(scene, house)
-    scene.check(house)
+    eventually(lambda: scenario.serves(gateway))
+    assert spent(scenario, gateway)
+    scenario.check(gateway)
 
 
-def spent(scene: Scene, house: Gateway) -> bool:
+def spent(scenario: Scenario, gateway: Gateway) -> bool:
     """Whether the quota of twenty calls is remembered."""
-    return {(told.status, code(told)) for told in scene.burst(house, 3, "twenty")} == {(429, "insufficient_quota")}
+    return {(received.status, code(received)) for received in scenario.burst(gateway, 3, "twenty")} == {
+        (429, "insufficient_quota")
+    }
 
 
 # --------------------------------------------------------------------------------------------------------------- TLS
@@ -178,7 +182,9 @@ RIGHTS = "~{gateway}:* +@read +@write +@scripting +@connection +time -@dangerous
 TAKEN_AND_GIVEN = [("off", "on"), ("-evalsha", "+evalsha"), ("-hset", "+hset"), ("resetkeys", "~{gateway}:*")]
 
 
-def test_a_user_of_few_rights_over_tls_is_enough(gateway: StartsGateways, scene: Scene, tmp_path: Path) -> None:
+def test_a_user_of_few_rights_over_tls_is_enough(
+    start_gateway: StartsGateways, scenario: Scenario, tmp_path: Path
+) -> None:
     certificates = Certificates(tmp_path / "certificates")
     user = f"gateway on >{PASSWORD} {RIGHTS}"
     with RedisServer(tmp_path / "redis", tls=certificates, password="owner-secret", acl=[user]) as redis:
@@ -187,16 +193,18 @@ def test_a_user_of_few_rights_over_tls_is_enough(gateway: StartsGateways, scene:
             redis.call("ACL", "SETUSER", "gateway", rule)
             redis.call("CLIENT", "KILL", "USER", "gateway")
 
-        house = opened(gateway, scene, redis.url_for("gateway", PASSWORD))
-        assert sorted(told.status for told in scene.burst(house, 15, "ten")) == [200] * 10 + [429] * 5
-        assert house.get("/readyz", key=None).status == 200
+        gateway = opened(start_gateway, scenario, redis.url_for("gateway", PASSWORD))
+        assert sorted(received.status for received in scenario.burst(gateway, 15, "ten")) == [200] * 10 + [429] * 5
+        assert gateway.get("/readyz", key=None).status == 200
         for taken, given in TAKEN_AND_GIVEN:
-            running = scene.begin(house, 2)
+            running = scenario.begin(gateway, 2)
             change(taken)
-            assert {(told.status, code(told)) for told in scene.burst(house, 5)} == {(503, "store_unavailable")}
-            scene.end()
-            assert all(told.is_served for told in running)
+            assert {(received.status, code(received)) for received in scenario.burst(gateway, 5)} == {
+                (503, "store_unavailable")
+            }
+            scenario.end()
+            assert all(received.is_served for received in running)
             change(given)
-            eventually(lambda: scene.serves(house))
-        scene.check(house)
-        check_secrets(house)
+            eventually(lambda: scenario.serves(gateway))
+        scenario.check(gateway)
+        check_secrets(gateway)

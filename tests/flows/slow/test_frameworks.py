@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import CHUNKED, Wire, chunk, ok_json
-from tests.flows.house import Gateway, key, model, secret, settings
+from tests.flows.gateway_process import Gateway, key, model, secret, settings
 
 SERVERS = ROOT / ".venv/servers"
 HERE = Path(__file__).parent.parent
@@ -32,7 +32,7 @@ CITY = {"city": "Oslo"}
 RESPONSES_USED, MESSAGES_USED = (30, 12), (40, 9)
 """Input and output tokens of every answer."""
 
-Told = dict[str, Any]
+Received = dict[str, Any]
 
 
 class Framework(NamedTuple):
@@ -62,17 +62,17 @@ FRAMEWORKS = {
 }  # fmt: skip
 
 
-def ask(house: Gateway, name: str, *tasks: tuple[str, str]) -> list[Told]:
+def ask(gateway: Gateway, name: str, *tasks: tuple[str, str]) -> list[Received]:
     """One process that makes these calls: each by a key, and of a kind."""
     framework = FRAMEWORKS[name]
     assert framework.package.exists(), f"{framework.package} is not there, and this test needs it: run `make servers`."
-    asked = [{"url": f"{house.url}/v1", "key": secret(who), "model": MODEL, "kind": kind} for who, kind in tasks]
+    asked = [{"url": f"{gateway.url}/v1", "key": secret(who), "model": MODEL, "kind": kind} for who, kind in tasks]
     done = subprocess.run(
         [*framework.command], input=json.dumps(asked), capture_output=True, text=True, timeout=WITHIN_S, check=False,
         env={**os.environ, "PYTHONPATH": str(PYTHON), "NO_PROXY": "127.0.0.1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    answers: list[Told] = json.loads(done.stdout)
+    answers: list[Received] = json.loads(done.stdout)
     return answers
 
 
@@ -99,15 +99,15 @@ async def upstream_that_breaks_off(wire: Wire) -> None:
     wire.close()
 
 
-def _response(*, calls_tool: bool) -> tuple[Told, Iterable[bytes]]:
+def _response(*, calls_tool: bool) -> tuple[Received, Iterable[bytes]]:
     item = api.function_call("weather", json.dumps(CITY)) if calls_tool else api.message(TEXT)
     whole = api.response([item])
     return whole, map(api.one, api.events([item], whole))
 
 
-def _message(*, calls_tool: bool) -> tuple[Told, Iterable[bytes]]:
+def _message(*, calls_tool: bool) -> tuple[Received, Iterable[bytes]]:
     prompt, output = MESSAGES_USED
-    block: Told = {"type": "text", "text": TEXT}
+    block: Received = {"type": "text", "text": TEXT}
     if calls_tool:
         block = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": CITY}
     whole = {
@@ -128,62 +128,65 @@ def _message(*, calls_tool: bool) -> tuple[Told, Iterable[bytes]]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     keys = [key("alice")]
     for name in FRAMEWORKS:
         keys.append(key(f"paced-{name}", quotas=[{"requests": 1, "per": "second"}]))
         keys.append(key(f"spent-{name}", quotas=[{"requests": 1, "per": "month"}]))
-    config = settings(theatre.url, keys=keys, upstreams={"main": {"capabilities": {"messages": True}}})
+    config = settings(shared_upstream.url, keys=keys, upstreams={"main": {"capabilities": {"messages": True}}})
     endpoint = {"endpoints": ["responses", "messages"]}
-    return gateways(config | {"models": {MODEL: model("responses") | endpoint}})
+    return start_shared_gateway(config | {"models": {MODEL: model("responses") | endpoint}})
 
 
 # ------------------------------------------------------------------------------------------------------------ the tests
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_answers_streams_and_tools(house: Gateway, upstream: Stage, name: str) -> None:
-    upstream.play(always=upstream_with_a_tool)
-    plain, stream, tool = ask(house, name, ("alice", "plain"), ("alice", "stream"), ("alice", "tool"))
-    assert [told.get("error") for told in (plain, stream, tool)] == [None] * 3
+def test_answers_streams_and_tools(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
+    upstream.answer_with(always=upstream_with_a_tool)
+    plain, stream, tool = ask(gateway, name, ("alice", "plain"), ("alice", "stream"), ("alice", "tool"))
+    assert [received.get("error") for received in (plain, stream, tool)] == [None] * 3
     assert plain["text"] == tool["text"] == stream["text"].strip() == TEXT
     assert stream["pieces"] > 3
     prompt, output = FRAMEWORKS[name].used
-    for told, calls in ((plain, 1), (stream, 1)):
-        assert (told["usage"]["input_tokens"], told["usage"]["output_tokens"]) == (prompt * calls, output * calls)
+    for received, calls in ((plain, 1), (stream, 1)):
+        assert (received["usage"]["input_tokens"], received["usage"]["output_tokens"]) == (
+            prompt * calls,
+            output * calls,
+        )
     assert upstream.hits == 4
-    records = house.calls("alice", limit=4)
+    records = gateway.calls("alice", limit=4)
     found = {(each["status"], each["ended"], each["prompt_tokens"], each["completion_tokens"]) for each in records}
     assert found == {(200, "done", prompt, output)}
     assert sum(each["stream"] for each in records) == 1
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_a_rate_is_waited_for(house: Gateway, upstream: Stage, name: str) -> None:
-    upstream.play(always=upstream_with_a_tool)
-    answers = ask(house, name, *[(f"paced-{name}", "plain")] * 2)
-    assert [told.get("text") for told in answers] == [TEXT] * 2
+def test_a_rate_is_waited_for(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
+    upstream.answer_with(always=upstream_with_a_tool)
+    answers = ask(gateway, name, *[(f"paced-{name}", "plain")] * 2)
+    assert [received.get("text") for received in answers] == [TEXT] * 2
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_a_used_up_quota_is_reported(house: Gateway, upstream: Stage, name: str) -> None:
+def test_a_used_up_quota_is_reported(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
     framework = FRAMEWORKS[name]
-    upstream.play(always=upstream_with_a_tool)
-    before = house.metric("gateway_rejections_total", reason="quota_spent")
-    first, refused = ask(house, name, *[(f"spent-{name}", "plain")] * 2)
+    upstream.answer_with(always=upstream_with_a_tool)
+    before = gateway.metric("gateway_rejections_total", reason="quota_spent")
+    first, refused = ask(gateway, name, *[(f"spent-{name}", "plain")] * 2)
     assert first["text"] == TEXT
     assert "exceeded the quota of your key of requests per month" in refused["error"]["message"]
     if framework.reads_code:
         assert refused["error"]["code"] == "insufficient_quota"
-    asked = house.metric("gateway_rejections_total", reason="quota_spent") - before
+    asked = gateway.metric("gateway_rejections_total", reason="quota_spent") - before
     assert (asked, upstream.hits) == (framework.spent_requests, 1)
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_a_stream_that_breaks(house: Gateway, upstream: Stage, name: str) -> None:
-    upstream.play(always=upstream_that_breaks_off)
-    (told,) = ask(house, name, ("alice", "stream"))
-    assert "The upstream for this model broke off its answer." in told["error"]["message"]
+def test_a_stream_that_breaks(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
+    upstream.answer_with(always=upstream_that_breaks_off)
+    (received,) = ask(gateway, name, ("alice", "stream"))
+    assert "The upstream for this model broke off its answer." in received["error"]["message"]
     assert upstream.hits == 1  # none of them asks again
-    (record,) = house.calls("alice", limit=1)
+    (record,) = gateway.calls("alice", limit=1)
     assert (record["ended"], record["usage_source"]) == ("error", "estimated")

@@ -23,8 +23,8 @@ import yaml
 from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.flows.books import ACCOUNTS
-from tests.flows.house import Gateway, command, eventually, run, settings
-from tests.flows.scene import Scene
+from tests.flows.gateway_process import Gateway, command, eventually, run, settings
+from tests.flows.scenario import Scenario
 
 DISK_BYTES = 1024 * 1024
 
@@ -38,10 +38,10 @@ class Shortage(Protocol):
     journal: Path
     """`store.journal_dir`."""
 
-    def begin(self, house: Gateway) -> None:
+    def begin(self, gateway: Gateway) -> None:
         """From now on, and again if something had been put aside."""
 
-    def end(self, house: Gateway) -> None:
+    def end(self, gateway: Gateway) -> None:
         """There is room again."""
 
 
@@ -52,12 +52,12 @@ class FullDisk:
         self.journal = folder / "journal"
         self._ballast = folder / "ballast"
 
-    def begin(self, house: Gateway | None) -> None:
+    def begin(self, gateway: Gateway | None) -> None:
         with self._ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
 
-    def end(self, house: Gateway) -> None:
+    def end(self, gateway: Gateway) -> None:
         self._ballast.unlink(missing_ok=True)
 
 
@@ -67,20 +67,22 @@ class NoGrowth:
     def __init__(self, folder: Path) -> None:
         self.journal = folder / "journal"
 
-    def begin(self, house: Gateway) -> None:
-        (data,) = house.folder.glob("data/*.sqlite") if house.config["store"]["url"].startswith("embedded") else (None,)
+    def begin(self, gateway: Gateway) -> None:
+        (data,) = (
+            gateway.folder.glob("data/*.sqlite") if gateway.config["store"]["url"].startswith("embedded") else (None,)
+        )
         if data is not None:
             with contextlib.closing(sqlite3.connect(data)) as db:
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the store's own files stay smaller
         size = max(path.stat().st_size for path in self.journal.glob("*/*") if path.name.isdecimal())
-        self._limit(house, size)
+        self._limit(gateway, size)
 
-    def end(self, house: Gateway) -> None:
-        self._limit(house, resource.RLIM_INFINITY)
+    def end(self, gateway: Gateway) -> None:
+        self._limit(gateway, resource.RLIM_INFINITY)
 
     @staticmethod
-    def _limit(house: Gateway, size_bytes: int) -> None:
-        for pid in house.workers():
+    def _limit(gateway: Gateway, size_bytes: int) -> None:
+        for pid in gateway.workers():
             _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, most))
 
@@ -117,53 +119,55 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield redis.url
 
 
-def test_nothing_is_begun_and_what_runs_ends_well(shortage: Shortage, url: str, gateway: StartsGateways) -> None:
-    with Scene() as scene:
+def test_nothing_is_begun_and_what_runs_ends_well(shortage: Shortage, url: str, start_gateway: StartsGateways) -> None:
+    with Scenario() as scenario:
         store = {"url": url, "journal_dir": str(shortage.journal)}
-        house = gateway(settings(scene.url, store=store, **ACCOUNTS))
+        gateway = start_gateway(settings(scenario.url, store=store, **ACCOUNTS))
         # So long a journal that the store's log, which may not grow beyond its size, has room for the ends of calls.
-        assert all(told.is_served for told in scene.burst(house, 300))
+        assert all(received.is_served for received in scenario.burst(gateway, 300))
         for has_reserve in (True, False):
-            running = scene.begin(house, 2) + scene.begin(house, is_stream=False)
-            shortage.begin(house)
-            eventually(lambda: scene.call(house).status == 503)  # something may fit into a page that was begun
+            running = scenario.begin(gateway, 2) + scenario.begin(gateway, is_stream=False)
+            shortage.begin(gateway)
+            eventually(lambda: scenario.call(gateway).status == 503)  # something may fit into a page that was begun
             if not has_reserve:
-                shortage.begin(house)  # it was given up
+                shortage.begin(gateway)  # it was given up
             for _ in range(3):
-                refused = house.complete()
-                assert refused.told == (503, "server_error", None, "journal_full")
+                refused = gateway.complete()
+                assert refused.refusal == (503, "server_error", None, "journal_full")
                 assert int(refused.headers["retry-after"]) >= 1
-            assert house.get("/readyz", key=None).told == (503, "server_error", None, "journal_full")
-            assert house.get("/healthz", key=None).status == 200
-            scene.end()
-            assert all(told.is_served for told in running)
-            assert {house.call(told.id)["ended"] for told in running} == {"done"}  # they are in the store
-            shortage.end(house)
-            eventually(lambda: house.get("/readyz", key=None).status == 200, AGAIN_WITHIN_S)
-            assert scene.serves(house)
-        assert house.metric("gateway_rejections_total", reason="journal_full") >= 6
-        scene.check(house)
-        shortage.begin(house)  # it also stops in good order
+            assert gateway.get("/readyz", key=None).refusal == (503, "server_error", None, "journal_full")
+            assert gateway.get("/healthz", key=None).status == 200
+            scenario.end()
+            assert all(received.is_served for received in running)
+            assert {gateway.call(received.id)["ended"] for received in running} == {"done"}  # they are in the store
+            shortage.end(gateway)
+            eventually(lambda: gateway.get("/readyz", key=None).status == 200, AGAIN_WITHIN_S)
+            assert scenario.serves(gateway)
+        assert gateway.metric("gateway_rejections_total", reason="journal_full") >= 6
+        scenario.check(gateway)
+        shortage.begin(gateway)  # it also stops in good order
 
 
 def test_what_ends_while_neither_journal_nor_store_can_be_written_is_kept_in_mind(
-    gateway: StartsGateways, tmp_path: Path
+    start_gateway: StartsGateways, tmp_path: Path
 ) -> None:
-    with Scene() as scene, RedisServer(tmp_path / "redis", appendonly="always") as redis:
+    with Scenario() as scenario, RedisServer(tmp_path / "redis", appendonly="always") as redis:
         shortage = NoGrowth(tmp_path)
-        house = gateway(settings(scene.url, store={"url": redis.url, "journal_dir": str(shortage.journal)}, **ACCOUNTS))
-        assert all(told.is_served for told in scene.burst(house, 60))
-        running = scene.begin(house, 3)
-        shortage.begin(house)
-        eventually(lambda: scene.call(house).status == 503)
+        gateway = start_gateway(
+            settings(scenario.url, store={"url": redis.url, "journal_dir": str(shortage.journal)}, **ACCOUNTS)
+        )
+        assert all(received.is_served for received in scenario.burst(gateway, 60))
+        running = scenario.begin(gateway, 3)
+        shortage.begin(gateway)
+        eventually(lambda: scenario.call(gateway).status == 503)
         redis.kill()
-        scene.end()
-        assert all(told.is_served for told in running)
+        scenario.end()
+        assert all(received.is_served for received in running)
         redis.restart()
-        assert {house.call(told.id)["ended"] for told in running} == {"done"}
-        shortage.end(house)
-        eventually(lambda: scene.serves(house), AGAIN_WITHIN_S)
-        scene.check(house)
+        assert {gateway.call(received.id)["ended"] for received in running} == {"done"}
+        shortage.end(gateway)
+        eventually(lambda: scenario.serves(gateway), AGAIN_WITHIN_S)
+        scenario.check(gateway)
 
 
 def test_gateway_does_not_start_where_it_cannot_keep_a_journal(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.scripted import CHUNKED, DEFAULT_JSON, Wire, chunk, event
 from tests.flows.client import ERROR_KEYS
-from tests.flows.house import COMPLETIONS, Gateway, eventually, model, secret, settings
+from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually, model, secret, settings
 
 ANSWERS = 300
 AT_ONCE = 12
@@ -184,15 +184,15 @@ class Client:
         first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         if "content-length" in headers:
-            told = await self._reader.readexactly(int(headers["content-length"]))
+            received = await self._reader.readexactly(int(headers["content-length"]))
         else:
-            told = b""
+            received = b""
             while size := int(await self._reader.readuntil(b"\r\n"), 16):
-                told += (await self._reader.readexactly(size + 2))[:-2]
+                received += (await self._reader.readexactly(size + 2))[:-2]
             await self._reader.readexactly(2)
         if headers.get("connection") == "close":
             await self.close()
-        return int(first.split(" ")[1]), headers, told
+        return int(first.split(" ")[1]), headers, received
 
     async def __aenter__(self) -> Self:
         return self
@@ -251,10 +251,10 @@ def check(kind: str, status: int, headers: dict[str, str], body: bytes, sent: by
 
 
 @pytest.fixture
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     server = {"access_log": "off", "max_response_bytes": 100_000}
-    plain = settings(theatre.url, server=server, upstreams={"main": {"timeouts": LIMITS}})
-    return gateways(plain | {"models": plain["models"] | {name: model(name) for name in ENDPOINTS}})
+    plain = settings(shared_upstream.url, server=server, upstreams={"main": {"timeouts": LIMITS}})
+    return start_shared_gateway(plain | {"models": plain["models"] | {name: model(name) for name in ENDPOINTS}})
 
 
 async def asked(client: Client, seed: str, kind: str) -> tuple[int, dict[str, str], bytes] | None:
@@ -268,20 +268,20 @@ async def asked(client: Client, seed: str, kind: str) -> tuple[int, dict[str, st
         return None
 
 
-async def test_any_answer(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=answers)
+async def test_any_answer(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=answers)
     seed = os.environ.get("GATEWAY_FUZZ_SEED") or random.SystemRandom().randbytes(4).hex()
     numbers = iter(range(ANSWERS))
 
     async def work() -> None:
-        async with Client(house.port) as client:
+        async with Client(gateway.port) as client:
             for number in numbers:
                 kind = KINDS[number % len(KINDS)]
                 one = f"{seed}-{number}"
                 try:
                     async with asyncio.timeout(ANSWERED_S):
-                        if (told := await asked(client, one, kind)) is not None:
-                            check(kind, *told, odd(one, kind)[0])
+                        if (received := await asked(client, one, kind)) is not None:
+                            check(kind, *received, odd(one, kind)[0])
                         status, _, body = await client.ask(f"good-{number}", kind)
                         assert status == 200
                         assert re.search(rf"\bgood-{number}\b".encode(), body)
@@ -292,5 +292,5 @@ async def test_any_answer(house: Gateway, upstream: Stage) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(AT_ONCE):
             group.create_task(work())
-    eventually(lambda: house.metric("gateway_in_flight_requests") == 0)
-    house.check_logs()
+    eventually(lambda: gateway.metric("gateway_in_flight_requests") == 0)
+    gateway.check_logs()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Wire
 from tests.flows.cutting import ask_all, telling_cuts, write_cut
-from tests.flows.house import Gateway
+from tests.flows.gateway_process import Gateway
 from tests.flows.test_gemini import CONTENTS, GEMINI, RECORDED, chunks, gemini_settings
 
 BROKEN = frozenset({"error-in-stream", "ended-early"})
@@ -57,20 +57,20 @@ def read(passed: bytes, form: str) -> list[Any]:
 
 def check(case: Case, passed: bytes) -> None:
     name, form, _ = case
-    told = read(passed, form)
+    received = read(passed, form)
     if name in BROKEN:
-        assert list(told.pop()) == ["error"]
-    assert told == CHUNKS[name]
+        assert list(received.pop()) == ["error"]
+    assert received == CHUNKS[name]
 
 
 @pytest.fixture
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    config = gemini_settings(theatre.url)
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    config = gemini_settings(shared_upstream.url)
     config["server"]["access_log"] = "off"
-    return gateways(config)
+    return start_shared_gateway(config)
 
 
-async def test_cuts_of_every_recorded_stream(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=cutter)
-    await ask_all(house.port, path_of, cases(), members_of, check)
+async def test_cuts_of_every_recorded_stream(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=cutter)
+    await ask_all(gateway.port, path_of, cases(), members_of, check)
     assert len(cases()) == upstream.hits > 1000

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import ok_json
 from tests.flows.client import Answer
-from tests.flows.house import COMPLETIONS, Gateway, children, eventually, key, model, secret, settings
+from tests.flows.gateway_process import COMPLETIONS, Gateway, children, eventually, key, model, secret, settings
 
 MB = 1 << 20
 SIZES = [0, 100_000, 3 * MB]
@@ -22,15 +22,15 @@ SIZES = [0, 100_000, 3 * MB]
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     alias = {"routes": [{"upstream": "main", "model": "another-name"}]}
     bridged = model("completions", "simple")
     changes: dict[str, Any] = {
         "models": {"alias": {**model("completions"), **alias}, "bridged": bridged},
-        "upstreams": {"simple": {"base_url": theatre.url, "capabilities": {"prompt_arrays": False}}},
+        "upstreams": {"simple": {"base_url": shared_upstream.url, "capabilities": {"prompt_arrays": False}}},
         "keys": [key("alice"), key("bob", limits={"max_tokens": 7, "deny": ["denied"]})],
     }
-    return gateways(settings(theatre.url, **changes))
+    return start_shared_gateway(settings(shared_upstream.url, **changes))
 
 
 def body(size: int, inside: bytes = b'"n": 1', name: str = COMPLETIONS) -> bytes:
@@ -66,28 +66,28 @@ HARD: dict[str, bytes] = {
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("inside", HARD.values(), ids=HARD)
-def test_hard_body_is_refused_cleanly(house: Gateway, upstream: Stage, inside: bytes, size: int) -> None:
-    answer = house.post("/v1/completions", body(size, inside))
-    assert answer.told[:2] == (400, "invalid_request_error")
+def test_hard_body_is_refused_cleanly(gateway: Gateway, upstream: ScriptedUpstream, inside: bytes, size: int) -> None:
+    answer = gateway.post("/v1/completions", body(size, inside))
+    assert answer.refusal[:2] == (400, "invalid_request_error")
     assert len(answer.body) < 1000
     assert upstream.hits == 0
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
-def test_other_encodings_are_refused(house: Gateway, upstream: Stage, encoding: str, size: int) -> None:
-    assert house.post("/v1/completions", body(size).decode().encode(encoding)).told[:2] == (
+def test_other_encodings_are_refused(gateway: Gateway, upstream: ScriptedUpstream, encoding: str, size: int) -> None:
+    assert gateway.post("/v1/completions", body(size).decode().encode(encoding)).refusal[:2] == (
         400,
         "invalid_request_error",
     )
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_zero_in_a_text_is_passed_on(house: Gateway, upstream: Stage, size: int) -> None:
+def test_zero_in_a_text_is_passed_on(gateway: Gateway, upstream: ScriptedUpstream, size: int) -> None:
     """It is a character like others, and whatever the upstream says of it is true."""
-    upstream.play(ok_json())
+    upstream.answer_with(ok_json())
     sent = body(size, b'"user": "a\\u0000b", "suffix": "\\r\\nX-Injected: 1"')
-    assert house.post("/v1/completions", sent).status == 200
+    assert gateway.post("/v1/completions", sent).status == 200
     assert upstream.requests[0].body == sent
     assert "x-injected" not in upstream.requests[0].headers
 
@@ -96,19 +96,19 @@ def test_zero_in_a_text_is_passed_on(house: Gateway, upstream: Stage, size: int)
 
 
 @pytest.mark.parametrize("size", [65_000, 66_000, 5 * MB, 24 * MB])
-def test_large_body_is_passed_on_byte_for_byte(house: Gateway, upstream: Stage, size: int) -> None:
-    upstream.play(ok_json())
+def test_large_body_is_passed_on_byte_for_byte(gateway: Gateway, upstream: ScriptedUpstream, size: int) -> None:
+    upstream.answer_with(ok_json())
     sent = body(size, '"user": "é\\n𝄞"'.encode())
-    answer = house.post("/v1/completions", sent)
+    answer = gateway.post("/v1/completions", sent)
     assert answer.status == 200
     assert upstream.requests[0].body == sent
-    assert house.call(answer.id)["prompt_tokens"] == 1
+    assert gateway.call(answer.id)["prompt_tokens"] == 1
 
 
-def test_large_body_in_chunks(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json())
+def test_large_body_in_chunks(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json())
     sent = body(400_000)
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n".encode())
         client.send(b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         client.send(b"".join(b"7\r\n%b\r\n" % sent[at : at + 7] for at in range(0, len(sent) // 7 * 7, 7)))
@@ -118,92 +118,94 @@ def test_large_body_in_chunks(house: Gateway, upstream: Stage) -> None:
     assert upstream.requests[0].body == sent
 
 
-def test_what_has_to_be_changed_in_a_large_body_is(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(), ok_json())
-    house.post("/v1/completions", body(200_000, '"user": "é", "stream": true'.encode(), "alias"))
-    house.post("/v1/completions", body(200_000, b'"n": 2', "alias"), key="bob")
+def test_what_has_to_be_changed_in_a_large_body_is(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(), ok_json())
+    gateway.post("/v1/completions", body(200_000, '"user": "é", "stream": true'.encode(), "alias"))
+    gateway.post("/v1/completions", body(200_000, b'"n": 2', "alias"), key="bob")
     first, second = (upstream.requests[number].json for number in (0, 1))
     assert (first["model"], first["stream_options"]) == ("another-name", {"include_usage": True})
     assert (first["user"], len(first["prompt"])) == ("é", 200_000)
     assert (second["model"], second["max_tokens"], second["n"]) == ("another-name", 7, 2)
 
 
-def test_rules_of_keys_and_models_hold_for_large_bodies(house: Gateway, upstream: Stage) -> None:
-    def told(inside: bytes, who: str = "alice", name: str = COMPLETIONS) -> Any:
-        return house.post("/v1/completions", body(200_000, inside, name), key=who).told
+def test_rules_of_keys_and_models_hold_for_large_bodies(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    def received(inside: bytes, who: str = "alice", name: str = COMPLETIONS) -> Any:
+        return gateway.post("/v1/completions", body(200_000, inside, name), key=who).refusal
 
-    assert told(b'"denied": 1', "bob")[2:] == ("denied", "unsupported_parameter")
-    assert told(b'"max_tokens": 8', "bob")[2:] == ("max_tokens", "integer_above_max_value")
-    assert told(b'"n": 200')[2:] == ("n", "integer_above_max_value")
-    assert told(b'"n": 1', name="no-such")[0] == 404
-    assert told(b'"n": 1', who="nobody")[0] == 401
+    assert received(b'"denied": 1', "bob")[2:] == ("denied", "unsupported_parameter")
+    assert received(b'"max_tokens": 8', "bob")[2:] == ("max_tokens", "integer_above_max_value")
+    assert received(b'"n": 200')[2:] == ("n", "integer_above_max_value")
+    assert received(b'"n": 1', name="no-such")[0] == 404
+    assert received(b'"n": 1', who="nobody")[0] == 401
 
 
-def test_large_body_for_an_upstream_that_needs_it_rewritten(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(), ok_json())
+def test_large_body_for_an_upstream_that_needs_it_rewritten(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(), ok_json())
     prompts = ["x" * 100_000, "y" * 100_000]
-    house.post("/v1/completions", {"model": "bridged", "prompt": prompts})
+    gateway.post("/v1/completions", {"model": "bridged", "prompt": prompts})
     assert sorted(request.json["prompt"] for request in upstream.requests) == prompts
 
 
-def reader(house: Gateway) -> int:
+def reader(gateway: Gateway) -> int:
     """The process id of the one worker's reader."""
-    (worker,) = house.workers()
+    (worker,) = gateway.workers()
     (found,) = children(worker)
     return found
 
 
-def test_reader_that_is_killed_is_replaced(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=ok_json())
-    assert house.post("/v1/completions", body(100_000)).status == 200
-    first = reader(house)
+def test_reader_that_is_killed_is_replaced(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json())
+    assert gateway.post("/v1/completions", body(100_000)).status == 200
+    first = reader(gateway)
     os.kill(first, signal.SIGKILL)
-    assert [house.post("/v1/completions", body(100_000)).status for _ in range(3)] == [200] * 3
-    assert reader(house) != first
+    assert [gateway.post("/v1/completions", body(100_000)).status for _ in range(3)] == [200] * 3
+    assert reader(gateway) != first
 
 
-def test_others_are_served_while_a_body_is_read(house: Gateway, upstream: Stage) -> None:
+def test_others_are_served_while_a_body_is_read(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """25 MB of nested arrays take seconds to read. Nothing else waits for them, however slow the machine."""
-    upstream.play(always=ok_json())
+    upstream.answer_with(always=ok_json())
     nested = body(10, b'"a": [' + b"[[[1]]]," * (2 * MB) + b"0]")
-    told: list[Answer] = []
-    sender = threading.Thread(target=lambda: told.append(house.post("/v1/completions", nested)))
+    received: list[Answer] = []
+    sender = threading.Thread(target=lambda: received.append(gateway.post("/v1/completions", nested)))
     began = time.monotonic()
     sender.start()
     waits = []
     while sender.is_alive():
         at = time.monotonic()
-        assert house.complete().status == 200
+        assert gateway.complete().status == 200
         waits.append(time.monotonic() - at)
     whole = time.monotonic() - began
-    assert [answer.status for answer in told] == [200]
+    assert [answer.status for answer in received] == [200]
     assert max(waits) < whole / 3
     assert len(waits) > 20
 
 
-def test_a_client_that_leaves_in_its_large_body_delays_no_other_call(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=ok_json())
+def test_a_client_that_leaves_in_its_large_body_delays_no_other_call(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer_with(always=ok_json())
     before = upstream.hits
     for _ in range(3):
-        with house.connect() as client:
+        with gateway.connect() as client:
             client.post("/v1/completions", body(3 * MB), secret("alice"))
-    assert house.post("/v1/completions", body(100_000)).status == 200
-    eventually(lambda: house.metric("gateway_in_flight_requests") == 0)
+    assert gateway.post("/v1/completions", body(100_000)).status == 200
+    eventually(lambda: gateway.metric("gateway_in_flight_requests") == 0)
     assert upstream.hits - before <= 4
 
 
-def test_reader_ends_with_its_worker(gateway: StartsGateways, upstream: Stage) -> None:
-    upstream.play(always=ok_json())
-    house = gateway(settings(upstream.url), env={"A_SECRET": secret("alice")})
-    assert house.post("/v1/completions", body(100_000)).status == 200
-    first = reader(house)
+def test_reader_ends_with_its_worker(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json())
+    gateway = start_gateway(settings(upstream.url), env={"A_SECRET": secret("alice")})
+    assert gateway.post("/v1/completions", body(100_000)).status == 200
+    first = reader(gateway)
     for place in (Path(f"/proc/{first}/cmdline"), Path(f"/proc/{first}/environ")):
         assert not place.exists() or secret("alice").encode() not in place.read_bytes()
-    os.kill(house.workers()[0], signal.SIGKILL)
+    os.kill(gateway.workers()[0], signal.SIGKILL)
     eventually(lambda: not is_running(first))
-    assert eventually(lambda: house.post("/v1/completions", body(100_000)).status == 200)
-    second = reader(house)
-    house.stop()
+    assert eventually(lambda: gateway.post("/v1/completions", body(100_000)).status == 200)
+    second = reader(gateway)
+    gateway.stop()
     eventually(lambda: not is_running(second))
 
 

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as rules
 from hypothesis import strategies as st
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form
 from tests.fakes.scripted import ok_json
 from tests.flows.client import ERROR_KEYS, Raw
-from tests.flows.house import COMPLETIONS, Gateway, secret, settings
+from tests.flows.gateway_process import COMPLETIONS, Gateway, secret, settings
 
 BODY = json.dumps({"model": COMPLETIONS, "prompt": "Hello"}).encode()
 KEY = f"Authorization: Bearer {secret('alice')}\r\n".encode()
@@ -59,10 +59,10 @@ CHANGE = st.tuples(
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    theatre.play(always=ok_json())
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    shared_upstream.answer_with(always=ok_json())
     server = {"client_head_timeout_s": 0.3, "client_body_timeout_s": 0.3}
-    return gateways(settings(theatre.url, server=server, passthrough={"t": ROW}))
+    return start_shared_gateway(settings(shared_upstream.url, server=server, passthrough={"t": ROW}))
 
 
 @given(
@@ -72,13 +72,13 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
 )
 @example([GOOD[0]], [(0, 0, b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n")], [])
 @rules(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes(house: Gateway, requests: list[bytes], changes: list[Any], cuts: list[int]) -> None:
+def test_any_bytes(gateway: Gateway, requests: list[bytes], changes: list[Any], cuts: list[int]) -> None:
     sent = b"".join(requests)
     for place, length, spark in changes:
         at = place % (len(sent) + 1)
         sent = sent[:at] + spark + sent[at + length :]
     edges = sorted({0, len(sent), *(cut % (len(sent) + 1) for cut in cuts)})
-    with house.connect() as client:
+    with gateway.connect() as client:
         try:
             for start, end in pairwise(edges):
                 client.send(sent[start:end])
@@ -86,8 +86,8 @@ def test_any_bytes(house: Gateway, requests: list[bytes], changes: list[Any], cu
         except ConnectionError:
             pass  # it had heard enough
         check_answers(client)
-    assert house.complete().status == 200
-    assert secret("alice") not in house.stderr + house.stdout[-5000:]
+    assert gateway.complete().status == 200
+    assert secret("alice") not in gateway.stderr + gateway.stdout[-5000:]
 
 
 def check_answers(client: Raw) -> None:
@@ -111,6 +111,6 @@ def check_answers(client: Raw) -> None:
             assert secret("alice") not in error["message"]
 
 
-def test_gateway_is_quiet_after_all_of_it(house: Gateway) -> None:
-    house.check_logs()
-    assert house.metric("gateway_in_flight_requests") == 0
+def test_gateway_is_quiet_after_all_of_it(gateway: Gateway) -> None:
+    gateway.check_logs()
+    assert gateway.metric("gateway_in_flight_requests") == 0

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import after, ok_json, stream
 from tests.flows.client import Answer, Raw
-from tests.flows.house import COMPLETIONS, Gateway, eventually, secret, settings
+from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually, secret, settings
 
 HEAD_S = 0.8
 BODY = json.dumps({"model": COMPLETIONS, "prompt": "Hello"}).encode()
@@ -31,24 +31,26 @@ SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.fixture(scope="module", params=["llhttp", "python"])
-def house(gateways: StartsGateways, theatre: Stage, request: pytest.FixtureRequest) -> Gateway:
+def gateway(
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, request: pytest.FixtureRequest
+) -> Gateway:
     """With each of aiohttp's parsers: the second one runs where the first could not be built."""
     env = {"AIOHTTP_NO_EXTENSIONS": "1"} if request.param == "python" else {}
     server = {"client_head_timeout_s": HEAD_S, "client_body_timeout_s": 3, "max_request_bytes": 100_000}
-    return gateways(settings(theatre.url, server=server), env={"PYTHONASYNCIODEBUG": "1", **env})
+    return start_shared_gateway(settings(shared_upstream.url, server=server), env={"PYTHONASYNCIODEBUG": "1", **env})
 
 
 @pytest.fixture(autouse=True)
-def bystander(house: Gateway, upstream: Stage) -> Iterator[Raw]:
+def bystander(gateway: Gateway, upstream: ScriptedUpstream) -> Iterator[Raw]:
     """Was there before, and is served afterwards."""
-    with house.connect() as other:
+    with gateway.connect() as other:
         other.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert other.read_answer().status == 200
         yield other
         other.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert other.read_answer().status == 200
-    assert "smuggled" not in house.stdout
-    house.check_logs()
+    assert "smuggled" not in gateway.stdout
+    gateway.check_logs()
 
 
 def only_answer(client: Raw) -> Answer:
@@ -130,12 +132,12 @@ AMBIGUOUS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("sent", AMBIGUOUS.values(), ids=AMBIGUOUS)
 def test_ambiguous_request_is_refused_and_nothing_behind_it_is_read(
-    house: Gateway, upstream: Stage, sent: bytes
+    gateway: Gateway, upstream: ScriptedUpstream, sent: bytes
 ) -> None:
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(sent + SMUGGLED)
         answer = only_answer(client)
-    assert answer.told == (400, "invalid_request_error", None, None)
+    assert answer.refusal == (400, "invalid_request_error", None, None)
     assert secret("alice") not in answer.body.decode() + str(answer.header_lines)
     assert upstream.hits == 0
 
@@ -157,26 +159,28 @@ CHUNK_TRICKS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("chunks", CHUNK_TRICKS.values(), ids=CHUNK_TRICKS)
 @pytest.mark.parametrize("pause_s", [0, 0.05], ids=["at once", "later"])
-def test_trick_with_chunks_is_refused(house: Gateway, upstream: Stage, chunks: bytes, pause_s: float) -> None:
-    with house.connect() as client:
+def test_trick_with_chunks_is_refused(
+    gateway: Gateway, upstream: ScriptedUpstream, chunks: bytes, pause_s: float
+) -> None:
+    with gateway.connect() as client:
         client.send(f"{CALL}{CHUNKED}\r\n".encode())
         time.sleep(pause_s)
         client.send(chunks + SMUGGLED)
-        assert only_answer(client).told == (400, "invalid_request_error", None, None)
+        assert only_answer(client).refusal == (400, "invalid_request_error", None, None)
     assert upstream.hits == 0
 
 
-def test_chunk_beyond_all_numbers_never_comes(house: Gateway, upstream: Stage) -> None:
+def test_chunk_beyond_all_numbers_never_comes(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """One parser refuses it, the other waits for it."""
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(f"{CALL}{CHUNKED}\r\n".encode() + b"10000000000000005\r\nhello\r\n0\r\n\r\n" + SMUGGLED)
         assert only_answer(client).status in (400, 408)
     assert upstream.hits == 0
 
 
-def test_answer_is_not_lost_on_a_client_that_goes_on_talking(house: Gateway) -> None:
+def test_answer_is_not_lost_on_a_client_that_goes_on_talking(gateway: Gateway) -> None:
     """To close with bytes unread would reset the connection, and what was said might be lost with it."""
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(b"nonsense\r\n\r\n")
         for _ in range(10):
             time.sleep(0.02)
@@ -184,10 +188,10 @@ def test_answer_is_not_lost_on_a_client_that_goes_on_talking(house: Gateway) -> 
         assert only_answer(client).status == 400
 
 
-def test_good_chunks_are_taken(house: Gateway, upstream: Stage) -> None:
+def test_good_chunks_are_taken(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """With a chunk extension and a trailer, which RFC 9112 requires a recipient to ignore if unknown."""
-    upstream.play(ok_json())
-    with house.connect() as client:
+    upstream.answer_with(ok_json())
+    with gateway.connect() as client:
         client.send(f"{CALL}{CHUNKED}\r\n".encode())
         client.send(b"%x;name=value\r\n%b\r\n0\r\nX-Trailer: x\r\n\r\n" % (len(BODY), BODY))
         assert only_answer(client).status == 200
@@ -195,14 +199,16 @@ def test_good_chunks_are_taken(house: Gateway, upstream: Stage) -> None:
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["plain", "streamed"])
-def test_trailer_is_no_header_of_the_next_request(house: Gateway, upstream: Stage, is_stream: bool) -> None:
+def test_trailer_is_no_header_of_the_next_request(
+    gateway: Gateway, upstream: ScriptedUpstream, is_stream: bool
+) -> None:
     """Behind a proxy the next request may be another client's: it would be refused, or served with the wrong key."""
     events = [{"choices": [{"index": 0, "text": "Hi", "finish_reason": "stop"}]}]
-    upstream.play(*[stream(events) if is_stream else ok_json()] * 2)
+    upstream.answer_with(*[stream(events) if is_stream else ok_json()] * 2)
     body = json.dumps(json.loads(BODY) | {"stream": is_stream}).encode()
     trailer = f"Authorization: Bearer {secret('alice')}\r\n"
     next_one = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{LENGTH}\r\n".encode()
-    with house.connect() as client:
+    with gateway.connect() as client:
         chunks = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailer.encode())
         client.send(f"{CALL}{CHUNKED}\r\n".encode() + chunks + next_one + BODY)
         if is_stream:
@@ -214,20 +220,20 @@ def test_trailer_is_no_header_of_the_next_request(house: Gateway, upstream: Stag
     assert upstream.hits == 1
 
 
-def test_chunked_body_is_cut_at_the_limit(house: Gateway, upstream: Stage) -> None:
-    with house.connect() as client:
+def test_chunked_body_is_cut_at_the_limit(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    with gateway.connect() as client:
         client.send(f"{CALL}{CHUNKED}\r\n".encode())
         for _ in range(11):
             client.send(b"2710\r\n" + b" " * 10_000 + b"\r\n")
-        assert only_answer(client).told == (413, "server_error", None, None)
+        assert only_answer(client).refusal == (413, "server_error", None, None)
 
 
-def test_long_body_is_refused_on_its_announced_length(house: Gateway, upstream: Stage) -> None:
+def test_long_body_is_refused_on_its_announced_length(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """Not one byte of it has been sent."""
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(f"{CALL}Content-Length: 100001\r\n\r\n".encode())
-        assert client.read_answer().told == (413, "server_error", None, None)
-    with house.connect() as client:
+        assert client.read_answer().refusal == (413, "server_error", None, None)
+    with gateway.connect() as client:
         client.send(f"{CALL}Content-Length: 100001\r\nExpect: 100-continue\r\n\r\n".encode())
         assert only_answer(client).status == 413
 
@@ -242,16 +248,16 @@ def closed_after(client: Raw) -> float:
     return time.monotonic() - began
 
 
-def test_connection_without_a_word_is_closed(house: Gateway) -> None:
-    with house.connect() as client:
+def test_connection_without_a_word_is_closed(gateway: Gateway) -> None:
+    with gateway.connect() as client:
         assert closed_after(client) > HEAD_S / 2
 
 
 @pytest.mark.parametrize("first", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["new", "kept alive"])
-def test_head_that_trickles_is_closed(house: Gateway, first: bytes) -> None:
+def test_head_that_trickles_is_closed(gateway: Gateway, first: bytes) -> None:
     """A byte now and then keeps no head alive; blank lines in front of one neither."""
     for slow in (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 1000, b"\r\n" * 1000):
-        with house.connect() as client:
+        with gateway.connect() as client:
             if first:
                 client.send(first)
                 client.read_answer()
@@ -275,10 +281,10 @@ def trickle(client: Raw, data: bytes) -> bytes:
     raise AssertionError("it was never closed")
 
 
-def test_head_in_pieces_is_read_when_it_is_in_time(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(), ok_json())
+def test_head_in_pieces_is_read_when_it_is_in_time(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(), ok_json())
     head = f"{CALL}{LENGTH}\r\n".encode()
-    with house.connect() as client:
+    with gateway.connect() as client:
         for _ in range(2):
             for at in range(0, len(head), 60):
                 client.send(head[at : at + 60])
@@ -288,9 +294,9 @@ def test_head_in_pieces_is_read_when_it_is_in_time(house: Gateway, upstream: Sta
             assert client.read_answer().status == 200
 
 
-def test_half_a_head_behind_a_call_does_not_cut_its_answer(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json())
-    with house.connect() as client:
+def test_half_a_head_behind_a_call_does_not_cut_its_answer(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json())
+    with gateway.connect() as client:
         client.send(f"{CALL}{LENGTH}\r\n".encode() + BODY + b"GET /healthz HTTP/1.1\r\n")
         assert client.read_answer().status == 200
         client.send(b"Host: x\r\n\r\n")
@@ -300,9 +306,9 @@ def test_half_a_head_behind_a_call_does_not_cut_its_answer(house: Gateway, upstr
 # ---------------------------------------------------------------------------------------------------------- pipelining
 
 
-def test_what_cannot_be_read_behind_a_call_is_answered_behind_it(house: Gateway, upstream: Stage) -> None:
-    upstream.play(after(0.2, ok_json()))
-    with house.connect() as client:
+def test_what_cannot_be_read_behind_a_call_is_answered_behind_it(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(after(0.2, ok_json()))
+    with gateway.connect() as client:
         client.send(f"{CALL}{LENGTH}\r\n".encode() + BODY)
         eventually(lambda: upstream.hits)
         client.send(b"nonsense\r\n\r\n" + SMUGGLED)
@@ -310,9 +316,9 @@ def test_what_cannot_be_read_behind_a_call_is_answered_behind_it(house: Gateway,
         assert only_answer(client).status == 400
 
 
-def test_many_pipelined_requests_are_answered_in_order(house: Gateway) -> None:
+def test_many_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
     paths = [f"/nothing/{number}" for number in range(200)]
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(b"".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for path in paths))
         for path in paths:
             assert client.read_answer().error["message"] == f"Invalid URL (GET {path})"
@@ -326,54 +332,58 @@ def test_many_pipelined_requests_are_answered_in_order(house: Gateway) -> None:
     ["/v1//completions", "//v1/completions", "/v1/completions/", "/v1/chat%2Fcompletions", "/v1%2Fcompletions",
      "/v1/./completions", "/v1/x/../completions", "/v1/completions%00", "/V1/COMPLETIONS", "/v1/completions;x"],
 )  # fmt: skip
-def test_address_that_is_nearly_one_is_none(house: Gateway, upstream: Stage, path: str) -> None:
-    assert house.post(path, BODY).told == (404, "invalid_request_error", None, None)
+def test_address_that_is_nearly_one_is_none(gateway: Gateway, upstream: ScriptedUpstream, path: str) -> None:
+    assert gateway.post(path, BODY).refusal == (404, "invalid_request_error", None, None)
 
 
 @pytest.mark.parametrize("target", ["/v1/%63ompletions", "/v1/completions?x=y", "http://other.example/v1/completions"])
-def test_other_spellings_of_an_address_lead_to_the_same_place(house: Gateway, upstream: Stage, target: str) -> None:
+def test_other_spellings_of_an_address_lead_to_the_same_place(
+    gateway: Gateway, upstream: ScriptedUpstream, target: str
+) -> None:
     """The hot paths have a shortcut past aiohttp's router, which has to agree with it."""
-    upstream.play(ok_json())
-    with house.connect() as client:
+    upstream.answer_with(ok_json())
+    with gateway.connect() as client:
         client.send(f"{CALL}{LENGTH}\r\n".replace("/v1/completions", target).encode() + BODY)
         answer = client.read_answer()
     assert (answer.status, upstream.hits) == (200, 1)
-    assert house.call(answer.id)["endpoint"] == "completions"
+    assert gateway.call(answer.id)["endpoint"] == "completions"
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "HEAD"])
-def test_other_methods(house: Gateway, upstream: Stage, method: str) -> None:
-    answer = house.send(method, "/v1/completions")
+def test_other_methods(gateway: Gateway, upstream: ScriptedUpstream, method: str) -> None:
+    answer = gateway.send(method, "/v1/completions")
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
     if method != "HEAD":
-        assert answer.told == (405, "invalid_request_error", None, None)
+        assert answer.refusal == (405, "invalid_request_error", None, None)
         assert secret("alice") not in answer.body.decode()
 
 
-def test_options_for_the_whole_server(house: Gateway) -> None:
-    with house.connect() as client:
+def test_options_for_the_whole_server(gateway: Gateway) -> None:
+    with gateway.connect() as client:
         client.send(b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
         assert client.read_answer().error["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate", "identity, gzip", "GZIP", "x"])
-def test_body_that_does_not_follow_its_coding_is_refused(house: Gateway, upstream: Stage, coding: str) -> None:
-    answer = house.post("/v1/completions", b"\x1f\x8b" + bytes(1000), headers={"Content-Encoding": coding})
-    assert answer.told[:3] == (400, "invalid_request_error", None)
+def test_body_that_does_not_follow_its_coding_is_refused(
+    gateway: Gateway, upstream: ScriptedUpstream, coding: str
+) -> None:
+    answer = gateway.post("/v1/completions", b"\x1f\x8b" + bytes(1000), headers={"Content-Encoding": coding})
+    assert answer.refusal[:3] == (400, "invalid_request_error", None)
     assert "Content-Encoding" in answer.error["message"]
 
 
-def test_second_coding_is_not_overlooked(house: Gateway, upstream: Stage) -> None:
-    with house.connect() as client:
+def test_second_coding_is_not_overlooked(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    with gateway.connect() as client:
         client.post(
             "/v1/completions", BODY, secret("alice"), "1.1", "Content-Encoding: identity", "Content-Encoding: gzip"
         )
         assert client.read_answer().status == 400
 
 
-def test_tls_on_the_plain_port_is_answered_or_closed(house: Gateway) -> None:
+def test_tls_on_the_plain_port_is_answered_or_closed(gateway: Gateway) -> None:
     hello = bytes.fromhex("16030100c8010000c40303") + bytes(range(190))
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(hello)
         client.socket.shutdown(socket.SHUT_WR)
         said = client.read_to_end()

@@ -12,11 +12,11 @@ from contextlib import ExitStack
 import pytest
 
 from gateway.web.http_guard.client_connection import RESTED_S
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Behaviour, Wire, ok_json
-from tests.flows import house as scenery
+from tests.flows import gateway_process as scenery
 from tests.flows.client import Raw
-from tests.flows.house import COMPLETIONS, Gateway, eventually, key, secret, settings
+from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually, key, secret, settings
 
 CALLS = 3
 ROOM = 300_000
@@ -25,12 +25,12 @@ PROXIED = {"trusted_proxies": ["127.0.0.1/32", "10.1.0.0/16"]}
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     server = {
         "max_in_flight": CALLS, "max_buffered_bytes": ROOM, "max_request_bytes": LARGEST, "client_head_timeout_s": 1,
     } | PROXIED  # fmt: skip
     keys = [key("alice"), key("inside", ips=["192.0.2.0/24", "2001:db8::/32"]), key("next", ips=["127.0.0.1/32"])]
-    return gateways(settings(theatre.url, server=server, keys=keys))
+    return start_shared_gateway(settings(shared_upstream.url, server=server, keys=keys))
 
 
 def body(size: int) -> bytes:
@@ -60,76 +60,80 @@ def gate() -> Iterator[threading.Event]:
     opened.set()
 
 
-def test_calls_beyond_max_in_flight_are_sent_away(house: Gateway, upstream: Stage, gate: threading.Event) -> None:
-    upstream.play(always=held(gate))
+def test_calls_beyond_max_in_flight_are_sent_away(
+    gateway: Gateway, upstream: ScriptedUpstream, gate: threading.Event
+) -> None:
+    upstream.answer_with(always=held(gate))
     with ExitStack() as stack:
-        calls = [stack.enter_context(house.connect()) for _ in range(CALLS)]
+        calls = [stack.enter_context(gateway.connect()) for _ in range(CALLS)]
         for call in calls:
             call.post("/v1/completions", body(100), secret("alice"))
         eventually(lambda: upstream.hits == CALLS)
-        surplus = house.complete()
-        assert surplus.told == (503, "server_error", None, "too_many_calls")
+        surplus = gateway.complete()
+        assert surplus.refusal == (503, "server_error", None, "too_many_calls")
         assert int(surplus.headers["retry-after"]) > 0
-        assert house.get("/healthz", key=None).status == 200
+        assert gateway.get("/healthz", key=None).status == 200
         calls.pop().close()  # a plain answer is read to its end for its usage, but its client is gone
-        eventually(lambda: house.line(path="/v1/completions", status=503))
+        eventually(lambda: gateway.line(path="/v1/completions", status=503))
         gate.set()
         assert [call.read_answer().status for call in calls] == [200] * (CALLS - 1)
-    eventually(lambda: house.complete().status == 200)
-    assert house.metric("gateway_rejections_total", reason="too_many_calls") == 1
+    eventually(lambda: gateway.complete().status == 200)
+    assert gateway.metric("gateway_rejections_total", reason="too_many_calls") == 1
 
 
-def test_places_are_given_back_however_calls_end(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=ok_json())
+def test_places_are_given_back_however_calls_end(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ok_json())
     for _ in range(3 * CALLS):
-        house.complete(n=200)
-        house.complete("nobody")
-        house.post("/v1/completions", body(LARGEST + 1))
-        house.post("/v1/completions", b" " * (LARGEST // 2))
-        with house.connect() as client:
+        gateway.complete(n=200)
+        gateway.complete("nobody")
+        gateway.post("/v1/completions", body(LARGEST + 1))
+        gateway.post("/v1/completions", b" " * (LARGEST // 2))
+        with gateway.connect() as client:
             client.send(
                 f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n".encode()
             )
             client.send(b"Content-Type: application/json\r\nContent-Length: 150000\r\n\r\n{")
-    eventually(lambda: house.metric("gateway_in_flight_requests") == 0)
-    assert house.complete().status == 200
-    assert house.post("/v1/completions", body(LARGEST)).status == 200
+    eventually(lambda: gateway.metric("gateway_in_flight_requests") == 0)
+    assert gateway.complete().status == 200
+    assert gateway.post("/v1/completions", body(LARGEST)).status == 200
 
 
-def test_bodies_beyond_the_room_are_sent_away(house: Gateway, upstream: Stage, gate: threading.Event) -> None:
+def test_bodies_beyond_the_room_are_sent_away(
+    gateway: Gateway, upstream: ScriptedUpstream, gate: threading.Event
+) -> None:
     """Room is taken by what is announced, before it has come."""
-    upstream.play(always=ok_json())
+    upstream.answer_with(always=ok_json())
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n"
     head += "Content-Type: application/json\r\n"
-    with house.connect() as first, house.connect() as second:
+    with gateway.connect() as first, gateway.connect() as second:
         first.send(f"{head}Content-Length: {LARGEST}\r\n\r\n".encode())
-        eventually(lambda: house.metric("gateway_in_flight_requests") == 1)
-        surplus = house.post("/v1/completions", body(LARGEST))
-        assert surplus.told == (503, "server_error", None, "buffers_full")
+        eventually(lambda: gateway.metric("gateway_in_flight_requests") == 1)
+        surplus = gateway.post("/v1/completions", body(LARGEST))
+        assert surplus.refusal == (503, "server_error", None, "buffers_full")
         assert int(surplus.headers["retry-after"]) > 0
         second.send(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
         for _ in range(6):
             second.send(b"4e20\r\n" + b" " * 20_000 + b"\r\n")
-        assert second.read_answer().told == (503, "server_error", None, "buffers_full")
-        assert house.complete().status == 200
+        assert second.read_answer().refusal == (503, "server_error", None, "buffers_full")
+        assert gateway.complete().status == 200
         first.send(body(LARGEST))
         assert first.read_answer().status == 200
-    assert house.post("/v1/completions", body(LARGEST)).status == 200
+    assert gateway.post("/v1/completions", body(LARGEST)).status == 200
 
 
-def test_answers_take_room_until_they_are_taken(house: Gateway, upstream: Stage) -> None:
+def test_answers_take_room_until_they_are_taken(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """They are paid for, and so not sent away themselves, however large."""
     long = ok_json({"choices": [], "x": "x" * 30_000_000})
-    upstream.play(long, ok_json(), ok_json())
-    with house.connect() as slow:
+    upstream.answer_with(long, ok_json(), ok_json())
+    with gateway.connect() as slow:
         slow.post("/v1/completions", body(100), secret("alice"))
-        eventually(lambda: house.complete(n=200).status == 503)
-        assert house.post("/v1/completions", body(100)).error["code"] == "buffers_full"
+        eventually(lambda: gateway.complete(n=200).status == 503)
+        assert gateway.post("/v1/completions", body(100)).error["code"] == "buffers_full"
         left = int(slow.read_head().headers["content-length"]) - len(slow.held)
         while left:
             left -= len(slow.socket.recv(min(left, 1 << 20)))
-        eventually(lambda: house.complete(n=200).status == 400)
-        assert house.post("/v1/completions", body(LARGEST)).status == 200
+        eventually(lambda: gateway.complete(n=200).status == 400)
+        assert gateway.post("/v1/completions", body(LARGEST)).status == 200
 
 
 # ---------------------------------------------------------------------------------------------------------- descriptors
@@ -140,19 +144,21 @@ REFUSED = {"too_many_connections", "upstream_busy"}
 
 
 @pytest.fixture
-def cramped(gateway: StartsGateways, theatre: Stage, monkeypatch: pytest.MonkeyPatch) -> Gateway:
+def cramped(
+    start_gateway: StartsGateways, shared_upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> Gateway:
     """May open few descriptors, and so may its workers."""
     plain = scenery.command
     limited = ["sh", "-c", f'ulimit -n {FEW}; exec "$@"', "sh"]
     monkeypatch.setattr(scenery, "command", lambda *arguments: [*limited, *plain(*arguments)])
-    return gateway(settings(theatre.url, server={"client_head_timeout_s": 2}))
+    return start_gateway(settings(shared_upstream.url, server={"client_head_timeout_s": 2}))
 
 
-def crowd(house: Gateway, count: int, say: Callable[[Raw], None]) -> list[Raw]:
+def crowd(gateway: Gateway, count: int, say: Callable[[Raw], None]) -> list[Raw]:
     """So many connections, each of which says this; those that the gateway would not have are missing."""
     found = []
     for _ in range(count):
-        client = Raw(house.port)
+        client = Raw(gateway.port)
         found.append(client)
         try:
             say(client)
@@ -161,9 +167,9 @@ def crowd(house: Gateway, count: int, say: Callable[[Raw], None]) -> list[Raw]:
     return found
 
 
-def test_connections_that_rest_make_room_for_those_that_ask(cramped: Gateway, upstream: Stage) -> None:
+def test_connections_that_rest_make_room_for_those_that_ask(cramped: Gateway, upstream: ScriptedUpstream) -> None:
     """Silent ones and kept-alive ones, far more than there are descriptors."""
-    upstream.play(always=ok_json())
+    upstream.answer_with(always=ok_json())
 
     def ask(client: Raw) -> None:
         client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -183,9 +189,9 @@ def test_connections_that_rest_make_room_for_those_that_ask(cramped: Gateway, up
 
 
 def test_when_all_descriptors_are_busy_newcomers_get_503(
-    cramped: Gateway, upstream: Stage, gate: threading.Event
+    cramped: Gateway, upstream: ScriptedUpstream, gate: threading.Event
 ) -> None:
-    upstream.play(always=held(gate))
+    upstream.answer_with(always=held(gate))
     with ExitStack() as stack:
         clients = [stack.enter_context(client) for client in crowd(cramped, FEW, begin_call)]
         refused = eventually(lambda: [client for client in clients if has_answer(client)])
@@ -198,10 +204,10 @@ def test_when_all_descriptors_are_busy_newcomers_get_503(
     assert cramped.metric("gateway_rejections_total", reason="too_many_connections") > 0
 
 
-def is_served(house: Gateway) -> bool:
+def is_served(gateway: Gateway) -> bool:
     """Whether a new connection is served; while all workers are busy it may also be refused."""
     try:
-        return house.complete().status == 200
+        return gateway.complete().status == 200
     except ConnectionError:
         return False
 
@@ -247,26 +253,26 @@ def has_answer(client: Raw) -> bool:
     ],
 )
 def test_a_trusted_proxy_names_the_client(
-    house: Gateway, upstream: Stage, forwarded: list[str], who: str, status: int
+    gateway: Gateway, upstream: ScriptedUpstream, forwarded: list[str], who: str, status: int
 ) -> None:
-    with house.connect() as client:
+    with gateway.connect() as client:
         lines = [f"X-Forwarded-For: {value}" for value in forwarded]
         head = ["GET /v1/models HTTP/1.1", "Host: x", f"Authorization: Bearer {secret(who)}", *lines, "", ""]
         client.send("\r\n".join(head).encode())
         assert client.read_answer().status == status
 
 
-def test_access_line_names_the_client_and_not_the_proxy(house: Gateway) -> None:
-    answer = house.get("/v1/nothing", headers={"X-Forwarded-For": "1.1.1.1, 198.51.100.1, 10.1.0.9"})
-    assert house.line(id=answer.id)["remote"] == "198.51.100.1"
+def test_access_line_names_the_client_and_not_the_proxy(gateway: Gateway) -> None:
+    answer = gateway.get("/v1/nothing", headers={"X-Forwarded-For": "1.1.1.1, 198.51.100.1, 10.1.0.9"})
+    assert gateway.line(id=answer.id)["remote"] == "198.51.100.1"
 
 
-def test_an_untrusted_proxy_is_not_believed(gateway: StartsGateways, upstream: Stage) -> None:
-    house = gateway(
+def test_an_untrusted_proxy_is_not_believed(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
+    gateway = start_gateway(
         settings(upstream.url, server={"trusted_proxies": ["10.0.0.0/8"]}, keys=[key("k", ips=["10.0.0.0/8"])])
     )
     for name in ("X-Forwarded-For", "X-Real-IP", "Forwarded", "True-Client-IP", "CF-Connecting-IP", "X-Client-IP"):
         value = "for=10.0.0.1" if name == "Forwarded" else "10.0.0.1"
-        answer = house.get("/v1/models", key="k", headers={name: value})
-        assert answer.told == (401, "invalid_request_error", None, "ip_not_authorized")
-        assert house.line(id=answer.id)["remote"] == "127.0.0.1"
+        answer = gateway.get("/v1/models", key="k", headers={name: value})
+        assert answer.refusal == (401, "invalid_request_error", None, "ip_not_authorized")
+        assert gateway.line(id=answer.id)["remote"] == "127.0.0.1"

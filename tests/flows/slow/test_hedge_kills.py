@@ -8,12 +8,14 @@ import threading
 
 from tests.conftest import StartsGateways
 from tests.fakes.scripted import Scripted, Wire
-from tests.flows.house import eventually, key, settings
+from tests.flows.gateway_process import eventually, key, settings
 
 LIMIT = 50
 
 
-async def test_both_attempts_of_a_killed_worker_are_charged(gateways: StartsGateways, store_url: str) -> None:
+async def test_both_attempts_of_a_killed_worker_are_charged(
+    start_shared_gateway: StartsGateways, store_url: str
+) -> None:
     inside = threading.Semaphore(0)
 
     async def hold(wire: Wire) -> None:
@@ -25,22 +27,24 @@ async def test_both_attempts_of_a_killed_worker_are_charged(gateways: StartsGate
         routes = [{"upstream": "main"}, {"upstream": "other"}]
         models = {"hedged": {"routes": routes, "max_output_tokens": LIMIT, "hedge_after": "50ms"}}
         quotas = [{"tokens": 10**6, "per": "day"}]
-        house = gateways(
+        gateway = start_shared_gateway(
             settings(
                 upstream.url, upstreams={"main": one, "other": one}, models=models, keys=[key("alice", quotas=quotas)],
                 store={"url": store_url}, server={"workers": 1},
             )
         )  # fmt: skip
         messages = [{"role": "user", "content": "Hello"}]
-        with house.stream(path="/v1/chat/completions", model="hedged", messages=messages):
+        with gateway.stream(path="/v1/chat/completions", model="hedged", messages=messages):
             assert inside.acquire(timeout=30)
             assert inside.acquire(timeout=30)
-            (worker,) = house.workers()
+            (worker,) = gateway.workers()
             os.kill(worker, signal.SIGKILL)
-            record = eventually(lambda: next((call for call in house.calls("alice") if call["ended"] == "lost"), None))
+            record = eventually(
+                lambda: next((call for call in gateway.calls("alice") if call["ended"] == "lost"), None)
+            )
         assert record["completion_tokens"] == 2 * LIMIT
         assert record["prompt_tokens"] > 0
         assert record["prompt_tokens"] % 2 == 0
-        (quota,) = house.get("/v1/key").json["quotas"]
+        (quota,) = gateway.get("/v1/key").json["quotas"]
         assert quota["used"] == record["prompt_tokens"] + record["completion_tokens"]
         assert quota["reserved"] == 0

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from gateway.formats.sse import LONG_EVENT
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import (
     CHUNKED,
     DEFAULT_JSON,
@@ -31,7 +31,7 @@ from tests.fakes.scripted import (
     until,
 )
 from tests.flows.client import Raw, events
-from tests.flows.house import CHAT, Gateway, eventually, key, secret, settings
+from tests.flows.gateway_process import CHAT, Gateway, eventually, key, secret, settings
 
 KEEPALIVE = b": keepalive\n\n"
 QUIET_S = 0.06
@@ -40,12 +40,12 @@ LIMITS = {"head_s": 4, "idle_s": 2}
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     keys = [key("alice"), key("bob"), key("carol")]
     server = {"keepalive_comment_s": QUIET_S, "drain_timeout_s": 5}
     models = {CHAT: {"repeat_when_waiting": True}}
-    return gateways(
-        settings(theatre.url, server=server, keys=keys, models=models, upstreams={"main": {"timeouts": LIMITS}})
+    return start_shared_gateway(
+        settings(shared_upstream.url, server=server, keys=keys, models=models, upstreams={"main": {"timeouts": LIMITS}})
     )
 
 
@@ -89,14 +89,16 @@ def body_behind(client: Raw, comments: int, heard: threading.Event) -> bytes:
     return body + client.read_chunks()
 
 
-def test_silence_between_two_events_is_filled(house: Gateway, upstream: Stage, heard: threading.Event) -> None:
+def test_silence_between_two_events_is_filled(
+    gateway: Gateway, upstream: ScriptedUpstream, heard: threading.Event
+) -> None:
     async def pausing(wire: Wire) -> None:
         await wire.write(CHUNKED + chunk(event(WHOLE[0])))
         await once(heard, raw(chunk(event(WHOLE[1])) + chunk(DONE) + b"0\r\n\r\n"))(wire)
 
-    upstream.play(pausing)
+    upstream.answer_with(pausing)
     first, second = event(WHOLE[0]), event(WHOLE[1])
-    with house.stream() as client:
+    with gateway.stream() as client:
         client.read_head()
         while (got := client.read_chunk()) != first:
             assert got == KEEPALIVE  # on a slow machine even the first event is late
@@ -105,9 +107,11 @@ def test_silence_between_two_events_is_filled(house: Gateway, upstream: Stage, h
     assert rest[: rest.index(second)].count(KEEPALIVE) >= 2
 
 
-def test_silence_before_the_head_is_filled(house: Gateway, upstream: Stage, heard: threading.Event) -> None:
-    upstream.play(once(heard, after(PAUSE_S, stream(WHOLE))))
-    with house.stream() as client:
+def test_silence_before_the_head_is_filled(
+    gateway: Gateway, upstream: ScriptedUpstream, heard: threading.Event
+) -> None:
+    upstream.answer_with(once(heard, after(PAUSE_S, stream(WHOLE))))
+    with gateway.stream() as client:
         head = client.read_head()
         assert client.read_chunk() == KEEPALIVE
         body = body_behind(client, 1, heard)
@@ -116,13 +120,13 @@ def test_silence_before_the_head_is_filled(house: Gateway, upstream: Stage, hear
     assert (head.headers["x-gateway-upstream"], head.headers["x-gateway-attempts"]) == ("main", "1")
     assert (head.headers["cache-control"], head.headers["x-accel-buffering"]) == ("no-cache", "no")
     assert without_comments(body) == b"".join(map(event, WHOLE)) + DONE
-    record = house.call(head.id)
+    record = gateway.call(head.id)
     assert (record["ended"], record["status"]) == ("done", 200)
     assert record["first_byte_s"] >= PAUSE_S
 
 
 def test_silence_between_head_and_first_event_is_filled(
-    house: Gateway, upstream: Stage, heard: threading.Event
+    gateway: Gateway, upstream: ScriptedUpstream, heard: threading.Event
 ) -> None:
     pieces = [chunk(event(item)) for item in [*WHOLE, "[DONE]"]]
 
@@ -130,8 +134,8 @@ def test_silence_between_head_and_first_event_is_filled(
         await wire.write(CHUNKED)
         await once(heard, raw(b"".join(pieces) + b"0\r\n\r\n"))(wire)
 
-    upstream.play(pausing)
-    with house.stream() as client:
+    upstream.answer_with(pausing)
+    with gateway.stream() as client:
         client.read_head()
         body = body_behind(client, 1, heard)
     assert body.startswith(KEEPALIVE)
@@ -151,19 +155,19 @@ def test_silence_between_head_and_first_event_is_filled(
     ids=["503", "400", "401", "cut", "HTML", "an error event"],
 )
 def test_failure_after_a_comment_is_an_error_event(
-    house: Gateway, upstream: Stage, behaviour: Behaviour, code: str, heard: threading.Event
+    gateway: Gateway, upstream: ScriptedUpstream, behaviour: Behaviour, code: str, heard: threading.Event
 ) -> None:
-    upstream.play(always=once(heard, behaviour))
-    with house.stream() as client:
+    upstream.answer_with(always=once(heard, behaviour))
+    with gateway.stream() as client:
         head = client.read_head()
         body = body_behind(client, 1, heard)
         assert head.status == 200
         assert body.startswith(KEEPALIVE)
-        (told,) = events(without_comments(body))
-        assert sorted(told["error"]) == ["code", "message", "param", "type"]
-        assert told["error"]["code"] == code
-        assert house.call(head.id)["ended"] == "error"
-        upstream.play(stream(WHOLE))
+        (received,) = events(without_comments(body))
+        assert sorted(received["error"]) == ["code", "message", "param", "type"]
+        assert received["error"]["code"] == code
+        assert gateway.call(head.id)["ended"] == "error"
+        upstream.answer_with(stream(WHOLE))
         client.post(
             "/v1/completions", b'{"model": "gpt-3.5-turbo-instruct", "prompt": "Hi", "stream": true}', secret("bob")
         )
@@ -171,36 +175,36 @@ def test_failure_after_a_comment_is_an_error_event(
         assert without_comments(client.read_chunks()).endswith(DONE)
 
 
-def test_another_attempt_after_a_comment(house: Gateway, upstream: Stage, heard: threading.Event) -> None:
-    upstream.play(once(heard, reset_without_answer), stream(WHOLE))
-    with house.stream(path="/v1/chat/completions", **CHAT_CALL) as client:
+def test_another_attempt_after_a_comment(gateway: Gateway, upstream: ScriptedUpstream, heard: threading.Event) -> None:
+    upstream.answer_with(once(heard, reset_without_answer), stream(WHOLE))
+    with gateway.stream(path="/v1/chat/completions", **CHAT_CALL) as client:
         head = client.read_head()
         body = body_behind(client, 1, heard)
     assert body.startswith(KEEPALIVE)
     assert without_comments(body) == b"".join(map(event, WHOLE)) + DONE
     assert head.headers["x-gateway-attempts"] == "1"  # what was known when the head had to go
-    assert house.call(head.id)["attempts"] == 2
+    assert gateway.call(head.id)["attempts"] == 2
 
 
-def test_comments_are_no_life_of_the_upstream(house: Gateway, upstream: Stage) -> None:
-    upstream.play(stalled_stream([piece("a")]), *[silent] * 3)
-    with house.stream() as client:
+def test_comments_are_no_life_of_the_upstream(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(stalled_stream([piece("a")]), *[silent] * 3)
+    with gateway.stream() as client:
         client.read_head()
         body = client.read_chunks()
     assert body.count(KEEPALIVE) >= 3
     assert events(body)[-1]["error"]["code"] == "upstream_timeout"
-    with house.stream() as client:
+    with gateway.stream() as client:
         head = client.read_head()
         body = client.read_chunks()
     assert events(body)[-1]["error"]["code"] == "upstream_timeout"
-    record = house.call(head.id)
+    record = gateway.call(head.id)
     assert (record["status"], record["first_byte_s"]) == (504, None)
 
 
-def test_never_inside_an_event_that_is_half_passed(house: Gateway, upstream: Stage) -> None:
+def test_never_inside_an_event_that_is_half_passed(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     long = event(piece("x" * 3 * LONG_EVENT))
     cut = 2 * LONG_EVENT
-    upstream.play(
+    upstream.answer_with(
         raw(
             CHUNKED,
             chunk(long[:cut]),
@@ -208,32 +212,34 @@ def test_never_inside_an_event_that_is_half_passed(house: Gateway, upstream: Sta
             delay_s=PAUSE_S,
         )
     )
-    with house.stream() as client:
+    with gateway.stream() as client:
         client.read_head()
         body = client.read_chunks()
     assert body.removeprefix(KEEPALIVE * body.count(KEEPALIVE)) == long + event(WHOLE[1]) + DONE
 
 
-def test_half_an_event_that_is_held_may_be_preceded(house: Gateway, upstream: Stage, heard: threading.Event) -> None:
+def test_half_an_event_that_is_held_may_be_preceded(
+    gateway: Gateway, upstream: ScriptedUpstream, heard: threading.Event
+) -> None:
     first = event(WHOLE[0])
 
     async def pausing(wire: Wire) -> None:
         await wire.write(CHUNKED + chunk(first[:20]))
         await once(heard, raw(chunk(first[20:] + event(WHOLE[1]) + DONE) + b"0\r\n\r\n"))(wire)
 
-    upstream.play(pausing)
-    with house.stream() as client:
+    upstream.answer_with(pausing)
+    with gateway.stream() as client:
         client.read_head()
         body = body_behind(client, 1, heard)
     assert body.startswith(KEEPALIVE)
     assert without_comments(body) == first + event(WHOLE[1]) + DONE
 
 
-def test_none_while_the_client_does_not_read(house: Gateway, upstream: Stage) -> None:
+def test_none_while_the_client_does_not_read(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """A client that is behind has enough to read."""
     sent = [event(piece("x" * 8000)) for _ in range(1500)]
-    upstream.play(stream([*sent, WHOLE[1]]))
-    with house.stream() as client:
+    upstream.answer_with(stream([*sent, WHOLE[1]]))
+    with gateway.stream() as client:
         client.read_head()
         time.sleep(20 * QUIET_S)
         body = client.read_chunks()
@@ -247,9 +253,9 @@ async def never_ends(wire: Wire) -> None:
     await wire.until_gone()
 
 
-def test_none_behind_the_end(house: Gateway, upstream: Stage) -> None:
-    upstream.play(never_ends)
-    with house.stream() as client:
+def test_none_behind_the_end(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(never_ends)
+    with gateway.stream() as client:
         client.read_head()
         assert client.read_chunks() == b"".join(map(event, WHOLE)) + DONE
         client.socket.settimeout(PAUSE_S)
@@ -257,15 +263,15 @@ def test_none_behind_the_end(house: Gateway, upstream: Stage) -> None:
             client.read(1)
 
 
-def test_none_in_an_answer_that_is_not_streamed(house: Gateway, upstream: Stage) -> None:
-    upstream.play(after(PAUSE_S, ok_json()))
-    assert house.complete().json == DEFAULT_JSON
+def test_none_in_an_answer_that_is_not_streamed(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(after(PAUSE_S, ok_json()))
+    assert gateway.complete().json == DEFAULT_JSON
 
 
-def test_none_where_nothing_is_silent(house: Gateway, upstream: Stage) -> None:
+def test_none_where_nothing_is_silent(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     many = [piece(str(number)) for number in range(20)]
-    upstream.play(stream([*many, WHOLE[1]], delay_s=QUIET_S / 6))
-    with house.stream() as client:
+    upstream.answer_with(stream([*many, WHOLE[1]], delay_s=QUIET_S / 6))
+    with gateway.stream() as client:
         client.read_head()
         assert without_comments(client.read_chunks()) == b"".join(map(event, [*many, WHOLE[1]])) + DONE
 
@@ -280,42 +286,47 @@ ANSWER = {
 
 @pytest.mark.parametrize("shows", [True, False])
 def test_plain_json_after_a_comment_becomes_an_event(
-    house: Gateway, upstream: Stage, shows: bool, heard: threading.Event
+    gateway: Gateway, upstream: ScriptedUpstream, shows: bool, heard: threading.Event
 ) -> None:
     """The client has been promised events."""
-    upstream.play(once(heard, ok_json(ANSWER)))
+    upstream.answer_with(once(heard, ok_json(ANSWER)))
     more: dict[str, Any] = {"stream_options": {"include_usage": True}} if shows else {}
-    with house.stream(path="/v1/chat/completions", **CHAT_CALL, **more) as client:
+    with gateway.stream(path="/v1/chat/completions", **CHAT_CALL, **more) as client:
         head = client.read_head()
-        (told,) = events(without_comments(body_behind(client, 1, heard)))
-    assert told["object"] == "chat.completion.chunk"
-    assert told["choices"][0]["delta"]["tool_calls"][0] == {"id": "t", "type": "function", "function": {}, "index": 0}
-    assert told.get("usage") == (ANSWER["usage"] if shows else None)
-    assert house.call(head.id)["completion_tokens"] == 4
+        (received,) = events(without_comments(body_behind(client, 1, heard)))
+    assert received["object"] == "chat.completion.chunk"
+    assert received["choices"][0]["delta"]["tool_calls"][0] == {
+        "id": "t",
+        "type": "function",
+        "function": {},
+        "index": 0,
+    }
+    assert received.get("usage") == (ANSWER["usage"] if shows else None)
+    assert gateway.call(head.id)["completion_tokens"] == 4
 
 
-def test_client_that_leaves_between_comments(house: Gateway, upstream: Stage) -> None:
-    upstream.play(silent)
+def test_client_that_leaves_between_comments(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(silent)
     open_before = upstream.open_now
-    with house.stream("carol") as client:
+    with gateway.stream("carol") as client:
         client.read_head()
         client.read_chunk()
     eventually(lambda: upstream.open_now <= open_before)
-    record = eventually(lambda: house.calls("carol"))[0]
+    record = eventually(lambda: gateway.calls("carol"))[0]
     assert (record["ended"], record["first_byte_s"]) == ("client_gone", None)
 
 
-def test_sdk_does_not_notice(house: Gateway, upstream: Stage) -> None:
-    upstream.play(after(PAUSE_S, stream(WHOLE, delay_s=PAUSE_S)))
-    with openai.OpenAI(api_key=secret("alice"), base_url=f"{house.url}/v1", max_retries=0) as client:
-        told = client.completions.create(model="gpt-3.5-turbo-instruct", prompt="Hi", stream=True)
-        assert [one.choices[0].text for one in told] == ["a", "b"]
+def test_sdk_does_not_notice(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(after(PAUSE_S, stream(WHOLE, delay_s=PAUSE_S)))
+    with openai.OpenAI(api_key=secret("alice"), base_url=f"{gateway.url}/v1", max_retries=0) as client:
+        received = client.completions.create(model="gpt-3.5-turbo-instruct", prompt="Hi", stream=True)
+        assert [one.choices[0].text for one in received] == ["a", "b"]
 
 
-def test_sdk_sees_the_error_behind_a_comment(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=after(2 * QUIET_S, error_json(503)))
-    with openai.OpenAI(api_key=secret("alice"), base_url=f"{house.url}/v1", max_retries=0) as client:
-        told = client.completions.create(model="gpt-3.5-turbo-instruct", prompt="Hi", stream=True)
+def test_sdk_sees_the_error_behind_a_comment(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=after(2 * QUIET_S, error_json(503)))
+    with openai.OpenAI(api_key=secret("alice"), base_url=f"{gateway.url}/v1", max_retries=0) as client:
+        received = client.completions.create(model="gpt-3.5-turbo-instruct", prompt="Hi", stream=True)
         with pytest.raises(openai.APIError, match="had an error") as error:
-            list(told)
+            list(received)
     assert error.value.code == "upstream_error"

@@ -20,10 +20,10 @@ import yaml
 
 from gateway import cli
 from gateway.commands import registry as registry_command
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import dead_port, ok_json
-from tests.flows.house import CHAT, COMPLETIONS, Gateway, eventually, key, run, secret, settings
+from tests.flows.gateway_process import CHAT, COMPLETIONS, Gateway, eventually, key, run, secret, settings
 from tests.flows.steering import until_all_know, until_all_say, use
 
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -44,11 +44,16 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, url: str, tmp_path_factory: pytest.TempPathFactory) -> Gateway:
-    theatre.play(always=ok_json({"choices": [], "usage": USAGE}))
-    return gateways(
+def gateway(
+    start_shared_gateway: StartsGateways,
+    shared_upstream: ScriptedUpstream,
+    url: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Gateway:
+    shared_upstream.answer_with(always=ok_json({"choices": [], "usage": USAGE}))
+    return start_shared_gateway(
         settings(
-            theatre.url,
+            shared_upstream.url,
             store={"url": url, "journal_dir": str(tmp_path_factory.mktemp("journal"))},
             keys=[key("alice"), key("filed", team="filed")],
             teams={"filed": {"quotas": [{"usd": 500, "per": "month"}]}},
@@ -83,8 +88,8 @@ class Operator:
     def says(self, line: str) -> str:
         """What a command writes that is carried out."""
         done = self(line)
-        told = [each for each in done.stderr.splitlines() if "may spend without limit" not in each]
-        assert (done.returncode, told) == (0, []), done
+        received = [each for each in done.stderr.splitlines() if "may spend without limit" not in each]
+        assert (done.returncode, received) == (0, []), done
         return done.stdout
 
     def json(self, line: str) -> Any:
@@ -102,8 +107,8 @@ class Operator:
 
 
 @pytest.fixture
-def operator(house: Gateway) -> Operator:
-    return Operator(house.file)
+def operator(gateway: Gateway) -> Operator:
+    return Operator(gateway.file)
 
 
 @pytest.fixture
@@ -130,25 +135,25 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Operator:
 # ----------------------------------------------------------------------------------------------------------------- keys
 
 
-def test_a_key_is_made_for_eyes_and_its_secret_is_the_last_line(house: Gateway, operator: Operator) -> None:
-    told = operator.says(
+def test_a_key_is_made_for_eyes_and_its_secret_is_the_last_line(gateway: Gateway, operator: Operator) -> None:
+    received = operator.says(
         "keys create --id eyes --team filed --models 'gpt-3.5*,text-*' --expires 2199-01-01 --tokens 1000000/day "
         "--requests 60/minute --usd 50/month --tokens 5k/day:gpt-3.5* --max-parallel 20 --limit n=4 --ips 127.0.0.0/8"
     ).splitlines()
-    made = told[-1]
+    made = received[-1]
     assert re.fullmatch(r"sk-gw-eyes-[A-Za-z0-9_-]{43}", made)
-    assert told[-3:-1] == ["The key eyes is made; its secret is shown this once:", ""]
-    shown = dict(line.split("  ", 1) for line in told[:-4])
+    assert received[-3:-1] == ["The key eyes is made; its secret is shown this once:", ""]
+    shown = dict(line.split("  ", 1) for line in received[:-4])
     assert shown["quotas"].strip() == ("60 requests/minute; 1,000,000 tokens/day; 5,000 tokens/day:gpt-3.5*; $50/month")
     assert (shown["expires"].strip(), shown["models"].strip()) == ("2199-01-01T00:00:00Z", "gpt-3.5* text-*")
-    assert use(house, made).status == 200
-    assert use(house, made, n=5).error["param"] == "n"
+    assert use(gateway, made).status == 200
+    assert use(gateway, made, n=5).error["param"] == "n"
 
 
-def test_scripts_take_the_secret_alone_or_as_json(house: Gateway, operator: Operator) -> None:
+def test_scripts_take_the_secret_alone_or_as_json(gateway: Gateway, operator: Operator) -> None:
     quiet = operator.says("keys create script --quiet")
     assert quiet == quiet.strip() + "\n"
-    assert use(house, quiet.strip()).status == 200
+    assert use(gateway, quiet.strip()).status == 200
     made = operator.json("keys create --id robot --tokens 5/month")
     assert (made["id"], made["quotas"]) == ("robot", [{"tokens": 5, "per": "month"}])
     assert made["secret"].startswith("sk-gw-robot-")
@@ -177,19 +182,19 @@ def test_lists_are_aligned_tables_csv_and_json(operator: Operator) -> None:
     assert operator.says("keys list --team nobody") == "There are none.\n"
 
 
-def test_what_is_named_changes_and_all_else_stays(house: Gateway, operator: Operator) -> None:
+def test_what_is_named_changes_and_all_else_stays(gateway: Gateway, operator: Operator) -> None:
     made = operator.says(
         "keys create --id growing --tokens 1000/day --requests 1/day --limit n=2 --limit stop=1 --quiet"
     ).strip()
-    assert [use(house, made, max_tokens=5).status for _ in range(2)] == [200, 429]
+    assert [use(gateway, made, max_tokens=5).status for _ in range(2)] == [200, 429]
     operator.says("keys update growing --requests 3/day --usd 5/month --limit n=none --limit deny=logit_bias")
     shown = operator.json("keys show growing")
     assert shown["quotas"] == [
         {"requests": 3, "per": "day"}, {"tokens": 1000, "per": "day"}, {"usd": 5, "per": "month"},
     ]  # fmt: skip
     assert shown["limits"] == {"stop": 1, "deny": ["logit_bias"]}
-    until_all_know(house, made, lambda told: told["quotas"][0]["limit"] == 3)
-    assert [use(house, made, max_tokens=5).status for _ in range(3)] == [200, 200, 429]
+    until_all_know(gateway, made, lambda received: received["quotas"][0]["limit"] == 3)
+    assert [use(gateway, made, max_tokens=5).status for _ in range(3)] == [200, 200, 429]
     operator.says("keys update growing --usd none/month --team filed --expires 1d --max-parallel 2")
     operator.says("keys update growing --team none --expires none --max-parallel none --limit deny=none")
     shown = operator.json("keys show growing")
@@ -197,37 +202,37 @@ def test_what_is_named_changes_and_all_else_stays(house: Gateway, operator: Oper
     assert [quota["per"] for quota in shown["quotas"]] == ["day", "day"]
 
 
-def test_rotate_overlaps_and_revoke_ends(house: Gateway, operator: Operator) -> None:
+def test_rotate_overlaps_and_revoke_ends(gateway: Gateway, operator: Operator) -> None:
     first = operator.says("keys create --id turner --quiet").strip()
     second = operator.says("keys rotate turner --overlap 1h").splitlines()[-1]
     operator.says("keys update turner --max-parallel 50")  # who knows of this has heard of the rotation
-    until_all_know(house, second, lambda told: bool(told["quotas"][-1]["limit"] == 50))
-    assert (use(house, first).status, use(house, second).status) == (200, 200)
+    until_all_know(gateway, second, lambda received: bool(received["quotas"][-1]["limit"] == 50))
+    assert (use(gateway, first).status, use(gateway, second).status) == (200, 200)
     third = operator.json("keys rotate turner")["secret"]
     for old in (first, second):
-        until_all_say(house, old, 401)
-    assert use(house, third).status == 200
+        until_all_say(gateway, old, 401)
+    assert use(gateway, third).status == 200
     assert "revoked" in operator.says("keys revoke turner")
-    until_all_say(house, third, 401)
+    until_all_say(gateway, third, 401)
 
 
-def test_windows_are_reset_and_topped_up(house: Gateway, operator: Operator) -> None:
+def test_windows_are_reset_and_topped_up(gateway: Gateway, operator: Operator) -> None:
     made = operator.says("keys create --id spender --requests 1/day --usd 1/month --quiet").strip()
-    assert [use(house, made, max_tokens=5).status for _ in range(2)] == [200, 429]
-    assert len(house.calls("spender")) == 1  # now the file has it, where one worker writes behind
-    told = operator.says("keys top-up spender --requests 1/day").splitlines()
-    assert told[0].split()[-4:] == ["limit", "used", "reserved", "remaining"]
-    assert told[2].split()[:3] == ["key:spender", "requests", "day"]
-    assert told[2].split()[-4:] == ["2", "1", "0", "1"]
-    until_all_know(house, made, lambda told: told["quotas"][0]["limit"] == 2)
-    assert [use(house, made, max_tokens=5).status for _ in range(2)] == [200, 429]
-    assert len(house.calls("spender")) == 2  # the same
+    assert [use(gateway, made, max_tokens=5).status for _ in range(2)] == [200, 429]
+    assert len(gateway.calls("spender")) == 1  # now the file has it, where one worker writes behind
+    received = operator.says("keys top-up spender --requests 1/day").splitlines()
+    assert received[0].split()[-4:] == ["limit", "used", "reserved", "remaining"]
+    assert received[2].split()[:3] == ["key:spender", "requests", "day"]
+    assert received[2].split()[-4:] == ["2", "1", "0", "1"]
+    until_all_know(gateway, made, lambda received: received["quotas"][0]["limit"] == 2)
+    assert [use(gateway, made, max_tokens=5).status for _ in range(2)] == [200, 429]
+    assert len(gateway.calls("spender")) == 2  # the same
     (reset,) = [
         row for row in operator.json("keys reset spender --unit requests --per day") if row["unit"] == "requests"
     ]
     assert reset["used"] == 0
-    eventually(lambda: use(house, made, max_tokens=5).status == 200)  # a lone worker looks at the file each 0.1 s
-    assert [use(house, made, max_tokens=5).status for _ in range(2)] == [200, 429]
+    eventually(lambda: use(gateway, made, max_tokens=5).status == 200)  # a lone worker looks at the file each 0.1 s
+    assert [use(gateway, made, max_tokens=5).status for _ in range(2)] == [200, 429]
 
 
 # ------------------------------------------------------------------------------------------------------ teams and audit
@@ -248,7 +253,7 @@ def test_teams_are_handled_alike(operator: Operator) -> None:
     assert operator.says("teams delete crew") == "The team crew is gone.\n"
 
 
-def test_the_audit_log_says_who_did_what(house: Gateway, operator: Operator) -> None:
+def test_the_audit_log_says_who_did_what(gateway: Gateway, operator: Operator) -> None:
     operator.says("keys create --id seen --max-parallel 1")
     operator.says("keys update seen --max-parallel 2")
     newest, older = operator.json("audit --limit 2")
@@ -257,8 +262,8 @@ def test_the_audit_log_says_who_did_what(house: Gateway, operator: Operator) -> 
     _, _, line = operator.says("audit --limit 1").splitlines()
     assert line.endswith("max_parallel: 1 -> 2")
     assert operator.says("audit --limit 1 --csv").splitlines()[0] == "time,actor,action,kind,name,before,after"
-    told = operator.says("audit --limit 1000 --json")
-    assert "sk-gw-" not in told
+    received = operator.says("audit --limit 1000 --json")
+    assert "sk-gw-" not in received
 
 
 # ----------------------------------------------------------------------------------------------- what a person can mend
@@ -319,10 +324,10 @@ def test_unknown_arguments(line: str) -> None:
 def test_every_action_has_help(action: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["keys", action, "--help"])
-    told = capsys.readouterr()
-    assert (end.value.code, told.err) == (0, "")
-    assert f"usage: gateway keys {action}" in told.out
-    assert ("examples:\n  " in told.out) is (action not in ("list", "show", "revoke"))
+    received = capsys.readouterr()
+    assert (end.value.code, received.err) == (0, "")
+    assert f"usage: gateway keys {action}" in received.out
+    assert ("examples:\n  " in received.out) is (action not in ("list", "show", "revoke"))
 
 
 # ----------------------------------------------------------------------------------------------------------- on its own
@@ -346,11 +351,11 @@ def test_looking_makes_nothing(alone: Operator, tmp_path: Path) -> None:
 
 
 def test_a_key_of_the_file_is_revoked_before_the_gateway_starts(
-    alone: Operator, tmp_path: Path, gateway: StartsGateways
+    alone: Operator, tmp_path: Path, start_gateway: StartsGateways
 ) -> None:
     assert alone("keys revoke filed").returncode == 0
-    house = gateway(yaml.safe_load((tmp_path / "gateway.yaml").read_text()))
-    assert house.get("/v1/models", key="filed").status == 401
+    gateway = start_gateway(yaml.safe_load((tmp_path / "gateway.yaml").read_text()))
+    assert gateway.get("/v1/models", key="filed").status == 401
     assert secret("filed") not in alone.says("keys show filed")
 
 

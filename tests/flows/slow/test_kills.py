@@ -29,8 +29,8 @@ from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Scripted
 from tests.fakes.wire_proxy import WireProxy
-from tests.flows.books import ACCOUNTS, STREAM_PIECES, Callers, Seller, Told, check_books
-from tests.flows.house import Gateway, eventually, settings, side_by_side
+from tests.flows.books import ACCOUNTS, STREAM_PIECES, Callers, ClientCall, Seller, check_books
+from tests.flows.gateway_process import Gateway, eventually, settings, side_by_side
 
 STORES = ("embedded", "redis")
 KILLS = int(os.environ.get("GATEWAY_KILLS", "200"))
@@ -58,7 +58,7 @@ class Place:
             self.redis = self._ends.enter_context(RedisServer(folder / "redis", appendonly="unsynced"))
             self.proxy = self._ends.enter_context(WireProxy(self.redis.port))
             self.store = {"url": self.redis.url_for(port=self.proxy.port)}
-        self.house: Gateway
+        self.gateway: Gateway
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +66,7 @@ class Place:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self.seller.let_go()
         if kind is None:
-            self.house.stop()  # while its store is there
+            self.gateway.stop()  # while its store is there
         # A worker that is killed while it sends leaves half a request.
         self.upstream.troubles = [words for words in self.upstream.troubles if "half a request" not in words]
         self._ends.close()
@@ -80,24 +80,24 @@ class Place:
             store={**self.store, "journal_dir": str(self.journal), **store},
             **ACCOUNTS,
         )
-        self.house = self._start(config, is_awaited=is_awaited)
-        return self.house
+        self.gateway = self._start(config, is_awaited=is_awaited)
+        return self.gateway
 
     def kill_all(self) -> None:
         """The supervisor and its workers at once."""
-        self.house.expected_code = -signal.SIGKILL
-        os.killpg(self.house.process.pid, signal.SIGKILL)
-        self.house.wait()
+        self.gateway.expected_code = -signal.SIGKILL
+        os.killpg(self.gateway.process.pid, signal.SIGKILL)
+        self.gateway.wait()
 
     def kill_supervisor(self) -> None:
         """Its workers drain by themselves."""
-        self.house.expected_code = -signal.SIGKILL
-        self.house.kill(signal.SIGKILL)
-        self.house.wait()
+        self.gateway.expected_code = -signal.SIGKILL
+        self.gateway.kill(signal.SIGKILL)
+        self.gateway.wait()
 
     def wait_until_replaced(self, *gone: int, workers: int = 2) -> None:
         """Until so many workers run, none of them one of those that are gone, and calls are served."""
-        wait_until(lambda: len(found := self.house.workers()) == workers and not set(found) & set(gone), RESTARTED_S)
+        wait_until(lambda: len(found := self.gateway.workers()) == workers and not set(found) & set(gone), RESTARTED_S)
 
     @contextlib.contextmanager
     def line_cut(self) -> Iterator[None]:
@@ -108,43 +108,43 @@ class Place:
 
     def check(self, **more: Any) -> dict[str, int]:
         """Whether all three agree; how many calls ended in which way, by the gateway's records."""
-        return check_books(self.house, self.seller, self.callers.told, **more)
+        return check_books(self.gateway, self.seller, self.callers.received, **more)
 
-    def ended(self, calls: Iterable[Told]) -> set[str | None]:
+    def ended(self, calls: Iterable[ClientCall]) -> set[str | None]:
         """How these calls ended, by the gateway's records; None where one has none."""
-        ends = {row["client_request_id"]: row["ended"] for row in self.house.calls(limit=1_000_000)}
-        return {ends.get(f"client-{told.number}") for told in calls}
+        ends = {row["client_request_id"]: row["ended"] for row in self.gateway.calls(limit=1_000_000)}
+        return {ends.get(f"client-{received.number}") for received in calls}
 
 
 class Held:
     """Calls that are each under way, and each held at its own point by the upstream."""
 
     def __init__(self, place: Place, calls: list[tuple[bool, int]], who: str = "") -> None:
-        self.told: list[Told] = []
+        self.received: list[ClientCall] = []
         self._threads: list[threading.Thread] = []
         self._place, self._who = place, who
         place.seller.hold_again()
         for is_stream, hold in calls:
-            told, work = self._begin(is_stream=is_stream, hold=hold)
-            self.told.append(told)
+            received, work = self._begin(is_stream=is_stream, hold=hold)
+            self.received.append(received)
             self._threads.append(work)
 
         def are_held() -> bool:
-            for number, told in enumerate(self.told):
-                if told.status == 503:  # a busy machine: the store has needed longer than it may
-                    self.told[number], self._threads[number] = self._begin(told.is_stream, calls[number][1])
-            return {told.number for told in self.told} <= place.seller.held
+            for number, received in enumerate(self.received):
+                if received.status == 503:  # a busy machine: the store has needed longer than it may
+                    self.received[number], self._threads[number] = self._begin(received.is_stream, calls[number][1])
+            return {received.number for received in self.received} <= place.seller.held
 
         eventually(are_held, 30)
 
-    def _begin(self, is_stream: bool, hold: int) -> tuple[Told, threading.Thread]:
-        told = self._place.callers.begin(self._who, is_stream=is_stream)
+    def _begin(self, is_stream: bool, hold: int) -> tuple[ClientCall, threading.Thread]:
+        received = self._place.callers.begin(self._who, is_stream=is_stream)
         arguments = {"hold": hold}
         work = threading.Thread(
-            target=self._place.callers.carry, args=(told, self._place.house.port), kwargs=arguments, daemon=True
+            target=self._place.callers.carry, args=(received, self._place.gateway.port), kwargs=arguments, daemon=True
         )
         work.start()
-        return told, work
+        return received, work
 
     def join(self) -> None:
         """Until every client has heard the end, or that there is none."""
@@ -158,14 +158,14 @@ EVERY_POINT = [(False, hold) for hold in range(2)] + [(True, hold) for hold in r
 
 
 @pytest.fixture
-def places(tmp_path: Path, gateway: StartsGateways) -> Iterator[Callable[..., Place]]:
+def places(tmp_path: Path, start_gateway: StartsGateways) -> Iterator[Callable[..., Place]]:
     """Makes places, and closes them at the end."""
     with contextlib.ExitStack() as ends:
         made: list[str] = []
 
         def make(kind: str, **more: Any) -> Place:
             made.append(kind)
-            return ends.enter_context(Place(kind, tmp_path / f"place-{len(made)}", gateway, **more))
+            return ends.enter_context(Place(kind, tmp_path / f"place-{len(made)}", start_gateway, **more))
 
         yield make
 
@@ -196,25 +196,25 @@ def kill_at_every_point(place: Place, kind: str) -> None:
 
     # One of two workers: what it carried is lost, what the other carries is not.
     held = Held(place, EVERY_POINT * 2)
-    victim = place.house.workers()[0]
+    victim = place.gateway.workers()[0]
     answered_and_then(place, lambda: kill(victim))
     place.seller.let_go()
     held.join()
     place.wait_until_replaced(victim)
     place.check()
-    assert place.ended(told for told in held.told if told.is_served) <= {"done"}
-    assert place.ended(told for told in held.told if not told.is_served) <= {"lost"}
+    assert place.ended(received for received in held.received if received.is_served) <= {"done"}
+    assert place.ended(received for received in held.received if not received.is_served) <= {"lost"}
 
     # Both workers, as soon as a client has seen the end of its stream.
     held = Held(place, EVERY_POINT)
-    both = place.house.workers()
+    both = place.gateway.workers()
     last = seen_done_and_then(place, lambda: kill(*both))
     held.join()
     place.seller.let_go()
     place.wait_until_replaced(*both)
     place.check()
     assert place.ended([last]) == {"done"}
-    assert place.ended(held.told) == {"lost"}
+    assert place.ended(held.received) == {"lost"}
 
     # The supervisor: its workers end their open calls while the next gateway serves from the same store.
     held = Held(place, EVERY_POINT)
@@ -223,7 +223,7 @@ def kill_at_every_point(place: Place, kind: str) -> None:
     assert called(place).is_served
     place.seller.let_go()
     held.join()
-    assert all(told.is_served for told in held.told)
+    assert all(received.is_served for received in held.received)
     place.check()
 
     # All at once; and again, while the next two deliver what these have left. Afterwards all places are free.
@@ -236,7 +236,7 @@ def kill_at_every_point(place: Place, kind: str) -> None:
     kill_two_heirs(place, kind)
     place.open()
     assert called(place, "single").is_served
-    assert place.ended(held.told + single.told) == {"lost"}
+    assert place.ended(held.received + single.received) == {"lost"}
     place.check()
 
 
@@ -245,11 +245,11 @@ def test_a_lone_worker_is_killed_before_it_has_written_its_calls_to_the_store(pl
     """The file has what the batches of a lone worker have changed a tenth of a second later, the journal at once."""
     place = places("embedded")
     place.open(1)
-    ended: list[Told] = []
-    for kill_it in (lambda: kill(*place.house.workers()), place.kill_all):
+    ended: list[ClientCall] = []
+    for kill_it in (lambda: kill(*place.gateway.workers()), place.kill_all):
         held = Held(place, EVERY_POINT)
         ended += [called(place) for _ in range(20)]
-        gone = place.house.workers()
+        gone = place.gateway.workers()
         kill_it()
         held.join()
         place.seller.let_go()
@@ -257,25 +257,29 @@ def test_a_lone_worker_is_killed_before_it_has_written_its_calls_to_the_store(pl
             place.open(1)
         else:
             place.wait_until_replaced(*gone, workers=1)
-        assert place.ended(held.told) == {"lost"}
+        assert place.ended(held.received) == {"lost"}
         assert place.ended(ended) == {"done"}
         place.check()
 
 
 def called(
-    place: Place, who: str = "", *, is_stream: bool = False, before: Callable[[Told], object] = lambda told: None
-) -> Told:
+    place: Place,
+    who: str = "",
+    *,
+    is_stream: bool = False,
+    before: Callable[[ClientCall], object] = lambda received: None,
+) -> ClientCall:
     """One call; made again while the store needs longer than it may, as on a busy machine it does. `before`: called
     with each call before it is sent."""
     for _ in range(20):
-        told = place.callers.begin(who, is_stream=is_stream)
-        before(told)
-        place.callers.carry(told, place.house.port)
-        if told.status != 503:
+        received = place.callers.begin(who, is_stream=is_stream)
+        before(received)
+        place.callers.carry(received, place.gateway.port)
+        if received.status != 503:
             break
         time.sleep(0.1)
-    assert told.status != 503, "the store was too slow for 20 calls"
-    return told
+    assert received.status != 503, "the store was too slow for 20 calls"
+    return received
 
 
 def kill_two_heirs(place: Place, kind: str) -> None:
@@ -314,35 +318,35 @@ def is_put_away(before: dict[str, int], now: dict[str, int]) -> bool:
     return not before.keys() <= now.keys()
 
 
-def answered_and_then(place: Place, kill: Callable[[], object]) -> Told:
+def answered_and_then(place: Place, kill: Callable[[], object]) -> ClientCall:
     """A plain call, and a kill in the moment in which its whole answer is on its way to the gateway."""
 
-    def kill_when_answered(told: Told) -> None:
+    def kill_when_answered(received: ClientCall) -> None:
         def look(number: int, pieces: int) -> None:
-            if (number, pieces) == (told.number, 2):
+            if (number, pieces) == (received.number, 2):
                 kill()
 
         place.seller.when = look
 
-    told = called(place, before=kill_when_answered)
+    received = called(place, before=kill_when_answered)
     place.seller.when = lambda number, pieces: None
-    return told
+    return received
 
 
-def seen_done_and_then(place: Place, kill: Callable[[], object]) -> Told:
+def seen_done_and_then(place: Place, kill: Callable[[], object]) -> ClientCall:
     """A stream, and a kill in the moment in which its client has seen the end."""
 
-    def kill_when_seen(told: Told) -> None:
-        def look(seen: Told) -> None:
-            if seen is told and told.is_whole:
-                place.callers.seen_piece = lambda told: None
+    def kill_when_seen(received: ClientCall) -> None:
+        def look(seen: ClientCall) -> None:
+            if seen is received and received.is_whole:
+                place.callers.seen_piece = lambda received: None
                 kill()
 
         place.callers.seen_piece = look
 
-    told = called(place, is_stream=True, before=kill_when_seen)
-    assert told.is_served
-    return told
+    received = called(place, is_stream=True, before=kill_when_seen)
+    assert received.is_served
+    return received
 
 
 # ------------------------------------------------------------------------------------------------------- random times
@@ -360,7 +364,7 @@ def kill_at_random(place: Place, kind: str, kills: int, seed: int) -> None:
     """Kill and restart processes, under load, for this number of kills; then compare the records."""
     killer = Killer(place, random.Random(f"{kind} {seed}"))
     place.open()
-    with place.callers.at_work(lambda: place.house.port, count=6):
+    with place.callers.at_work(lambda: place.gateway.port, count=6):
         while len(killer.killed) < kills:
             serve_some_calls(place, killer.dice.choice((0, 1, 3, 10)))
             killer.pause(0.05)
@@ -370,7 +374,7 @@ def kill_at_random(place: Place, kind: str, kills: int, seed: int) -> None:
                 killer.kill_workers_or_all()
         serve_some_calls(place, 10)
     ends = place.check()
-    begun, served = len(place.callers.told), sum(told.is_served for told in place.callers.told)
+    begun, served = len(place.callers.received), sum(received.is_served for received in place.callers.received)
     print(f"{kind}: {Counter(killer.killed)} killed, {begun} calls begun, {served} served, by the records: {ends}")
     assert served > len(killer.killed)
     assert ends["lost"] > 0
@@ -388,17 +392,17 @@ def test_sums_agree_after_a_lone_worker_is_killed_at_a_random_time(places: Calla
     for _ in range(LIVES):
         place = places("embedded", pause_s=0.002)
         place.open(1)
-        with place.callers.at_work(lambda: place.house.port, count=5):  # noqa: B023
+        with place.callers.at_work(lambda: place.gateway.port, count=5):  # noqa: B023
             serve_some_calls(place, dice.choice((3, 20, 60)))
             time.sleep(dice.uniform(0.0, 0.15))
             if dice.random() < 0.6:
                 place.kill_all()
                 place.open(1)
             else:
-                kill(*place.house.workers())
+                kill(*place.gateway.workers())
             serve_some_calls(place, 10)
         place.check()
-        place.house.stop()
+        place.gateway.stop()
 
 
 class Killer:
@@ -435,7 +439,7 @@ class Killer:
     def _kill_workers(self) -> bool:
         """One or two, if the gateway may lose any more. Whether it may."""
         room = MAX_DEATHS - len(self._victims)
-        alive = [pid for pid in self._place.house.workers() if pid not in self._victims]
+        alive = [pid for pid in self._place.gateway.workers() if pid not in self._victims]
         for pid in self.dice.sample(alive, min(len(alive), room, self.dice.choice((1, 1, 2)))):
             kill(pid)
             self._victims.add(pid)
@@ -451,20 +455,20 @@ class Killer:
                 self.killed.append("supervisor")
                 self._place.kill_supervisor()
             case "none":
-                self._place.house.stop()
+                self._place.gateway.stop()
 
     def _kill_all(self, why: str) -> None:
-        self.killed.extend([why] * (1 + len(self._place.house.workers())))
+        self.killed.extend([why] * (1 + len(self._place.gateway.workers())))
         self._place.kill_all()
 
 
 def serve_some_calls(place: Place, count: int) -> None:
     """Until so many more calls have ended well."""
-    told = place.callers.told
-    first = len(told)
+    received = place.callers.received
+    first = len(received)
     end = time.monotonic() + RESTARTED_S
-    while sum(call.is_served for call in told[first:]) < count:
-        assert time.monotonic() < end, f"no more than {told[first:]} in {RESTARTED_S:g} s"
+    while sum(call.is_served for call in received[first:]) < count:
+        assert time.monotonic() < end, f"no more than {received[first:]} in {RESTARTED_S:g} s"
         time.sleep(0.02)
 
 
@@ -478,25 +482,25 @@ def test_metrics_agree_with_the_records_after_kills(places: Callable[..., Place]
 
 def count_after_kills(place: Place) -> None:
     place.open()
-    with place.callers.at_work(lambda: place.house.port, count=6):
+    with place.callers.at_work(lambda: place.gateway.port, count=6):
         for _ in range(MAX_DEATHS):
             serve_some_calls(place, 60)
-            victim = random.choice(place.house.workers())
+            victim = random.choice(place.gateway.workers())
             kill(victim)
             place.wait_until_replaced(victim)
         serve_some_calls(place, 10)
     assert place.check()["lost"] > 0
-    records = [record for record in place.house.calls(limit=1_000_000) if record["upstream"]]
+    records = [record for record in place.gateway.calls(limit=1_000_000) if record["upstream"]]
     calls = Counter((record["key"], str(record["status"])) for record in records)
     tokens = {kind: sum(record[f"{kind}_tokens"] for record in records) for kind in ("prompt", "completion")}
     counted: Counter[tuple[str, str]] = Counter()
-    for name, labels, value in place.house.metrics():
+    for name, labels, value in place.gateway.metrics():
         if name == "gateway_requests_total" and labels["upstream"]:
             counted[labels["key"], labels["status"]] += int(value)
     assert counted == calls
-    assert {kind: place.house.metric("gateway_tokens_total", type=kind) for kind in tokens} == tokens
+    assert {kind: place.gateway.metric("gateway_tokens_total", type=kind) for kind in tokens} == tokens
     answered = sum(record["status"] != 0 for record in records)
-    assert place.house.metric("gateway_request_duration_seconds_count") == answered
+    assert place.gateway.metric("gateway_request_duration_seconds_count") == answered
 
 
 # ----------------------------------------------------------------------------------------------------- what takes time
@@ -516,7 +520,7 @@ def test_what_comes_right_after_a_while(places: Callable[..., Place]) -> None:
 def stop_a_worker_and_let_it_go_on(place: Place) -> None:
     """It is taken for dead, and was not: its calls are charged at their estimates, and then at the truth."""
     place.open()
-    stopped, other = place.house.workers()
+    stopped, other = place.gateway.workers()
     os.kill(other, signal.SIGSTOP)  # so that these calls are where they shall be
     held = Held(place, [(True, 3), (True, 5), (False, 0), (False, 1)])
     single = Held(place, [(True, 4)], "single")
@@ -524,21 +528,21 @@ def stop_a_worker_and_let_it_go_on(place: Place) -> None:
     os.kill(stopped, signal.SIGSTOP)
     began = time.monotonic()
     assert called(place).is_served
-    assert place.callers.call(place.house.port, "single").status == 429
-    wait_until(lambda: place.callers.call(place.house.port, "single").is_served, SILENT_S + 30)
-    eventually(lambda: place.house.calls("single")[0]["ended"] == "done")
-    lost = len(held.told + single.told)
+    assert place.callers.call(place.gateway.port, "single").status == 429
+    wait_until(lambda: place.callers.call(place.gateway.port, "single").is_served, SILENT_S + 30)
+    eventually(lambda: place.gateway.calls("single")[0]["ended"] == "done")
+    lost = len(held.received + single.received)
     assert place.check()["lost"] == lost  # at their estimates, and nothing is in their way
-    eventually(lambda: place.house.metric("gateway_closed_calls_total") == lost)
+    eventually(lambda: place.gateway.metric("gateway_closed_calls_total") == lost)
     time.sleep(max(0.0, began + SILENT_S + 5 - time.monotonic()))
     place.seller.let_go()
     os.kill(stopped, signal.SIGCONT)
     held.join()
     single.join()
-    assert all(told.is_served for told in held.told + single.told)
-    wait_until(lambda: place.ended(held.told + single.told) == {"done"}, 30)
+    assert all(received.is_served for received in held.received + single.received)
+    wait_until(lambda: place.ended(held.received + single.received) == {"done"}, 30)
     assert set(place.check()) == {"done"}
-    assert stopped in place.house.workers()
+    assert stopped in place.gateway.workers()
 
 
 def kill_between_worker_and_redis(place: Place) -> None:
@@ -548,20 +552,20 @@ def kill_between_worker_and_redis(place: Place) -> None:
 
     # Without a kill: a draw and a settlement whose replies are lost have been executed once.
     place.proxy.lose_reply(of=any_call)
-    assert place.callers.call(place.house.port).status == 503
-    wait_until(lambda: place.callers.call(place.house.port).is_served, SILENT_S)
+    assert place.callers.call(place.gateway.port).status == 503
+    wait_until(lambda: place.callers.call(place.gateway.port).is_served, SILENT_S)
     calls = Held(place, [(False, 1)])
     place.proxy.lose_reply(of=any_call)
     place.seller.let_go()
     calls.join()
     assert set(place.check()) == {"done"}
-    wait_until(lambda: place.callers.call(place.house.port).is_served, SILENT_S)
+    wait_until(lambda: place.callers.call(place.gateway.port).is_served, SILENT_S)
     # A draw that never arrives, and one whose reply is lost: nothing has been sent upstream.
     never = []
     for fault in (place.proxy.cut_request, place.proxy.lose_reply):
         with killed_on_the_wire(place):
             fault(of=any_call)
-            never.append(place.callers.call(place.house.port))
+            never.append(place.callers.call(place.gateway.port))
     # The same for a settlement, which the journal has.
     for fault in (place.proxy.cut_request, place.proxy.lose_reply):
         calls = Held(place, [(False, 1)])
@@ -569,28 +573,28 @@ def kill_between_worker_and_redis(place: Place) -> None:
             fault(of=any_call)
             place.seller.let_go()
             calls.join()
-        assert place.ended(calls.told) == {"done"}
+        assert place.ended(calls.received) == {"done"}
     # Settlements that the journal alone has, when all die.
     calls = Held(place, EVERY_POINT)
     place.proxy.hold()
     place.seller.let_go()
     calls.join()
-    assert all(told.is_served for told in calls.told)  # a sick store holds no answer
+    assert all(received.is_served for received in calls.received)  # a sick store holds no answer
     place.kill_all()
     place.proxy.cut()
     place.proxy.heal()
     place.open(1)
-    assert place.ended(calls.told) == {"done"}
+    assert place.ended(calls.received) == {"done"}
 
     place.check()
-    assert not any(told.is_served or told.number in place.seller.sales for told in never)
+    assert not any(received.is_served or received.number in place.seller.sales for received in never)
     assert place.ended([never[0]]) == {None}
 
 
 @contextlib.contextmanager
 def killed_on_the_wire(place: Place) -> Iterator[None]:
     """Kill the only worker as soon as the proxy has cut its connection; its successor gets a working one."""
-    (victim,) = place.house.workers()
+    (victim,) = place.gateway.workers()
 
     def kill_when_cut() -> None:
         with place.line_cut():
@@ -609,17 +613,17 @@ def kill_while_a_journal_is_put_away(place: Place, *, has_arrived: bool) -> None
     """A killed worker's journal is delivered, kept for a while, then retired: the worker that retires it is killed."""
     place.open(1)
     held = Held(place, EVERY_POINT)
-    (victim,) = place.house.workers()
+    (victim,) = place.gateway.workers()
     kill(victim)
     held.join()
     place.wait_until_replaced(victim, workers=1)
-    (heir,) = place.house.workers()
+    (heir,) = place.gateway.workers()
     place.seller.let_go()
     with place.line_cut():
         (place.proxy.lose_reply if has_arrived else place.proxy.cut_request)(of=RETIREMENT)
         assert called(place).is_served
-        assert place.check() == {"lost": len(held.told), "done": 1}
+        assert place.check() == {"lost": len(held.received), "done": 1}
     kill(heir)
     place.wait_until_replaced(heir, workers=1)
     assert called(place).is_served
-    assert place.check() == {"lost": len(held.told), "done": 2}
+    assert place.check() == {"lost": len(held.received), "done": 2}

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import StartsGateways
 from tests.fakes.scripted import CHUNKED, Wire, chunk
-from tests.flows.house import Gateway, key, secret, settings
+from tests.flows.gateway_process import Gateway, key, secret, settings
 from tests.flows.killing import STORES, calls_while_workers_die, client_id, settled, upstream_and_store, windows
 
 WORK_S = 12.0
@@ -49,8 +49,11 @@ class Sender:
                 "promptTokenCount": prompt, "candidatesTokenCount": candidates if is_last else index,
                 "thoughtsTokenCount": thoughts,
             }  # fmt: skip
-            told = {"candidates": [candidate | ({"finishReason": "STOP"} if is_last else {})], "usageMetadata": usage}
-            await wire.write(chunk(b"data: " + json.dumps(told).encode() + b"\r\n\r\n"))
+            reported = {
+                "candidates": [candidate | ({"finishReason": "STOP"} if is_last else {})],
+                "usageMetadata": usage,
+            }
+            await wire.write(chunk(b"data: " + json.dumps(reported).encode() + b"\r\n\r\n"))
             await asyncio.sleep(0.01)
         await wire.write(b"0\r\n\r\n")
 
@@ -78,13 +81,13 @@ def call(port: int, number: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_the_ledgers_agree_after_kills(gateways: StartsGateways, tmp_path: Path, kind: str) -> None:
+def test_the_ledgers_agree_after_kills(start_shared_gateway: StartsGateways, tmp_path: Path, kind: str) -> None:
     sender = Sender()
     with upstream_and_store(kind, tmp_path, sender) as (url, store):
-        house = gateways(configuration(url, store))
-        answered = calls_while_workers_die(house, call, WORK_S)
-        check(house, sender, answered)
-        house.stop()  # while its store is there
+        gateway = start_shared_gateway(configuration(url, store))
+        answered = calls_while_workers_die(gateway, call, WORK_S)
+        check(gateway, sender, answered)
+        gateway.stop()  # while its store is there
 
 
 def configuration(upstream: str, store: dict[str, str]) -> dict[str, Any]:
@@ -99,11 +102,11 @@ def configuration(upstream: str, store: dict[str, str]) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def check(house: Gateway, sender: Sender, answered: list[int]) -> None:
+def check(gateway: Gateway, sender: Sender, answered: list[int]) -> None:
     """Each call that the upstream received has one record; what was answered has its reported tokens, what was lost at
     least those; and the windows hold the sum of the records."""
 
-    found = settled(house, sender.received)
+    found = settled(gateway, sender.received)
     for number in answered:
         prompt, candidates, thoughts = tokens_of(number)
         row = found[client_id(number)]
@@ -118,6 +121,6 @@ def check(house: Gateway, sender: Sender, answered: list[int]) -> None:
             assert row["completion_tokens"] == 0
     tokens = sum(row["prompt_tokens"] + row["completion_tokens"] for row in found.values())
     spent = sum(row["cost_usd"] for row in found.values())
-    told = windows(house)
-    assert told["tokens"]["used"] == tokens
-    assert told["usd"]["used"] == pytest.approx(spent)
+    reported = windows(gateway)
+    assert reported["tokens"]["used"] == tokens
+    assert reported["usd"]["used"] == pytest.approx(spent)

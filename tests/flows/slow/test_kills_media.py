@@ -19,14 +19,14 @@ from tests.conftest import StartsGateways
 from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.scripted import Wire, ok_json
 from tests.flows.client import request
-from tests.flows.house import Gateway, key, secret, settings
+from tests.flows.gateway_process import Gateway, key, secret, settings
 from tests.flows.killing import STORES, calls_while_workers_die, client_id, settled, upstream_and_store, windows
 
 WORK_S = 15.0
 PER_MINUTE = 0.06
 
 
-def told_s(number: int) -> int:
+def received_s(number: int) -> int:
     """What the upstream reports: never the length of the file."""
     return 10 + number % 50
 
@@ -48,7 +48,7 @@ class Listener:
         number = int(found[1])
         self.received[number] += 1
         await asyncio.sleep(0.02)
-        await ok_json({"text": "Hi", "usage": {"type": "duration", "seconds": told_s(number)}})(wire)
+        await ok_json({"text": "Hi", "usage": {"type": "duration", "seconds": received_s(number)}})(wire)
 
 
 def call(port: int, number: int) -> bool:
@@ -63,13 +63,13 @@ def call(port: int, number: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_the_ledgers_agree_after_kills(gateways: StartsGateways, tmp_path: Path, kind: str) -> None:
+def test_the_ledgers_agree_after_kills(start_shared_gateway: StartsGateways, tmp_path: Path, kind: str) -> None:
     listener = Listener()
     with upstream_and_store(kind, tmp_path, listener) as (url, store):
-        house = gateways(configuration(url, store))
-        answered = calls_while_workers_die(house, call, WORK_S)
-        check(house, listener, answered)
-        house.stop()  # while its store is there
+        gateway = start_shared_gateway(configuration(url, store))
+        answered = calls_while_workers_die(gateway, call, WORK_S)
+        check(gateway, listener, answered)
+        gateway.stop()  # while its store is there
 
 
 def configuration(upstream: str, store: dict[str, str]) -> dict[str, Any]:
@@ -82,18 +82,18 @@ def configuration(upstream: str, store: dict[str, str]) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def check(house: Gateway, listener: Listener, answered: list[int]) -> None:
+def check(gateway: Gateway, listener: Listener, answered: list[int]) -> None:
     """Each call that the upstream received has one record; those that were answered have its seconds."""
 
-    found = settled(house, listener.received)
+    found = settled(gateway, listener.received)
     for number in answered:
         row = found[client_id(number)]
-        assert (row["units"], row["usage_source"]) == ({"audio_ms": 1000 * told_s(number)}, "reported")
+        assert (row["units"], row["usage_source"]) == ({"audio_ms": 1000 * received_s(number)}, "reported")
     for name, row in found.items():
         number = int(name.removeprefix("client-"))
         audio_ms = row["units"].get("audio_ms", 0)
         assert audio_ms in ((0,) if number not in listener.received else ()) + (
-            1000 * told_s(number), length_ms(number),
+            1000 * received_s(number), length_ms(number),
         )  # fmt: skip
     spent = sum(row["units"].get("audio_ms", 0) for row in found.values()) / 60_000 * PER_MINUTE
-    assert windows(house)["usd"]["used"] == pytest.approx(spent, abs=1e-6)
+    assert windows(gateway)["usd"]["used"] == pytest.approx(spent, abs=1e-6)

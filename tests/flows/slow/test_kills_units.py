@@ -21,7 +21,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.forms import wav
 from tests.fakes.scripted import Behaviour, Wire, answer, ok_json
 from tests.flows.client import request
-from tests.flows.house import Gateway, key, secret, settings
+from tests.flows.gateway_process import Gateway, key, secret, settings
 from tests.flows.killing import STORES, calls_while_workers_die, client_id, settled, upstream_and_store, windows
 
 WORK_S = 15.0
@@ -151,7 +151,7 @@ def call(port: int, number: int) -> bool:
 
 
 @pytest.mark.parametrize("store_kind", STORES)
-def test_the_ledgers_agree_after_kills(gateways: StartsGateways, tmp_path: Path, store_kind: str) -> None:
+def test_the_ledgers_agree_after_kills(start_shared_gateway: StartsGateways, tmp_path: Path, store_kind: str) -> None:
     seller = Seller()
     with upstream_and_store(store_kind, tmp_path, seller) as (url, store):
         endpoints = ["speech", "images", "rerank"]
@@ -160,15 +160,15 @@ def test_the_ledgers_agree_after_kills(gateways: StartsGateways, tmp_path: Path,
             for kind in KINDS
         }
         keys = [key("alice", quotas=[{"usd": 100_000, "per": "month"}])]
-        house = gateways(settings(url, models=models, server={"workers": 2}, store=store, keys=keys))
-        answered = calls_while_workers_die(house, call, WORK_S)
-        check(house, seller, answered)
-        house.stop()  # while its store is there
+        gateway = start_shared_gateway(settings(url, models=models, server={"workers": 2}, store=store, keys=keys))
+        answered = calls_while_workers_die(gateway, call, WORK_S)
+        check(gateway, seller, answered)
+        gateway.stop()  # while its store is there
 
 
-def check(house: Gateway, seller: Seller, answered: list[int]) -> None:
+def check(gateway: Gateway, seller: Seller, answered: list[int]) -> None:
     """Each call that the upstream received has one record; those that were answered have its units."""
-    found = settled(house, seller.received)
+    found = settled(gateway, seller.received)
     assert {number % len(KINDS) for number in answered} == set(range(len(KINDS)))
     for number in answered:
         row, kind = found[client_id(number)], kind_of(number)
@@ -183,4 +183,4 @@ def check(house: Gateway, seller: Seller, answered: list[int]) -> None:
         assert row["units"] in expected, (kind, row)
     spent = sum(row["cost_usd"] for row in found.values())
     assert spent > 0
-    assert windows(house)["usd"]["used"] == pytest.approx(spent, abs=1e-6)
+    assert windows(gateway)["usd"]["used"] == pytest.approx(spent, abs=1e-6)

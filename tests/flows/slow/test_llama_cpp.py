@@ -20,7 +20,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.llama_model import CONTEXT
 from tests.fakes.llama_server import LlamaServer
 from tests.flows.client import Answer
-from tests.flows.house import Gateway, key, settings
+from tests.flows.gateway_process import Gateway, key, settings
 
 CASES = llama_record.cases()
 STREAMS = [name for name, request in CASES.items() if request.get("stream")]
@@ -49,7 +49,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, llama: LlamaServer) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, llama: LlamaServer) -> Gateway:
     """The model as llama.cpp's own formats have it, and `translated`, for which it has chat alone."""
     able = {"own": {"messages": True}, "chat": {"messages": "via_chat", "responses": "via_chat"}}
     upstreams = {
@@ -61,11 +61,13 @@ def house(gateways: StartsGateways, llama: LlamaServer) -> Gateway:
         "translated": {**every, "routes": [{"upstream": "chat", "model": llama_record.MODEL}]},
     }
     quotas = [{"tokens": 10**6, "per": "day"}]
-    return gateways(settings(llama.url, upstreams=upstreams, models=models, keys=[key("alice", quotas=quotas)]))
+    return start_shared_gateway(
+        settings(llama.url, upstreams=upstreams, models=models, keys=[key("alice", quotas=quotas)])
+    )
 
 
-def ask(house: Gateway, name: str, model: str) -> Answer:
-    answer = house.post(f"/v1/{name.partition('/')[0]}", CASES[name] | {"model": model})
+def ask(gateway: Gateway, name: str, model: str) -> Answer:
+    answer = gateway.post(f"/v1/{name.partition('/')[0]}", CASES[name] | {"model": model})
     assert answer.status == 200, answer
     return answer
 
@@ -74,54 +76,54 @@ def theirs(llama: LlamaServer, name: str) -> Any:
     return without_timings(llama.post(llama_record.PATHS[name.partition("/")[0]], CASES[name]))
 
 
-def used(name: str, told: Any) -> tuple[int, int]:
+def used(name: str, received: Any) -> tuple[int, int]:
     """The tokens that llama.cpp's own endpoint reports."""
     if name not in STREAMS:
-        return told["usage"]["input_tokens"], told["usage"]["output_tokens"]
+        return received["usage"]["input_tokens"], received["usage"]["output_tokens"]
     if name.startswith("responses"):
-        return used("", told[-1]["response"])
-    (start,) = [event["message"]["usage"] for event in told if event["type"] == "message_start"]
-    (end,) = [event["usage"] for event in told if event["type"] == "message_delta"]
+        return used("", received[-1]["response"])
+    (start,) = [event["message"]["usage"] for event in received if event["type"] == "message_start"]
+    (end,) = [event["usage"] for event in received if event["type"] == "message_delta"]
     return start["input_tokens"], end["output_tokens"]
 
 
-def check_record(house: Gateway, answer: Answer, tokens: tuple[int, int]) -> None:
-    record = house.call(answer.id)
+def check_record(gateway: Gateway, answer: Answer, tokens: tuple[int, int]) -> None:
+    record = gateway.call(answer.id)
     assert (record["prompt_tokens"], record["completion_tokens"]) == tokens
     assert (record["usage_source"], record["status"], record["ended"]) == ("reported", 200, "done")
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_translated_answer_is_its_own(house: Gateway, llama: LlamaServer, name: str) -> None:
-    answer, told = ask(house, name, "translated"), theirs(llama, name)
+def test_a_translated_answer_is_its_own(gateway: Gateway, llama: LlamaServer, name: str) -> None:
+    answer, received = ask(gateway, name, "translated"), theirs(llama, name)
     way = name.partition("/")[0]
     ours = without_chance(answer.json)
-    places = [f"{way} shown {path}" for path in differences.places(ours, without_chance(told))]
+    places = [f"{way} shown {path}" for path in differences.places(ours, without_chance(received))]
     assert not differences.unexplained(DIFFERS, places)
-    check_record(house, answer, used(name, told))
+    check_record(gateway, answer, used(name, received))
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_translated_stream_is_its_own(house: Gateway, llama: LlamaServer, name: str) -> None:
-    answer, told = ask(house, name, "translated"), theirs(llama, name)
+def test_a_translated_stream_is_its_own(gateway: Gateway, llama: LlamaServer, name: str) -> None:
+    answer, received = ask(gateway, name, "translated"), theirs(llama, name)
     ours = without_chance(data_of(answer.body))
-    places = differences.stream_places(name.partition("/")[0], ours, without_chance(told))
+    places = differences.stream_places(name.partition("/")[0], ours, without_chance(received))
     assert not differences.unexplained(STREAMS_DIFFER, places)
-    check_record(house, answer, used(name, told))
+    check_record(gateway, answer, used(name, received))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_its_own_formats_pass(house: Gateway, llama: LlamaServer, name: str) -> None:
-    answer, told = ask(house, name, llama_record.MODEL), theirs(llama, name)
+def test_its_own_formats_pass(gateway: Gateway, llama: LlamaServer, name: str) -> None:
+    answer, received = ask(gateway, name, llama_record.MODEL), theirs(llama, name)
     shown = without_timings(data_of(answer.body) if name in STREAMS else answer.json)
-    assert without_chance(shown) == without_chance(told)
-    check_record(house, answer, used(name, told))
+    assert without_chance(shown) == without_chance(received)
+    check_record(gateway, answer, used(name, received))
 
 
 @pytest.mark.parametrize("path", ASKED)
-def test_a_schema_holds_in_every_format(house: Gateway, path: str) -> None:
+def test_a_schema_holds_in_every_format(gateway: Gateway, path: str) -> None:
     """llama.cpp's own Messages and Responses have no schemas: through chat they have."""
-    answer = house.post(path, ASKED[path] | {"model": "translated"} | llama_record.QUICK)
+    answer = gateway.post(path, ASKED[path] | {"model": "translated"} | llama_record.QUICK)
     assert answer.status == 200, answer
     text = {
         "/v1/chat/completions": lambda: answer.json["choices"][0]["message"]["content"],
@@ -137,21 +139,23 @@ def test_a_schema_holds_in_every_format(house: Gateway, path: str) -> None:
     ("path", "name"), [("/v1/messages/count_tokens", "messages/plain-turns"),
                        ("/v1/responses/input_tokens", "responses/plain-turns")],
 )  # fmt: skip
-def test_counted_tokens_are_those_of_the_call(house: Gateway, path: str, name: str) -> None:
+def test_counted_tokens_are_those_of_the_call(gateway: Gateway, path: str, name: str) -> None:
     asked = {member: value for member, value in CASES[name].items() if not member.startswith("max_")}
-    counted = house.post(path, asked)
+    counted = gateway.post(path, asked)
     assert counted.status == 200, counted
-    assert counted.json["input_tokens"] == ask(house, name, llama_record.MODEL).json["usage"]["input_tokens"]
+    assert counted.json["input_tokens"] == ask(gateway, name, llama_record.MODEL).json["usage"]["input_tokens"]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("model", [llama_record.MODEL, "translated"])
 @pytest.mark.parametrize("path", ASKED)
-def test_a_prompt_that_is_too_long_is_refused_and_free(house: Gateway, path: str, model: str, is_stream: bool) -> None:
+def test_a_prompt_that_is_too_long_is_refused_and_free(
+    gateway: Gateway, path: str, model: str, is_stream: bool
+) -> None:
     long = [{"role": "user", "content": "x" * CONTEXT}]
     prompt = {"input": long} if path == "/v1/responses" else {"messages": long, "max_tokens": 20}
-    answer = house.post(path, {"model": model, "stream": is_stream, **prompt})
+    answer = gateway.post(path, {"model": model, "stream": is_stream, **prompt})
     assert answer.status == 400
     assert "exceeds the available context size" in answer.json["error"]["message"]
-    record = house.call(answer.id)
+    record = gateway.call(answer.id)
     assert (record["status"], record["prompt_tokens"], record["completion_tokens"]) == (400, 0, 0)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import RedisServer, wait_until
 from tests.fakes.scripted import ok_json
-from tests.flows.house import ADMIN_TOKEN, Gateway, key, run, secret, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, key, run, secret, settings
 from tests.flows.steering import Operator, until_all_know, until_all_say
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
@@ -26,15 +26,15 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def config(theatre: Stage, redis: RedisServer) -> dict[str, Any]:
-    theatre.play(always=ok_json({"choices": [], "usage": USAGE}))
+def config(shared_upstream: ScriptedUpstream, redis: RedisServer) -> dict[str, Any]:
+    shared_upstream.answer_with(always=ok_json({"choices": [], "usage": USAGE}))
     keys = [key("alice", quotas=QUOTA), key("filed")]
-    return settings(theatre.url, store={"url": redis.url}, server={"workers": 2}, keys=keys)
+    return settings(shared_upstream.url, store={"url": redis.url}, server={"workers": 2}, keys=keys)
 
 
 @pytest.fixture
-def houses(gateway: StartsGateways, config: dict[str, Any]) -> list[Gateway]:
-    return [gateway(config), gateway(config)]
+def gateways(start_gateway: StartsGateways, config: dict[str, Any]) -> list[Gateway]:
+    return [start_gateway(config), start_gateway(config)]
 
 
 def come_back(redis: RedisServer, snapshot: Path | None) -> None:
@@ -63,30 +63,30 @@ def decide(operator: Operator, issued: str) -> str:
     operator.done("POST", "keys/paused/pause")
     operator.done("DELETE", "keys/filed")
     operator.done("DELETE", "keys/issued")
-    until_all_say(operator.house, issued, 401)
+    until_all_say(operator.gateway, issued, 401)
     return made
 
 
-def check(houses: list[Gateway], issued: str, made: str) -> None:
-    until_all_say(houses, secret("filed"), 401)
-    until_all_say(houses, issued, 401)
-    until_all_say(houses, made, 200)
-    until_all_know(houses, secret("alice"), lambda told: told["quotas"][0]["limit"] == 100)
+def check(gateways: list[Gateway], issued: str, made: str) -> None:
+    until_all_say(gateways, secret("filed"), 401)
+    until_all_say(gateways, issued, 401)
+    until_all_say(gateways, made, 200)
+    until_all_know(gateways, secret("alice"), lambda received: received["quotas"][0]["limit"] == 100)
 
 
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_changes_are_made_again_when_redis_comes_back_without_them(
-    houses: list[Gateway], redis: RedisServer, tmp_path: Path, is_empty: bool
+    gateways: list[Gateway], redis: RedisServer, tmp_path: Path, is_empty: bool
 ) -> None:
-    one, _ = houses
+    one, _ = gateways
     operator = Operator(one)
     issued = operator.create("issued")
-    until_all_say(houses, issued, 200)
+    until_all_say(gateways, issued, 200)
     before = snapshot_of(redis, tmp_path / "before.rdb")
     made = decide(operator, issued)
     audit = [(row["name"], row["action"]) for row in operator.rows("audit")]
     come_back(redis, None if is_empty else before)
-    check(houses, issued, made)
+    check(gateways, issued, made)
     assert sorted((row["name"], row["action"]) for row in operator.rows("audit")) == sorted(audit)
     assert operator.done("GET", "keys/issued")["max_parallel"] == 7
     assert operator.done("GET", "keys/paused")["status"] == "paused"
@@ -97,10 +97,12 @@ def test_changes_are_made_again_when_redis_comes_back_without_them(
 
 
 @pytest.mark.parametrize("is_empty", [False, True])
-def test_a_deleted_key_stays_deleted(houses: list[Gateway], redis: RedisServer, tmp_path: Path, is_empty: bool) -> None:
+def test_a_deleted_key_stays_deleted(
+    gateways: list[Gateway], redis: RedisServer, tmp_path: Path, is_empty: bool
+) -> None:
     """Where Redis comes back with an older version of it (the gateway that changed it is gone), or with nothing."""
-    house, other = houses
-    operator = Operator(house)
+    gateway, other = gateways
+    operator = Operator(gateway)
     secrets = [operator.create(name) for name in ("known", "short-lived")]
     operator.done("POST", "keys/short-lived/delete")
     before = snapshot_of(redis, tmp_path / "before.rdb")
@@ -112,22 +114,22 @@ def test_a_deleted_key_stays_deleted(houses: list[Gateway], redis: RedisServer, 
     audit = [(row["name"], row["action"]) for row in operator.rows("audit") if row["action"] != "update"]
     other.stop()
     come_back(redis, None if is_empty else before)
-    until_all_say(house, last, 200)
+    until_all_say(gateway, last, 200)
     assert [operator.use(each).status for each in secrets] == [401] * 3
     assert [row["id"] for row in operator.rows("keys")] == ["alice", "filed", "last"]
     assert sorted((row["name"], row["action"]) for row in operator.rows("audit")) == sorted(audit)
 
 
 def test_a_revoked_key_of_the_file_stays_revoked_after_an_empty_redis_and_a_restart(
-    gateway: StartsGateways, config: dict[str, Any], redis: RedisServer
+    start_gateway: StartsGateways, config: dict[str, Any], redis: RedisServer
 ) -> None:
     config["store"]["journal_dir"] = str(redis.folder / "journal")
-    house = gateway(config)
-    Operator(house).done("DELETE", "keys/filed")
-    until_all_say(house, secret("filed"), 401)
-    house.stop()
+    gateway = start_gateway(config)
+    Operator(gateway).done("DELETE", "keys/filed")
+    until_all_say(gateway, secret("filed"), 401)
+    gateway.stop()
     come_back(redis, None)
-    again = gateway(config)
+    again = start_gateway(config)
     assert Operator(again).use(secret("filed")).status == 401
 
 
@@ -135,11 +137,11 @@ NOT_REPLICATED = "is on no replica of the store yet"
 
 
 def test_the_author_of_a_change_that_no_replica_has_reads_so(
-    gateway: StartsGateways, config: dict[str, Any], redis: RedisServer, tmp_path: Path
+    start_gateway: StartsGateways, config: dict[str, Any], redis: RedisServer, tmp_path: Path
 ) -> None:
     config["store"]["journal_dir"] = str(tmp_path / "journal")
-    house = gateway(config)
-    operator = Operator(house)
+    gateway = start_gateway(config)
+    operator = Operator(gateway)
 
     def by_command(*arguments: str) -> str:
         done = run("keys", *arguments, env={"GATEWAY_TOKEN": ADMIN_TOKEN})
@@ -153,11 +155,11 @@ def test_the_author_of_a_change_that_no_replica_has_reads_so(
         wait_until(
             lambda: "on-the-replica" in replica.cli("ZRANGE", "{gateway}:1:names:key", 0, -1), "it has the change"
         )
-        assert NOT_REPLICATED not in house.stderr
+        assert NOT_REPLICATED not in gateway.stderr
         replica.stop()
         (warning,) = operator.done("POST", "keys", {"id": "not-on-the-replica", "quotas": QUOTA})["warnings"]
         assert warning.startswith(f"the change of key not-on-the-replica {NOT_REPLICATED}")
-        assert house.stderr.count(warning) == house.stderr.count(NOT_REPLICATED) == 1
+        assert gateway.stderr.count(warning) == gateway.stderr.count(NOT_REPLICATED) == 1
         for method, path, body in (
             ("PATCH", "keys/not-on-the-replica", {"max_parallel": 7}), ("POST", "keys/alice/reset", None),
             ("POST", "keys/alice/top_up", {"requests": 90, "per": "day"}), ("DELETE", "keys/filed", None),
@@ -169,7 +171,7 @@ def test_the_author_of_a_change_that_no_replica_has_reads_so(
             (warning,) = operator.done(method, path, body)["warnings"]
             assert NOT_REPLICATED in warning
         warning = f"gateway: warning: the change of key by-command {NOT_REPLICATED}"
-        assert warning in by_command("create", "by-command", "--config", str(house.file))
-        assert warning in by_command("rotate", "by-command", "--url", house.url)
-        assert warning in by_command("revoke", "by-command", "--url", house.url)
+        assert warning in by_command("create", "by-command", "--config", str(gateway.file))
+        assert warning in by_command("rotate", "by-command", "--url", gateway.url)
+        assert warning in by_command("revoke", "by-command", "--url", gateway.url)
         replica.cont()

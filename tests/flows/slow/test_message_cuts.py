@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Wire
 from tests.flows.cutting import ask_all, charged, record_of_each, telling_cuts, write_cut
-from tests.flows.house import Gateway
-from tests.flows.test_messages import CLAUDE, RECORDED, house_settings
+from tests.flows.gateway_process import Gateway
+from tests.flows.test_messages import CLAUDE, RECORDED, gateway_settings
 
 pytestmark = pytest.mark.timeout(600)
 BROKEN = frozenset({"error-in-stream", "ended-early"})
@@ -63,15 +63,15 @@ def check(case: Case, passed: bytes) -> None:
 
 
 @pytest.fixture
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    config = house_settings(theatre.url)
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    config = gateway_settings(shared_upstream.url)
     config["server"]["access_log"] = "off"
-    return gateways(config)
+    return start_shared_gateway(config)
 
 
-async def test_cuts_of_every_recorded_stream(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=cutter)
-    await ask_all(house.port, "/v1/messages", cases(), members_of, check)
+async def test_cuts_of_every_recorded_stream(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=cutter)
+    await ask_all(gateway.port, "/v1/messages", cases(), members_of, check)
     assert len(cases()) == upstream.hits > 1000
-    found = {(case[0], charged(record)) for case, record in record_of_each(house, cases()).items()}
+    found = {(case[0], charged(record)) for case, record in record_of_each(gateway, cases()).items()}
     assert len(found) == len(RECORDED)  # a stream is charged the same wherever it is cut

@@ -15,14 +15,14 @@ import pytest
 import yaml
 from openai import APIStatusError, OpenAI
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.new_api import GEMINI, MIDJOURNEY, NewAPI
 from tests.fakes.one_api import ANTHROPIC, OPENAI
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import ok_json
 from tests.flows.client import request
-from tests.flows.house import Gateway, Process, eventually, key, model, secret, settings
+from tests.flows.gateway_process import Gateway, Process, eventually, key, model, secret, settings
 from tests.flows.task_rows import rows, settled
 
 pytestmark = pytest.mark.timeout(150)
@@ -52,17 +52,19 @@ def upstream_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def reseller(tmp_path_factory: pytest.TempPathFactory, upstream_port: int, theatre: Stage) -> Iterator[NewAPI]:
+def reseller(
+    tmp_path_factory: pytest.TempPathFactory, upstream_port: int, shared_upstream: ScriptedUpstream
+) -> Iterator[NewAPI]:
     channels = {OPENAI: [*MODELS], ANTHROPIC: [CLAUDE], GEMINI: [FLASH], MIDJOURNEY: ["mj_imagine"]}
     with NewAPI(
         tmp_path_factory.mktemp("new-api"), f"http://127.0.0.1:{upstream_port}", SIMULATED_KEY, channels
     ) as made:
-        made.add_channel(OPENAI, theatre.url.removesuffix("/v1"), SIMULATED_KEY, [*SCRIPTED])
+        made.add_channel(OPENAI, shared_upstream.url.removesuffix("/v1"), SIMULATED_KEY, [*SCRIPTED])
         yield made
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, reseller: NewAPI) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, reseller: NewAPI) -> Gateway:
     models = {name: model("chat") | {"endpoints": endpoints} for name, endpoints in (MODELS | SCRIPTED).items()}
     models |= {UNKNOWN: model("chat"), CLAUDE: model("chat") | {"endpoints": ["chat", "messages"]}}
     models[FLASH] = model("chat") | {"endpoints": ["generate_content"], "routes": [{"upstream": "gemini"}]}
@@ -79,7 +81,7 @@ def house(gateways: StartsGateways, reseller: NewAPI) -> Gateway:
         "tasks": {"base_url": reseller.url, "api_key": reseller.key},
     }  # fmt: skip
     tasks = {"midjourney": rows()["midjourney"] | {"upstream": "tasks"}}
-    return gateways(
+    return start_shared_gateway(
         settings("", upstreams=upstreams, models=models, keys=[key("alice"), key("bob")], passthrough=tasks)
     )
 
@@ -90,26 +92,26 @@ def yaml_blocks(page: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def sdk(house: Gateway) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{house.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
+def sdk(gateway: Gateway) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
         yield made
 
 
-def check(house: Gateway, upstream_port: int, endpoint: str) -> None:
+def check(gateway: Gateway, upstream_port: int, endpoint: str) -> None:
     """The gateway's newest record is that of the upstream's newest call."""
     ledger = request(upstream_port, "GET", "/simulator/ledger", None, {}).json
     assert ledger["open"] == 0
-    (record,), told = house.calls("alice", limit=1), ledger["calls"][0]
-    assert (record["endpoint"], record["status"], record["model"]) == (endpoint, 200, told["model"])
-    assert record["prompt_tokens"] == told["prompt_tokens"]
-    assert record["completion_tokens"] == told["completion_tokens"]
+    (record,), received = gateway.calls("alice", limit=1), ledger["calls"][0]
+    assert (record["endpoint"], record["status"], record["model"]) == (endpoint, 200, received["model"])
+    assert record["prompt_tokens"] == received["prompt_tokens"]
+    assert record["completion_tokens"] == received["completion_tokens"]
     billed = ("audio_ms", "characters", "images")
-    assert {name: record["units"].get(name, 0) for name in billed} == {name: told[name] for name in billed}
+    assert {name: record["units"].get(name, 0) for name in billed} == {name: received[name] for name in billed}
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini", CLAUDE])
 @pytest.mark.parametrize("stream", [False, True])
-def test_chat(house: Gateway, upstream_port: int, sdk: OpenAI, name: str, stream: bool) -> None:
+def test_chat(gateway: Gateway, upstream_port: int, sdk: OpenAI, name: str, stream: bool) -> None:
     asked: Any = {"model": name, "messages": HELLO, "max_tokens": 30}
     if stream:
         parts = [each.choices[0].delta.content or "" for each in sdk.chat.completions.create(**asked, stream=True)
@@ -117,121 +119,121 @@ def test_chat(house: Gateway, upstream_port: int, sdk: OpenAI, name: str, stream
         assert "".join(parts)
     else:
         assert sdk.chat.completions.create(**asked).choices[0].message.content
-    check(house, upstream_port, "chat")
+    check(gateway, upstream_port, "chat")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_completions(house: Gateway, upstream_port: int, sdk: OpenAI, stream: bool) -> None:
+def test_completions(gateway: Gateway, upstream_port: int, sdk: OpenAI, stream: bool) -> None:
     asked: Any = {"model": "gpt-3.5-turbo-instruct", "prompt": "Hello", "max_tokens": 30}
     if stream:
         assert "".join([each.choices[0].text for each in sdk.completions.create(**asked, stream=True) if each.choices])
     else:
         assert sdk.completions.create(**asked).choices[0].text
-    check(house, upstream_port, "completions")
+    check(gateway, upstream_port, "completions")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses(house: Gateway, upstream_port: int, sdk: OpenAI, stream: bool) -> None:
+def test_responses(gateway: Gateway, upstream_port: int, sdk: OpenAI, stream: bool) -> None:
     asked: Any = {"model": "gpt-4o-mini", "input": "Hello", "max_output_tokens": 30, "store": False}
     if stream:
         assert [each.type for each in sdk.responses.create(**asked, stream=True)][-1].startswith("response.")
     else:
         assert sdk.responses.create(**asked).output_text
-    check(house, upstream_port, "responses")
+    check(gateway, upstream_port, "responses")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_messages(house: Gateway, upstream_port: int, stream: bool) -> None:
+def test_messages(gateway: Gateway, upstream_port: int, stream: bool) -> None:
     body = {"model": CLAUDE, "max_tokens": 30, "messages": HELLO, "stream": stream}
-    assert house.post("/v1/messages", body).status == 200
-    check(house, upstream_port, "messages")
+    assert gateway.post("/v1/messages", body).status == 200
+    check(gateway, upstream_port, "messages")
 
 
 @pytest.mark.parametrize("action", ["generateContent", "streamGenerateContent?alt=sse"])
-def test_gemini(house: Gateway, upstream_port: int, action: str) -> None:
+def test_gemini(gateway: Gateway, upstream_port: int, action: str) -> None:
     body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}], "generationConfig": {"maxOutputTokens": 30}}
-    assert house.post(f"/v1beta/models/{FLASH}:{action}", body).status == 200
-    check(house, upstream_port, "generate_content")
+    assert gateway.post(f"/v1beta/models/{FLASH}:{action}", body).status == 200
+    check(gateway, upstream_port, "generate_content")
 
 
-def test_embeddings(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+def test_embeddings(gateway: Gateway, upstream_port: int, sdk: OpenAI) -> None:
     assert len(sdk.embeddings.create(model="text-embedding-3-small", input=["one", "two"]).data) == 2
-    check(house, upstream_port, "embeddings")
+    check(gateway, upstream_port, "embeddings")
 
 
-def test_images(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+def test_images(gateway: Gateway, upstream_port: int, sdk: OpenAI) -> None:
     assert len(sdk.images.generate(model="dall-e-2", prompt="A cat", n=2, size="256x256").data or []) == 2
-    check(house, upstream_port, "images")
+    check(gateway, upstream_port, "images")
 
 
-def test_speech(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+def test_speech(gateway: Gateway, upstream_port: int, sdk: OpenAI) -> None:
     assert sdk.audio.speech.create(model="tts-1", voice="alloy", input="Hello there").content
-    check(house, upstream_port, "speech")
+    check(gateway, upstream_port, "speech")
 
 
-def test_speech_as_events(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+def test_speech_as_events(gateway: Gateway, upstream_port: int, sdk: OpenAI) -> None:
     assert sdk.audio.speech.create(model="tts-1", voice="alloy", input="Hello there", stream_format="sse").content
-    check(house, upstream_port, "speech")
+    check(gateway, upstream_port, "speech")
 
 
-def test_image_edits(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+def test_image_edits(gateway: Gateway, upstream_port: int, sdk: OpenAI) -> None:
     assert sdk.images.edit(model="gpt-image-1", image=("a.png", b"\x89PNG\r\n\x1a\n"), prompt="A hat").data
-    check(house, upstream_port, "image_edits")
+    check(gateway, upstream_port, "image_edits")
 
 
-def test_streamed_images(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+def test_streamed_images(gateway: Gateway, upstream_port: int, sdk: OpenAI) -> None:
     """It drops `stream`; the gateway writes its answer as events."""
     events = list(sdk.images.generate(model="gpt-image-1", prompt="A cat", stream=True))
     assert events[-1].type == "image_generation.completed"
-    check(house, upstream_port, "images")
+    check(gateway, upstream_port, "images")
 
 
-def test_streamed_transcriptions(house: Gateway, upstream_port: int, sdk: OpenAI) -> None:
+def test_streamed_transcriptions(gateway: Gateway, upstream_port: int, sdk: OpenAI) -> None:
     file = ("a.wav", wav(3))
     events = list(sdk.audio.transcriptions.create(model="gpt-4o-mini-transcribe", file=file, stream=True))
     assert events[-1].type == "transcript.text.done"
-    check(house, upstream_port, "transcriptions")
+    check(gateway, upstream_port, "transcriptions")
 
 
-def test_rerank(house: Gateway, upstream: Stage) -> None:
+def test_rerank(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     found = {"results": [{"index": 1, "relevance_score": 0.5}], "usage": {"total_tokens": 42, "prompt_tokens": 42}}
-    upstream.play(ok_json(found))
+    upstream.answer_with(ok_json(found))
     asked = {"model": "jina-reranker", "query": "Hi", "documents": ["one", "two"]}
-    got = house.post("/v1/rerank", asked)
+    got = gateway.post("/v1/rerank", asked)
     assert (got.status, got.json["results"]) == (200, found["results"])
-    call = house.call(got.id)
+    call = gateway.call(got.id)
     assert (call["prompt_tokens"], call["usage_source"]) == (42, "reported")
 
 
-def test_moderations(house: Gateway, upstream: Stage, sdk: OpenAI) -> None:
-    upstream.play(ok_json({"id": "modr-1", "model": "omni-moderation-latest", "results": [{"flagged": False}]}))
+def test_moderations(gateway: Gateway, upstream: ScriptedUpstream, sdk: OpenAI) -> None:
+    upstream.answer_with(ok_json({"id": "modr-1", "model": "omni-moderation-latest", "results": [{"flagged": False}]}))
     assert len(sdk.moderations.create(model="omni-moderation-latest", input="Hello").results) == 1
     assert upstream.requests[0].json["input"] == "Hello"
 
 
-def test_midjourney(house: Gateway, reseller: NewAPI, upstream_port: int) -> None:
-    submitted = house.post("/mj/submit/imagine", {"prompt": "A cat"})
+def test_midjourney(gateway: Gateway, reseller: NewAPI, upstream_port: int) -> None:
+    submitted = gateway.post("/mj/submit/imagine", {"prompt": "A cat"})
     assert (submitted.status, submitted.json["code"]) == (200, 1), submitted
     task = submitted.json["result"]
-    assert house.get(f"/mj/task/{task}/fetch", key="bob").status == 404
-    assert house.get(f"/mj/task/{task}/fetch").json["status"] != "SUCCESS"
+    assert gateway.get(f"/mj/task/{task}/fetch", key="bob").status == 404
+    assert gateway.get(f"/mj/task/{task}/fetch").json["status"] != "SUCCESS"
     reseller.notify(task)
-    assert eventually(lambda: house.get(f"/mj/task/{task}/fetch").json["status"] == "SUCCESS")
-    record = settled(house, submitted.id)
+    assert eventually(lambda: gateway.get(f"/mj/task/{task}/fetch").json["status"] == "SUCCESS")
+    record = settled(gateway, submitted.id)
     assert (record["model"], record["units"], record["status"]) == ("midjourney/imagine", {"tasks": 1}, 200)
 
 
 @pytest.mark.parametrize("endpoint", ["transcriptions", "translations"])
-def test_forms(house: Gateway, upstream_port: int, endpoint: str) -> None:
+def test_forms(gateway: Gateway, upstream_port: int, endpoint: str) -> None:
     body = form(("model", "whisper-1"), ("response_format", "verbose_json"), ("file", wav(3)))
-    assert house.post(f"/v1/audio/{endpoint}", body, headers=TYPE).status == 200
-    check(house, upstream_port, endpoint)
+    assert gateway.post(f"/v1/audio/{endpoint}", body, headers=TYPE).status == 200
+    check(gateway, upstream_port, endpoint)
 
 
 @pytest.mark.filterwarnings("ignore:connect:DeprecationWarning")  # the SDK's use of websockets
-async def test_realtime(house: Gateway, upstream_port: int) -> None:
+async def test_realtime(gateway: Gateway, upstream_port: int) -> None:
     async with (
-        openai.AsyncOpenAI(base_url=f"{house.url}/v1", api_key=secret("alice")) as client,
+        openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=secret("alice")) as client,
         client.realtime.connect(model="gpt-realtime") as connection,
     ):
         said: Any = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Tell me a story."}]}
@@ -240,28 +242,28 @@ async def test_realtime(house: Gateway, upstream_port: int) -> None:
         async for event in connection:
             if event.type == "response.done":
                 break
-        check(house, upstream_port, "realtime")
-    rows = eventually(lambda: (rows := house.calls("alice", limit=2))[1]["id"].startswith(rows[0]["id"]) and rows)
+        check(gateway, upstream_port, "realtime")
+    rows = eventually(lambda: (rows := gateway.calls("alice", limit=2))[1]["id"].startswith(rows[0]["id"]) and rows)
     assert rows[0]["status"] == 200
 
 
-def test_the_ready_block_refuses_by_name_what_it_drops(house: Gateway, upstream_port: int) -> None:
+def test_the_ready_block_refuses_by_name_what_it_drops(gateway: Gateway, upstream_port: int) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": True}}
     schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}, "strict": True}}
     for dropped, param in (
         ({"service_tier": "flex"}, "service_tier"), ({"tools": [tool]}, "tools.function.strict"),
         ({"response_format": schema}, "response_format.json_schema.strict"),
     ):  # fmt: skip
-        refused = house.chat(model=BLOCKED, **dropped)
-        assert refused.told == (400, "invalid_request_error", param, "unsupported_parameter")
-    served = house.chat(model=BLOCKED, max_tokens=30)
+        refused = gateway.chat(model=BLOCKED, **dropped)
+        assert refused.refusal == (400, "invalid_request_error", param, "unsupported_parameter")
+    served = gateway.chat(model=BLOCKED, max_tokens=30)
     assert served.status == 200
-    told = request(upstream_port, "GET", "/simulator/ledger", None, {}).json["calls"][0]
-    record = house.call(served.id)
-    assert (record["usage_source"], record["completion_tokens"]) == ("reported", told["completion_tokens"])
+    received = request(upstream_port, "GET", "/simulator/ledger", None, {}).json["calls"][0]
+    record = gateway.call(served.id)
+    assert (record["usage_source"], record["completion_tokens"]) == ("reported", received["completion_tokens"])
 
 
-def test_what_it_refuses(house: Gateway, reseller: NewAPI, sdk: OpenAI) -> None:
+def test_what_it_refuses(gateway: Gateway, reseller: NewAPI, sdk: OpenAI) -> None:
     """A model without a channel there is a failure of the upstream, whose texts are not shown."""
     with pytest.raises(APIStatusError) as raised:
         sdk.chat.completions.create(model=UNKNOWN, messages=HELLO)
@@ -270,6 +272,6 @@ def test_what_it_refuses(house: Gateway, reseller: NewAPI, sdk: OpenAI) -> None:
     assert not [word for word in ("new_api", "newapi", "channel", str(reseller.port), reseller.key) if word in shown]
 
 
-def test_both_have_logs(house: Gateway, reseller: NewAPI) -> None:
-    assert [each for each in house.calls("alice", limit=1000) if each["status"] == 200]
+def test_both_have_logs(gateway: Gateway, reseller: NewAPI) -> None:
+    assert [each for each in gateway.calls("alice", limit=1000) if each["status"] == 200]
     assert reseller.logs()

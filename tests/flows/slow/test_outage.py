@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import CHUNKED, Wire, chunk, event, ok_json
-from tests.flows.house import Gateway, eventually, key, settings
+from tests.flows.gateway_process import Gateway, eventually, key, settings
 
 BACK_WITHIN_S = 6.0
 """It is promised within 2 s; the rest is for a slow machine."""
@@ -21,9 +21,9 @@ SICK_FOR_S = 10.0
 
 
 @contextmanager
-def locked(house: Gateway) -> Iterator[None]:
+def locked(gateway: Gateway) -> Iterator[None]:
     """Another process holds the write lock of the store's file."""
-    folder = Path(house.config["store"]["url"].removeprefix("embedded:"))
+    folder = Path(gateway.config["store"]["url"].removeprefix("embedded:"))
     db = sqlite3.connect(folder / "gateway.sqlite", isolation_level=None)
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -33,36 +33,40 @@ def locked(house: Gateway) -> Iterator[None]:
         db.close()
 
 
-def test_a_store_outage_is_reported_at_once_and_the_gateway_recovers(gateway: StartsGateways, upstream: Stage) -> None:
-    upstream.play(always=ok_json())
-    house = gateway(settings(upstream.url, keys=[key("alice", quotas=[{"requests": 100, "per": "day"}])]))
-    assert house.complete().status == 200
-    with locked(house):
-        eventually(lambda: house.complete().status == 503)  # a lone worker decides in memory until a write fails
+def test_a_store_outage_is_reported_at_once_and_the_gateway_recovers(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer_with(always=ok_json())
+    gateway = start_gateway(settings(upstream.url, keys=[key("alice", quotas=[{"requests": 100, "per": "day"}])]))
+    assert gateway.complete().status == 200
+    with locked(gateway):
+        eventually(lambda: gateway.complete().status == 503)  # a lone worker decides in memory until a write fails
         took_s = []
         for _ in range(5):
             began = time.monotonic()
-            refused = house.complete()
+            refused = gateway.complete()
             took_s.append(time.monotonic() - began)
-            assert refused.told == (503, "server_error", None, "store_unavailable")
+            assert refused.refusal == (503, "server_error", None, "store_unavailable")
             assert int(refused.headers["retry-after"]) >= 1
         assert median(took_s) < 1  # a slow machine may take longer for one of them
-        assert house.metric("gateway_rejections_total", reason="store_unavailable") == 6
-        eventually(lambda: house.metric("gateway_store_errors_total") > 0)
-        assert house.get("/healthz", key=None).status == 200
-    eventually(lambda: house.complete().status == 200, BACK_WITHIN_S)
-    assert upstream.hits == house.get("/v1/key").json["quotas"][0]["used"] == len(house.calls())
+        assert gateway.metric("gateway_rejections_total", reason="store_unavailable") == 6
+        eventually(lambda: gateway.metric("gateway_store_errors_total") > 0)
+        assert gateway.get("/healthz", key=None).status == 200
+    eventually(lambda: gateway.complete().status == 200, BACK_WITHIN_S)
+    assert upstream.hits == gateway.get("/v1/key").json["quotas"][0]["used"] == len(gateway.calls())
 
 
-def test_store_that_is_away_is_not_ready(gateway: StartsGateways, upstream: Stage) -> None:
-    house = gateway(settings(upstream.url))
-    with locked(house):
-        assert house.complete().status == 503
-        assert house.get("/readyz", key=None).told == (503, "server_error", None, "store_unavailable")
-    eventually(lambda: house.get("/readyz", key=None).status == 200, BACK_WITHIN_S)
+def test_store_that_is_away_is_not_ready(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
+    gateway = start_gateway(settings(upstream.url))
+    with locked(gateway):
+        assert gateway.complete().status == 503
+        assert gateway.get("/readyz", key=None).refusal == (503, "server_error", None, "store_unavailable")
+    eventually(lambda: gateway.get("/readyz", key=None).status == 200, BACK_WITHIN_S)
 
 
-def test_call_that_ends_while_the_store_is_away_is_settled_later(gateway: StartsGateways, upstream: Stage) -> None:
+def test_call_that_ends_while_the_store_is_away_is_settled_later(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream
+) -> None:
     async def wait_for_lock(wire: Wire) -> None:
         await wire.write(CHUNKED + chunk(event({"choices": [{"index": 0, "text": "a"}]})))
         while not is_locked:
@@ -73,18 +77,18 @@ def test_call_that_ends_while_the_store_is_away_is_settled_later(gateway: Starts
         await wire.write(chunk(event(last) + event(usage) + event("[DONE]")) + b"0\r\n\r\n")
 
     is_locked: list[bool] = []
-    upstream.play(wait_for_lock)
-    house = gateway(settings(upstream.url, keys=[key("alice", quotas=[{"tokens": 1000, "per": "day"}])]))
-    with house.stream() as client:
+    upstream.answer_with(wait_for_lock)
+    gateway = start_gateway(settings(upstream.url, keys=[key("alice", quotas=[{"tokens": 1000, "per": "day"}])]))
+    with gateway.stream() as client:
         head = client.read_head()
-        with locked(house):
+        with locked(gateway):
             is_locked.append(True)
             began = time.monotonic()
             assert client.read_chunks().endswith(b"data: [DONE]\n\n")
             assert time.monotonic() - began < SICK_FOR_S  # a sick store holds no answer
-            eventually(lambda: house.get("/readyz", key=None).status == 503)
-            assert house.calls() == []
-        assert house.call(head.id)["prompt_tokens"] == 5
-    window = house.get("/v1/key").json["quotas"][0]
+            eventually(lambda: gateway.get("/readyz", key=None).status == 503)
+            assert gateway.calls() == []
+        assert gateway.call(head.id)["prompt_tokens"] == 5
+    window = gateway.get("/v1/key").json["quotas"][0]
     assert (window["used"], window["reserved"]) == (6, 0)
-    eventually(lambda: house.metric("gateway_journal_pending_records") == 0)
+    eventually(lambda: gateway.metric("gateway_journal_pending_records") == 0)

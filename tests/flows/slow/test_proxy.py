@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.proxy import ConnectProxy, refuse, tunnel
 from tests.fakes.scripted import Authority, Scripted, error_json, ok_json, stream
 from tests.flows.client import events
-from tests.flows.house import UPSTREAM_KEY, Gateway, model, run, settings
+from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, model, run, settings
 
 USERINFO = "Gate:pw-Nobody-may-see"
 AWAY = "https://api.example.com/v1"
@@ -30,8 +30,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture
 def away(authority: Authority) -> Iterator[Scripted]:
     """api.example.com, which only the proxy can reach."""
-    told = error_json(400, message=f"API.Example.COM, behind LOCALHOST, knows {USERINFO.upper()}.")
-    with Scripted(ok_json(), stream([CHUNK]), told, tls=authority.server_context("api.example.com")) as upstream:
+    received = error_json(400, message=f"API.Example.COM, behind LOCALHOST, knows {USERINFO.upper()}.")
+    with Scripted(ok_json(), stream([CHUNK]), received, tls=authority.server_context("api.example.com")) as upstream:
         yield upstream
 
 
@@ -41,9 +41,9 @@ def behind(near: str, authority: Authority, **main: Any) -> dict[str, Any]:
     return settings(AWAY, upstreams=upstreams, models=models)
 
 
-def check_secrets(house: Gateway) -> None:
-    shown = house.stdout + house.stderr
-    for pid in (house.process.pid, *house.workers()):
+def check_secrets(gateway: Gateway) -> None:
+    shown = gateway.stdout + gateway.stderr
+    for pid in (gateway.process.pid, *gateway.workers()):
         shown += subprocess.run(
             ["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=True
         ).stdout
@@ -52,52 +52,54 @@ def check_secrets(house: Gateway) -> None:
 
 @pytest.mark.parametrize("is_setting", [False, True], ids=["environment", "setting"])
 def test_calls_go_through_the_proxy(
-    is_setting: bool, gateway: StartsGateways, authority: Authority, away: Scripted, upstream: Stage
+    is_setting: bool, start_gateway: StartsGateways, authority: Authority, away: Scripted, upstream: ScriptedUpstream
 ) -> None:
-    upstream.play(ok_json())
+    upstream.answer_with(ok_json())
     with ConnectProxy(always=tunnel(away.port, userinfo=USERINFO)) as proxy:
         url = f"http://{USERINFO}@localhost:{proxy.port}"  # which has an address of each family, one of them dead
         if is_setting:
             env = {"PROXY": url, "HTTPS_PROXY": "http://127.0.0.1:9"}
-            house = gateway(behind(upstream.url, authority, proxy="${PROXY}"), env=env)
+            gateway = start_gateway(behind(upstream.url, authority, proxy="${PROXY}"), env=env)
         else:
             env = {"HTTPS_PROXY": url, "all_proxy": "http://127.0.0.1:9", "NO_PROXY": "localhost,127.0.0.0/8"}
-            house = gateway(behind(upstream.url, authority), env=env)
-        assert house.complete().status == 200
-        with house.stream() as raw:
+            gateway = start_gateway(behind(upstream.url, authority), env=env)
+        assert gateway.complete().status == 200
+        with gateway.stream() as raw:
             assert raw.read_head().status == 200
             assert events(raw.read_chunks()) == [CHUNK, "[DONE]"]
-        refused = house.complete()
+        refused = gateway.complete()
         assert refused.status == 400
         assert refused.error["message"] == "the upstream, behind the proxy, knows ***."
-        assert house.complete(model="near").status == 200
+        assert gateway.complete(model="near").status == 200
         assert away.requests[0].headers["authorization"] == f"Bearer {UPSTREAM_KEY}"
         assert proxy.targets == ["api.example.com:443"]  # once: the connection is kept
         assert away.connections == upstream.hits == 1
-        check_secrets(house)
-        house.stop()
+        check_secrets(gateway)
+        gateway.stop()
 
 
-def test_proxy_that_refuses_the_credentials(gateway: StartsGateways, authority: Authority, upstream: Stage) -> None:
+def test_proxy_that_refuses_the_credentials(
+    start_gateway: StartsGateways, authority: Authority, upstream: ScriptedUpstream
+) -> None:
     with ConnectProxy(always=tunnel(0, userinfo="other:credentials")) as proxy:
-        house = gateway(behind(upstream.url, authority, proxy=proxy.url_with(USERINFO)))
-        failed = house.complete()
-        assert failed.told == (502, "server_error", None, "upstream_error")
+        gateway = start_gateway(behind(upstream.url, authority, proxy=proxy.url_with(USERINFO)))
+        failed = gateway.complete()
+        assert failed.refusal == (502, "server_error", None, "upstream_error")
         for ours in ("127.0.0.1", str(proxy.port), "proxy", "api.example.com", USERINFO.partition(":")[2]):
             assert ours not in failed.body.decode()
-        assert "the proxy refuses the credentials (status 407)" in house.stderr
-        assert house.metric("gateway_upstream_attempts_total", upstream="main", outcome="connect_failed") == 3
-        check_secrets(house)
+        assert "the proxy refuses the credentials (status 407)" in gateway.stderr
+        assert gateway.metric("gateway_upstream_attempts_total", upstream="main", outcome="connect_failed") == 3
+        check_secrets(gateway)
 
 
 def test_next_call_is_good_when_the_proxy_is_back(
-    gateway: StartsGateways, authority: Authority, away: Scripted, upstream: Stage
+    start_gateway: StartsGateways, authority: Authority, away: Scripted, upstream: ScriptedUpstream
 ) -> None:
     with ConnectProxy(refuse(503), always=tunnel(away.port)) as proxy:
-        house = gateway(behind(upstream.url, authority, proxy=proxy.url))
-        assert house.complete(model="once").status == 502
-        assert house.complete(model="once").status == 200
-        house.stop()
+        gateway = start_gateway(behind(upstream.url, authority, proxy=proxy.url))
+        assert gateway.complete(model="once").status == 502
+        assert gateway.complete(model="once").status == 200
+        gateway.stop()
 
 
 def test_check_reports_faults_of_a_proxy(tmp_path: Path) -> None:

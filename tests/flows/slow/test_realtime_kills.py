@@ -22,7 +22,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
 from tests.fakes.redis_servers import RedisServer
 from tests.flows.client import request
-from tests.flows.house import Gateway, Process, eventually, key, settings
+from tests.flows.gateway_process import Gateway, Process, eventually, key, settings
 from tests.flows.test_realtime import ASK, MODEL, close_code, configuration, session, until
 
 WORK_S, CLIENTS, KILLS = 9.0, 4, 2
@@ -58,10 +58,10 @@ def config(port: int, store: dict[str, str], workers: int) -> dict[str, Any]:
     return one | {"models": {MODEL: model}}
 
 
-async def converse(house: Gateway, number: int, heard: list[Pair]) -> None:
+async def converse(gateway: Gateway, number: int, heard: list[Pair]) -> None:
     """One session, however it ends; with the usage of each response that it saw the end of."""
     with contextlib.suppress(aiohttp.ClientError, OSError, TypeError, AssertionError):
-        async with session(house) as socket:
+        async with session(gateway) as socket:
             for at in range(ANSWERS):
                 said = {"content": [{"type": "input_text", "text": f"Story {number}, part {at}. " * (number % 7 + 1)}]}
                 await socket.send_json({"type": "conversation.item.create", "item": said})
@@ -70,19 +70,19 @@ async def converse(house: Gateway, number: int, heard: list[Pair]) -> None:
                 heard.append((usage["input_tokens"], usage["output_tokens"]))
 
 
-def check(house: Gateway, port: int, heard: list[Pair]) -> None:
+def check(gateway: Gateway, port: int, heard: list[Pair]) -> None:
     """Nothing is reserved any more, each response has one record, and those that ended have the upstream's tokens."""
 
     def window(unit: str = "tokens") -> dict[str, Any]:
-        (row,) = [each for each in house.admin("quotas", key="alice").json["data"] if each["unit"] == unit]
+        (row,) = [each for each in gateway.admin("quotas", key="alice").json["data"] if each["unit"] == unit]
         return dict(row)
 
-    def told() -> Any:
+    def received() -> Any:
         return request(port, "GET", "/simulator/ledger", None, {}).json
 
-    eventually(lambda: not window()["reserved"] and not told()["open"], SETTLED_S, 1)
-    calls, rows = told()["calls"], house.calls("alice", limit=10_000)
-    assert len(calls) == told()["totals"]["calls"]  # the ledger has them all
+    eventually(lambda: not window()["reserved"] and not received()["open"], SETTLED_S, 1)
+    calls, rows = received()["calls"], gateway.calls("alice", limit=10_000)
+    assert len(calls) == received()["totals"]["calls"]  # the ledger has them all
     assert max(Counter(row["id"] for row in rows).values()) == 1
     responses = [row for row in rows if row["prompt_tokens"]]
     done = Counter(pair(row) for row in responses if row["ended"] == "done")
@@ -100,9 +100,9 @@ def pair(row: dict[str, Any]) -> Pair:
 
 @pytest.mark.timeout(200)
 async def test_the_sums_agree_after_kills_of_workers(
-    gateway: StartsGateways, upstream_port: int, store: dict[str, str]
+    start_gateway: StartsGateways, upstream_port: int, store: dict[str, str]
 ) -> None:
-    house = await asyncio.to_thread(gateway, config(upstream_port, store, workers=2))
+    gateway = await asyncio.to_thread(start_gateway, config(upstream_port, store, workers=2))
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice, numbers, heard = random.Random(seed), itertools.count(), list[Pair]()
@@ -110,51 +110,51 @@ async def test_the_sums_agree_after_kills_of_workers(
 
     async def work() -> None:
         while time.monotonic() < end:
-            await converse(house, next(numbers), heard)
+            await converse(gateway, next(numbers), heard)
 
     working = [asyncio.create_task(work()) for _ in range(CLIENTS)]
     while time.monotonic() < end - 3 and killed < KILLS:
         await asyncio.sleep(dice.uniform(1, 2.5))
-        if len(workers := house.workers()) == 2:
+        if len(workers := gateway.workers()) == 2:
             os.kill(dice.choice(workers), signal.SIGKILL)
             killed += 1
     await asyncio.gather(*working)
     assert killed
     assert heard
-    await asyncio.to_thread(check, house, upstream_port, heard)
+    await asyncio.to_thread(check, gateway, upstream_port, heard)
 
 
 @pytest.mark.timeout(200)
 async def test_the_sums_agree_after_a_kill_of_the_gateway(
-    gateway: StartsGateways, upstream_port: int, store: dict[str, str]
+    start_gateway: StartsGateways, upstream_port: int, store: dict[str, str]
 ) -> None:
     both, heard = config(upstream_port, store, workers=1), list[Pair]()
-    house = await asyncio.to_thread(gateway, both)
-    working = [asyncio.create_task(converse(house, number, heard)) for number in range(CLIENTS)]
+    gateway = await asyncio.to_thread(start_gateway, both)
+    working = [asyncio.create_task(converse(gateway, number, heard)) for number in range(CLIENTS)]
     await asyncio.to_thread(eventually, lambda: len(heard) > CLIENTS)
-    house.expected_code = -signal.SIGKILL
-    os.killpg(house.process.pid, signal.SIGKILL)
+    gateway.expected_code = -signal.SIGKILL
+    os.killpg(gateway.process.pid, signal.SIGKILL)
     await asyncio.gather(*working)
-    await asyncio.to_thread(house.wait)
-    second = await asyncio.to_thread(gateway, both)
+    await asyncio.to_thread(gateway.wait)
+    second = await asyncio.to_thread(start_gateway, both)
     await asyncio.to_thread(check, second, upstream_port, heard)
     assert len([row for row in second.calls("alice", limit=1000) if row["ended"] == "lost"]) >= CLIENTS
 
 
-async def test_a_killed_worker_leaves_no_reservation_and_no_slot(gateway: StartsGateways) -> None:
+async def test_a_killed_worker_leaves_no_reservation_and_no_slot(start_gateway: StartsGateways) -> None:
     with RealtimeUpstream() as upstream:
-        house = gateway(configuration(upstream, server={"port": 0, "workers": 1}))
+        gateway = start_gateway(configuration(upstream, server={"port": 0, "workers": 1}))
         upstream.stops_inside = True
-        async with session(house, "small") as socket:
+        async with session(gateway, "small") as socket:
             await socket.send_json(ASK)
             await until(socket, "response.output_text.delta")
-            (worker,) = house.workers()
+            (worker,) = gateway.workers()
             os.kill(worker, signal.SIGKILL)
             assert await close_code(socket) == 1006
         of_session, response = eventually(
-            lambda: (rows := house.calls("small"))[1:] and sorted(rows, key=lambda row: row["id"])
+            lambda: (rows := gateway.calls("small"))[1:] and sorted(rows, key=lambda row: row["id"])
         )
         assert (of_session["ended"], of_session["prompt_tokens"], of_session["completion_tokens"]) == ("lost", 0, 0)
         assert (response["ended"], response["prompt_tokens"], response["completion_tokens"]) == ("lost", 1024, 500)
-        (window,) = house.admin("quotas", key="small").json["data"]
+        (window,) = gateway.admin("quotas", key="small").json["data"]
         assert (window["used"], window["reserved"]) == (1524, 0)

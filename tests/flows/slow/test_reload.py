@@ -17,12 +17,22 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import Stage, StartsGateways, StartsProcesses
+from tests.conftest import ScriptedUpstream, StartsGateways, StartsProcesses
 from tests.fakes.scripted import CHUNKED, Wire, chunk, error_json, event, ok_json
-from tests.flows.books import ACCOUNTS, Told
+from tests.flows.books import ACCOUNTS, ClientCall
 from tests.flows.client import Answer, events
-from tests.flows.house import ADMIN_TOKEN, CHAT, COMPLETIONS, UPSTREAM_KEY, Gateway, eventually, key, model, settings
-from tests.flows.scene import Scene
+from tests.flows.gateway_process import (
+    ADMIN_TOKEN,
+    CHAT,
+    COMPLETIONS,
+    UPSTREAM_KEY,
+    Gateway,
+    eventually,
+    key,
+    model,
+    settings,
+)
+from tests.flows.scenario import Scenario
 
 TWO = {"workers": 2}
 PRICE = {"input": 1, "output": 2}
@@ -30,48 +40,48 @@ APPLIED = "the configuration is reloaded"
 REFUSED = "the configuration is not reloaded"
 
 
-def write(house: Gateway, config: Mapping[str, Any]) -> None:
+def write(gateway: Gateway, config: Mapping[str, Any]) -> None:
     """Put this in the place of the file, in one move."""
-    new = house.file.with_suffix(".new")
+    new = gateway.file.with_suffix(".new")
     new.write_text(yaml.safe_dump(dict(config)))
-    new.replace(house.file)
+    new.replace(gateway.file)
 
 
-def ask(house: Gateway) -> Answer:
+def ask(gateway: Gateway) -> Answer:
     """Ask for a reload."""
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-    return house.send("POST", "/admin/api/reload", key=None, headers=headers)
+    return gateway.send("POST", "/admin/api/reload", key=None, headers=headers)
 
 
-def change(house: Gateway, **sections: Any) -> list[str]:
+def change(gateway: Gateway, **sections: Any) -> list[str]:
     """Reload with these sections in the place of what was there; what has changed.
 
     By the log, for where this process is held up for a second, the gateway has seen the file before it is asked.
     """
-    before = len(house.stderr)
-    house.config = {**copy.deepcopy(house.config), **sections}
-    write(house, house.config)
-    answer = ask(house)
+    before = len(gateway.stderr)
+    gateway.config = {**copy.deepcopy(gateway.config), **sections}
+    write(gateway, gateway.config)
+    answer = ask(gateway)
     assert answer.status == 200, answer
-    changed = re.findall(r"WARNING gateway:   (.*)", house.stderr[before:])
+    changed = re.findall(r"WARNING gateway:   (.*)", gateway.stderr[before:])
     assert answer.json["changed"] in (changed, [])
     return changed
 
 
-def preview(house: Gateway) -> Any:
+def preview(gateway: Gateway) -> Any:
     """What a reload would change."""
-    answer = house.admin("reload")
+    answer = gateway.admin("reload")
     assert answer.status == 200, answer
     return answer.json
 
 
-def everywhere(house: Gateway, times: int = 12, **more: Any) -> set[int]:
+def everywhere(gateway: Gateway, times: int = 12, **more: Any) -> set[int]:
     """The statuses of so many calls, each on a connection of its own, so that each worker gets some."""
-    return {house.complete(**more).status for _ in range(times)}
+    return {gateway.complete(**more).status for _ in range(times)}
 
 
-def count(house: Gateway, words: str) -> int:
-    return house.stderr.count(words)
+def count(gateway: Gateway, words: str) -> int:
+    return gateway.stderr.count(words)
 
 
 class Held:
@@ -94,36 +104,36 @@ class Held:
 # --------------------------------------------------------------------------------------------------------- under load
 
 
-def test_running_streams_survive_a_reload_and_the_death_of_a_sibling(gateway: StartsGateways) -> None:
-    with Scene() as scene:
-        house = gateway(settings(scene.url, server=TWO, **ACCOUNTS))
-        first = [told for _ in range(5) for told in scene.begin(house, 20)]
-        upstream = {"base_url": scene.url, "api_key": UPSTREAM_KEY, "headers": {"X-New": "1"}}
+def test_running_streams_survive_a_reload_and_the_death_of_a_sibling(start_gateway: StartsGateways) -> None:
+    with Scenario() as scenario:
+        gateway = start_gateway(settings(scenario.url, server=TWO, **ACCOUNTS))
+        first = [received for _ in range(5) for received in scenario.begin(gateway, 20)]
+        upstream = {"base_url": scenario.url, "api_key": UPSTREAM_KEY, "headers": {"X-New": "1"}}
         models = {COMPLETIONS: model("completions", price={"input": 5, "output": 5})}
-        assert len(change(house, upstreams={"main": upstream}, models=models, server={**TWO, "port": 0})) > 2
-        eventually(lambda: house.metric("gateway_in_flight_requests") == 100)
-        assert scene.call(house).is_served
-        scene.end()
-        assert [told for told in first if not told.is_served] == []
+        assert len(change(gateway, upstreams={"main": upstream}, models=models, server={**TWO, "port": 0})) > 2
+        eventually(lambda: gateway.metric("gateway_in_flight_requests") == 100)
+        assert scenario.call(gateway).is_served
+        scenario.end()
+        assert [received for received in first if not received.is_served] == []
 
-        second = [told for _ in range(5) for told in scene.begin(house, 20)]
-        victim = house.workers()[0]
+        second = [received for _ in range(5) for received in scenario.begin(gateway, 20)]
+        victim = gateway.workers()[0]
         os.kill(victim, signal.SIGKILL)
-        eventually(lambda: victim not in house.workers())
-        eventually(lambda: house.metric("gateway_in_flight_requests") < 100)
-        scene.end()
+        eventually(lambda: victim not in gateway.workers())
+        eventually(lambda: gateway.metric("gateway_in_flight_requests") < 100)
+        scenario.end()
         survived, lost = _split(second)
         assert survived
         assert lost
-        assert all(told.status in (0, 200) and not told.is_whole for told in lost)
-        ended = scene.check(house)
+        assert all(received.status in (0, 200) and not received.is_whole for received in lost)
+        ended = scenario.check(gateway)
         assert ended == {"done": 100 + 1 + len(survived), "lost": len(lost)}
-        prices = Counter(call["price"]["input"] for call in house.calls(limit=1000))
+        prices = Counter(call["price"]["input"] for call in gateway.calls(limit=1000))
         assert prices == {1: 100, 5: 101}
 
 
-def _split(told: list[Told]) -> tuple[list[Told], list[Told]]:
-    return [each for each in told if each.is_served], [each for each in told if not each.is_served]
+def _split(received: list[ClientCall]) -> tuple[list[ClientCall], list[ClientCall]]:
+    return [each for each in received if each.is_served], [each for each in received if not each.is_served]
 
 
 class Provider:
@@ -145,37 +155,37 @@ class Provider:
 
 
 def test_the_key_of_an_upstream_is_rotated_without_a_failed_call(
-    gateway: StartsGateways, upstream: Stage, tmp_path: Path
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     old, new = "the-old-key-of-the-upstream", "the-new-key-of-the-upstream"
     file = tmp_path / "upstream-key"
     file.write_text(f"{old}\n")
     provider = Provider(old)
-    upstream.play(always=provider)
-    house = gateway(
+    upstream.answer_with(always=provider)
+    gateway = start_gateway(
         settings(upstream.url, server=TWO, upstreams={"main": {"api_key": f"${{file:{file}}}"}}, keys=[key("alice")])
     )
-    told: list[Counter[str]] = [Counter() for _ in range(6)]
+    received: list[Counter[str]] = [Counter() for _ in range(6)]
     is_enough = threading.Event()
 
     def work(mine: Counter[str]) -> None:
         while not is_enough.is_set():
-            answer = house.complete()
+            answer = gateway.complete()
             mine["ok" if answer.status == 200 else answer.error["code"]] += 1
 
     def wait_for_calls(number: int) -> None:
         """Until each has had so many answers more: whatever was under way has long ended."""
-        seen = [each.total() for each in told]
-        eventually(lambda: all(now.total() >= was + number for now, was in zip(told, seen, strict=True)), 30)
+        seen = [each.total() for each in received]
+        eventually(lambda: all(now.total() >= was + number for now, was in zip(received, seen, strict=True)), 30)
 
-    threads = [threading.Thread(target=work, args=(each,), daemon=True) for each in told]
+    threads = [threading.Thread(target=work, args=(each,), daemon=True) for each in received]
     for thread in threads:
         thread.start()
     try:
         wait_for_calls(5)
         provider.valid.add(new)  # the provider takes both for a while
         file.write_text(f"{new}\n")
-        eventually(lambda: APPLIED in house.stderr, 30)
+        eventually(lambda: APPLIED in gateway.stderr, 30)
         wait_for_calls(2)
         provider.valid.discard(old)
         seen = provider.seen[new]
@@ -185,110 +195,112 @@ def test_the_key_of_an_upstream_is_rotated_without_a_failed_call(
         for thread in threads:
             thread.join(30)
     # That a disk takes its time on a busy machine is another story.
-    assert sum(told, Counter[str]()).keys() - {"store_unavailable"} == {"ok"}
+    assert sum(received, Counter[str]()).keys() - {"store_unavailable"} == {"ok"}
     assert provider.refused == 0
     assert provider.seen[old] > 0
     assert provider.seen[new] > seen
-    assert "upstreams.main.api_key: (secret) changed" in house.stderr
+    assert "upstreams.main.api_key: (secret) changed" in gateway.stderr
     for secret in (old, new):
-        assert secret not in house.stderr + house.stdout
+        assert secret not in gateway.stderr + gateway.stdout
 
 
 # ------------------------------------------------------------------------------------------- one gateway, many changes
 
 
 @pytest.fixture(scope="module")
-def second() -> Iterator[Stage]:
+def second() -> Iterator[ScriptedUpstream]:
     """Another upstream."""
-    with Stage() as stage:
-        yield stage
-        stage.check()
+    with ScriptedUpstream() as scripted:
+        yield scripted
+        scripted.check()
 
 
 @pytest.fixture(scope="module")
-def shared(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def shared(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     """One gateway for the tests below; each begins with the configuration that it likes."""
-    return gateways(settings(theatre.url, server=TWO))
+    return start_shared_gateway(settings(shared_upstream.url, server=TWO))
 
 
 @pytest.fixture
-def house(shared: Gateway, upstream: Stage) -> Gateway:
+def gateway(shared: Gateway, upstream: ScriptedUpstream) -> Gateway:
     """It, with its first configuration again."""
-    upstream.play(always=ok_json())
+    upstream.answer_with(always=ok_json())
     shared.config = {**settings(upstream.url, server=TWO), "store": shared.config["store"]}
     change(shared)
     return shared
 
 
-def test_keys_come_and_go_and_prices_change(house: Gateway) -> None:
-    assert everywhere(house, key="dave") == {401}
+def test_keys_come_and_go_and_prices_change(gateway: Gateway) -> None:
+    assert everywhere(gateway, key="dave") == {401}
     keys = [key("alice"), key("dave", models=["gpt-3*"])]
     changed = change(
-        house, keys=keys, models={**house.config["models"], COMPLETIONS: model("completions", price=PRICE)}
+        gateway, keys=keys, models={**gateway.config["models"], COMPLETIONS: model("completions", price=PRICE)}
     )
     assert changed == [
         f'models."{COMPLETIONS}".price: added', "keys.bob: removed", "keys.carol: removed", "keys.dave: added",
     ]  # fmt: skip
-    assert everywhere(house, key="dave") == {200}
-    assert everywhere(house, key="bob") == {401}
-    assert house.chat("dave").status == 404
-    assert eventually(lambda: house.calls("dave", 1))[0]["price"]["input"] == 1
-    change(house, keys=[key("alice"), key("dave", expires="2001-01-01T00:00:00Z")])
-    assert everywhere(house, key="dave") == {401}
+    assert everywhere(gateway, key="dave") == {200}
+    assert everywhere(gateway, key="bob") == {401}
+    assert gateway.chat("dave").status == 404
+    assert eventually(lambda: gateway.calls("dave", 1))[0]["price"]["input"] == 1
+    change(gateway, keys=[key("alice"), key("dave", expires="2001-01-01T00:00:00Z")])
+    assert everywhere(gateway, key="dave") == {401}
 
 
-def test_a_changed_quota_keeps_what_was_used(house: Gateway) -> None:
+def test_a_changed_quota_keeps_what_was_used(gateway: Gateway) -> None:
     def with_limit(limit: int) -> list[str]:
-        return change(house, keys=[key("erin", quotas=[{"requests": limit, "per": "day"}])])
+        return change(gateway, keys=[key("erin", quotas=[{"requests": limit, "per": "day"}])])
 
     def standing() -> tuple[int, int]:
-        (row,) = house.get("/v1/key", key="erin").json["quotas"]
+        (row,) = gateway.get("/v1/key", key="erin").json["quotas"]
         return row["limit"], row["used"]
 
     with_limit(10)
-    assert [house.complete("erin").status for _ in range(6)] == [200] * 6
+    assert [gateway.complete("erin").status for _ in range(6)] == [200] * 6
     eventually(lambda: standing() == (10, 6))
     assert with_limit(4) == ["keys.erin.quotas[0].requests: 10 -> 4"]
     assert standing() == (4, 6)
-    assert everywhere(house, key="erin") == {429}
+    assert everywhere(gateway, key="erin") == {429}
     with_limit(8)
-    assert [house.complete("erin").status for _ in range(4)] == [200, 200, 429, 429]
+    assert [gateway.complete("erin").status for _ in range(4)] == [200, 200, 429, 429]
     eventually(lambda: standing() == (8, 8))
 
 
-def test_running_calls_keep_the_configuration_they_began_with(house: Gateway, upstream: Stage, second: Stage) -> None:
+def test_running_calls_keep_the_configuration_they_began_with(
+    gateway: Gateway, upstream: ScriptedUpstream, second: ScriptedUpstream
+) -> None:
     held = Held()
-    change(house, models={COMPLETIONS: model("completions", price=PRICE)})
-    upstream.play(held)
-    second.play(always=ok_json())
-    with house.stream("carol") as client:
+    change(gateway, models={COMPLETIONS: model("completions", price=PRICE)})
+    upstream.answer_with(held)
+    second.answer_with(always=ok_json())
+    with gateway.stream("carol") as client:
         assert client.read_head().status == 200
         client.read_chunk()
         # Its upstream is gone, its model costs something else, and its key is taken back.
         change(
-            house,
+            gateway,
             upstreams={"other": {"base_url": second.url, "api_key": UPSTREAM_KEY}},
             models={COMPLETIONS: model("completions", "other", price={"input": 7, "output": 7})},
             keys=[key("alice")],
         )
-        assert everywhere(house) == {200}
-        assert everywhere(house, key="carol") == {401}
+        assert everywhere(gateway) == {200}
+        assert everywhere(gateway, key="carol") == {401}
         held.let_go.set()
         assert events(client.read_chunks())[-1] == "[DONE]"
-    (record,) = eventually(lambda: house.calls("carol"))
+    (record,) = eventually(lambda: gateway.calls("carol"))
     assert (record["upstream"], record["ended"], record["price"]["input"]) == ("main", "done", 1)
     assert record["cost_usd"] == pytest.approx((1000 * 1 + 500 * 2) / 1e6)
-    calls = eventually(lambda: [call for call in house.calls("alice") if call["time"] > record["time"]])
+    calls = eventually(lambda: [call for call in gateway.calls("alice") if call["time"] > record["time"]])
     assert {(call["upstream"], call["price"]["input"]) for call in calls} == {("other", 7)}
     # Of the upstream that is gone nothing is shown any more.
-    assert [row["name"] for row in house.admin("upstreams").json["data"]] == ["other"]
-    states = {labels["upstream"] for name, labels, _ in house.metrics() if name == "gateway_upstream_state"}
+    assert [row["name"] for row in gateway.admin("upstreams").json["data"]] == ["other"]
+    states = {labels["upstream"] for name, labels, _ in gateway.metrics() if name == "gateway_upstream_state"}
     assert states == {"other"}
     eventually(lambda: upstream.open_now == 0)
 
 
 def test_a_call_that_has_to_be_repeated_takes_the_routes_it_began_with(
-    house: Gateway, upstream: Stage, second: Stage
+    gateway: Gateway, upstream: ScriptedUpstream, second: ScriptedUpstream
 ) -> None:
     let_go = threading.Event()
 
@@ -296,160 +308,163 @@ def test_a_call_that_has_to_be_repeated_takes_the_routes_it_began_with(
         await asyncio.to_thread(let_go.wait, 30)
         await error_json(500)(wire)
 
-    upstream.play(fail_late)
-    second.play(ok_json())
+    upstream.answer_with(fail_late)
+    second.answer_with(ok_json())
     routes = [{"upstream": "main"}, {"upstream": "other", "priority": 2}]
     both = {"main": {"base_url": upstream.url}, "other": {"base_url": second.url}}
-    change(house, upstreams=both, models={COMPLETIONS: {**model("completions"), "routes": routes}})
-    told: list[Answer] = []
-    caller = threading.Thread(target=lambda: told.append(house.complete()), daemon=True)
+    change(gateway, upstreams=both, models={COMPLETIONS: {**model("completions"), "routes": routes}})
+    received: list[Answer] = []
+    caller = threading.Thread(target=lambda: received.append(gateway.complete()), daemon=True)
     caller.start()
     eventually(lambda: upstream.hits == 1)
-    change(house, upstreams={"new": {"base_url": second.url}}, models={CHAT: model("chat", "new")})
-    assert everywhere(house) == {404}  # there is no such model any more
+    change(gateway, upstreams={"new": {"base_url": second.url}}, models={CHAT: model("chat", "new")})
+    assert everywhere(gateway) == {404}  # there is no such model any more
     let_go.set()
     caller.join(30)
-    (answer,) = told
+    (answer,) = received
     assert (answer.status, answer.headers["x-gateway-upstream"]) == (200, "other")
 
 
-def test_limits_of_the_server_take_effect(house: Gateway) -> None:
-    server = house.config["server"]
-    change(house, server={**server, "max_request_bytes": 200, "access_log": "off"})
-    unseen = [house.complete(prompt="x" * 300) for _ in range(6)]
+def test_limits_of_the_server_take_effect(gateway: Gateway) -> None:
+    server = gateway.config["server"]
+    change(gateway, server={**server, "max_request_bytes": 200, "access_log": "off"})
+    unseen = [gateway.complete(prompt="x" * 300) for _ in range(6)]
     assert {answer.status for answer in unseen} == {413}
-    change(house, server={**server, "trusted_proxies": ["127.0.0.0/8"]}, keys=[key("alice", ips=["10.0.0.0/8"])])
-    seen = [house.complete(prompt="x" * 300) for _ in range(6)]
+    change(gateway, server={**server, "trusted_proxies": ["127.0.0.0/8"]}, keys=[key("alice", ips=["10.0.0.0/8"])])
+    seen = [gateway.complete(prompt="x" * 300) for _ in range(6)]
     assert {answer.status for answer in seen} == {401}
     logged = eventually(
-        lambda: {answer.id for answer in seen} <= (found := {each["id"] for each in house.lines()}) and found
+        lambda: {answer.id for answer in seen} <= (found := {each["id"] for each in gateway.lines()}) and found
     )
     assert not {answer.id for answer in unseen} & logged
     body = json.dumps({"model": COMPLETIONS, "prompt": "x"}).encode()
     forwarded = {"X-Forwarded-For": "10.1.2.3"}
-    assert {house.post("/v1/completions", body, headers=forwarded).status for _ in range(6)} == {200}
+    assert {gateway.post("/v1/completions", body, headers=forwarded).status for _ in range(6)} == {200}
 
 
-def test_faults_are_reported_at_once_and_change_nothing(house: Gateway) -> None:
-    applied, refused = (house.metric("gateway_config_reloads_total", result=each) for each in ("applied", "refused"))
-    generation = house.metric("gateway_config_generation")
-    bad = copy.deepcopy(house.config)
+def test_faults_are_reported_at_once_and_change_nothing(gateway: Gateway) -> None:
+    applied, refused = (gateway.metric("gateway_config_reloads_total", result=each) for each in ("applied", "refused"))
+    generation = gateway.metric("gateway_config_generation")
+    bad = copy.deepcopy(gateway.config)
     bad["models"][CHAT]["routes"] = [{"upstream": "mian"}]
     bad["keys"] = [key("Zoe"), key("alice", models="*")]
-    write(house, bad)
-    answer = ask(house)
-    assert answer.told == (400, "invalid_request_error", None, "invalid_configuration")
+    write(gateway, bad)
+    answer = ask(gateway)
+    assert answer.refusal == (400, "invalid_request_error", None, "invalid_configuration")
     for path in (f"models.{CHAT}.routes[0].upstream: there is no upstream 'mian'", "keys[0].id", "keys[1].models"):
         assert path in answer.error["message"]
-        assert path in house.stderr
-    assert everywhere(house, key="bob") == {200}
-    assert house.metric("gateway_config_reloads_total", result="refused") > refused
-    write(house, house.config)  # mended
-    answer = ask(house)
+        assert path in gateway.stderr
+    assert everywhere(gateway, key="bob") == {200}
+    assert gateway.metric("gateway_config_reloads_total", result="refused") > refused
+    write(gateway, gateway.config)  # mended
+    answer = ask(gateway)
     assert answer.json == {"object": "reload", "generation": generation, "changed": []}
-    assert house.metric("gateway_config_generation") == generation
-    assert house.metric("gateway_config_reloads_total", result="applied") > applied
+    assert gateway.metric("gateway_config_generation") == generation
+    assert gateway.metric("gateway_config_reloads_total", result="applied") > applied
 
 
-def test_what_needs_a_restart_is_refused_by_name(house: Gateway) -> None:
-    other = copy.deepcopy(house.config)
+def test_what_needs_a_restart_is_refused_by_name(gateway: Gateway) -> None:
+    other = copy.deepcopy(gateway.config)
     other["server"] = {**other["server"], "port": 1234, "workers": 3, "access_log": "off"}
     other["store"] = {**other["store"], "on_outage": "allow"}
     other["keys"] = [key("alice")]
-    write(house, other)
-    answer = ask(house)
-    assert answer.told == (400, "invalid_request_error", None, "restart_required")
+    write(gateway, other)
+    answer = ask(gateway)
+    assert answer.refusal == (400, "invalid_request_error", None, "restart_required")
     for path in ("server.port", "server.workers", "store.on_outage"):
         assert f"{path}: has changed, which needs a restart" in answer.error["message"]
     assert "access_log" not in answer.error["message"]
-    assert everywhere(house, key="bob") == {200}  # and nothing of the rest is applied
+    assert everywhere(gateway, key="bob") == {200}  # and nothing of the rest is applied
 
 
-def test_a_signal_reloads_and_so_does_a_change_of_the_content(house: Gateway) -> None:
-    by_signal, by_content = count(house, f"{APPLIED} (SIGHUP)"), count(house, f"{APPLIED} (its content has changed)")
-    for pid in (*house.workers(), house.process.pid):  # a terminal sends it to all of them
+def test_a_signal_reloads_and_so_does_a_change_of_the_content(gateway: Gateway) -> None:
+    by_signal, by_content = (
+        count(gateway, f"{APPLIED} (SIGHUP)"),
+        count(gateway, f"{APPLIED} (its content has changed)"),
+    )
+    for pid in (*gateway.workers(), gateway.process.pid):  # a terminal sends it to all of them
         os.kill(pid, signal.SIGHUP)
-    eventually(lambda: "is read again (SIGHUP): nothing has changed" in house.stderr)
+    eventually(lambda: "is read again (SIGHUP): nothing has changed" in gateway.stderr)
     for attempt in range(5):  # if this process is held up for long, the gateway sees it by itself
-        seen = count(house, APPLIED)
-        write(house, {**house.config, "keys": [key("alice"), key(f"frank-{attempt}")]})
-        house.kill(signal.SIGHUP)
-        eventually(lambda seen=seen: count(house, APPLIED) > seen, 30)  # type: ignore[misc]
-        assert everywhere(house, key=f"frank-{attempt}") == {200}
-        if count(house, f"{APPLIED} (SIGHUP)") > by_signal:
+        seen = count(gateway, APPLIED)
+        write(gateway, {**gateway.config, "keys": [key("alice"), key(f"frank-{attempt}")]})
+        gateway.kill(signal.SIGHUP)
+        eventually(lambda seen=seen: count(gateway, APPLIED) > seen, 30)  # type: ignore[misc]
+        assert everywhere(gateway, key=f"frank-{attempt}") == {200}
+        if count(gateway, f"{APPLIED} (SIGHUP)") > by_signal:
             break
-    assert count(house, f"{APPLIED} (SIGHUP)") == by_signal + 1
-    write(house, {**house.config, "keys": [key("alice"), key("grace")]})
-    eventually(lambda: count(house, f"{APPLIED} (its content has changed)") > by_content, 30)
-    assert everywhere(house, key="grace") == {200}
-    assert everywhere(house, key="frank-0") == {401}
-    refused = count(house, f"{REFUSED} (its content has changed)")
-    house.file.write_text("keys: [")
-    eventually(lambda: count(house, f"{REFUSED} (its content has changed)") == refused + 1, 30)
-    assert everywhere(house, key="grace") == {200}
+    assert count(gateway, f"{APPLIED} (SIGHUP)") == by_signal + 1
+    write(gateway, {**gateway.config, "keys": [key("alice"), key("grace")]})
+    eventually(lambda: count(gateway, f"{APPLIED} (its content has changed)") > by_content, 30)
+    assert everywhere(gateway, key="grace") == {200}
+    assert everywhere(gateway, key="frank-0") == {401}
+    refused = count(gateway, f"{REFUSED} (its content has changed)")
+    gateway.file.write_text("keys: [")
+    eventually(lambda: count(gateway, f"{REFUSED} (its content has changed)") == refused + 1, 30)
+    assert everywhere(gateway, key="grace") == {200}
 
 
-def test_an_upstream_s_health_is_reported_for_all_workers(house: Gateway, upstream: Stage) -> None:
-    change(house, upstreams={"main": {"base_url": upstream.url, "api_key": "a-good-key-of-ours"}})
+def test_an_upstream_s_health_is_reported_for_all_workers(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    change(gateway, upstreams={"main": {"base_url": upstream.url, "api_key": "a-good-key-of-ours"}})
     eventually(lambda: upstream.open_now == 0)  # of the one that was called so
-    assert everywhere(house) == {200}
-    (row,) = eventually(lambda: [row for row in house.admin("upstreams").json["data"] if row["workers"] == 2])
+    assert everywhere(gateway) == {200}
+    (row,) = eventually(lambda: [row for row in gateway.admin("upstreams").json["data"] if row["workers"] == 2])
     assert (row["name"], row["base_url"], row["state"]) == ("main", upstream.url, "closed")
     assert (row["in_flight"], row["last_failure"], row["models"]) == (0, None, [])
     assert row["connections"] == upstream.open_now > 0
     assert row["credentials"] == [{"number": 1, "resting_s": 0, "model": None, "fault": None}]
-    upstream.play(always=error_json(401, code="invalid_api_key"))
-    assert everywhere(house) == {502}
-    (row,) = house.admin("upstreams").json["data"]
+    upstream.answer_with(always=error_json(401, code="invalid_api_key"))
+    assert everywhere(gateway) == {502}
+    (row,) = gateway.admin("upstreams").json["data"]
     (credential,) = row["credentials"]
     assert 0 < credential["resting_s"] <= 60
     assert (credential["fault"], row["last_failure"]["fault"]) == ("auth_failed", "auth_failed")
-    upstream.play(always=error_json(500))
-    change(house, upstreams={"main": {"base_url": upstream.url, "api_key": "a-better-key-of-ours"}})
-    assert everywhere(house, 30) <= {502, 503}
-    (row,) = house.admin("upstreams").json["data"]
+    upstream.answer_with(always=error_json(500))
+    change(gateway, upstreams={"main": {"base_url": upstream.url, "api_key": "a-better-key-of-ours"}})
+    assert everywhere(gateway, 30) <= {502, 503}
+    (row,) = gateway.admin("upstreams").json["data"]
     assert row["state"] == "open"
     (circuit,) = [each for each in row["models"] if each["model"] == COMPLETIONS]
     assert circuit["state"] == "open"
     assert circuit["state_s"] >= 0
-    assert "a-better-key" not in house.admin("upstreams").body.decode()
-    upstream.play(always=ok_json())
-    change(house, upstreams={"main": {"base_url": upstream.url, "api_key": UPSTREAM_KEY}})  # nothing held against it
-    assert everywhere(house) == {200}
+    assert "a-better-key" not in gateway.admin("upstreams").body.decode()
+    upstream.answer_with(always=ok_json())
+    change(gateway, upstreams={"main": {"base_url": upstream.url, "api_key": UPSTREAM_KEY}})  # nothing held against it
+    assert everywhere(gateway) == {200}
 
 
-def test_many_reloads_leave_no_descriptor_open(house: Gateway, upstream: Stage) -> None:
+def test_many_reloads_leave_no_descriptor_open(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     def reload(number: int) -> None:
         main = {"base_url": upstream.url, "api_key": f"key-number-{number}", "headers": {"X-Number": str(number)}}
-        change(house, upstreams={"main": main, f"other-{number}": main})
-        assert everywhere(house, 4) == {200}
+        change(gateway, upstreams={"main": main, f"other-{number}": main})
+        assert everywhere(gateway, 4) == {200}
 
     def open_now() -> list[int]:
-        return [sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) for pid in (house.process.pid, *house.workers())]
+        return [sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) for pid in (gateway.process.pid, *gateway.workers())]
 
     for number in range(3):
         reload(number)
-    change(house, upstreams={"main": {"base_url": upstream.url}})
+    change(gateway, upstreams={"main": {"base_url": upstream.url}})
     eventually(lambda: upstream.open_now == 0)
     before = open_now()
     for number in range(3, 18):
         reload(number)
-    change(house, upstreams={"main": {"base_url": upstream.url, "probe_s": 0}})
+    change(gateway, upstreams={"main": {"base_url": upstream.url, "probe_s": 0}})
     eventually(lambda: upstream.open_now == 0)
     eventually(lambda: all(now <= was + 2 for now, was in zip(open_now(), before, strict=True)), 20)
 
 
-def test_a_worker_that_starts_later_has_the_newest_configuration(house: Gateway) -> None:
-    change(house, keys=[key("heidi")])
-    old = house.workers()
+def test_a_worker_that_starts_later_has_the_newest_configuration(gateway: Gateway) -> None:
+    change(gateway, keys=[key("heidi")])
+    old = gateway.workers()
     for worker in old:
         os.kill(worker, signal.SIGKILL)
-    eventually(lambda: len(house.workers()) == 2 and not set(house.workers()) & set(old), 30)
-    eventually(lambda: [row["workers"] for row in house.admin("upstreams").json["data"]] == [2], 30)
-    assert everywhere(house, key="heidi") == {200}
-    assert everywhere(house, key="alice") == {401}
-    assert change(house, keys=[key("alice")])  # and is given the next ones
-    assert everywhere(house) == {200}
+    eventually(lambda: len(gateway.workers()) == 2 and not set(gateway.workers()) & set(old), 30)
+    eventually(lambda: [row["workers"] for row in gateway.admin("upstreams").json["data"]] == [2], 30)
+    assert everywhere(gateway, key="heidi") == {200}
+    assert everywhere(gateway, key="alice") == {401}
+    assert change(gateway, keys=[key("alice")])  # and is given the next ones
+    assert everywhere(gateway) == {200}
 
 
 def test_a_gateway_without_a_file_has_nothing_to_reload(process: StartsProcesses) -> None:
@@ -461,22 +476,26 @@ def test_a_gateway_without_a_file_has_nothing_to_reload(process: StartsProcesses
     assert demo.wait() == 0
 
 
-def test_a_preview_says_what_a_reload_would_change(gateways: StartsGateways, theatre: Stage) -> None:
-    house = gateways(settings(theatre.url, server={"reload_on_change": False, **TWO}))
-    assert preview(house)["changes"] == []
-    before = copy.deepcopy(house.config)
+def test_a_preview_says_what_a_reload_would_change(
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream
+) -> None:
+    gateway = start_shared_gateway(settings(shared_upstream.url, server={"reload_on_change": False, **TWO}))
+    assert preview(gateway)["changes"] == []
+    before = copy.deepcopy(gateway.config)
     config = copy.deepcopy(before)
     config["models"][CHAT]["max_attempts"] = 1
-    write(house, config)
-    told = preview(house)
-    assert told["changes"] == [{"setting": f'models."{CHAT}".max_attempts', "what": "3 -> 1", "needs_restart": False}]
-    assert (told["code"], told["applies_by_itself"]) == (None, False)
-    assert ask(house).json["changed"] == [f'models."{CHAT}".max_attempts: 3 -> 1']
-    assert preview(house) == {**told, "generation": 2, "changes": []}
-    write(house, {**before, "server": {**before["server"], "workers": 3}})
-    assert preview(house)["code"] == "restart_required"
-    write(house, {**before, "models": {}, "prise": 1})
-    told = preview(house)
-    assert told["code"] == "invalid_configuration"
-    assert any("prise" in fault for fault in told["faults"])
-    assert ask(house).status == 400
+    write(gateway, config)
+    received = preview(gateway)
+    assert received["changes"] == [
+        {"setting": f'models."{CHAT}".max_attempts', "what": "3 -> 1", "needs_restart": False}
+    ]
+    assert (received["code"], received["applies_by_itself"]) == (None, False)
+    assert ask(gateway).json["changed"] == [f'models."{CHAT}".max_attempts: 3 -> 1']
+    assert preview(gateway) == {**received, "generation": 2, "changes": []}
+    write(gateway, {**before, "server": {**before["server"], "workers": 3}})
+    assert preview(gateway)["code"] == "restart_required"
+    write(gateway, {**before, "models": {}, "prise": 1})
+    received = preview(gateway)
+    assert received["code"] == "invalid_configuration"
+    assert any("prise" in fault for fault in received["faults"])
+    assert ask(gateway).status == 400

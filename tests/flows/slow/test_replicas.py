@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Wire, ok_json
 from tests.flows.crowd import Call, statuses
-from tests.flows.house import COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, model, secret, settings
+from tests.flows.gateway_process import COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, model, secret, settings
 
 REPLICAS = 3
 PROCESSES = 4
@@ -52,11 +52,16 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module")
-def houses(gateways: StartsGateways, theatre: Stage, redis: RedisServer) -> list[Gateway]:
+def gateways(
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, redis: RedisServer
+) -> list[Gateway]:
     """Each with a folder and a journal of its own; the last one has another idea of one key's limits."""
-    made = [gateways(config(theatre.url, redis, limit), is_awaited=False) for limit in [10] * (REPLICAS - 1) + [5]]
-    for house in made:
-        house.wait_until_ready()
+    made = [
+        start_shared_gateway(config(shared_upstream.url, redis, limit), is_awaited=False)
+        for limit in [10] * (REPLICAS - 1) + [5]
+    ]
+    for gateway in made:
+        gateway.wait_until_ready()
     return made
 
 
@@ -76,54 +81,56 @@ async def count_exactly(wire: Wire) -> None:
     await ok_json({"model": "up", "choices": [{"text": text, "index": 0}], "usage": usage})(wire)
 
 
-def window(house: Gateway, who: str, **where: Any) -> tuple[Any, Any]:
+def window(gateway: Gateway, who: str, **where: Any) -> tuple[Any, Any]:
     """Used and reserved, as its owner sees it."""
-    (found,) = [quota for quota in house.get("/v1/key", key=who).json["quotas"] if where.items() <= quota.items()]
+    (found,) = [quota for quota in gateway.get("/v1/key", key=who).json["quotas"] if where.items() <= quota.items()]
     return found["used"], found["reserved"]
 
 
-def the_same_everywhere(houses: list[Gateway], who: str, **where: Any) -> Any:
+def the_same_everywhere(gateways: list[Gateway], who: str, **where: Any) -> Any:
     """What is used, which all gateways have to agree on, with nothing reserved."""
-    (found,) = {window(house, who, **where) for house in houses}
+    (found,) = {window(gateway, who, **where) for gateway in gateways}
     used, reserved = found
     assert reserved == 0
-    for house in houses:
-        assert [row for row in house.admin("quotas").json["data"] if row["reserved"]] == []
+    for gateway in gateways:
+        assert [row for row in gateway.admin("quotas").json["data"] if row["reserved"]] == []
     return used
 
 
-def completion(house: Gateway, who: str, **more: Any) -> Call:
-    return house.port, "/v1/completions", secret(who), {"model": COMPLETIONS, "prompt": "Hello"} | more
+def completion(gateway: Gateway, who: str, **more: Any) -> Call:
+    return gateway.port, "/v1/completions", secret(who), {"model": COMPLETIONS, "prompt": "Hello"} | more
 
 
-def test_exactly_100_of_500_over_three_gateways(houses: list[Gateway], upstream: Stage) -> None:
-    upstream.play(always=count_exactly)
-    calls = [completion(houses[number % REPLICAS], "hundred") for number in range(500)]
-    made, told = Counter(port for port, *_ in calls), statuses(calls, PROCESSES)
+def test_exactly_100_of_500_over_three_gateways(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=count_exactly)
+    calls = [completion(gateways[number % REPLICAS], "hundred") for number in range(500)]
+    made, received = Counter(port for port, *_ in calls), statuses(calls, PROCESSES)
     for _ in range(20):
-        if not (again := [number for number, status in enumerate(told) if status == 503]):
+        if not (again := [number for number, status in enumerate(received) if status == 503]):
             break
         # A busy machine: Redis has needed longer than it may. They come again, as the SDKs do.
         made += Counter(calls[number][0] for number in again)
         for number, status in zip(again, statuses([calls[number] for number in again], 1), strict=True):
-            told[number] = status
-    assert Counter(told) == {200: 100, 429: 400}
+            received[number] = status
+    assert Counter(received) == {200: 100, 429: 400}
     assert upstream.hits == 100
-    assert the_same_everywhere(houses, "hundred") == 100
-    for house in houses:
-        assert len(house.calls("hundred", limit=1000)) == 100
-        (row,) = [row for row in house.usage(group_by="key") if row["key"] == "hundred"]
+    assert the_same_everywhere(gateways, "hundred") == 100
+    for gateway in gateways:
+        assert len(gateway.calls("hundred", limit=1000)) == 100
+        (row,) = [row for row in gateway.usage(group_by="key") if row["key"] == "hundred"]
         assert row["requests"] == 100
-    counted = [house.metric("gateway_requests_total", key="hundred") for house in houses]
-    assert counted == [made[house.port] for house in houses]
-    assert sum(house.metric("gateway_requests_total", key="hundred", status="200") for house in houses) == 100
+    counted = [gateway.metric("gateway_requests_total", key="hundred") for gateway in gateways]
+    assert counted == [made[gateway.port] for gateway in gateways]
+    assert sum(gateway.metric("gateway_requests_total", key="hundred", status="200") for gateway in gateways) == 100
 
 
-def test_exactly_100_however_often_redis_is_blocked(houses: list[Gateway], upstream: Stage, redis: RedisServer) -> None:
+def test_exactly_100_however_often_redis_is_blocked(
+    gateways: list[Gateway], upstream: ScriptedUpstream, redis: RedisServer
+) -> None:
     """Draws with an unknown result are voided; no call is served beyond the quota because of them."""
-    upstream.play(always=count_exactly)
-    calls = [completion(houses[number % REPLICAS], "patient") for number in range(60)]
-    told: Counter[int] = Counter()
+    upstream.answer_with(always=count_exactly)
+    calls = [completion(gateways[number % REPLICAS], "patient") for number in range(60)]
+    received: Counter[int] = Counter()
     is_over = threading.Event()
 
     def disturb() -> None:
@@ -136,94 +143,98 @@ def test_exactly_100_however_often_redis_is_blocked(houses: list[Gateway], upstr
     trouble.start()
     try:
         for turn in range(20):
-            told += Counter(statuses(calls, 2))
-            if turn >= 2 and told[503] and told[200]:
+            received += Counter(statuses(calls, 2))
+            if turn >= 2 and received[503] and received[200]:
                 break
     finally:
         is_over.set()
         trouble.join()
-    assert set(told) <= {200, 429, 503}
-    assert told[503] > 0 < told[200]
-    for house in houses:
-        eventually(lambda house=house: house.complete("patient").status != 503)
-    told = Counter(statuses(calls * 2, PROCESSES))
-    assert set(told) <= {200, 429}
+    assert set(received) <= {200, 429, 503}
+    assert received[503] > 0 < received[200]
+    for gateway in gateways:
+        eventually(lambda gateway=gateway: gateway.complete("patient").status != 503)
+    received = Counter(statuses(calls * 2, PROCESSES))
+    assert set(received) <= {200, 429}
     assert upstream.hits == 100
-    eventually(lambda: window(houses[0], "patient") == (100, 0))
-    assert the_same_everywhere(houses, "patient") == 100 == len(houses[0].calls("patient", limit=1000))
+    eventually(lambda: window(gateways[0], "patient") == (100, 0))
+    assert the_same_everywhere(gateways, "patient") == 100 == len(gateways[0].calls("patient", limit=1000))
 
 
-def test_tokens_and_money_are_never_overspent_over_three_gateways(houses: list[Gateway], upstream: Stage) -> None:
-    upstream.play(always=count_exactly)
-    before = len(houses[0].calls(limit=1000))
+def test_tokens_and_money_are_never_overspent_over_three_gateways(
+    gateways: list[Gateway], upstream: ScriptedUpstream
+) -> None:
+    upstream.answer_with(always=count_exactly)
+    before = len(gateways[0].calls(limit=1000))
     calls: list[Call] = []
     for number in range(100):
-        house = houses[number % REPLICAS]
+        gateway = gateways[number % REPLICAS]
         embedding = {"model": EMBEDDINGS, "input": tokens(17)}
         calls += [
-            (house.port, "/v1/embeddings", secret("reader"), embedding),
-            completion(house, "writer", prompt=tokens(3), max_tokens=2 * (number % 20)),
-            completion(house, "payer", prompt=tokens(6), max_tokens=10),  # $ 0.000026 at most, $ 0.000016 in the end
-            completion(house, CREW[number % REPLICAS]),
+            (gateway.port, "/v1/embeddings", secret("reader"), embedding),
+            completion(gateway, "writer", prompt=tokens(3), max_tokens=2 * (number % 20)),
+            completion(gateway, "payer", prompt=tokens(6), max_tokens=10),  # $ 0.000026 at most, $ 0.000016 in the end
+            completion(gateway, CREW[number % REPLICAS]),
         ]
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     random.Random(seed).shuffle(calls)
-    told = statuses(calls, PROCESSES)
-    assert set(told) == {200, 429}
-    served = Counter(secret for (_, _, secret, _), status in zip(calls, told, strict=True) if status == 200)
+    received = statuses(calls, PROCESSES)
+    assert set(received) == {200, 429}
+    served = Counter(secret for (_, _, secret, _), status in zip(calls, received, strict=True) if status == 200)
 
     # What is reserved for an embedding is what it costs: 58 x 17 fit into 1000, and 59 x 17 do not.
     assert served[secret("reader")] == 58
-    assert the_same_everywhere(houses, "reader") == 58 * 17
+    assert the_same_everywhere(gateways, "reader") == 58 * 17
     assert sum(served[secret(who)] for who in CREW) == 40
-    assert the_same_everywhere(houses, CREW[0], scope="team:crew") == 40
+    assert the_same_everywhere(gateways, CREW[0], scope="team:crew") == 40
     # Of the others more is reserved than they cost; so how many are served depends on who comes when.
-    used = the_same_everywhere(houses, "writer")
-    records = houses[0].calls("writer", limit=1000)
+    used = the_same_everywhere(gateways, "writer")
+    records = gateways[0].calls("writer", limit=1000)
     assert len(records) == served[secret("writer")]
     assert used == sum(record["prompt_tokens"] + record["completion_tokens"] for record in records) <= 1000
-    used = the_same_everywhere(houses, "payer")
-    costs = [record["cost_usd"] for record in houses[1].calls("payer", limit=1000)]
+    used = the_same_everywhere(gateways, "payer")
+    costs = [record["cost_usd"] for record in gateways[1].calls("payer", limit=1000)]
     assert costs == [16e-6] * served[secret("payer")]
     assert used == pytest.approx(sum(costs))
     assert used <= 1e-3
-    assert upstream.hits == served.total() == len(houses[2].calls(limit=1000)) - before
+    assert upstream.hits == served.total() == len(gateways[2].calls(limit=1000)) - before
 
 
-def test_places_for_parallel_calls_are_shared(houses: list[Gateway], upstream: Stage) -> None:
+def test_places_for_parallel_calls_are_shared(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
     let_go = threading.Event()
 
     async def wait(wire: Wire) -> None:
         await asyncio.to_thread(let_go.wait)
         await count_exactly(wire)
 
-    upstream.play(*[wait] * REPLICAS, always=count_exactly)
+    upstream.answer_with(*[wait] * REPLICAS, always=count_exactly)
     with ThreadPoolExecutor(REPLICAS) as threads:
-        running = [threads.submit(house.complete, "narrow") for house in houses]
+        running = [threads.submit(gateway.complete, "narrow") for gateway in gateways]
         try:
             eventually(lambda: upstream.hits == REPLICAS)
-            for house in houses:
-                assert window(house, "narrow") == (REPLICAS, 0)
-                refused = house.complete("narrow")
-                assert refused.told == (429, "requests", None, "rate_limit_exceeded")
+            for gateway in gateways:
+                assert window(gateway, "narrow") == (REPLICAS, 0)
+                refused = gateway.complete("narrow")
+                assert refused.refusal == (429, "requests", None, "rate_limit_exceeded")
         finally:
             let_go.set()
         assert [each.result().status for each in running] == [200] * REPLICAS
-    assert the_same_everywhere(houses, "narrow") == 0
-    assert [house.complete("narrow").status for house in houses] == [200] * REPLICAS
+    assert the_same_everywhere(gateways, "narrow") == 0
+    assert [gateway.complete("narrow").status for gateway in gateways] == [200] * REPLICAS
 
 
-def test_gateways_may_differ_about_a_limit_and_not_about_what_was_used(houses: list[Gateway], upstream: Stage) -> None:
-    upstream.play(always=count_exactly)
-    first, second, strict = houses
-    assert [house.complete("two-minds").status for house in (first, strict, second, strict)] == [200] * 4
+def test_gateways_may_differ_about_a_limit_and_not_about_what_was_used(
+    gateways: list[Gateway], upstream: ScriptedUpstream
+) -> None:
+    upstream.answer_with(always=count_exactly)
+    first, second, strict = gateways
+    assert [gateway.complete("two-minds").status for gateway in (first, strict, second, strict)] == [200] * 4
     assert strict.complete("two-minds").status == 200
     refused = strict.complete("two-minds")
     assert (refused.status, refused.error["code"]) == (429, "insufficient_quota")
     assert "Limit 5, Used 5" in refused.error["message"]
-    assert [house.complete("two-minds").status for house in (first, second) * 2] == [200] * 4
+    assert [gateway.complete("two-minds").status for gateway in (first, second) * 2] == [200] * 4
     assert strict.complete("two-minds").status == 429
     assert first.complete("two-minds").status == 200
-    assert {house.complete("two-minds").status for house in houses} == {429}
-    assert the_same_everywhere(houses, "two-minds", per=DAY) == 10
+    assert {gateway.complete("two-minds").status for gateway in gateways} == {429}
+    assert the_same_everywhere(gateways, "two-minds", per=DAY) == 10

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import Wire
 from tests.flows.cutting import ask_all, charged, record_of_each, telling_cuts, write_cut
-from tests.flows.house import Gateway, model, settings
+from tests.flows.gateway_process import Gateway, model, settings
 from tests.flows.test_responses import GOOD, MODEL, OUTPUT, data_of
 
 pytestmark = pytest.mark.timeout(600)
@@ -74,17 +74,19 @@ def check_cut(case: Case, passed: bytes) -> None:
 
 
 @pytest.fixture
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    return gateways(settings(theatre.url, models={MODEL: model("responses")}, server={"access_log": "off"}))
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    return start_shared_gateway(
+        settings(shared_upstream.url, models={MODEL: model("responses")}, server={"access_log": "off"})
+    )
 
 
-async def test_cuts_of_every_stream(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=cutter)
+async def test_cuts_of_every_stream(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=cutter)
     cases = [(name, cut) for name, text in RECORDED.items() for cut in telling_cuts(text)]
     await ask_all(
-        house.port, "/v1/responses", cases,
+        gateway.port, "/v1/responses", cases,
         lambda case: {"model": MODEL, "stream": True, "input": "Hi", "user": f"{case[0]}:{case[1]}"}, check_cut,
     )  # fmt: skip
     assert upstream.hits == len(cases)
-    found = {(case[0], charged(record)) for case, record in record_of_each(house, cases).items()}
+    found = {(case[0], charged(record)) for case, record in record_of_each(gateway, cases).items()}
     assert len(found) == len(RECORDED)  # a stream is charged the same wherever it is cut

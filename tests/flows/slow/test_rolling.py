@@ -10,11 +10,11 @@ from pathlib import Path
 
 import openai
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.balancer import Balancer
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import CHUNKED, Wire, chunk, dead_port, event, ok_json
-from tests.flows.house import CHAT, COMPLETIONS, Gateway, eventually, key, secret, settings
+from tests.flows.gateway_process import CHAT, COMPLETIONS, Gateway, eventually, key, secret, settings
 
 EVENTS = 30
 USAGE = {"prompt_tokens": 3, "completion_tokens": EVENTS, "total_tokens": 3 + EVENTS}
@@ -39,7 +39,7 @@ class Caller(threading.Thread):
 
     def __init__(self, port: int, name: str, *, is_stream: bool) -> None:
         super().__init__(daemon=True)
-        self.told: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
         self.is_enough = threading.Event()
         self._is_stream = is_stream
         self._client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=secret(name), max_retries=0)
@@ -49,9 +49,9 @@ class Caller(threading.Thread):
             try:
                 self._stream() if self._is_stream else self._complete()
             except openai.OpenAIError as error:
-                self.told[repr(error)] += 1
+                self.received[repr(error)] += 1
             else:
-                self.told["ok"] += 1
+                self.received["ok"] += 1
         self._client.close()
 
     def _complete(self) -> None:
@@ -63,8 +63,10 @@ class Caller(threading.Thread):
         assert "".join(part.choices[0].delta.content or "" for part in stream).endswith(f" {EVENTS - 1}")
 
 
-def test_a_rolling_restart_fails_no_call(gateway: StartsGateways, upstream: Stage, tmp_path: Path) -> None:
-    upstream.play(always=answer)
+def test_a_rolling_restart_fails_no_call(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    upstream.answer_with(always=answer)
     with RedisServer(tmp_path / "redis") as redis:
         config = settings(
             upstream.url,
@@ -75,29 +77,29 @@ def test_a_rolling_restart_fails_no_call(gateway: StartsGateways, upstream: Stag
         ports = [dead_port(), dead_port()]
 
         def start(port: int) -> Gateway:
-            return gateway(config, "--port", str(port))
+            return start_gateway(config, "--port", str(port))
 
-        houses = [start(port) for port in ports]
+        gateways = [start(port) for port in ports]
         with Balancer(ports) as balancer:
             callers = [Caller(balancer.port, "alice", is_stream=number % 2 == 0) for number in range(6)]
             for caller in callers:
                 caller.start()
             for number, port in enumerate(ports):
                 eventually(lambda: len(balancer.ready) == 2, 60)
-                before = sum(caller.told["ok"] for caller in callers)
-                eventually(lambda before=before: sum(caller.told["ok"] for caller in callers) > before + 50, 60)  # type: ignore[misc]
-                houses[number].kill(signal.SIGTERM)
-                assert houses[number].wait() == 0
-                houses[number] = start(port)
+                before = sum(caller.received["ok"] for caller in callers)
+                eventually(lambda before=before: sum(caller.received["ok"] for caller in callers) > before + 50, 60)  # type: ignore[misc]
+                gateways[number].kill(signal.SIGTERM)
+                assert gateways[number].wait() == 0
+                gateways[number] = start(port)
             eventually(lambda: len(balancer.ready) == 2, 60)
             for caller in callers:
                 caller.is_enough.set()
             for caller in callers:
                 caller.join(60)
-        told = sum((caller.told for caller in callers), Counter[str]())
-        assert list(told) == ["ok"]
-        (row,) = houses[0].usage(group_by="key")
-        assert row["requests"] == told.total()
-        assert Counter(call["ended"] for call in houses[1].calls(limit=10_000)) == {"done": told.total()}
-        (quota,) = houses[0].get("/v1/key").json["quotas"]
+        received = sum((caller.received for caller in callers), Counter[str]())
+        assert list(received) == ["ok"]
+        (row,) = gateways[0].usage(group_by="key")
+        assert row["requests"] == received.total()
+        assert Counter(call["ended"] for call in gateways[1].calls(limit=10_000)) == {"done": received.total()}
+        (quota,) = gateways[0].get("/v1/key").json["quotas"]
         assert (quota["used"], quota["reserved"]) == (row["total_tokens"], 0)

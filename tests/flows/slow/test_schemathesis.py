@@ -32,12 +32,12 @@ from gateway.config.sections import EndpointName
 from gateway.web.admin import request_bodies
 from gateway.web.openapi.document import FORM, OPERATIONS
 from gateway.web.openapi.operation import JSON, Operation
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import forms
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import Wire, answer, ok_json, stream
 from tests.flows.client import ERROR_KEYS, TIMEOUT_S, events
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, secret, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, secret, settings
 from tests.flows.steering import Operator
 
 FITTING, UNFIT = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
@@ -153,8 +153,8 @@ async def agreeable(wire: Wire) -> None:
     if path.endswith("/audio/speech"):
         await answer(b"sound", headers=[("Content-Type", "audio/mpeg")])(wire)
         return
-    if (told := EVENTS.get(path)) is not None:
-        text = "".join([f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in told])
+    if (received := EVENTS.get(path)) is not None:
+        text = "".join([f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in received])
         await answer(text.encode(), headers=[("Content-Type", "text/event-stream")])(wire)
         return
     if path.endswith("/embeddings"):
@@ -187,8 +187,8 @@ BESIDE = {"image": 0.04, "audio_per_minute": 0.006, "characters_per_million": 15
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    theatre.play(always=agreeable)
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    shared_upstream.answer_with(always=agreeable)
     price = {"input": 1.5, "output": 2}
     models = {
         COMPLETIONS: {"price": price},
@@ -207,8 +207,10 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     shared = [quota for quota in quotas if quota["per"] != 90]
     upstreams = {"main": {"capabilities": {"messages": True, "generate_content": True}}}
     files = {"upstream": "main", "max_per_key": 5000}
-    return gateways(
-        settings(theatre.url, upstreams=upstreams, models=models, keys=keys, teams=teams, quotas=shared, files=files)
+    return start_shared_gateway(
+        settings(
+            shared_upstream.url, upstreams=upstreams, models=models, keys=keys, teams=teams, quotas=shared, files=files
+        )
     )
 
 
@@ -220,35 +222,35 @@ BATCH_LINE = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body
 BATCH = (("purpose", "batch"), ("file", json.dumps(BATCH_LINE).encode()))
 
 
-def upload(house: Gateway, *fields: forms.Field) -> str:
+def upload(gateway: Gateway, *fields: forms.Field) -> str:
     """The id of a file of alice's."""
-    made: str = house.send("POST", "/v1/files", forms.form(*fields), headers=forms.TYPE).json["id"]
+    made: str = gateway.send("POST", "/v1/files", forms.form(*fields), headers=forms.TYPE).json["id"]
     return made
 
 
-def batch_of_file(house: Gateway) -> dict[str, str]:
+def batch_of_file(gateway: Gateway) -> dict[str, str]:
     """What a batch says of its file."""
-    return {"input_file_id": upload(house, *BATCH), "endpoint": "/v1/embeddings"}
+    return {"input_file_id": upload(gateway, *BATCH), "endpoint": "/v1/embeddings"}
 
 
-def ended_batch(house: Gateway, *, is_recorded: bool) -> str:
+def ended_batch(gateway: Gateway, *, is_recorded: bool) -> str:
     """A message batch of alice's; one that may be deleted, if its usage has to be recorded."""
-    made = house.post("/v1/messages/batches", plain_body("/v1/messages/batches"))
+    made = gateway.post("/v1/messages/batches", plain_body("/v1/messages/batches"))
     if is_recorded:
-        eventually(lambda: any(row["id"] == made.id for row in house.calls("alice")), timeout_s=60)
+        eventually(lambda: any(row["id"] == made.id for row in gateway.calls("alice")), timeout_s=60)
     return str(made.json["id"])
 
 
 @pytest.fixture
-def there(house: Gateway, method: str, path: str) -> dict[str, str]:
+def there(gateway: Gateway, method: str, path: str) -> dict[str, str]:
     """What stands in a path and is there; a key or a team is made for this test."""
-    operator, name = Operator(house), f"{method}-{path.count('/')}-{time.monotonic_ns()}".lower()
+    operator, name = Operator(gateway), f"{method}-{path.count('/')}-{time.monotonic_ns()}".lower()
     if "{id}" in path:
         operator.create(name, quotas=WINDOWS)
     if "{name}" in path:
         operator.done("POST", "teams", {"name": name, "quotas": WINDOWS})
-    request = house.complete().headers["x-request-id"] if "{request}" in path else ""
-    stored = house.post("/v1/responses", {"model": "m", "input": "Hi"}).json["id"] if "{response}" in path else ""
+    request = gateway.complete().headers["x-request-id"] if "{request}" in path else ""
+    stored = gateway.post("/v1/responses", {"model": "m", "input": "Hi"}).json["id"] if "{response}" in path else ""
     known = {
         "model": "m",
         "request": request,
@@ -256,13 +258,13 @@ def there(house: Gateway, method: str, path: str) -> dict[str, str]:
         "file": "reference.js" if path.startswith("/docs") else "api.js",
     }
     if "{conversation}" in path:
-        known |= {"conversation": house.post("/v1/conversations", {}).json["id"], "item": "msg_1"}
+        known |= {"conversation": gateway.post("/v1/conversations", {}).json["id"], "item": "msg_1"}
     if path.startswith("/v1/files"):
-        known["file"] = upload(house, ("purpose", "vision"), ("file", b"x"))
+        known["file"] = upload(gateway, ("purpose", "vision"), ("file", b"x"))
     if path.startswith("/v1/messages/batches"):
-        known["batch"] = ended_batch(house, is_recorded=method == "DELETE")
+        known["batch"] = ended_batch(gateway, is_recorded=method == "DELETE")
     if path.startswith("/v1/batches"):
-        known["batch"] = house.post("/v1/batches", plain_body("/v1/batches") | batch_of_file(house)).json["id"]
+        known["batch"] = gateway.post("/v1/batches", plain_body("/v1/batches") | batch_of_file(gateway)).json["id"]
     return {part: known.get(part, name) for part in re.findall(r"{(\w+)}", path)}
 
 
@@ -289,9 +291,9 @@ def made_to_fit(body: Any, kind: type[Part]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def schema(house: Gateway) -> Any:
+def schema(gateway: Gateway) -> Any:
     load_all_checks()
-    return schemathesis.openapi.from_dict(house.get("/openapi.json", key=None).json)
+    return schemathesis.openapi.from_dict(gateway.get("/openapi.json", key=None).json)
 
 
 @pytest.fixture(scope="module")
@@ -345,8 +347,14 @@ def check(case: Any, answer: Response, *more: str) -> None:
         assert error["error"]["message"]
 
 
-def tell(house: Gateway, session: requests.Session, case: Any, **more: Any) -> Response:
-    given = {"base_url": house.url, "session": session, "timeout": TIMEOUT_S, "headers": credentials(case.path), **more}
+def tell(gateway: Gateway, session: requests.Session, case: Any, **more: Any) -> Response:
+    given = {
+        "base_url": gateway.url,
+        "session": session,
+        "timeout": TIMEOUT_S,
+        "headers": credentials(case.path),
+        **more,
+    }
     answer: Response = case.call(**given)
     return answer
 
@@ -375,14 +383,14 @@ Sign-in needs a provider and a browser: tests/web/test_sign_in.py and tests/brow
 
 @pytest.mark.parametrize(("method", "path"), ANSWERED)
 def test_what_fits_the_document_is_answered_as_it_says(
-    house: Gateway, session: requests.Session, schema: Any, method: str, path: str, there: dict[str, str]
+    gateway: Gateway, session: requests.Session, schema: Any, method: str, path: str, there: dict[str, str]
 ) -> None:
-    told: Counter[int] = Counter()
+    received: Counter[int] = Counter()
     operation = OPERATIONS[method, path]
     varies = bool(operation.body or operation.parameters)
 
     turns = itertools.cycle((True, False))
-    batch: dict[str, Any] | None = batch_of_file(house) if (method, path) == ("POST", "/v1/batches") else None
+    batch: dict[str, Any] | None = batch_of_file(gateway) if (method, path) == ("POST", "/v1/batches") else None
     if (method, path) == ("POST", "/v1/messages/batches"):
         batch = plain_body(path)
 
@@ -397,20 +405,20 @@ def test_what_fits_the_document_is_answered_as_it_says(
             case.body = made_to_fit(case.body, operation.body)
         if is_plain and batch is not None:
             case.body |= batch
-        answer = tell(house, session, case)
-        told[answer.status_code] += 1
+        answer = tell(gateway, session, case)
+        received[answer.status_code] += 1
         check(case, answer)
 
     ask()
-    assert told.keys() <= {operation.status, *refusals(operation, path)}
-    assert told[operation.status], told
+    assert received.keys() <= {operation.status, *refusals(operation, path)}
+    assert received[operation.status], received
 
 
 @pytest.mark.parametrize(("method", "path"), TAKES_BODY + TAKES_QUERY)
 def test_what_does_not_fit_the_document_is_refused_as_it_says(
-    house: Gateway, session: requests.Session, schema: Any, method: str, path: str, there: dict[str, str]
+    gateway: Gateway, session: requests.Session, schema: Any, method: str, path: str, there: dict[str, str]
 ) -> None:
-    told: Counter[int] = Counter()
+    received: Counter[int] = Counter()
     # Where it may be the path alone that does not fit, and is made to, a good body is no fault.
     # In a form a value of another type is only another text.
     is_form = OPERATIONS[method, path].body_type == FORM
@@ -420,13 +428,13 @@ def test_what_does_not_fit_the_document_is_refused_as_it_says(
     @rules(BOUNDED, max_examples=most(path))
     def ask(case: Any) -> None:
         case.path_parameters = there
-        answer = tell(house, session, case)
-        told[answer.status_code] += 1
+        answer = tell(gateway, session, case)
+        received[answer.status_code] += 1
         is_too_long = answer.status_code == 413  # refused before it is read
         check(case, answer, *([] if is_too_long else strictly))
 
     ask()
-    assert told[400]
+    assert received[400]
 
 
 JSON_VALUES = st.recursive(
@@ -467,7 +475,7 @@ def plain_body(path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("method", "path"), [each for each in TAKES_BODY if OPERATIONS[each].body_type == JSON])
 def test_one_member_that_is_anything(
-    house: Gateway, session: requests.Session, schema: Any, method: str, path: str, there: dict[str, str]
+    gateway: Gateway, session: requests.Session, schema: Any, method: str, path: str, there: dict[str, str]
 ) -> None:
     """A body that is otherwise good: so that nothing else hides what one member does, nor that it was let through."""
     operation = schema[path][method]
@@ -482,7 +490,7 @@ def test_one_member_that_is_anything(
     def ask(name: str, value: Any) -> None:
         given = plain_body(path) | {name: value}
         case = operation.Case(body=given, path_parameters=there, media_type="application/json")
-        answer = tell(house, session, case)
+        answer = tell(gateway, session, case)
         check(case, answer)
         assert answer.status_code in ((400,) if is_open else (400, 404, 409)) or fits.is_valid(given)
 
@@ -494,7 +502,7 @@ def test_one_member_that_is_anything(
 )
 @pytest.mark.parametrize("who", [None, "Bearer sk-somebody-else-0123456789", "Basic YTpi", "Bearer"])
 def test_other_tokens_are_refused(
-    house: Gateway, session: requests.Session, schema: Any, method: str, path: str, who: str | None
+    gateway: Gateway, session: requests.Session, schema: Any, method: str, path: str, who: str | None
 ) -> None:
     body = {"body": {}, "media_type": "application/json"} if OPERATIONS[method, path].body else {}
     there = (
@@ -514,7 +522,7 @@ def test_other_tokens_are_refused(
         else {}
     )
     case = schema[path][method].Case(path_parameters=there, **body)
-    answer = tell(house, session, case, headers={} if who is None else {"Authorization": who})
+    answer = tell(gateway, session, case, headers={} if who is None else {"Authorization": who})
     is_guess = path.startswith("/admin") and who is not None and "sk-" in who
     assert answer.status_code in ((401, 429) if is_guess else (401,))
     check(case, answer)
@@ -522,14 +530,14 @@ def test_other_tokens_are_refused(
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 def test_a_method_that_the_document_does_not_have_is_refused(
-    house: Gateway, session: requests.Session, schema: Any, method: str
+    gateway: Gateway, session: requests.Session, schema: Any, method: str
 ) -> None:
     for path in {path for _, path in OPERATIONS}:
         allowed = {each for each, at in OPERATIONS if at == path}
         allowed |= {"GET"} if is_of_google(path) else set()  # it is the path of a model, too
         if method in allowed:
             continue
-        where = house.url + re.sub("{.*?}", "m", path)
+        where = gateway.url + re.sub("{.*?}", "m", path)
         answer = session.request(method, where, headers=credentials(path), timeout=TIMEOUT_S)
         assert answer.status_code == 405, (path, answer.text)
         assert allowed <= set(answer.headers["allow"].replace(" ", "").split(",")) <= allowed | {"HEAD"}
@@ -539,10 +547,10 @@ def test_a_method_that_the_document_does_not_have_is_refused(
 
 
 def test_a_row_with_a_member_that_the_document_does_not_have_would_be_found(
-    house: Gateway, session: requests.Session, schema: Any
+    gateway: Gateway, session: requests.Session, schema: Any
 ) -> None:
     case = schema["/v1/key"]["GET"].Case()
-    answer = tell(house, session, case)
+    answer = tell(gateway, session, case)
     check(case, answer)
     answer.content = json.dumps({**json.loads(answer.content), "more": "than is told"}).encode()
     answer._deserialized = None

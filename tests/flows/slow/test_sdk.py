@@ -22,7 +22,18 @@ from tests.conftest import StartsGateways
 from tests.fakes.scripted import dead_port
 from tests.flows import client
 from tests.flows.client import Answer
-from tests.flows.house import CHAT, COMPLETIONS, EMBEDDINGS, Gateway, Process, eventually, key, model, secret, settings
+from tests.flows.gateway_process import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    Gateway,
+    Process,
+    eventually,
+    key,
+    model,
+    secret,
+    settings,
+)
 
 REASONER = "deepseek-reasoner"
 HELLO: list[Any] = [{"role": "user", "content": "Hello, how are you today?"}]
@@ -59,7 +70,7 @@ def ask_ledger(simulator: str, method: str) -> Answer:
 
 
 @pytest.fixture(scope="module", params=["one worker", "two workers", "in front of itself"])
-def house(request: pytest.FixtureRequest, gateways: StartsGateways, simulator: str) -> Gateway:
+def gateway(request: pytest.FixtureRequest, start_shared_gateway: StartsGateways, simulator: str) -> Gateway:
     ask_ledger(simulator, "DELETE")
     keys = [
         key("alice", quotas=[{"tokens": 100_000_000, "per": "day"}]),
@@ -72,21 +83,21 @@ def house(request: pytest.FixtureRequest, gateways: StartsGateways, simulator: s
     workers = 2 if request.param == "two workers" else 1
     config = settings(simulator, keys=keys, models=models, upstreams=upstreams, server={"workers": workers})
     if request.param != "in front of itself":
-        return gateways(config)
-    inner = gateways(settings(simulator, models=models, upstreams=upstreams))
+        return start_shared_gateway(config)
+    inner = start_shared_gateway(settings(simulator, models=models, upstreams=upstreams))
     config["upstreams"]["main"] = {"base_url": f"{inner.url}/v1", "api_key": secret("alice")}
-    return gateways(config)
+    return start_shared_gateway(config)
 
 
 @pytest.fixture(autouse=True)
-def books_agree(house: Gateway, simulator: str) -> Iterator[None]:
+def books_agree(gateway: Gateway, simulator: str) -> Iterator[None]:
     """Every token that the simulator has served is in the report, and none that it has not."""
     yield
     totals = ask_ledger(simulator, "GET").json["totals"]
     served = (totals["prompt_tokens"], totals["completion_tokens"])
 
     def recorded() -> tuple[int, int]:
-        rows = house.usage(group_by="month")
+        rows = gateway.usage(group_by="month")
         assert sum(row["estimated_tokens"] for row in rows) == 0
         return sum(row["prompt_tokens"] for row in rows), sum(row["completion_tokens"] for row in rows)
 
@@ -94,14 +105,14 @@ def books_agree(house: Gateway, simulator: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def sdk(house: Gateway) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{house.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
+def sdk(gateway: Gateway) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
         yield made
 
 
 @pytest.fixture
-async def async_sdk(house: Gateway) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{house.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
+async def async_sdk(gateway: Gateway) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
         yield made
 
 
@@ -128,14 +139,14 @@ FORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_prompt_forms(sdk: OpenAI, house: Gateway, form: str) -> None:
+def test_prompt_forms(sdk: OpenAI, gateway: Gateway, form: str) -> None:
     answer = sdk.completions.create(model=COMPLETIONS, prompt=FORMS[form], max_tokens=7, seed=1)
     count = {"texts": 3, "token lists": 2}.get(form, 1)
     assert [choice.index for choice in answer.choices] == list(range(count))
     assert answer.object == "text_completion"
     assert answer.usage is not None
     assert answer.usage.completion_tokens <= 7 * count
-    record = house.call(answer._request_id or "")
+    record = gateway.call(answer._request_id or "")
     assert (record["prompt_tokens"], record["completion_tokens"]) == (
         answer.usage.prompt_tokens,
         answer.usage.completion_tokens,
@@ -254,14 +265,14 @@ def test_streamed_chat(sdk: OpenAI, direct: OpenAI, changes: dict[str, Any], ask
     assert len([chunk for chunk in got if chunk.usage]) == int(asks_usage)
 
 
-def test_reasoning_is_passed_on_and_counted(sdk: OpenAI, house: Gateway) -> None:
+def test_reasoning_is_passed_on_and_counted(sdk: OpenAI, gateway: Gateway) -> None:
     answer = sdk.chat.completions.create(model=REASONER, messages=HELLO)
     assert getattr(answer.choices[0].message, "reasoning_content", "")
     assert answer.usage is not None
     assert answer.usage.completion_tokens_details is not None
     reasoning = answer.usage.completion_tokens_details.reasoning_tokens
     assert reasoning
-    assert house.call(answer._request_id or "")["reasoning_tokens"] == reasoning
+    assert gateway.call(answer._request_id or "")["reasoning_tokens"] == reasoning
 
 
 def test_structured_output(sdk: OpenAI) -> None:
@@ -376,19 +387,19 @@ def test_refusal_of_the_upstream(sdk: OpenAI) -> None:
     assert caught.value.param == "dimensions"
 
 
-def test_quota_that_is_spent_is_not_tried_again(house: Gateway) -> None:
-    with OpenAI(base_url=f"{house.url}/v1", api_key=secret("spent"), max_retries=2, timeout=60) as sdk:
+def test_quota_that_is_spent_is_not_tried_again(gateway: Gateway) -> None:
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key=secret("spent"), max_retries=2, timeout=60) as sdk:
         sdk.completions.create(model=COMPLETIONS, prompt=PROMPT)
-        before = house.metric("gateway_requests_total", key="spent", status="429")
+        before = gateway.metric("gateway_requests_total", key="spent", status="429")
         with pytest.raises(openai.RateLimitError) as caught:
             sdk.completions.create(model=COMPLETIONS, prompt=PROMPT)
     check_error(caught.value, None, "insufficient_quota")
     assert caught.value.type == "insufficient_quota"
-    assert house.metric("gateway_requests_total", key="spent", status="429") == before + 1
+    assert gateway.metric("gateway_requests_total", key="spent", status="429") == before + 1
 
 
-def test_rate_that_is_spent(house: Gateway) -> None:
-    with OpenAI(base_url=f"{house.url}/v1", api_key=secret("rate"), max_retries=0, timeout=60) as sdk:
+def test_rate_that_is_spent(gateway: Gateway) -> None:
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key=secret("rate"), max_retries=0, timeout=60) as sdk:
         sdk.completions.create(model=COMPLETIONS, prompt=PROMPT)
         with pytest.raises(openai.RateLimitError) as caught:
             sdk.completions.create(model=COMPLETIONS, prompt=PROMPT)
@@ -412,7 +423,7 @@ def test_upstream_that_fails(sdk: OpenAI, status: int) -> None:
     check_error(caught.value, None, "upstream_error")
 
 
-def test_request_id(sdk: OpenAI, house: Gateway) -> None:
+def test_request_id(sdk: OpenAI, gateway: Gateway) -> None:
     answer = sdk.completions.create(model=COMPLETIONS, prompt=PROMPT)
     assert answer._request_id is not None
-    assert house.call(answer._request_id)["key"] == "alice"
+    assert gateway.call(answer._request_id)["key"] == "alice"

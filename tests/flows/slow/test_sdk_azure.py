@@ -7,58 +7,58 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import wav
 from tests.fakes.scripted import answer, ok_json, stream
-from tests.flows.house import CHAT, EMBEDDINGS, Gateway, key, model, secret, settings
+from tests.flows.gateway_process import CHAT, EMBEDDINGS, Gateway, key, model, secret, settings
 from tests.flows.test_azure_paths import CHATTED
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     spent = key("spent", quotas=[{"requests": 1, "per": "day"}])
-    config = settings(theatre.url, keys=[key("alice"), spent])
+    config = settings(shared_upstream.url, keys=[key("alice"), spent])
     kinds = {"whisper": ["transcriptions", "translations"], "voice": ["speech"], "pictures": ["images", "image_edits"]}
     for name, endpoints in kinds.items():
         config["models"][name] = model("chat", endpoints=endpoints)
-    return gateways(config)
+    return start_shared_gateway(config)
 
 
-def client(house: Gateway, who: str, deployment: str | None = None) -> openai.AzureOpenAI:
+def client(gateway: Gateway, who: str, deployment: str | None = None) -> openai.AzureOpenAI:
     return openai.AzureOpenAI(
-        azure_endpoint=house.url, api_key=secret(who), api_version="2024-10-21", azure_deployment=deployment
+        azure_endpoint=gateway.url, api_key=secret(who), api_version="2024-10-21", azure_deployment=deployment
     )
 
 
 @pytest.fixture(params=[None, CHAT], ids=["by model", "by deployment"])
-def sdk(house: Gateway, request: pytest.FixtureRequest) -> Iterator[openai.AzureOpenAI]:
-    with client(house, "alice", request.param) as made:
+def sdk(gateway: Gateway, request: pytest.FixtureRequest) -> Iterator[openai.AzureOpenAI]:
+    with client(gateway, "alice", request.param) as made:
         yield made
 
 
-def test_chats_and_streams(sdk: openai.AzureOpenAI, upstream: Stage) -> None:
+def test_chats_and_streams(sdk: openai.AzureOpenAI, upstream: ScriptedUpstream) -> None:
     events = [{"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}]
-    upstream.play(ok_json(CHATTED), stream(events))
+    upstream.answer_with(ok_json(CHATTED), stream(events))
     got = sdk.chat.completions.create(model=CHAT, messages=[{"role": "user", "content": "Hi"}])
     assert got.choices[0].message.content == "Hi"
     streamed = sdk.chat.completions.create(model=CHAT, messages=[{"role": "user", "content": "Hi"}], stream=True)
     assert [chunk.choices[0].delta.content for chunk in streamed] == ["Hi"]
 
 
-def test_embeddings_and_models(house: Gateway, upstream: Stage) -> None:
+def test_embeddings_and_models(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     usage = {"prompt_tokens": 1, "total_tokens": 1}
-    upstream.play(ok_json({"object": "list", "data": [{"index": 0, "embedding": [0.5]}], "usage": usage}))
-    with client(house, "alice") as sdk:
+    upstream.answer_with(ok_json({"object": "list", "data": [{"index": 0, "embedding": [0.5]}], "usage": usage}))
+    with client(gateway, "alice") as sdk:
         assert sdk.embeddings.create(model=EMBEDDINGS, input="Hi", encoding_format="float").data[0].embedding == [0.5]
         assert CHAT in [model.id for model in sdk.models.list()]
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
-def test_sound_and_images(house: Gateway, upstream: Stage) -> None:
+def test_sound_and_images(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     image = {"created": 1, "data": [{"b64_json": "AAAA"}]}
     sound = answer(b"RIFF", headers=[("Content-Type", "audio/wav")])
-    upstream.play(ok_json({"text": "Hi"}), ok_json({"text": "Hi"}), sound, ok_json(image), ok_json(image))
-    with client(house, "alice") as sdk:
+    upstream.answer_with(ok_json({"text": "Hi"}), ok_json({"text": "Hi"}), sound, ok_json(image), ok_json(image))
+    with client(gateway, "alice") as sdk:
         for method in (sdk.audio.transcriptions, sdk.audio.translations):
             assert method.create(model="whisper", file=("a.wav", wav(1))).text == "Hi"
         assert sdk.audio.speech.create(model="voice", input="Hi", voice="alloy").content == b"RIFF"
@@ -69,17 +69,22 @@ def test_sound_and_images(house: Gateway, upstream: Stage) -> None:
         "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech", "/v1/images/generations",
         "/v1/images/edits",
     ]  # fmt: skip
-    assert [house.calls(limit=5)[at]["model"] for at in range(5)] == ["pictures", "pictures", "voice", *["whisper"] * 2]
+    assert [gateway.calls(limit=5)[at]["model"] for at in range(5)] == [
+        "pictures",
+        "pictures",
+        "voice",
+        *["whisper"] * 2,
+    ]
 
 
-def test_errors(house: Gateway, upstream: Stage) -> None:
-    upstream.play(ok_json(CHATTED))
+def test_errors(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(ok_json(CHATTED))
     hello = [{"role": "user", "content": "Hi"}]
-    with client(house, "nobody") as sdk, pytest.raises(openai.AuthenticationError):
+    with client(gateway, "nobody") as sdk, pytest.raises(openai.AuthenticationError):
         sdk.chat.completions.create(model=CHAT, messages=hello)  # type: ignore[arg-type]
-    with client(house, "alice") as sdk, pytest.raises(openai.NotFoundError):
+    with client(gateway, "alice") as sdk, pytest.raises(openai.NotFoundError):
         sdk.chat.completions.create(model="unknown", messages=hello)  # type: ignore[arg-type]
-    with client(house, "spent") as sdk:
+    with client(gateway, "spent") as sdk:
         sdk.chat.completions.create(model=CHAT, messages=hello)  # type: ignore[arg-type]
         with pytest.raises(openai.RateLimitError):
             sdk.chat.completions.create(model=CHAT, messages=hello)  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
-from tests.flows.house import CHAT, Gateway, eventually, key, model, secret, settings
-from tests.flows.sdks import Call, Told, ask_node
+from tests.flows.gateway_process import CHAT, Gateway, eventually, key, model, secret, settings
+from tests.flows.sdks import Call, Received, ask_node
 from tests.flows.test_batches import PRICE, line, served, written
 
 PACED = key("paced", quotas=[{"requests": 6, "per": "hour"}])
@@ -24,19 +24,19 @@ def simulator(process: StartsProcesses) -> str:
 
 
 @pytest.fixture
-def house(gateway: StartsGateways, simulator: str) -> Gateway:
+def gateway(start_gateway: StartsGateways, simulator: str) -> Gateway:
     models = {CHAT: model("chat", price=PRICE)}
-    return gateway(
+    return start_gateway(
         settings(simulator, models=models, keys=[key("alice"), key("bob"), PACED], files={"upstream": "main"})
     )
 
 
-def sdk(house: Gateway, who: str = "alice") -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{house.url}/v1", api_key=secret(who), max_retries=0)
+def sdk(gateway: Gateway, who: str = "alice") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=secret(who), max_retries=0)
 
 
-def test_files(house: Gateway) -> None:
-    mine, other = sdk(house).files, sdk(house, "bob").files
+def test_files(gateway: Gateway) -> None:
+    mine, other = sdk(gateway).files, sdk(gateway, "bob").files
     names = [mine.create(file=(f"{at}.txt", b"text %d" % at), purpose="user_data").id for at in range(3)]
     assert [file.id for file in mine.list(limit=1)] == names[::-1]
     assert mine.retrieve(names[0]).filename == "0.txt"
@@ -52,8 +52,8 @@ def test_files(house: Gateway) -> None:
         mine.retrieve(names[0])
 
 
-def test_a_batch(house: Gateway, simulator: str) -> None:
-    client, other = sdk(house), sdk(house, "bob")
+def test_a_batch(gateway: Gateway, simulator: str) -> None:
+    client, other = sdk(gateway), sdk(gateway, "bob")
     lines = [line(str(number)) for number in range(20)]
     file = client.files.create(file=("input.jsonl", written(*lines)), purpose="batch")
     began = client.batches.create(
@@ -72,16 +72,16 @@ def test_a_batch(house: Gateway, simulator: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.files.create(file=("input.jsonl", written(line("a", stream=True))), purpose="batch")
     assert refused.value.code == "invalid_batch_line"
-    (record,) = eventually(lambda: house.calls("alice"), timeout_s=60)
+    (record,) = eventually(lambda: gateway.calls("alice"), timeout_s=60)
     calls = served(simulator, began.id)
     usage = [each["response"]["body"]["usage"] for each in answers]
     for name in ("prompt_tokens", "completion_tokens"):
         assert record[name] == sum(call[name] for call in calls) == sum(each[name] for each in usage)
 
 
-def test_requests_per_time(house: Gateway) -> None:
+def test_requests_per_time(gateway: Gateway) -> None:
     """Each of six requests counts, and the SDK knows the refusal of the seventh."""
-    client = sdk(house, "paced")
+    client = sdk(gateway, "paced")
     file = client.files.create(file=("input.jsonl", written(line("a"))), purpose="batch")
     began = client.batches.create(
         input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"takes_s": "600"}
@@ -97,58 +97,58 @@ def test_requests_per_time(house: Gateway) -> None:
         assert float(refused.value.response.headers["retry-after"]) > 0
 
 
-def node(house: Gateway, *calls: Call, who: str = "alice") -> list[Told]:
-    return ask_node(f"{house.url}/v1", secret(who), calls)
+def node(gateway: Gateway, *calls: Call, who: str = "alice") -> list[Received]:
+    return ask_node(f"{gateway.url}/v1", secret(who), calls)
 
 
-def data_of(told: Told) -> Any:
-    assert "error" not in told, told
-    return told["data"]
+def data_of(received: Received) -> Any:
+    assert "error" not in received, received
+    return received["data"]
 
 
 def node_upload(data: bytes, purpose: str) -> Call:
     return Call("files", {"purpose": purpose}, files={"file": [base64.b64encode(data).decode()]})
 
 
-def test_files_with_node(house: Gateway) -> None:
+def test_files_with_node(gateway: Gateway) -> None:
     made = [
-        data_of(each)["id"] for each in node(house, *[node_upload(b"text %d" % at, "user_data") for at in range(3)])
+        data_of(each)["id"] for each in node(gateway, *[node_upload(b"text %d" % at, "user_data") for at in range(3)])
     ]
     names = [Call("files", method=method, id=made[0]) for method in ("retrieve", "content", "delete", "retrieve")]
-    of_others = node(house, *names[:3], Call("files", method="list"), who="bob")
+    of_others = node(gateway, *names[:3], Call("files", method="list"), who="bob")
     assert [each["error"]["name"] for each in of_others[:3]] == ["NotFoundError"] * 3
     assert data_of(of_others[3]) == []
     paged = Call("files", {"limit": 1}, method="list")
-    listed, shown, content, deleted, gone = node(house, paged, *names)
+    listed, shown, content, deleted, gone = node(gateway, paged, *names)
     assert [file["id"] for file in data_of(listed)] == made[::-1]  # a page for each
     assert (data_of(shown)["id"], data_of(content), data_of(deleted)["deleted"]) == (made[0], "text 0", True)
     assert (gone["error"]["status"], gone["error"]["param"]) == (404, "id")
-    (refused,) = node(house, Call("uploads", {"purpose": "batch", "filename": "a", "bytes": 9, "mime_type": "x"}))
+    (refused,) = node(gateway, Call("uploads", {"purpose": "batch", "filename": "a", "bytes": 9, "mime_type": "x"}))
     assert (refused["error"]["name"], refused["error"]["status"]) == ("NotFoundError", 404)
     assert "send the whole file with POST /v1/files" in refused["error"]["message"]
 
 
-def test_a_batch_with_node(house: Gateway, simulator: str) -> None:
-    (uploaded,) = node(house, node_upload(written(*[line(str(number)) for number in range(5)]), "batch"))
+def test_a_batch_with_node(gateway: Gateway, simulator: str) -> None:
+    (uploaded,) = node(gateway, node_upload(written(*[line(str(number)) for number in range(5)]), "batch"))
     asked = {
         "input_file_id": data_of(uploaded)["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h",
     }  # fmt: skip
-    began, long = node(house, Call("batches", asked), Call("batches", asked | {"metadata": {"takes_s": "600"}}))
+    began, long = node(gateway, Call("batches", asked), Call("batches", asked | {"metadata": {"takes_s": "600"}}))
     made, other = data_of(began)["id"], data_of(long)["id"]
-    eventually(lambda: house.get(f"/v1/batches/{made}").json["status"] == "completed", every_s=0.1)
+    eventually(lambda: gateway.get(f"/v1/batches/{made}").json["status"] == "completed", every_s=0.1)
     shown, listed, cancelled = node(
-        house, Call("batches", method="retrieve", id=made), Call("batches", {"limit": 1}, method="list"),
+        gateway, Call("batches", method="retrieve", id=made), Call("batches", {"limit": 1}, method="list"),
         Call("batches", method="cancel", id=other),
     )  # fmt: skip
     assert [batch["id"] for batch in data_of(listed)] == [other, made]
     assert data_of(cancelled)["status"] == "cancelled"
-    (content,) = node(house, Call("files", method="content", id=data_of(shown)["output_file_id"]))
+    (content,) = node(gateway, Call("files", method="content", id=data_of(shown)["output_file_id"]))
     answers = [json.loads(each) for each in data_of(content).splitlines()]
     assert [each["custom_id"] for each in answers] == [str(number) for number in range(5)]
-    record = house.call(began["request_id"])
+    record = gateway.call(began["request_id"])
     usage = [each["response"]["body"]["usage"] for each in answers]
     for name in ("prompt_tokens", "completion_tokens"):
         assert record[name] == sum(call[name] for call in served(simulator, made)) == sum(each[name] for each in usage)
-    assert house.call(long["request_id"])["status"] == 499
-    (refused,) = node(house, node_upload(written(line("a", stream=True)), "batch"))
+    assert gateway.call(long["request_id"])["status"] == 499
+    (refused,) = node(gateway, node_upload(written(line("a", stream=True)), "batch"))
     assert (refused["error"]["name"], refused["error"]["code"]) == ("BadRequestError", "invalid_batch_line")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import Wire, error_json, ok_json
-from tests.flows.house import Gateway, key, secret, settings
+from tests.flows.gateway_process import Gateway, key, secret, settings
 
 PACKAGE = ROOT / ".venv" / "servers" / "cohere"
 SCRIPT = Path(__file__).parent.parent / "cohere_client.py"
@@ -33,18 +33,18 @@ async def reranked(wire: Wire) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     price = {"search_units_per_1000": 2}
     model = {"endpoints": ["rerank"], "routes": [{"upstream": "main", "model": "theirs"}], "price": price}
     keys = [key("alice", quotas=[{"usd": 10, "per": "month"}]), key("spent", quotas=[{"requests": 1, "per": "month"}])]
-    return gateways(settings(theatre.url, models={MODEL: model}, keys=keys))
+    return start_shared_gateway(settings(shared_upstream.url, models={MODEL: model}, keys=keys))
 
 
-def ask(house: Gateway, *tasks: tuple[int, str, dict[str, Any]]) -> list[dict[str, Any]]:
+def ask(gateway: Gateway, *tasks: tuple[int, str, dict[str, Any]]) -> list[dict[str, Any]]:
     """One process that makes these calls: each of a version, by a key."""
     assert (PACKAGE / "cohere").exists(), f"{PACKAGE} has no cohere, and this test needs it: run `make servers`."
     asked = [
-        {"url": house.url, "key": secret(who) if who else "wrong", "version": version, "asked": {**ASKED, **changes}}
+        {"url": gateway.url, "key": secret(who) if who else "wrong", "version": version, "asked": {**ASKED, **changes}}
         for version, who, changes in tasks
     ]
     done = subprocess.run(
@@ -56,33 +56,33 @@ def ask(house: Gateway, *tasks: tuple[int, str, dict[str, Any]]) -> list[dict[st
     return answers
 
 
-def test_both_versions(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=reranked)
-    before = len(house.calls("alice"))
-    told = ask(house, (2, "alice", {}), (1, "alice", {"return_documents": False}))
-    assert told == [{"results": [[0, 0.9], [2, 0.4]], "search_units": 1}] * 2
+def test_both_versions(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=reranked)
+    before = len(gateway.calls("alice"))
+    received = ask(gateway, (2, "alice", {}), (1, "alice", {"return_documents": False}))
+    assert received == [{"results": [[0, 0.9], [2, 0.4]], "search_units": 1}] * 2
     assert [each.json["model"] for each in upstream.requests] == ["theirs", "theirs"]
-    records = house.calls("alice")[: len(house.calls("alice")) - before]
+    records = gateway.calls("alice")[: len(gateway.calls("alice")) - before]
     assert [(each["endpoint"], each["units"], each["cost_usd"]) for each in records] == [
         ("rerank", {"search_units": 1}, 0.002)
     ] * 2
 
 
-def test_refusals(house: Gateway, upstream: Stage) -> None:
+def test_refusals(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """By the SDK's own classes; what cannot succeed reaches no upstream."""
-    upstream.play(always=reranked)
-    told = ask(
-        house, (2, "", {}), (2, "alice", {"model": "unknown"}), (2, "alice", {"documents": []}),
+    upstream.answer_with(always=reranked)
+    received = ask(
+        gateway, (2, "", {}), (2, "alice", {"model": "unknown"}), (2, "alice", {"documents": []}),
         (1, "alice", {"top_n": 0}), (2, "spent", {}), (2, "spent", {}),
     )  # fmt: skip
-    assert [each.get("error") for each in told] == [
+    assert [each.get("error") for each in received] == [
         "UnauthorizedError", "NotFoundError", "BadRequestError", "BadRequestError", None, "TooManyRequestsError",
     ]  # fmt: skip
     assert len(upstream.requests) == 1
 
 
-def test_an_upstream_that_fails_at_first(house: Gateway, upstream: Stage) -> None:
-    upstream.play(error_json(503), always=reranked)
-    (told,) = ask(house, (2, "alice", {}))
-    assert told["search_units"] == 1
+def test_an_upstream_that_fails_at_first(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(error_json(503), always=reranked)
+    (received,) = ask(gateway, (2, "alice", {}))
+    assert received["search_units"] == 1
     assert len(upstream.requests) == 2

@@ -20,7 +20,7 @@ import google.genai
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
-from tests.flows.house import Gateway, secret
+from tests.flows.gateway_process import Gateway, secret
 from tests.flows.test_gemini import gemini_model, gemini_settings
 
 PACKAGE = Path(google.genai.__file__).parent
@@ -83,7 +83,7 @@ FAILING: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def run(house: Gateway, folder: Path) -> dict[str, str | None]:
+def run(gateway: Gateway, folder: Path) -> dict[str, str | None]:
     """Every test that was run by its name, with the message of its failure; None: it passed."""
     copy = folder / "google/genai"
     shutil.copytree(PACKAGE, copy)
@@ -98,7 +98,7 @@ def run(house: Gateway, folder: Path) -> dict[str, str | None]:
         cwd=folder, capture_output=True, text=True, timeout=WITHIN_S, check=False,
         env={
             **os.environ, "PYTHONPATH": f"{folder}:{PLUGINS}", "PYTHONHASHSEED": "0", "GOOGLE_API_KEY": secret("alice"),
-            "GOOGLE_GENAI_REPLAYS_DIRECTORY": str(folder / "replays"), "TEST_API_BASE_URL": house.url,
+            "GOOGLE_GENAI_REPLAYS_DIRECTORY": str(folder / "replays"), "TEST_API_BASE_URL": gateway.url,
         },
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stdout + done.stderr
@@ -112,13 +112,13 @@ def _outcome(case: ET.Element) -> tuple[str, str | None]:
     return name, None if failure is None else str(failure.get("message"))
 
 
-def test_the_sdk_s_own_tests_pass(gateway: StartsGateways, process: StartsProcesses, tmp_path: Path) -> None:
+def test_the_sdk_s_own_tests_pass(start_gateway: StartsGateways, process: StartsProcesses, tmp_path: Path) -> None:
     url = process("simulate", "--port", "0").wait_for(r"(http://127\.0\.0\.1:\d+)")[1]
     simulated = gemini_model(routes=[{"upstream": "main", "model": "gemini-2.5-flash"}], max_attempts=1)
     embedding = {"endpoints": ["embed_content"], "routes": [{"upstream": "main", "model": "gemini-embedding-001"}]}
     models = {"*": simulated, "*embedding*": embedding}
-    house = gateway(gemini_settings(f"{url}/v1beta", models=models, aliases={}))
-    outcomes = run(house, tmp_path)
+    gateway = start_gateway(gemini_settings(f"{url}/v1beta", models=models, aliases={}))
+    outcomes = run(gateway, tmp_path)
     failing = {name for names in FAILING.values() for name in names}
     wrong = {
         name: failure
@@ -128,6 +128,6 @@ def test_the_sdk_s_own_tests_pass(gateway: StartsGateways, process: StartsProces
     assert len(outcomes) - len(failing) > 180
     with urlopen(f"{url}/simulator/ledger", timeout=10) as answer:
         billed = json.load(answer)["totals"]
-    (row,) = house.usage(group_by="")
+    (row,) = gateway.usage(group_by="")
     assert row["prompt_tokens"] == billed["prompt_tokens"] > 0
     assert row["completion_tokens"] == billed["completion_tokens"] > 0

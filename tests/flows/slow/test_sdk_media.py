@@ -18,7 +18,7 @@ from openai import OpenAI
 
 from tests.conftest import StartsGateways
 from tests.fakes import forms
-from tests.flows.house import Gateway, eventually, secret, settings
+from tests.flows.gateway_process import Gateway, eventually, secret, settings
 from tests.flows.sdks import Call, ask_node
 
 from .test_sdk import ask_ledger, simulated
@@ -52,25 +52,25 @@ def other_simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module", params=["one worker", "in front of itself"])
-def house(request: pytest.FixtureRequest, gateways: StartsGateways, simulator: str) -> Gateway:
+def gateway(request: pytest.FixtureRequest, start_shared_gateway: StartsGateways, simulator: str) -> Gateway:
     ask_ledger(simulator, "DELETE")
     models = {name: {"routes": [{"upstream": "main"}], **rest} for name, rest in MODELS.items()}
     models["whisper-1"]["routes"] = [{"upstream": "main", "model": "whisper-1"}]
     config = settings(simulator, models=models, aliases=ALIASES)
     if request.param == "in front of itself":
-        inner = gateways(settings(simulator, models=models))
+        inner = start_shared_gateway(settings(simulator, models=models))
         config["upstreams"]["main"] = {"base_url": f"{inner.url}/v1", "api_key": secret("alice")}
-    return gateways(config)
+    return start_shared_gateway(config)
 
 
 @pytest.fixture(autouse=True)
-def books_agree(house: Gateway, simulator: str) -> Iterator[None]:
+def books_agree(gateway: Gateway, simulator: str) -> Iterator[None]:
     yield
     totals = ask_ledger(simulator, "GET").json["totals"]
     names = ("prompt_tokens", "completion_tokens", "audio_ms", "images", "characters")
 
     def recorded() -> list[int]:
-        rows = house.calls(limit=1000)
+        rows = gateway.calls(limit=1000)
         assert {row["usage_source"] for row in rows} <= {"reported", "none"}
         units: Counter[str] = Counter()
         for row in rows:
@@ -81,8 +81,8 @@ def books_agree(house: Gateway, simulator: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def sdk(house: Gateway) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{house.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
+def sdk(gateway: Gateway) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key=secret("alice"), max_retries=0, timeout=60) as made:
         yield made
 
 
@@ -160,7 +160,7 @@ def test_errors_are_those_of_the_api(sdk: OpenAI) -> None:
         sdk.images.edit(model="whisper-1", image=("a.png", PNG), prompt="x")
 
 
-def test_openai_node(house: Gateway, other_simulator: str) -> None:
+def test_openai_node(gateway: Gateway, other_simulator: str) -> None:
     sound, png = [base64.b64encode(each).decode() for each in (SOUND, PNG)]
     calls = [
         Call("audio.transcriptions", {"model": "whisper-1"}, files={"file": [sound]}),
@@ -173,7 +173,7 @@ def test_openai_node(house: Gateway, other_simulator: str) -> None:
         Call("images", {"model": "gpt-image-1", "prompt": "a cat", "stream": True}, method="generate"),
         Call("audio.speech", {"model": "tts-1", "input": "Hello, wörld", "voice": "alloy"}),
     ]
-    said = [ask_node(url, secret("alice"), calls) for url in (f"{house.url}/v1", other_simulator)]
+    said = [ask_node(url, secret("alice"), calls) for url in (f"{gateway.url}/v1", other_simulator)]
     for one, other in zip(*said, strict=True):
         assert "error" not in one, one
         assert [one.get(name) for name in ("data", "chunks")] == [other.get(name) for name in ("data", "chunks")]

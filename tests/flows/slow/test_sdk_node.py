@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartsGateways
-from tests.flows.house import CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, secret, settings
-from tests.flows.sdks import Call, Told, ask_node
+from tests.flows.gateway_process import CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, secret, settings
+from tests.flows.sdks import Call, Received, ask_node
 
 from .test_sdk import simulated
 
@@ -28,18 +28,18 @@ def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, simulator: str) -> Gateway:
-    return gateways(settings(simulator, keys=[key("alice", quotas=[{"tokens": 10**8, "per": "day"}])]))
+def gateway(start_shared_gateway: StartsGateways, simulator: str) -> Gateway:
+    return start_shared_gateway(settings(simulator, keys=[key("alice", quotas=[{"tokens": 10**8, "per": "day"}])]))
 
 
-def ask(house: Gateway, *calls: Call, who: str = "alice") -> list[Told]:
-    return ask_node(f"{house.url}/v1", secret(who), calls)
+def ask(gateway: Gateway, *calls: Call, who: str = "alice") -> list[Received]:
+    return ask_node(f"{gateway.url}/v1", secret(who), calls)
 
 
-def said(told: Told) -> Any:
+def said(received: Received) -> Any:
     """An answer without what differs from call to call. Of chunks, `usage: null` says no more than no usage."""
-    assert "error" not in told, told
-    return [_said(each) for each in told.get("chunks", [told.get("data")])]
+    assert "error" not in received, received
+    return [_said(each) for each in received.get("chunks", [received.get("data")])]
 
 
 def _said(value: Any) -> Any:
@@ -65,58 +65,58 @@ CALLS = [
 ]
 
 
-def test_every_answer_is_the_upstream_s_own(house: Gateway, simulator: str) -> None:
+def test_every_answer_is_the_upstream_s_own(gateway: Gateway, simulator: str) -> None:
     """Once through the gateway and once without it; each call is recorded under the id that the SDK shows."""
-    through, direct = ask(house, *CALLS), ask_node(simulator, "any", CALLS)
+    through, direct = ask(gateway, *CALLS), ask_node(simulator, "any", CALLS)
     for call, one, other in zip(CALLS, through, direct, strict=True):
         assert said(one) == said(other), call
-        record = house.call(one["request_id"])
+        record = gateway.call(one["request_id"])
         assert (record["status"], record["ended"], record["usage_source"]) == (200, "done", "reported")
         if (usage := (one.get("data") or one["chunks"][-1]).get("usage")) is not None:
             assert record["prompt_tokens"] == usage["prompt_tokens"]
     asked_usage = [bool(call.body.get("stream_options")) for call in CALLS if call.body.get("stream")]
-    streams = [told["chunks"] for told in through if "chunks" in told]
+    streams = [received["chunks"] for received in through if "chunks" in received]
     assert [any(chunk.get("usage") for chunk in chunks) for chunks in streams] == asked_usage
 
 
-def test_models(house: Gateway) -> None:
-    assert ask(house, Call("models", {})) == [{"data": sorted([CHAT, COMPLETIONS, EMBEDDINGS])}]
+def test_models(gateway: Gateway) -> None:
+    assert ask(gateway, Call("models", {})) == [{"data": sorted([CHAT, COMPLETIONS, EMBEDDINGS])}]
 
 
-def test_errors_have_all_that_the_sdk_shows(house: Gateway) -> None:
+def test_errors_have_all_that_the_sdk_shows(gateway: Gateway) -> None:
     calls = {
         "BadRequestError": Call("completions", COMPLETING | {"n": 129}),
         "NotFoundError": Call("chat.completions", CHATTING | STREAM | {"model": "no-such-model"}),
     }
-    told = ask(house, *calls.values())
-    assert [each["error"].pop("request_id").startswith("req_") for each in told] == [True, True]
-    messages = [each["error"].pop("message") for each in told]
+    received = ask(gateway, *calls.values())
+    assert [each["error"].pop("request_id").startswith("req_") for each in received] == [True, True]
+    messages = [each["error"].pop("message") for each in received]
     fields: dict[str, Any] = {"type": "invalid_request_error"}
-    assert [each["error"] for each in told] == [
+    assert [each["error"] for each in received] == [
         fields | {"name": "BadRequestError", "status": 400, "code": "integer_above_max_value", "param": "n"},
         fields | {"name": "NotFoundError", "status": 404, "code": "model_not_found", "param": None},
     ]
     assert messages[0].startswith("400 Invalid 'n': integer above maximum value.")
-    (unknown,) = ask(house, calls["BadRequestError"], who="nobody")
+    (unknown,) = ask(gateway, calls["BadRequestError"], who="nobody")
     assert (unknown["error"]["name"], unknown["error"]["status"]) == ("AuthenticationError", 401)
     assert unknown["error"]["code"] == "invalid_api_key"
 
 
-def test_stream_that_is_cut_is_an_error_and_never_a_short_answer(house: Gateway) -> None:
+def test_stream_that_is_cut_is_an_error_and_never_a_short_answer(gateway: Gateway) -> None:
     body = CHATTING | STREAM | {"simulate": {"cut_after_events": 3}}
-    (told,) = ask(house, Call("chat.completions", body))
-    assert len(told["chunks"]) == 3
-    assert (told["error"]["name"], told["error"]["code"]) == ("APIError", "upstream_error")
-    assert house.call(told["request_id"])["truncated"]
+    (received,) = ask(gateway, Call("chat.completions", body))
+    assert len(received["chunks"]) == 3
+    assert (received["error"]["name"], received["error"]["code"]) == ("APIError", "upstream_error")
+    assert gateway.call(received["request_id"])["truncated"]
 
 
-def test_abort_in_a_stream_is_no_error_and_frees_what_was_reserved(house: Gateway) -> None:
+def test_abort_in_a_stream_is_no_error_and_frees_what_was_reserved(gateway: Gateway) -> None:
     body = CHATTING | STREAM | {"simulate": {"tokens_per_s": 50, "tokens": 500}}
-    (told,) = ask(house, Call("chat.completions", body, leave_after=3))
-    assert 3 <= len(told["chunks"]) < 500  # chunks from before the fault are still delivered
-    assert "error" not in told
-    record = house.call(told["request_id"])
+    (received,) = ask(gateway, Call("chat.completions", body, leave_after=3))
+    assert 3 <= len(received["chunks"]) < 500  # chunks from before the fault are still delivered
+    assert "error" not in received
+    record = gateway.call(received["request_id"])
     assert (record["ended"], record["client_gone"]) == ("client_gone", True)
-    (window,) = house.get("/v1/key").json["quotas"]
+    (window,) = gateway.get("/v1/key").json["quotas"]
     assert window["reserved"] == 0
-    assert eventually(lambda: house.metric("gateway_in_flight_requests") == 0)
+    assert eventually(lambda: gateway.metric("gateway_in_flight_requests") == 0)

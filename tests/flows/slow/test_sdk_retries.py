@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Wire, ok_json, stream
-from tests.flows.house import CHAT, COMPLETIONS, Gateway, eventually, key, model, secret, settings
-from tests.flows.sdks import Call, Told, ask_with
+from tests.flows.gateway_process import CHAT, COMPLETIONS, Gateway, eventually, key, model, secret, settings
+from tests.flows.sdks import Call, Received, ask_with
 
 CHATTING = Call("chat.completions", {"model": CHAT, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9})
 COMPLETING = Call("completions", {"model": COMPLETIONS, "prompt": [7], "max_tokens": 9})
@@ -63,43 +63,46 @@ def short(sdk: str) -> str:
 
 
 @pytest.fixture(scope="module", params=["embedded", "redis"])
-def house(
-    request: pytest.FixtureRequest, gateways: StartsGateways, theatre: Stage, tmp_path_factory: pytest.TempPathFactory
+def gateway(
+    request: pytest.FixtureRequest,
+    start_shared_gateway: StartsGateways,
+    shared_upstream: ScriptedUpstream,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Gateway]:
     price = {"input": 1, "output": 1}
     config = settings(
-        theatre.url,
+        shared_upstream.url,
         models={COMPLETIONS: model("completions", price=price), CHAT: model("chat", price=price)},
         keys=list(keys()),
         teams={f"team-{short(sdk)}": {"quotas": [SPENT["team"][1]]} for sdk in ask_with},
     )
     if request.param == "embedded":
-        yield gateways(config)
+        yield start_shared_gateway(config)
         return
     with RedisServer(tmp_path_factory.mktemp("redis"), appendonly="everysec") as server:
-        yield gateways(config | {"store": {"url": server.url}})
+        yield start_shared_gateway(config | {"store": {"url": server.url}})
 
 
 @pytest.fixture(autouse=True)
-def good_upstream(upstream: Stage) -> Iterator[None]:
-    upstream.play(always=answered)
+def good_upstream(upstream: ScriptedUpstream) -> Iterator[None]:
+    upstream.answer_with(always=answered)
     yield
-    upstream.play()
+    upstream.answer_with()
 
 
 async def answered(wire: Wire) -> None:
     await (EVENTS if wire.request.json.get("stream") else PLAIN)(wire)
 
 
-def ask(house: Gateway, sdk: str, who: str, *calls: Call) -> list[Told]:
-    return ask_with[sdk](f"{house.url}/v1", secret(f"{short(sdk)}-{who}"), calls)
+def ask(gateway: Gateway, sdk: str, who: str, *calls: Call) -> list[Received]:
+    return ask_with[sdk](f"{gateway.url}/v1", secret(f"{short(sdk)}-{who}"), calls)
 
 
-def knocks(house: Gateway, sdk: str, who: str, served: int) -> list[int]:
+def knocks(gateway: Gateway, sdk: str, who: str, served: int) -> list[int]:
     """The status of every request of this key, in their order, as soon as so many of them were served."""
 
     def look() -> list[int]:
-        found = [line["status"] for line in house.lines() if line["key"] == f"{short(sdk)}-{who}"]
+        found = [line["status"] for line in gateway.lines() if line["key"] == f"{short(sdk)}-{who}"]
         return found if found.count(200) == served else []
 
     return eventually(look)
@@ -109,12 +112,12 @@ def knocks(house: Gateway, sdk: str, who: str, served: int) -> list[int]:
 
 
 @pytest.mark.parametrize("sdk", ask_with)
-def test_a_spent_quota_is_asked_exactly_once(house: Gateway, sdk: str) -> None:
+def test_a_spent_quota_is_asked_exactly_once(gateway: Gateway, sdk: str) -> None:
     for kind, (call, _) in SPENT.items():
         who = f"spent-{kind}"
-        first, second = ask(house, sdk, who, call, call)
+        first, second = ask(gateway, sdk, who, call, call)
         assert "error" not in first, first
-        assert knocks(house, sdk, who, 1) == [200, 429], kind
+        assert knocks(gateway, sdk, who, 1) == [200, 429], kind
         error = second["error"]
         assert (error["name"], error["status"]) == ("RateLimitError", 429)
         assert (error["type"], error["code"], error["param"]) == ("insufficient_quota", "insufficient_quota", None)
@@ -122,11 +125,11 @@ def test_a_spent_quota_is_asked_exactly_once(house: Gateway, sdk: str) -> None:
 
 
 @pytest.mark.parametrize("sdk", ask_with)
-def test_a_rate_that_no_sdk_sits_out_is_asked_exactly_once(house: Gateway, sdk: str) -> None:
+def test_a_rate_that_no_sdk_sits_out_is_asked_exactly_once(gateway: Gateway, sdk: str) -> None:
     """The answer has a retry time of an hour, which is longer than any SDK waits."""
-    first, second = ask(house, sdk, "hour", CHATTING, CHATTING)
+    first, second = ask(gateway, sdk, "hour", CHATTING, CHATTING)
     assert "error" not in first, first
-    assert knocks(house, sdk, "hour", 1) == [200, 429]
+    assert knocks(gateway, sdk, "hour", 1) == [200, 429]
     assert (second["error"]["type"], second["error"]["code"]) == ("requests", "rate_limit_exceeded")
     assert "Please try again in 59m" in second["error"]["message"]
 
@@ -135,31 +138,31 @@ def test_a_rate_that_no_sdk_sits_out_is_asked_exactly_once(house: Gateway, sdk: 
 
 
 @pytest.mark.parametrize("sdk", ask_with)
-def test_a_rate_is_asked_exactly_once_more_and_then_answers(house: Gateway, sdk: str) -> None:
+def test_a_rate_is_asked_exactly_once_more_and_then_answers(gateway: Gateway, sdk: str) -> None:
     """An SDK that came a moment too early would be refused again, and so would one that makes its own wait (0.5 s)."""
     with ThreadPoolExecutor(len(RATES)) as pool:
-        told = list(pool.map(lambda kind: (kind, *run_into(house, sdk, kind)), RATES))
-    for kind, answers, statuses in told:
+        received = list(pool.map(lambda kind: (kind, *run_into(gateway, sdk, kind)), RATES))
+    for kind, answers, statuses in received:
         assert not [each for each in answers if "error" in each], (kind, answers)
         pairs = list(zip(statuses, [*statuses[1:], 0], strict=True))
         assert 429 in statuses, kind
         assert {after for status, after in pairs if status == 429} == {200}, (kind, statuses)
 
 
-def run_into(house: Gateway, sdk: str, kind: str) -> tuple[list[Told], list[int]]:
+def run_into(gateway: Gateway, sdk: str, kind: str) -> tuple[list[Received], list[int]]:
     """Two calls, of which the second has to wait; again if the machine was so slow that it had not."""
-    answers: list[Told] = []
+    answers: list[Received] = []
     statuses: list[int] = []
     for _ in range(3):
-        answers += ask(house, sdk, f"rate-{kind}", *[RATES[kind][0]] * 2)
-        statuses = knocks(house, sdk, f"rate-{kind}", len(answers))
+        answers += ask(gateway, sdk, f"rate-{kind}", *[RATES[kind][0]] * 2)
+        statuses = knocks(gateway, sdk, f"rate-{kind}", len(answers))
         if 429 in statuses:
             break
     return answers, statuses
 
 
 @contextmanager
-def held(upstream: Stage) -> Iterator[threading.Event]:
+def held(upstream: ScriptedUpstream) -> Iterator[threading.Event]:
     """The first call is answered when the test says so, the others at once."""
     let_go = threading.Event()
 
@@ -167,7 +170,7 @@ def held(upstream: Stage) -> Iterator[threading.Event]:
         await asyncio.to_thread(let_go.wait, 30)
         await answered(wire)
 
-    upstream.play(behaviour, always=answered)
+    upstream.answer_with(behaviour, always=answered)
     try:
         yield let_go
     finally:
@@ -176,17 +179,17 @@ def held(upstream: Stage) -> Iterator[threading.Event]:
 
 @pytest.mark.parametrize("sdk", ask_with)
 @pytest.mark.parametrize("kind", BUSY)
-def test_reserved_is_not_spent(house: Gateway, upstream: Stage, sdk: str, kind: str) -> None:
+def test_reserved_is_not_spent(gateway: Gateway, upstream: ScriptedUpstream, sdk: str, kind: str) -> None:
     """An open call's reservation fills the quota for an unknown time, so the SDK tries again after a second."""
     who = f"{short(sdk)}-{kind}"
     with ThreadPoolExecutor(2) as pool, held(upstream) as let_go:
-        holding = pool.submit(house.complete, who, prompt=[7], max_tokens=20)
+        holding = pool.submit(gateway.complete, who, prompt=[7], max_tokens=20)
         eventually(lambda: upstream.hits == 1)
-        asking = pool.submit(ask, house, sdk, kind, COMPLETING)
-        refused = house.line(key=who, status=429)
+        asking = pool.submit(ask, gateway, sdk, kind, COMPLETING)
+        refused = gateway.line(key=who, status=429)
         assert refused["error"] == "rate_limit_exceeded"
         let_go.set()
         assert holding.result().status == 200
-        (told,) = asking.result()
-    assert "error" not in told, told
-    assert knocks(house, sdk, kind, 2).count(429) in (1, 2)  # two if the release of the reservation took a second
+        (received,) = asking.result()
+    assert "error" not in received, received
+    assert knocks(gateway, sdk, kind, 2).count(429) in (1, 2)  # two if the release of the reservation took a second

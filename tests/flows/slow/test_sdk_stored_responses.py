@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
-from tests.flows.house import Gateway, eventually, key, model, secret, settings
+from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
 
 MODEL = "gpt-4o-mini"
 
@@ -22,13 +22,13 @@ def simulator(process: StartsProcesses) -> str:
 
 
 @pytest.fixture
-def house(gateway: StartsGateways, simulator: str) -> Gateway:
+def gateway(start_gateway: StartsGateways, simulator: str) -> Gateway:
     keys = [key("alice", quotas=[{"tokens": 10**6, "per": "day"}]), key("bob")]
-    return gateway(settings(simulator, models={MODEL: model("responses")}, keys=keys, server={"workers": 2}))
+    return start_gateway(settings(simulator, models={MODEL: model("responses")}, keys=keys, server={"workers": 2}))
 
 
-def sdk(house: Gateway, who: str = "alice") -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{house.url}/v1", api_key=secret(who), max_retries=0)
+def sdk(gateway: Gateway, who: str = "alice") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=secret(who), max_retries=0)
 
 
 def ledger(simulator: str) -> list[dict[str, Any]]:
@@ -37,15 +37,15 @@ def ledger(simulator: str) -> list[dict[str, Any]]:
         return calls
 
 
-def test_a_conversation_by_ids(house: Gateway, simulator: str) -> None:
-    responses = sdk(house).responses
+def test_a_conversation_by_ids(gateway: Gateway, simulator: str) -> None:
+    responses = sdk(gateway).responses
     first = responses.create(model=MODEL, input="Tell me a story.")
     with responses.stream(model=MODEL, input="Go on.", previous_response_id=first.id) as stream:
         second = stream.until_done().get_final_response()
     third = responses.create(model=MODEL, input="The end?", previous_response_id=second.id)
     assert responses.retrieve(second.id).output_text == second.output_text
     assert len(responses.input_items.list(third.id).data) == 5
-    other = sdk(house, "bob").responses
+    other = sdk(gateway, "bob").responses
     for ask in (other.retrieve, other.delete, other.cancel, other.input_items.list):
         with pytest.raises(openai.NotFoundError):
             ask(second.id)
@@ -55,19 +55,19 @@ def test_a_conversation_by_ids(house: Gateway, simulator: str) -> None:
     responses.delete(second.id)
     with pytest.raises(openai.NotFoundError):
         responses.retrieve(second.id)
-    told = [(call["prompt_tokens"], call["completion_tokens"]) for call in ledger(simulator)]
-    assert [(row["prompt_tokens"], row["completion_tokens"]) for row in house.calls("alice")] == told
+    received = [(call["prompt_tokens"], call["completion_tokens"]) for call in ledger(simulator)]
+    assert [(row["prompt_tokens"], row["completion_tokens"]) for row in gateway.calls("alice")] == received
 
 
-def test_in_the_background(house: Gateway, simulator: str) -> None:
-    responses = sdk(house).responses
+def test_in_the_background(gateway: Gateway, simulator: str) -> None:
+    responses = sdk(gateway).responses
     slow = {"simulate": {"delay_s": 1}}
     made = responses.create(model=MODEL, input="Tell me a story.", background=True, extra_body=slow)
     assert made.status == "queued"
     cancelled = responses.create(model=MODEL, input="Hi", background=True, extra_body={"simulate": {"delay_s": 60}})
     assert responses.cancel(cancelled.id).status == "cancelled"
     done = eventually(lambda: (now := responses.retrieve(made.id)).status == "completed" and now)
-    rows = eventually(lambda: len(found := house.calls("alice")) == 2 and found)
+    rows = eventually(lambda: len(found := gateway.calls("alice")) == 2 and found)
     by_end = {row["ended"]: row for row in rows}
     assert by_end["done"]["completion_tokens"] == done.usage.output_tokens
     assert by_end["done"]["usage_source"] == "reported"
@@ -76,8 +76,8 @@ def test_in_the_background(house: Gateway, simulator: str) -> None:
     assert call["prompt_tokens"] == by_end["done"]["prompt_tokens"]
 
 
-def test_a_background_stream_is_resumed(house: Gateway, simulator: str) -> None:
-    responses = sdk(house).responses
+def test_a_background_stream_is_resumed(gateway: Gateway, simulator: str) -> None:
+    responses = sdk(gateway).responses
     cut = {"simulate": {"tokens_per_s": 100, "cut_after_events": 5}}
     stream = responses.create(model=MODEL, input="Tell me.", background=True, stream=True, extra_body=cut)
     seen: list[Any] = []
@@ -89,14 +89,14 @@ def test_a_background_stream_is_resumed(house: Gateway, simulator: str) -> None:
     seen += list(responses.retrieve(made, stream=True, starting_after=4))
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
     assert seen[-1].type == "response.completed"
-    (row,) = eventually(lambda: house.calls("alice"))
+    (row,) = eventually(lambda: gateway.calls("alice"))
     (call,) = ledger(simulator)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (call["prompt_tokens"], call["completion_tokens"])
     assert (row["usage_source"], row["stream"]) == ("reported", True)
 
 
-def test_a_conversation(house: Gateway, simulator: str) -> None:
-    client = sdk(house)
+def test_a_conversation(gateway: Gateway, simulator: str) -> None:
+    client = sdk(gateway)
     made = client.conversations.create(items=[{"type": "message", "role": "user", "content": "I am Ada."}])
     first = client.responses.create(model=MODEL, input="Tell me a story.", conversation=made.id)
     with client.responses.stream(model=MODEL, input="Go on.", conversation=made.id) as stream:
@@ -106,12 +106,12 @@ def test_a_conversation(house: Gateway, simulator: str) -> None:
     assert second.usage.input_tokens > first.usage.total_tokens
     items = list(client.conversations.items.list(made.id, order="asc", limit=2))
     assert [item.role for item in items if item.type == "message"] == ["user", *["user", "assistant"] * 2]
-    other = sdk(house, "bob")
+    other = sdk(gateway, "bob")
     for ask in (other.conversations.retrieve, other.conversations.delete, other.conversations.items.list):
         with pytest.raises(openai.NotFoundError):
             ask(made.id)
     client.conversations.delete(made.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.create(model=MODEL, input="And now?", conversation=made.id)
-    told = [(call["prompt_tokens"], call["completion_tokens"]) for call in ledger(simulator)]
-    assert [(row["prompt_tokens"], row["completion_tokens"]) for row in house.calls("alice")] == told
+    received = [(call["prompt_tokens"], call["completion_tokens"]) for call in ledger(simulator)]
+    assert [(row["prompt_tokens"], row["completion_tokens"]) for row in gateway.calls("alice")] == received

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.good_answers import FORMS, Form
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import CHUNKED, Request, Wire, chunk, ok_json
-from tests.flows.house import Gateway, key, model, secret, settings
+from tests.flows.gateway_process import Gateway, key, model, secret, settings
 
 SUITES = ROOT / ".venv/servers/sdk-tests"
 """Where .ci/servers puts the tests of the installed SDKs, out of their source packages."""
@@ -224,13 +224,13 @@ def config(upstream: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def houses(gateways: StartsGateways, theatre: Stage) -> dict[bool, Gateway]:
+def gateways(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> dict[bool, Gateway]:
     """A gateway, and one that keeps files and batches: it refuses names of files that were not uploaded."""
-    plain = config(theatre.url)
-    return {False: gateways(plain), True: gateways(plain | {"files": {"upstream": "main"}})}
+    plain = config(shared_upstream.url)
+    return {False: start_shared_gateway(plain), True: start_shared_gateway(plain | {"files": {"upstream": "main"}})}
 
 
-def run(house: Gateway, asked: Suite, folder: Path) -> dict[str, str | None]:
+def run(gateway: Gateway, asked: Suite, folder: Path) -> dict[str, str | None]:
     """Every test by `file::name`, with the message of its failure; None: it passed."""
     suite = SUITES / asked.sdk / "tests"
     assert suite.exists(), f"{suite} is not there, and this test needs it: run `make servers`."
@@ -243,7 +243,7 @@ def run(house: Gateway, asked: Suite, folder: Path) -> dict[str, str | None]:
          "-o", "asyncio_default_test_loop_scope=session", "--junitxml", "report.xml", *files],
         cwd=folder, capture_output=True, text=True, timeout=WITHIN_S, check=False,
         env={
-            **os.environ, "TEST_SDK": asked.sdk, "TEST_API_BASE_URL": house.url + asked.base_url,
+            **os.environ, "TEST_SDK": asked.sdk, "TEST_API_BASE_URL": gateway.url + asked.base_url,
             "TEST_API_KEY": secret("alice"), "PYTHONPATH": ".",
         },
     )  # fmt: skip
@@ -258,9 +258,11 @@ def _outcome(case: ET.Element) -> tuple[str, str | None]:
 
 
 @pytest.mark.parametrize("name", SUITE)
-def test_the_sdk_s_own_tests_pass(houses: dict[bool, Gateway], upstream: Stage, tmp_path: Path, name: str) -> None:
-    upstream.play(always=upstream_of_all)
-    outcomes = run(houses[SUITE[name].is_keeping], SUITE[name], tmp_path)
+def test_the_sdk_s_own_tests_pass(
+    gateways: dict[bool, Gateway], upstream: ScriptedUpstream, tmp_path: Path, name: str
+) -> None:
+    upstream.answer_with(always=upstream_of_all)
+    outcomes = run(gateways[SUITE[name].is_keeping], SUITE[name], tmp_path)
     refused = SUITE[name].refused
     wrong: dict[str, Any] = {}
     for test, failure in outcomes.items():

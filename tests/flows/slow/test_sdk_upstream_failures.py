@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Behaviour, error_json, silent
-from tests.flows.house import CHAT, UPSTREAM_KEY, Gateway, model, secret, settings
+from tests.flows.gateway_process import CHAT, UPSTREAM_KEY, Gateway, model, secret, settings
 from tests.flows.sdks import Call, ask_with
 
 HEAD_S = 0.2
@@ -33,24 +33,24 @@ def name_of(row: str, sdk: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     """One upstream for each call, so that no failure changes the health that another call finds."""
     upstreams: dict[str, Any] = {}
     models: dict[str, Any] = {CHAT: model("chat")}
     for row, (kind, *_) in ROWS.items():
         for sdk in ask_with:
             name = name_of(row, sdk).replace(" ", "-").replace(",", "")
-            upstreams[name] = {"base_url": theatre.url, "api_key": UPSTREAM_KEY, "timeouts": {"head_s": HEAD_S}}
+            upstreams[name] = {"base_url": shared_upstream.url, "api_key": UPSTREAM_KEY, "timeouts": {"head_s": HEAD_S}}
             more = {"repeat_when_waiting": True, "max_attempts": 1} if kind == "again" else {}
             models[name_of(row, sdk)] = model("chat", name, **more)
-    return gateways(settings(theatre.url, upstreams=upstreams, models=models))
+    return start_shared_gateway(settings(shared_upstream.url, upstreams=upstreams, models=models))
 
 
 @pytest.mark.parametrize("sdk", ask_with)
 @pytest.mark.parametrize("row", ROWS)
-def test_requests_of_an_sdk(house: Gateway, upstream: Stage, row: str, sdk: str) -> None:
+def test_requests_of_an_sdk(gateway: Gateway, upstream: ScriptedUpstream, row: str, sdk: str) -> None:
     _, behaviour, status, code, requests = ROWS[row]
-    upstream.play(always=behaviour)
+    upstream.answer_with(always=behaviour)
     call = Call("chat.completions", {"model": name_of(row, sdk), "messages": [{"role": "user", "content": "Hi"}]})
-    (told,) = ask_with[sdk](f"{house.url}/v1", secret("alice"), [call])
-    assert (told["error"]["status"], told["error"]["code"], upstream.hits) == (status, code, requests)
+    (received,) = ask_with[sdk](f"{gateway.url}/v1", secret("alice"), [call])
+    assert (received["error"]["status"], received["error"]["code"], upstream.hits) == (status, code, requests)

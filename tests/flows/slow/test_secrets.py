@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.proxy import ConnectProxy, refuse
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.resp import flat
@@ -39,7 +39,17 @@ from tests.fakes.scripted import (
     stream,
 )
 from tests.flows.client import Answer
-from tests.flows.house import COMPLETIONS, WITHOUT_TOKENS, Gateway, children, eventually, model, run, secret, settings
+from tests.flows.gateway_process import (
+    COMPLETIONS,
+    WITHOUT_TOKENS,
+    Gateway,
+    children,
+    eventually,
+    model,
+    run,
+    secret,
+    settings,
+)
 
 SECRETS: Mapping[str, str] = {
     "the key of a client": secret("alice"),
@@ -187,25 +197,25 @@ def configuration(folder: Path, upstream: str, places: Mapping[str, str], **chan
     )  # fmt: skip
 
 
-def ask(house: Gateway, search: Search, who: str, path: str = "/v1/completions", **more: Any) -> Answer:
+def ask(gateway: Gateway, search: Search, who: str, path: str = "/v1/completions", **more: Any) -> Answer:
     body = {"model": COMPLETIONS, "prompt": "Hello"} | more
-    got = house.post(path, body, key=None, headers={"Authorization": f"Bearer {who}"})
+    got = gateway.post(path, body, key=None, headers={"Authorization": f"Bearer {who}"})
     return search.look_at_answer(f"the answer to {more}", got)
 
 
-def provoke_upstreams(house: Gateway, search: Search, upstream: Stage) -> None:
+def provoke_upstreams(gateway: Gateway, search: Search, upstream: ScriptedUpstream) -> None:
     for name, saying in SAYINGS.items():
         for is_stream in (False, True):
-            upstream.play(always=saying)
-            got = house.complete(stream=is_stream)
+            upstream.answer_with(always=saying)
+            got = gateway.complete(stream=is_stream)
             search.look_at_answer(f"the answer after {name}, stream: {is_stream}", got)
-    upstream.play(always=ok_json())
-    for name in [name for name in house.config["upstreams"] if name != "main"]:
-        got = search.look_at_answer(f"the answer of {name}", house.complete(model=name))
+    upstream.answer_with(always=ok_json())
+    for name in [name for name in gateway.config["upstreams"] if name != "main"]:
+        got = search.look_at_answer(f"the answer of {name}", gateway.complete(model=name))
         assert got.status in (502, 504), (name, got)
 
 
-def provoke_by_requests(house: Gateway, search: Search) -> None:
+def provoke_by_requests(gateway: Gateway, search: Search) -> None:
     """What a client may do with a key, right or wrong, in every place but the one where it belongs."""
     for key in (secret("alice"), WRONG):
         good = {"Authorization": f"Bearer {secret('alice')}"}
@@ -234,10 +244,10 @@ def provoke_by_requests(house: Gateway, search: Search) -> None:
             ("a report's group", "GET", f"/admin/api/usage?group_by={key}", None, {"Authorization": f"Bearer {ADMIN}"}),
             ("the metrics", "GET", "/metrics", None, {"Authorization": f"Bearer {key}"}),
         ):  # fmt: skip
-            got = house.send(method, path, content, key=None, headers=headers)
+            got = gateway.send(method, path, content, key=None, headers=headers)
             search.look_at_answer(f"the answer to a key in {where}", got, but=(key,))  # its own text
         if key != WRONG:  # with "*" every other name may be a model
-            got = house.complete(model=key)
+            got = gateway.complete(model=key)
             assert got.error["code"] == "model_not_found"
         line = f"Authorization: Bearer {key}\r\n"
         for head in (
@@ -256,24 +266,24 @@ def provoke_by_requests(house: Gateway, search: Search) -> None:
             f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{line}X: {'a' * 9000}\r\n\r\n",
             f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{line}",
         ):
-            with house.connect() as client:
+            with gateway.connect() as client:
                 client.send(head.encode())
                 client.socket.shutdown(1)
                 search.look(f"the answer to {head[:40]!r}", client.read_to_end())
 
 
-def everything_said(house: Gateway, search: Search) -> None:
+def everything_said(gateway: Gateway, search: Search) -> None:
     """Reports and metrics."""
     for path in ("usage?group_by=key,model,upstream", "usage?format=csv", "calls?limit=1000", "quotas"):
         bearer = {"Authorization": f"Bearer {ADMIN}"}
-        got = house.get(f"/admin/api/{path}", key=None, headers=bearer)
+        got = gateway.get(f"/admin/api/{path}", key=None, headers=bearer)
         assert got.status in (200, 503)
         search.look_at_answer(f"the report {path}", got)
-    got = house.get("/metrics", key=None, headers={"Authorization": f"Bearer {METRICS}"})
+    got = gateway.get("/metrics", key=None, headers={"Authorization": f"Bearer {METRICS}"})
     assert got.status == 200
     search.look_at_answer("the metrics", got)
     for path in ("/v1/key", "/v1/models", "/openapi.json", "/readyz"):
-        search.look_at_answer(path, house.get(path))
+        search.look_at_answer(path, gateway.get(path))
 
 
 @pytest.fixture
@@ -286,9 +296,9 @@ def behind_tls(tmp_path: Path) -> Iterator[Scripted]:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("style", ["json on Redis", "text on the embedded store"])
 def test_no_secret_is_left_anywhere(
-    style: str, gateway: StartsGateways, upstream: Stage, behind_tls: Scripted, tmp_path: Path
+    style: str, start_gateway: StartsGateways, upstream: ScriptedUpstream, behind_tls: Scripted, tmp_path: Path
 ) -> None:
-    upstream.play(always=ok_json())
+    upstream.answer_with(always=ok_json())
     search = Search()
     is_redis = "Redis" in style
     with ConnectProxy(always=refuse(407, f"X-Echo: {PROXY}")) as proxy:
@@ -301,32 +311,32 @@ def test_no_secret_is_left_anywhere(
                 store={"url": url, "journal_dir": str(tmp_path / "journal")},
             )  # fmt: skip
             config["server"]["access_log"] = style.split()[0]
-            house = gateway(config, env=env)
-            provoke_upstreams(house, search, upstream)
-            provoke_by_requests(house, search)
+            gateway = start_gateway(config, env=env)
+            provoke_upstreams(gateway, search, upstream)
+            provoke_by_requests(gateway, search)
             for who in (FILE_KEY, FILE_KEY, ENV_KEY, ENV_KEY):
-                ask(house, search, who)  # until their quotas are used up, which causes alerts to a webhook
-            ask(house, search, secret("alice"), prompt="long " * 300_000)  # parsed in another process
-            eventually(lambda: "webhook" in house.stderr)
-            workers = house.workers()
-            for pid in (house.process.pid, *workers, *[each for worker in workers for each in children(worker)]):
+                ask(gateway, search, who)  # until their quotas are used up, which causes alerts to a webhook
+            ask(gateway, search, secret("alice"), prompt="long " * 300_000)  # parsed in another process
+            eventually(lambda: "webhook" in gateway.stderr)
+            workers = gateway.workers()
+            for pid in (gateway.process.pid, *workers, *[each for worker in workers for each in children(worker)]):
                 search.look_at_process(pid, given=(ENV_KEY, PROXY))
             os.kill(workers[0], signal.SIGKILL)
-            eventually(lambda: house.stderr.count("starting another") == 1)
-            eventually(lambda: len(house.workers()) == 2)
-            everything_said(house, search)
+            eventually(lambda: gateway.stderr.count("starting another") == 1)
+            eventually(lambda: len(gateway.workers()) == 2)
+            everything_said(gateway, search)
             if redis:
                 search.look_at_redis(redis)
                 redis.kill()
-                ask(house, search, secret("alice"))
-                everything_said(house, search)
+                ask(gateway, search, secret("alice"))
+                everything_said(gateway, search)
                 redis.restart()
-                eventually(lambda: ask(house, search, secret("alice")).status == 200)
-            house.kill(signal.SIGTERM)
-            assert house.wait() == 0
+                eventually(lambda: ask(gateway, search, secret("alice")).status == 200)
+            gateway.kill(signal.SIGTERM)
+            assert gateway.wait() == 0
             for name in ("stdout", "stderr"):
-                search.look(f"the gateway's {name}", (house.folder / name).read_bytes())
-            assert house.stdout.count("\n") > 50
+                search.look(f"the gateway's {name}", (gateway.folder / name).read_bytes())
+            assert gateway.stdout.count("\n") > 50
             search.look_at_files(tmp_path / "journal")
             search.look_at_files(tmp_path / "data")
         finally:
@@ -349,22 +359,22 @@ params.restrict = restrict
 """
 
 
-def test_a_bug_of_ours_is_logged_without_what_it_says(tmp_path: Path, upstream: Stage) -> None:
+def test_a_bug_of_ours_is_logged_without_what_it_says(tmp_path: Path, upstream: ScriptedUpstream) -> None:
     """An exception of a library may contain its input. The log has the place of the exception, not its message."""
     (tmp_path / "sitecustomize.py").write_text(BUG)
     path = os.pathsep.join([str(tmp_path), *filter(None, WITHOUT_TOKENS["PYTHONPATH"].split(os.pathsep))])
-    house = Gateway(tmp_path / "house", settings(upstream.url), env={"PYTHONPATH": path})
+    gateway = Gateway(tmp_path / "gateway", settings(upstream.url), env={"PYTHONPATH": path})
     try:
-        got = house.complete(user=WRONG)
+        got = gateway.complete(user=WRONG)
         assert (got.status, got.error["type"]) == (500, "server_error")
         assert not found_in(got.body)
-        eventually(lambda: got.id in house.stderr)
-        assert "ValueError" in house.stderr
-        assert "sitecustomize.py" in house.stderr
-        assert not found_in((house.stderr + house.stdout).encode())
-        assert house.get("/v1/models").status == 200
+        eventually(lambda: got.id in gateway.stderr)
+        assert "ValueError" in gateway.stderr
+        assert "sitecustomize.py" in gateway.stderr
+        assert not found_in((gateway.stderr + gateway.stdout).encode())
+        assert gateway.get("/v1/models").status == 200
     finally:
-        house.end()
+        gateway.end()
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
@@ -396,12 +406,12 @@ def test_an_invalid_configuration_is_reported_without_its_secrets(
     (tmp_path / "gateway.yaml").write_text(text.replace(ONE, f"!{ONE}!{TWO}", 1) if trouble == "no YAML" else text)
     env = {"CLIENT_KEY": ENV_KEY, "PROXY": f"http://u:{quote(PROXY, safe='')}@127.0.0.1:1"}
     if command == "serve" and trouble == "nobody there":
-        house = Gateway(tmp_path / "house", config, env=env)  # it is ready, but refuses calls with a retry time
+        gateway = Gateway(tmp_path / "gateway", config, env=env)  # it is ready, but refuses calls with a retry time
         try:
-            assert house.complete().error["code"] == "store_unavailable"
-            said = house.stdout + house.stderr
+            assert gateway.complete().error["code"] == "store_unavailable"
+            said = gateway.stdout + gateway.stderr
         finally:
-            house.end()
+            gateway.end()
     else:
         done = run(command, "--config", str(tmp_path / "gateway.yaml"), env=env)
         assert done.returncode in ((0,) if trouble == "nobody there" else (1, 2)), done

@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import StartsGateways, StartsProcesses
 from tests.fakes.llama_server import LlamaServer
 from tests.flows.client import request
-from tests.flows.house import Gateway, eventually, key, settings
+from tests.flows.gateway_process import Gateway, eventually, key, settings
 
 CONVERSATIONS, TURNS = 24, 5
 CACHE_BLOCKS = 150
@@ -37,23 +37,23 @@ def upstreams(process: StartsProcesses) -> list[str]:
     return [each.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1] for each in started]
 
 
-def turn(house: Gateway, model: str, conversation: int, number: int, system: str = PROMPT) -> dict[str, Any]:
+def turn(gateway: Gateway, model: str, conversation: int, number: int, system: str = PROMPT) -> dict[str, Any]:
     messages = [{"role": "system", "content": f"{conversation} {system}"}]
     for earlier in range(number):
         messages += [{"role": "user", "content": f"question {earlier}"}, {"role": "assistant", "content": "answer"}]
     messages.append({"role": "user", "content": f"question {number}"})
-    got = house.chat(model=model, messages=messages, max_tokens=5)
+    got = gateway.chat(model=model, messages=messages, max_tokens=5)
     assert got.status == 200
     return {"upstream": got.headers["x-gateway-upstream"], **got.json["usage"]}
 
 
-def play(house: Gateway, model: str, system: str = PROMPT) -> tuple[float, list[set[str]]]:
+def script(gateway: Gateway, model: str, system: str = PROMPT) -> tuple[float, list[set[str]]]:
     """The share of prompt tokens that were cached, and where the turns of each conversation went."""
     order = [(conversation, number) for number in range(TURNS) for conversation in range(CONVERSATIONS)]
     places: list[set[str]] = [set() for _ in range(CONVERSATIONS)]
     cached = prompt = 0
     for conversation, number in order:
-        usage = turn(house, model, conversation + (1000 if model == "sticky" else 0), number, system)
+        usage = turn(gateway, model, conversation + (1000 if model == "sticky" else 0), number, system)
         cached += usage["prompt_tokens_details"]["cached_tokens"]
         prompt += usage["prompt_tokens"]
         places[conversation].add(usage["upstream"])
@@ -72,11 +72,11 @@ def both_ways(upstreams: list[str], served: str) -> dict[str, Any]:
     return settings(upstreams[0], models=models, keys=[key("alice")], upstreams=ups)
 
 
-def compare(house: Gateway, upstreams: int, system: str = PROMPT) -> tuple[float, float]:
+def compare(gateway: Gateway, upstreams: int, system: str = PROMPT) -> tuple[float, float]:
     """The shares that were cached, with sticky routes and without."""
     random.seed(1)
-    loose, spread = play(house, "loose", system)
-    stays, places = play(house, "sticky", system)
+    loose, spread = script(gateway, "loose", system)
+    stays, places = script(gateway, "sticky", system)
     print(f"cached: {stays:.0%} of prompt tokens with sticky routes, {loose:.0%} without")
     assert {len(place) for place in places} == {1}
     assert len(set.union(*places)) == upstreams
@@ -84,14 +84,16 @@ def compare(house: Gateway, upstreams: int, system: str = PROMPT) -> tuple[float
     return stays, loose
 
 
-def test_conversations_that_stay_find_their_prefix_cached(gateway: StartsGateways, upstreams: list[str]) -> None:
-    house = gateway(both_ways(upstreams, "gpt-4o-mini"))
-    stays, loose = compare(house, len(upstreams))
+def test_conversations_that_stay_find_their_prefix_cached(start_gateway: StartsGateways, upstreams: list[str]) -> None:
+    gateway = start_gateway(both_ways(upstreams, "gpt-4o-mini"))
+    stays, loose = compare(gateway, len(upstreams))
     assert stays > 1.5 * loose
     # Every first turn is new, and all others find the system prompt, but for what the bounded caches have dropped.
     assert 0.6 < stays <= (TURNS - 1) / TURNS
     rows = eventually(
-        lambda: (found := house.usage(group_by="model")) and sum(row["requests"] for row in found) == 2 * 120 and found
+        lambda: (
+            (found := gateway.usage(group_by="model")) and sum(row["requests"] for row in found) == 2 * 120 and found
+        )
     )
     by_model = {row["model"]: row["cached_tokens"] / row["prompt_tokens"] for row in rows}
     assert by_model["sticky"] == pytest.approx(stays)
@@ -106,29 +108,31 @@ def llamas(tmp_path: Path) -> Iterator[list[str]]:
         yield [one.url, two.url]
 
 
-def test_llama_cpp_finds_the_prefix_of_a_conversation_that_stays(gateway: StartsGateways, llamas: list[str]) -> None:
-    house = gateway(both_ways(llamas, "words"))
-    stays, loose = compare(house, len(llamas), LLAMA_PROMPT)
+def test_llama_cpp_finds_the_prefix_of_a_conversation_that_stays(
+    start_gateway: StartsGateways, llamas: list[str]
+) -> None:
+    gateway = start_gateway(both_ways(llamas, "words"))
+    stays, loose = compare(gateway, len(llamas), LLAMA_PROMPT)
     assert stays > 1.25 * loose
     assert 0.6 < stays <= (TURNS - 1) / TURNS
 
 
-def test_a_dead_upstream_is_left_and_taken_again(gateway: StartsGateways, process: StartsProcesses) -> None:
+def test_a_dead_upstream_is_left_and_taken_again(start_gateway: StartsGateways, process: StartsProcesses) -> None:
     started = [process("simulate", "--port", "0", "--prefix-cache", "4000") for _ in range(2)]
     urls = [each.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1] for each in started]
     routes = [{"upstream": name, "model": "gpt-4o-mini"} for name in ("one", "two")]
     models = {"sticky": {"endpoints": ["chat"], "routes": routes, "sticky": True, "max_output_tokens": 50}}
-    house = gateway(
+    gateway = start_gateway(
         settings(
             urls[0], models=models,
             upstreams={name: {"base_url": url} for name, url in zip(("one", "two"), urls, strict=True)},
         )
     )  # fmt: skip
-    first = turn(house, "sticky", 1, 0)["upstream"]
-    assert {turn(house, "sticky", 1, number)["upstream"] for number in range(1, 4)} == {first}
+    first = turn(gateway, "sticky", 1, 0)["upstream"]
+    assert {turn(gateway, "sticky", 1, number)["upstream"] for number in range(1, 4)} == {first}
     started[0 if first == "one" else 1].kill(signal.SIGKILL)
     (other,) = {"one", "two"} - {first}
-    assert {turn(house, "sticky", 1, number)["upstream"] for number in range(3)} == {other}
+    assert {turn(gateway, "sticky", 1, number)["upstream"] for number in range(3)} == {other}
 
 
 def test_the_simulator_s_cache_belongs_to_one_api_key(process: StartsProcesses) -> None:

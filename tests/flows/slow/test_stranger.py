@@ -22,12 +22,12 @@ from gateway.identity import sessions
 from gateway.identity.permissions import PERMISSIONS
 from gateway.identity.sessions import Session
 from gateway.web.admin.operations import ADMIN_OPERATIONS
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import ok_json
 from tests.flows.client import Answer
-from tests.flows.house import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, model, run, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, model, run, settings
 
 from .test_reload import change
 
@@ -55,7 +55,7 @@ PRIVATE_MODEL = f"{MARK}-model"
 class World(NamedTuple):
     """The gateways, and what the stranger may have heard of: ids of requests and of a response."""
 
-    houses: list[Gateway]
+    gateways: list[Gateway]
     request_ids: list[str]
     response_id: str
     cursors: list[str]
@@ -96,90 +96,96 @@ def config(upstream: str, store: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def world(gateways: StartsGateways, theatre: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(
+    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        houses = [gateways(config(theatre.url, server.url)) for _ in range(2)]
+        gateways = [start_shared_gateway(config(shared_upstream.url, server.url)) for _ in range(2)]
         for name, team, more in (
             ("ours-one", "ours", {"models": [COMPLETIONS]}),
             ("rival-one", "rival", {"models": [f"{MARK}-*"], "owner": f"{MARK}-owner@example.org", "note": MARK}),
         ):
-            made = operator(houses[0], "POST", "keys", {"id": name, "team": team, **more})
+            made = operator(gateways[0], "POST", "keys", {"id": name, "team": team, **more})
             assert made.status == 201, made
-        theatre.play(
+        shared_upstream.answer_with(
             always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 7900, "completion_tokens": 19}})
         )
         marks = {"user": f"{MARK}-user", "prompt": "x" * 500}
         headers = {"x-gateway-tag-project": f"{MARK}-tag", "X-Client-Request-Id": f"{MARK}-client-id"}
         ids = [
-            house.complete("rival-file", model=PRIVATE_MODEL, **marks).id
+            gateway.complete("rival-file", model=PRIVATE_MODEL, **marks).id
             if number
-            else house.post("/v1/completions", {"model": PRIVATE_MODEL, **marks}, key="rival-file", headers=headers).id
-            for house in houses
+            else gateway.post(
+                "/v1/completions", {"model": PRIVATE_MODEL, **marks}, key="rival-file", headers=headers
+            ).id
+            for gateway in gateways
             for number in range(2)
         ]
-        refused = house_refuses(houses[0])
-        theatre.play(
+        refused = gateway_refuses(gateways[0])
+        shared_upstream.answer_with(
             always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
         )
-        for house in houses:
-            assert house.complete("ours-file", user="our-user").status == 200
+        for gateway in gateways:
+            assert gateway.complete("ours-file", user="our-user").status == 200
         response_id = f"resp_{7919:048x}"
-        theatre.play(ok_json(api.response([api.message("Hi")], id=response_id)))
-        made = houses[0].post("/v1/responses", {"model": RESPONSES, "input": "Hi", "store": True}, key="rival-file")
+        shared_upstream.answer_with(ok_json(api.response([api.message("Hi")], id=response_id)))
+        made = gateways[0].post("/v1/responses", {"model": RESPONSES, "input": "Hi", "store": True}, key="rival-file")
         assert made.json["id"] == response_id
-        theatre.play(always=ok_json(api.response([api.message("Hi")])))
-        left = move_keys(houses, theatre)
+        shared_upstream.answer_with(always=ok_json(api.response([api.message("Hi")])))
+        left = move_keys(gateways, shared_upstream)
         cursors = []
         for name in ("calls?limit=1", "refusals?limit=1", "usage?limit=1&group_by=team,key", "keys?limit=1"):
-            cursors += [str(houses[0].admin(name).json["next"])]
-        yield World(houses, [*ids, refused, made.id], response_id, cursors, left)
+            cursors += [str(gateways[0].admin(name).json["next"])]
+        yield World(gateways, [*ids, refused, made.id], response_id, cursors, left)
 
 
-def move_keys(houses: list[Gateway], theatre: Stage) -> str:
+def move_keys(gateways: list[Gateway], shared_upstream: ScriptedUpstream) -> str:
     """A key of the other team comes, one of the own team goes, one leaves the file; each was used before. Returns the
     id of a response that the key that comes has kept."""
     rival = {"team": "rival", "models": [f"{MARK}-*"], "labels": {"cost-center": f"{MARK}-label"}}
     secrets = {}
     for name, more in ((MOVED, rival), (REFUSED, rival), (LEFT, {"team": "ours"})):
-        made = operator(houses[0], "POST", "keys", {"id": name, **more})
+        made = operator(gateways[0], "POST", "keys", {"id": name, **more})
         assert made.status == 201, made
         secrets[name] = {"Authorization": f"Bearer {made.json['secret']}"}
     response_id = f"resp_{15838:048x}"
-    theatre.play(ok_json(api.response([api.message(MARK)], id=response_id)))
+    shared_upstream.answer_with(ok_json(api.response([api.message(MARK)], id=response_id)))
     body = {"model": RESPONSES, "input": MARK, "store": True, "user": f"{MARK}-user"}
-    assert houses[0].post("/v1/responses", body, key=None, headers=secrets[MOVED]).status == 200
+    assert gateways[0].post("/v1/responses", body, key=None, headers=secrets[MOVED]).status == 200
     unknown = {"model": f"{MARK}-nowhere", "prompt": "x"}
     for name in (MOVED, REFUSED):
-        assert houses[0].post("/v1/completions", unknown, key=None, headers=secrets[name]).status == 404
-    theatre.play(
+        assert gateways[0].post("/v1/completions", unknown, key=None, headers=secrets[name]).status == 404
+    shared_upstream.answer_with(
         always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 7900, "completion_tokens": 19}})
     )
     call = {"model": PRIVATE_MODEL, "prompt": MARK, "user": f"{MARK}-user"}
-    assert houses[0].post("/v1/completions", call, key=GONE).status == 200
-    theatre.play(always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}))
+    assert gateways[0].post("/v1/completions", call, key=GONE).status == 200
+    shared_upstream.answer_with(
+        always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
+    )
     call = {"model": COMPLETIONS, "prompt": "x"}
-    assert houses[0].post("/v1/completions", call, key=None, headers=secrets[LEFT]).status == 200
-    eventually(lambda: houses[0].usage(group_by="key", key=LEFT) or False)
+    assert gateways[0].post("/v1/completions", call, key=None, headers=secrets[LEFT]).status == 200
+    eventually(lambda: gateways[0].usage(group_by="key", key=LEFT) or False)
     changes: tuple[tuple[str, Mapping[str, Any]], ...] = (
         (MOVED, {"team": "ours", "models": ["*"], "labels": {}}),
         (LEFT, {"team": "rival", "labels": {"cost-center": f"{MARK}-label"}}),
     )
     for name, wanted in changes:
-        assert operator(houses[0], "PATCH", f"keys/{name}", wanted).status == 200
-    for house in houses:
-        change(house, keys=[each for each in house.config["keys"] if each["id"] != GONE])
+        assert operator(gateways[0], "PATCH", f"keys/{name}", wanted).status == 200
+    for gateway in gateways:
+        change(gateway, keys=[each for each in gateway.config["keys"] if each["id"] != GONE])
     return response_id
 
 
-def house_refuses(house: Gateway) -> str:
-    answer = house.complete("rival-file", model=f"{MARK}-nowhere", user=f"{MARK}-user")
+def gateway_refuses(gateway: Gateway) -> str:
+    answer = gateway.complete("rival-file", model=f"{MARK}-nowhere", user=f"{MARK}-user")
     assert answer.status == 404
     return answer.id
 
 
-def operator(house: Gateway, method: str, path: str, body: Any = None) -> Answer:
+def operator(gateway: Gateway, method: str, path: str, body: Any = None) -> Answer:
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-    return house.send(method, f"/admin/api/{path}", body, key=None, headers=headers)
+    return gateway.send(method, f"/admin/api/{path}", body, key=None, headers=headers)
 
 
 def session(role: str = "lead", team: str | None = "ours", rules: str | None = None) -> Session:
@@ -223,8 +229,8 @@ def try_all(
     answers = []
     for at in ways:
         by = WAYS[at]
-        house = world.houses[at % len(world.houses)]
-        answer = house.send(method, path, body, key=None, headers={**as_lead(by), **headers})
+        gateway = world.gateways[at % len(world.gateways)]
+        answer = gateway.send(method, path, body, key=None, headers={**as_lead(by), **headers})
         check_answer(answer, given, f"{by}: {method} {path} {body}")
         answers.append(answer)
     return answers
@@ -407,16 +413,16 @@ def test_no_change_reaches_another_team(world: World) -> None:
 
 def test_a_key_with_the_owner_of_a_rival_reads_nothing_of_hers(world: World) -> None:
     made = [
-        house.send(
+        gateway.send(
             "POST",
             "/admin/api/keys",
             {"id": f"borrowed-{at}", "owner": f"{MARK}-owner@example.org"},
             key=None,
             headers=as_lead(by),
         )
-        for at, (house, by) in enumerate(zip(world.houses, WAYS, strict=True))
+        for at, (gateway, by) in enumerate(zip(world.gateways, WAYS, strict=True))
     ]
-    for answer, house in itertools.product(made, world.houses):
+    for answer, gateway in itertools.product(made, world.gateways):
         assert answer.status == 201
         headers = {"Authorization": f"Bearer {answer.json['secret']}"}
         for path in (
@@ -432,33 +438,33 @@ def test_a_key_with_the_owner_of_a_rival_reads_nothing_of_hers(world: World) -> 
             "usage?key=rival-file",
             f"requests/{world.request_ids[0]}",
         ):
-            told = house.send("GET", f"/admin/api/{path}", key=None, headers=headers)
-            text = told.body.decode().replace(f"{MARK}-owner@example.org", "").replace("rival-one", "")
+            received = gateway.send("GET", f"/admin/api/{path}", key=None, headers=headers)
+            text = received.body.decode().replace(f"{MARK}-owner@example.org", "").replace("rival-one", "")
             assert not [word for word in (MARK, *NUMBERS) if word in text], (path, text)
             assert "rival" not in text.replace("rival-file", ""), (path, text)
-    for at, house in enumerate(world.houses):
-        assert operator(house, "POST", f"keys/borrowed-{at}/delete").status == 200
+    for at, gateway in enumerate(world.gateways):
+        assert operator(gateway, "POST", f"keys/borrowed-{at}/delete").status == 200
 
 
 def test_no_id_that_was_used_is_made_again(world: World) -> None:
     """A new key of such an id would read what the former one has left."""
-    for house, by in itertools.product(world.houses, WAYS):
-        made = house.send("POST", "/admin/api/keys", {"id": GONE}, key=None, headers=as_lead(by))
+    for gateway, by in itertools.product(world.gateways, WAYS):
+        made = gateway.send("POST", "/admin/api/keys", {"id": GONE}, key=None, headers=as_lead(by))
         assert (made.status, made.error["code"]) == (409, "id_was_used")
-        made = house.send("POST", "/admin/api/keys", {"id": REFUSED}, key=None, headers=as_lead(by))
+        made = gateway.send("POST", "/admin/api/keys", {"id": REFUSED}, key=None, headers=as_lead(by))
         assert (made.status, made.error["code"]) == (409, "already_exists")
-        gone = operator(house, "POST", f"keys/{REFUSED}/delete")
+        gone = operator(gateway, "POST", f"keys/{REFUSED}/delete")
         assert (gone.status, gone.error["code"]) == (409, "key_was_used")
-    env = {**os.environ, "GATEWAY_URL": world.houses[0].url, "GATEWAY_TOKEN": LEAD_TOKEN}
+    env = {**os.environ, "GATEWAY_URL": world.gateways[0].url, "GATEWAY_TOKEN": LEAD_TOKEN}
     ended = run("keys", "create", "--id", GONE, env=env)
     assert (ended.returncode, "There was a key" in ended.stderr) == (1, True), ended
 
 
 def test_a_key_that_has_come_brings_nothing_along(world: World) -> None:
-    rotated = world.houses[0].send("POST", f"/admin/api/keys/{MOVED}/rotate", {}, key=None, headers=as_lead("token"))
+    rotated = world.gateways[0].send("POST", f"/admin/api/keys/{MOVED}/rotate", {}, key=None, headers=as_lead("token"))
     assert rotated.status == 200
     headers = {"Authorization": f"Bearer {rotated.json['secret']}"}
-    for house in world.houses:
+    for gateway in world.gateways:
         for path in (
             "usage",
             "usage?group_by=team,key,user,model",
@@ -474,22 +480,22 @@ def test_a_key_that_has_come_brings_nothing_along(world: World) -> None:
             "quotas",
         ):
             for who in (headers, as_lead("session")):
-                told = house.send("GET", f"/admin/api/{path}", key=None, headers=who)
-                assert told.status == 200, (path, told)
-                check_answer(told, "", path)
+                received = gateway.send("GET", f"/admin/api/{path}", key=None, headers=who)
+                assert received.status == 200, (path, received)
+                check_answer(received, "", path)
         for method, rest in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel"), ("DELETE", "")):
             path = f"/v1/responses/{world.left_response_id}{rest}"
-            foreign = house.send(method, path, key=None, headers=headers)
-            unknown = house.send(method, f"/v1/responses/resp_{8:048x}{rest}", key=None, headers=headers)
+            foreign = gateway.send(method, path, key=None, headers=headers)
+            unknown = gateway.send(method, f"/v1/responses/resp_{8:048x}{rest}", key=None, headers=headers)
             assert (foreign.status, foreign.error["code"]) == (unknown.status, unknown.error["code"]) == (404, None)
         body = {"model": "own-responses", "input": "Hi", "previous_response_id": world.left_response_id}
-        assert house.post("/v1/responses", body, key=None, headers=headers).status == 404
+        assert gateway.post("/v1/responses", body, key=None, headers=headers).status == 404
 
 
 def test_labels_of_a_key_that_has_left_are_not_shown(world: World) -> None:
     for answer in try_all(world, "GET", "/admin/api/usage?group_by=label:cost-center"):
         assert answer.status == 200
-    assert MARK in operator(world.houses[0], "GET", "usage?group_by=label:cost-center").body.decode()
+    assert MARK in operator(world.gateways[0], "GET", "usage?group_by=label:cost-center").body.decode()
 
 
 def test_no_key_gets_before_those_of_other_teams(world: World) -> None:
@@ -501,7 +507,7 @@ def test_no_key_gets_before_those_of_other_teams(world: World) -> None:
 
 
 def test_a_response_of_another_key_is_not_there(world: World) -> None:
-    for house in world.houses:
+    for gateway in world.gateways:
         for method, rest in (
             ("GET", ""),
             ("DELETE", ""),
@@ -510,15 +516,15 @@ def test_a_response_of_another_key_is_not_there(world: World) -> None:
             ("GET", "?stream=true"),
         ):
             for name in (world.response_id, world.response_id.upper(), quote(world.response_id).replace("r", "%72")):
-                foreign = house.send(method, f"/v1/responses/{name}{rest}", key="ours-file")
-                unknown = house.send(method, f"/v1/responses/resp_{8:048x}{rest}", key="ours-file")
+                foreign = gateway.send(method, f"/v1/responses/{name}{rest}", key="ours-file")
+                unknown = gateway.send(method, f"/v1/responses/resp_{8:048x}{rest}", key="ours-file")
                 assert (foreign.status, foreign.error["code"]) == (unknown.status, unknown.error["code"])
                 check_answer(foreign, world.response_id, rest)
         body = {"model": "own-responses", "input": "Hi", "previous_response_id": world.response_id}
-        assert house.post("/v1/responses", body, key="ours-file").status in (400, 404)
-        told = house.get("/v1/models", key="ours-file")
-        check_answer(told, "", "models")
-    assert world.houses[1].send("GET", f"/v1/responses/{world.response_id}", key="rival-file").status == 200
+        assert gateway.post("/v1/responses", body, key="ours-file").status in (400, 404)
+        received = gateway.get("/v1/models", key="ours-file")
+        check_answer(received, "", "models")
+    assert world.gateways[1].send("GET", f"/v1/responses/{world.response_id}", key="rival-file").status == 200
 
 
 def test_pages_without_a_role_show_nothing(world: World) -> None:
@@ -585,18 +591,18 @@ def test_a_session_cannot_become_another(world: World) -> None:
         "{}",
         *(f"{body[:at]}{'A' if body[at] != 'A' else 'B'}{body[at + 1 :]}.{signature}" for at in range(0, len(body), 7)),
     ]
-    for house, text in itertools.product(world.houses, forged):
-        answer = house.get("/admin/api/usage?group_by=team", key=None, headers=cookie(text))
+    for gateway, text in itertools.product(world.gateways, forged):
+        answer = gateway.get("/admin/api/usage?group_by=team", key=None, headers=cookie(text))
         assert answer.status == 401, (text, answer)
         check_answer(answer, "", text)
-    for house, csrf in itertools.product(
-        world.houses, (None, "", "x", stronger._replace(id="other").csrf_token(SESSION_KEY))
+    for gateway, csrf in itertools.product(
+        world.gateways, (None, "", "x", stronger._replace(id="other").csrf_token(SESSION_KEY))
     ):
-        answer = house.post("/admin/api/keys/ours-one/pause", {}, key=None, headers=cookie(good, csrf))
+        answer = gateway.post("/admin/api/keys/ours-one/pause", {}, key=None, headers=cookie(good, csrf))
         assert (answer.status, answer.error["code"]) == (403, "csrf_token_missing")
     # A token beside the cookie: the token counts, and neither lends the other its role.
     both = {**cookie(good), "Authorization": "Bearer lead-token-9876543210"}
-    assert world.houses[0].get("/admin/api/usage", key=None, headers=both).status == 401
+    assert world.gateways[0].get("/admin/api/usage", key=None, headers=both).status == 401
 
 
 def test_commands_over_the_network_show_the_own_team(world: World, tmp_path: Path) -> None:
@@ -623,8 +629,8 @@ def test_commands_over_the_network_show_the_own_team(world: World, tmp_path: Pat
         ["teams", "update", "rival", "--usd", "1/day"],
     ]
     before = snapshot(world)
-    for house, arguments in zip(itertools.cycle(world.houses), tried, strict=False):
-        env = {**os.environ, "GATEWAY_URL": house.url, "GATEWAY_TOKEN": LEAD_TOKEN}
+    for gateway, arguments in zip(itertools.cycle(world.gateways), tried, strict=False):
+        env = {**os.environ, "GATEWAY_URL": gateway.url, "GATEWAY_TOKEN": LEAD_TOKEN}
         ended = run(*arguments, env=env)
         given = next((each for each in arguments if each in (*RIVALS, *world.request_ids)), "")
         text = (ended.stdout + ended.stderr).replace(given or "\0", "")
@@ -640,14 +646,14 @@ def test_commands_over_the_network_show_the_own_team(world: World, tmp_path: Pat
 def snapshot(world: World) -> list[Any]:
     """All of the rival team, as an operator sees it at each gateway."""
     found: list[Any] = []
-    for house in world.houses:
+    for gateway in world.gateways:
         for path in ("keys?team=rival", "teams/rival", "quotas?team=rival", "usage?team=rival&group_by=key,model,user"):
-            answer = operator(house, "GET", path)
+            answer = operator(gateway, "GET", path)
             assert answer.status == 200, answer
             found += [
                 {name: row[name] for name in row if name != "reset_s"} for row in answer.json.get("data", [answer.json])
             ]
-        log = operator(house, "GET", "audit?limit=1000").json["data"]
+        log = operator(gateway, "GET", "audit?limit=1000").json["data"]
         mine = [row for row in log if "rival" in json.dumps(row) and ("head" in row["actor"] or PERSON in row["actor"])]
         assert mine == []
     return found

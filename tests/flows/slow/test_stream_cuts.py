@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Wire
 from tests.flows.cutting import ask_all, telling_cuts, write_cut
-from tests.flows.house import CHAT, COMPLETIONS, Gateway, settings
+from tests.flows.gateway_process import CHAT, COMPLETIONS, Gateway, settings
 from tests.formats.slow_scan import Rewritten, Slow, assert_passed
 
 RECORDED = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[2] / "recorded").glob("*.sse"))}
@@ -88,12 +88,12 @@ def check(passed: bytes, out: list[bytes | Rewritten], last: bytes | None) -> No
 
 
 @pytest.fixture
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    return gateways(settings(theatre.url, server={"access_log": "off"}))
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    return start_shared_gateway(settings(shared_upstream.url, server={"access_log": "off"}))
 
 
-async def test_cuts_of_every_recorded_stream(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=cutter)
+async def test_cuts_of_every_recorded_stream(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=cutter)
     expected = expectations()
 
     def check_case(case: Case, passed: bytes) -> None:
@@ -102,5 +102,5 @@ async def test_cuts_of_every_recorded_stream(house: Gateway, upstream: Stage) ->
 
     for path, of_chat in (("/v1/chat/completions", True), ("/v1/completions", False)):
         todo = [case for case in cases() if is_chat(case) is of_chat]
-        await ask_all(house.port, path, todo, members_of, check_case)
+        await ask_all(gateway.port, path, todo, members_of, check_case)
     assert len(cases()) == upstream.hits > 1000

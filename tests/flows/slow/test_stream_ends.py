@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Wire
 from tests.flows.cutting import ask_all, charged, record_of_each, telling_cuts, write_beginning
-from tests.flows.house import Gateway, model, settings
+from tests.flows.gateway_process import Gateway, model, settings
 from tests.flows.slow import test_message_cuts, test_response_cuts
 from tests.flows.test_messages import RECORDED as MESSAGES
 
@@ -48,22 +48,22 @@ def members_of(case: Case) -> dict[str, Any]:
 
 
 @pytest.fixture
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    config = settings(theatre.url, upstreams={"main": {"capabilities": {"messages": True}}})
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    config = settings(shared_upstream.url, upstreams={"main": {"capabilities": {"messages": True}}})
     price = {"input": 2, "output": 8, "cached_input": 1, "cache_write": 3, "cache_write_1h": 4}
     config["models"] = {MODEL: model("responses", price=price) | {"endpoints": ["responses", "messages"]}}
     config["server"]["access_log"] = "off"
-    return gateways(config)
+    return start_shared_gateway(config)
 
 
-async def test_a_connection_that_is_lost(house: Gateway, upstream: Stage) -> None:
-    upstream.play(always=ender)
+async def test_a_connection_that_is_lost(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(always=ender)
     passed: dict[Case, bytes] = {}
     await ask_all(
-        house.port, lambda case: f"/v1/{case[0]}", CASES, members_of, lambda case, body: passed.update({case: body}),
+        gateway.port, lambda case: f"/v1/{case[0]}", CASES, members_of, lambda case, body: passed.update({case: body}),
         may_fail=True,
     )  # fmt: skip
-    records = record_of_each(house, CASES)
+    records = record_of_each(gateway, CASES)
     whole = {case[:2]: charged(records[case]) for case in CASES}  # of its last byte
     for case in CASES:
         check(case, passed[case], records[case], whole[case[:2]])

@@ -8,19 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.preloaded import NOTES_SYNCS, library
-from tests.flows.house import key, settings
+from tests.flows.gateway_process import key, settings
 from tests.flows.steering import Operator
 
 
-def test_each_change_is_on_the_disk_before_its_answer(gateway: StartsGateways, theatre: Stage, tmp_path: Path) -> None:
+def test_each_change_is_on_the_disk_before_its_answer(
+    start_gateway: StartsGateways, shared_upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
     notes = tmp_path / "synced"
-    house = gateway(
-        settings(theatre.url, keys=[key("filed", quotas=[{"requests": 10, "per": "day"}])]),
+    gateway = start_gateway(
+        settings(shared_upstream.url, keys=[key("filed", quotas=[{"requests": 10, "per": "day"}])]),
         env={"LD_PRELOAD": str(library(NOTES_SYNCS, tmp_path)), "SYNC_NOTES": str(notes)},
     )
-    operator = Operator(house)
+    operator = Operator(gateway)
 
     def syncs() -> int:
         return sum(line.endswith(".sqlite-wal") for line in notes.read_text().splitlines())

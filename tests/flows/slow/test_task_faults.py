@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import BOUNDARY, TYPE, form
 from tests.fakes.scripted import (
     CHUNKED,
@@ -27,7 +27,7 @@ from tests.fakes.scripted import (
     silent,
 )
 from tests.flows.client import Answer
-from tests.flows.house import Gateway, eventually, key, secret, settings
+from tests.flows.gateway_process import Gateway, eventually, key, secret, settings
 
 MB = 2**20
 MAX_REQUEST, MAX_FORM, MAX_RESPONSE = MB, 2 * MB, MB
@@ -60,11 +60,11 @@ PAID: dict[str, Behaviour] = {
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     upstream = {"timeouts": {"head_s": 1, "idle_s": 1, "total_s": 5}}
-    return gateways(
+    return start_shared_gateway(
         settings(
-            theatre.url, upstreams={"main": upstream}, passthrough={"t": ROW},
+            shared_upstream.url, upstreams={"main": upstream}, passthrough={"t": ROW},
             keys=[key("alice", quotas=[{"usd": 100_000, "per": "month"}]), key("bob")],
             server={"max_request_bytes": MAX_REQUEST, "max_response_bytes": MAX_RESPONSE, "client_body_timeout_s": 1},
             uploads={"max_bytes": MAX_FORM, "memory_bytes": 10_000, "timeout_s": 1},
@@ -72,66 +72,66 @@ def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
     )  # fmt: skip
 
 
-def submit(house: Gateway, kind: str = "json") -> Answer:
+def submit(gateway: Gateway, kind: str = "json") -> Answer:
     body, headers = BODIES[kind]
-    return house.post("/t/make/video", body, headers=headers)
+    return gateway.post("/t/make/video", body, headers=headers)
 
 
-def used(house: Gateway) -> tuple[float, float]:
-    (row,) = [each for each in house.get("/v1/key").json["quotas"] if each["unit"] == "usd"]
+def used(gateway: Gateway) -> tuple[float, float]:
+    (row,) = [each for each in gateway.get("/v1/key").json["quotas"] if each["unit"] == "usd"]
     return row["used"], row["reserved"]
 
 
 @pytest.mark.parametrize("kind", BODIES)
 @pytest.mark.parametrize("fault", FREE)
-def test_what_costs_nothing(house: Gateway, upstream: Stage, fault: str, kind: str) -> None:
-    upstream.play(always=FREE[fault])
-    before = used(house)
-    got = submit(house, kind)
+def test_what_costs_nothing(gateway: Gateway, upstream: ScriptedUpstream, fault: str, kind: str) -> None:
+    upstream.answer_with(always=FREE[fault])
+    before = used(gateway)
+    got = submit(gateway, kind)
     assert got.status in (200, 400, 404, 429, 502, 503)
-    record = house.call(got.id)
+    record = gateway.call(got.id)
     assert (record["units"], record["cost_usd"]) == ({}, 0)
-    assert used(house) == before
+    assert used(gateway) == before
 
 
 @pytest.mark.parametrize("kind", BODIES)
 @pytest.mark.parametrize("fault", PAID)
-def test_what_may_have_been_made(house: Gateway, upstream: Stage, fault: str, kind: str) -> None:
-    upstream.play(FREE["no id"], always=PAID[fault])
-    assert submit(house, kind).status == 200  # and leaves an idle connection
-    before, hits = used(house), upstream.hits
-    got = submit(house, kind)
+def test_what_may_have_been_made(gateway: Gateway, upstream: ScriptedUpstream, fault: str, kind: str) -> None:
+    upstream.answer_with(FREE["no id"], always=PAID[fault])
+    assert submit(gateway, kind).status == 200  # and leaves an idle connection
+    before, hits = used(gateway), upstream.hits
+    got = submit(gateway, kind)
     assert got.status in (502, 504)
     assert upstream.hits == hits + 1  # it is never sent again
-    record = house.call(got.id)
+    record = gateway.call(got.id)
     assert (record["units"], record["usage_source"], record["cost_usd"]) == ({"tasks": 1}, "estimated", 1)
-    assert used(house) == (before[0] + 1, 0)
+    assert used(gateway) == (before[0] + 1, 0)
 
 
-def task(house: Gateway, upstream: Stage, name: str, then: Behaviour) -> str:
+def task(gateway: Gateway, upstream: ScriptedUpstream, name: str, then: Behaviour) -> str:
     """A task of alice's that goes on, at an upstream that does this from then on."""
-    upstream.play(ok_json({"id": name}), always=then)
-    assert submit(house).status == 200
+    upstream.answer_with(ok_json({"id": name}), always=then)
+    assert submit(gateway).status == 200
     return name
 
 
 @pytest.mark.parametrize("fault", [close_without_answer, cut_mid_body, not_http, error_json(500), silent])
-def test_reads_that_fail(house: Gateway, upstream: Stage, fault: Behaviour) -> None:
-    name = task(house, upstream, f"r{upstream.hits}-{id(fault)}", fault)
-    before = used(house)
-    got = house.get(f"/t/made/{name}")
+def test_reads_that_fail(gateway: Gateway, upstream: ScriptedUpstream, fault: Behaviour) -> None:
+    name = task(gateway, upstream, f"r{upstream.hits}-{id(fault)}", fault)
+    before = used(gateway)
+    got = gateway.get(f"/t/made/{name}")
     assert got.status in (502, 503, 504)
-    assert used(house) == before
-    upstream.play(always=ok_json({"state": "failed"}))
-    assert house.get(f"/t/made/{name}").status == 200
-    assert used(house) == (before[0], before[1] - 1)
+    assert used(gateway) == before
+    upstream.answer_with(always=ok_json({"state": "failed"}))
+    assert gateway.get(f"/t/made/{name}").status == 200
+    assert used(gateway) == (before[0], before[1] - 1)
 
 
-def test_content_that_is_cut_is_not_whole(house: Gateway, upstream: Stage) -> None:
+def test_content_that_is_cut_is_not_whole(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """The connection ends inside the message: a client cannot take it for the whole film."""
     head = CHUNKED.replace(b"text/event-stream", b"video/mp4")
-    name = task(house, upstream, "film", raw(head + chunk(bytes(100_000)), then_close=True))
-    with house.connect() as client:
+    name = task(gateway, upstream, "film", raw(head + chunk(bytes(100_000)), then_close=True))
+    with gateway.connect() as client:
         asked = f"GET /t/made/{name}/content HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n\r\n"
         client.send(asked.encode())
         came = b""
@@ -139,8 +139,8 @@ def test_content_that_is_cut_is_not_whole(house: Gateway, upstream: Stage) -> No
             came += data
     assert came.startswith(b"HTTP/1.1 200")
     assert not came.endswith(b"0\r\n\r\n")
-    upstream.play(always=ok_json({"state": "failed"}))
-    eventually(lambda: house.get(f"/t/made/{name}").status == 200)
+    upstream.answer_with(always=ok_json({"state": "failed"}))
+    eventually(lambda: gateway.get(f"/t/made/{name}").status == 200)
 
 
 def head(*more: str) -> bytes:
@@ -172,16 +172,16 @@ HOSTILE: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_bodies(house: Gateway, upstream: Stage, what: str) -> None:
+def test_hostile_bodies(gateway: Gateway, upstream: ScriptedUpstream, what: str) -> None:
     sent, status = HOSTILE[what]
-    before, hits = used(house), upstream.hits
-    with house.connect() as client:
+    before, hits = used(gateway), upstream.hits
+    with gateway.connect() as client:
         try:
             client.send(sent)
         except ConnectionError:
             pass  # it had heard enough
         assert client.read_head().status == status
-    assert (used(house), upstream.hits) == (before, hits)
+    assert (used(gateway), upstream.hits) == (before, hits)
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_hostile_bodies(house: Gateway, upstream: Stage, what: str) -> None:
         "/t/made//content", "/t/made/%00", "/t/made/%ff%fe",
     ],
 )  # fmt: skip
-def test_hostile_ids(house: Gateway, upstream: Stage, path: str) -> None:
+def test_hostile_ids(gateway: Gateway, upstream: ScriptedUpstream, path: str) -> None:
     hits = upstream.hits
-    got: Any = house.get(path)
+    got: Any = gateway.get(path)
     assert got.status in (400, 404)
     assert upstream.hits == hits

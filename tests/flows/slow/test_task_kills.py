@@ -17,8 +17,8 @@ import pytest
 
 from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer
-from tests.flows import task_rows as scene
-from tests.flows.house import Gateway, Process, eventually
+from tests.flows import task_rows as scenario
+from tests.flows.gateway_process import Gateway, Process, eventually
 from tests.flows.killing import kill_all
 from tests.flows.task_rows import POLLED
 
@@ -44,30 +44,30 @@ def upstream_port(tmp_path: Path) -> Iterator[int]:
     simulated.end()
 
 
-def test_a_gateway_is_killed(gateway: StartsGateways, upstream_port: int, store: dict[str, str]) -> None:
-    config = scene.config(f"http://127.0.0.1:{upstream_port}", **store)
-    first = gateway(config)
-    good = [(row, scene.submit(first, row, takes_s=8)) for row in POLLED]
-    bad = [(row, scene.submit(first, row, takes_s=8, fails=True)) for row in POLLED]
-    reserved = scene.spent(first)[1]
+def test_a_gateway_is_killed(start_gateway: StartsGateways, upstream_port: int, store: dict[str, str]) -> None:
+    config = scenario.config(f"http://127.0.0.1:{upstream_port}", **store)
+    first = start_gateway(config)
+    good = [(row, scenario.submit(first, row, takes_s=8)) for row in POLLED]
+    bad = [(row, scenario.submit(first, row, takes_s=8, fails=True)) for row in POLLED]
+    reserved = scenario.spent(first)[1]
     assert reserved > 0
     kill_all(first)
-    second = gateway(config)
-    assert reserved * 0.49 < sum(scene.spent(second)) < reserved * 1.01  # some tasks may have ended meanwhile
+    second = start_gateway(config)
+    assert reserved * 0.49 < sum(scenario.spent(second)) < reserved * 1.01  # some tasks may have ended meanwhile
     for row, made in good[:3]:
-        assert scene.read(second, row, scene.id_in(row, made)).status == 200
-        assert scene.read(second, row, scene.id_in(row, made), "bob").status == 404
-    paid = [scene.settled(second, made.id, SETTLED_S)["cost_usd"] for _, made in good]
-    given_back = [scene.settled(second, made.id, SETTLED_S) for _, made in bad]
+        assert scenario.read(second, row, scenario.id_in(row, made)).status == 200
+        assert scenario.read(second, row, scenario.id_in(row, made), "bob").status == 404
+    paid = [scenario.settled(second, made.id, SETTLED_S)["cost_usd"] for _, made in good]
+    given_back = [scenario.settled(second, made.id, SETTLED_S) for _, made in bad]
     assert [(each["cost_usd"], each["units"]) for each in given_back] == [(0, {})] * len(bad)
-    eventually(lambda: scene.spent(second)[1] == 0)
-    assert scene.spent(second)[0] == pytest.approx(sum(paid)) == pytest.approx(reserved / 2)
-    assert scene.ledger(upstream_port)["totals"]["tasks"] == len(good)
+    eventually(lambda: scenario.spent(second)[1] == 0)
+    assert scenario.spent(second)[0] == pytest.approx(sum(paid)) == pytest.approx(reserved / 2)
+    assert scenario.ledger(upstream_port)["totals"]["tasks"] == len(good)
 
 
-def test_workers_are_killed(gateway: StartsGateways, upstream_port: int, store: dict[str, str]) -> None:
+def test_workers_are_killed(start_gateway: StartsGateways, upstream_port: int, store: dict[str, str]) -> None:
     """For each answered task, the gateway's record and the upstream's agree."""
-    house = gateway(scene.config(f"http://127.0.0.1:{upstream_port}", **store))
+    gateway = start_gateway(scenario.config(f"http://127.0.0.1:{upstream_port}", **store))
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice, numbers = random.Random(seed), itertools.count()
@@ -77,51 +77,54 @@ def test_workers_are_killed(gateway: StartsGateways, upstream_port: int, store: 
         number = next(numbers)
         row, fails = POLLED[number % len(POLLED)], number % 3 == 0
         with contextlib.suppress(OSError, ValueError):
-            made = scene.submit(house, row, takes_s=dice.uniform(0, 4), fails=fails)
+            made = scenario.submit(gateway, row, takes_s=dice.uniform(0, 4), fails=fails)
             if made.status in (200, 201):
                 answered[made.id] = fails
         time.sleep(PAUSE_S)
-        if time.monotonic() > next_kill and killed < KILLS and len(workers := house.workers()) == 2:
+        if time.monotonic() > next_kill and killed < KILLS and len(workers := gateway.workers()) == 2:
             os.kill(dice.choice(workers), signal.SIGKILL)
             killed, next_kill = killed + 1, time.monotonic() + dice.uniform(1, 3)
     assert killed
-    eventually(lambda: scene.spent(house)[1] == 0 and not scene.ledger(upstream_port)["open"], SETTLED_S, 1)
-    records = {each["id"]: each for each in house.calls(limit=10_000)}
-    assert len(records) == len(house.calls(limit=10_000))
+    eventually(lambda: scenario.spent(gateway)[1] == 0 and not scenario.ledger(upstream_port)["open"], SETTLED_S, 1)
+    records = {each["id"]: each for each in gateway.calls(limit=10_000)}
+    assert len(records) == len(gateway.calls(limit=10_000))
     for request_id, fails in answered.items():
         record = records[request_id]
         assert (record["cost_usd"] == 0, not record["units"]) == (fails, fails)
     lost = [each for each in records.values() if each["ended"] == "lost"]
     paid = [each for each in records.values() if each["ended"] == "done" and each["units"]]
-    told = scene.ledger(upstream_port)["totals"]
-    assert len(paid) <= told["tasks"] <= len(paid) + len(lost)
-    assert scene.spent(house)[0] == pytest.approx(sum(each["cost_usd"] or 0 for each in records.values()))
+    received = scenario.ledger(upstream_port)["totals"]
+    assert len(paid) <= received["tasks"] <= len(paid) + len(lost)
+    assert scenario.spent(gateway)[0] == pytest.approx(sum(each["cost_usd"] or 0 for each in records.values()))
 
 
 def test_two_gateways_and_their_clients_settle_once(
-    gateway: StartsGateways, upstream_port: int, tmp_path: Path, redis_server: RedisServer
+    start_gateway: StartsGateways, upstream_port: int, tmp_path: Path, redis_server: RedisServer
 ) -> None:
     """The poller of one gateway and clients of both see the end at the same time."""
     url = f"http://127.0.0.1:{upstream_port}"
-    houses = [gateway(scene.config(url, redis_server.url, journal_dir=str(tmp_path / str(at)))) for at in range(2)]
+    gateways = [
+        start_gateway(scenario.config(url, redis_server.url, journal_dir=str(tmp_path / str(at)))) for at in range(2)
+    ]
     made = [
-        (row, scene.submit(houses[at % 2], row, takes_s=1.5, fails=at % 2 == 0)) for at, row in enumerate(POLLED * 2)
+        (row, scenario.submit(gateways[at % 2], row, takes_s=1.5, fails=at % 2 == 0))
+        for at, row in enumerate(POLLED * 2)
     ]
     until = time.monotonic() + 4
 
-    def watch(house: Gateway) -> None:
+    def watch(gateway: Gateway) -> None:
         while time.monotonic() < until:
             for row, each in made:
-                assert scene.read(house, row, scene.id_in(row, each)).status == 200
+                assert scenario.read(gateway, row, scenario.id_in(row, each)).status == 200
 
     with ThreadPoolExecutor(4) as pool:
-        for watcher in [pool.submit(watch, house) for house in houses * 2]:
+        for watcher in [pool.submit(watch, gateway) for gateway in gateways * 2]:
             watcher.result()
     for at, (_, each) in enumerate(made):
-        record = scene.settled(houses[at % 2], each.id, SETTLED_S)
+        record = scenario.settled(gateways[at % 2], each.id, SETTLED_S)
         assert (record["cost_usd"] == 0) is (at % 2 == 0)
-    eventually(lambda: scene.spent(houses[0])[1] == 0)
-    records = [each for each in houses[1].calls(limit=100_000) if not each["model"].endswith("/reads")]
+    eventually(lambda: scenario.spent(gateways[0])[1] == 0)
+    records = [each for each in gateways[1].calls(limit=100_000) if not each["model"].endswith("/reads")]
     assert len(records) == len(made)
-    assert scene.spent(houses[0])[0] == pytest.approx(sum(each["cost_usd"] for each in records))
-    assert scene.ledger(upstream_port)["totals"]["tasks"] == len(made) / 2
+    assert scenario.spent(gateways[0])[0] == pytest.approx(sum(each["cost_usd"] for each in records))
+    assert scenario.ledger(upstream_port)["totals"]["tasks"] == len(made) / 2

@@ -11,8 +11,8 @@ import yaml
 from gateway.config import build
 from gateway.config.operations import at_pointer, holds, read_options
 from tests.conftest import StartsGateways
-from tests.flows import task_rows as scene
-from tests.flows.house import UPSTREAM_KEY, Gateway, check
+from tests.flows import task_rows as scenario
+from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, check
 from tests.flows.task_rows import POLLED, PRICE, ROWS, SUBMISSIONS
 
 READY = build(
@@ -25,32 +25,35 @@ READY = build(
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, simulated_port: int, store_url: str) -> Gateway:
-    return gateways(scene.config(f"http://127.0.0.1:{simulated_port}", store_url))
+def gateway(start_shared_gateway: StartsGateways, simulated_port: int, store_url: str) -> Gateway:
+    return start_shared_gateway(scenario.config(f"http://127.0.0.1:{simulated_port}", store_url))
 
 
 @pytest.mark.parametrize("row", SUBMISSIONS)
-def test_a_task_is_submitted_read_and_paid(house: Gateway, simulated_port: int, row: str) -> None:
+def test_a_task_is_submitted_read_and_paid(gateway: Gateway, simulated_port: int, row: str) -> None:
     asked = SUBMISSIONS[row]
-    before, told_before = scene.spent(house)[0], scene.ledger(simulated_port)["totals"]["tasks"]
-    made = scene.submit(house, row, takes_s=0.3)
+    before, received_before = scenario.spent(gateway)[0], scenario.ledger(simulated_port)["totals"]["tasks"]
+    made = scenario.submit(gateway, row, takes_s=0.3)
     assert made.status in (200, 201)
     assert UPSTREAM_KEY not in str(made)
     if asked.read:
-        task = scene.id_in(row, made)
-        assert scene.spent(house)[1] > 0
-        assert scene.read(house, row, task).status == 200
-        other, unknown = scene.read(house, row, task, "bob"), scene.read(house, row, f"{task}0" if task else "")
+        task = scenario.id_in(row, made)
+        assert scenario.spent(gateway)[1] > 0
+        assert scenario.read(gateway, row, task).status == 200
+        other, unknown = (
+            scenario.read(gateway, row, task, "bob"),
+            scenario.read(gateway, row, f"{task}0" if task else ""),
+        )
         assert (other.status, unknown.status) == (404, 404)
         assert other.error["code"] == unknown.error["code"] == "task_not_found"
-    record = scene.settled(house, made.id)
+    record = scenario.settled(gateway, made.id)
     check(
         record, endpoint=row, model=asked.model, units=asked.units, status=200, ended="done", usage_source="reported",
         upstream="main", key="alice", stream=False,
     )  # fmt: skip
     assert record["cost_usd"] > 0
-    assert scene.spent(house) == (pytest.approx(before + record["cost_usd"]), 0)
-    assert scene.ledger(simulated_port)["totals"]["tasks"] == told_before + 1
+    assert scenario.spent(gateway) == (pytest.approx(before + record["cost_usd"]), 0)
+    assert scenario.ledger(simulated_port)["totals"]["tasks"] == received_before + 1
 
 
 FRAME = {"image": {"bytesBase64Encoded": "AAAA", "mimeType": "image/png"}}
@@ -123,12 +126,12 @@ ACTIONS: list[tuple[str, dict[str, Any], str, dict[str, int], float]] = [
 ]  # fmt: skip
 
 
-def test_every_action_has_its_price(house: Gateway) -> None:
+def test_every_action_has_its_price(gateway: Gateway) -> None:
     """Sent as JSON, also where the API itself takes a form: options are read alike."""
-    made = [(house.post(path, {**members, "simulate": {}}), *rest) for path, members, *rest in ACTIONS]
+    made = [(gateway.post(path, {**members, "simulate": {}}), *rest) for path, members, *rest in ACTIONS]
     assert {answer.status for answer, *_ in made} <= {200, 201}
     for answer, model, units, usd in made:
-        record = scene.settled(house, answer.id)
+        record = scenario.settled(gateway, answer.id)
         check(record, endpoint=model.partition("/")[0], model=model, units=units, ended="done")
         assert record["cost_usd"] == pytest.approx(usd), record
 
@@ -153,22 +156,22 @@ def test_every_price_of_the_ready_rows_is_tried() -> None:
 
 
 @pytest.mark.parametrize("row", POLLED)
-def test_a_failed_task_is_given_back_once(house: Gateway, row: str) -> None:
-    before = scene.spent(house, "bob")[0]
-    made = scene.submit(house, row, "bob", takes_s=0.2, fails=True)
-    task = scene.id_in(row, made)
-    assert scene.spent(house, "bob")[1] > 0
-    record = scene.settled(house, made.id)
+def test_a_failed_task_is_given_back_once(gateway: Gateway, row: str) -> None:
+    before = scenario.spent(gateway, "bob")[0]
+    made = scenario.submit(gateway, row, "bob", takes_s=0.2, fails=True)
+    task = scenario.id_in(row, made)
+    assert scenario.spent(gateway, "bob")[1] > 0
+    record = scenario.settled(gateway, made.id)
     check(record, endpoint=row, units={}, status=502, ended="error", cost_usd=0)
     for _ in range(3):
-        assert scene.read(house, row, task, "bob").status == 200
-    assert scene.spent(house, "bob") == (before, 0)
-    assert len(scene.records(house, made.id)) == 1
+        assert scenario.read(gateway, row, task, "bob").status == 200
+    assert scenario.spent(gateway, "bob") == (before, 0)
+    assert len(scenario.records(gateway, made.id)) == 1
 
 
 @pytest.mark.parametrize("row", POLLED)
-def test_a_refused_submission_costs_nothing(house: Gateway, row: str) -> None:
-    before = scene.spent(house, "bob")
-    made = scene.submit(house, row, "bob", refuses=True)
-    check(scene.settled(house, made.id), units={})
-    assert scene.spent(house, "bob") == before
+def test_a_refused_submission_costs_nothing(gateway: Gateway, row: str) -> None:
+    before = scenario.spent(gateway, "bob")
+    made = scenario.submit(gateway, row, "bob", refuses=True)
+    check(scenario.settled(gateway, made.id), units={})
+    assert scenario.spent(gateway, "bob") == before

@@ -14,11 +14,11 @@ from opentelemetry.semconv import attributes as stable
 from opentelemetry.semconv._incubating import attributes as incubating
 
 from gateway.observe import span_attributes
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.collector import Collector, Span
 from tests.fakes.scripted import Scripted, cut_stream, error_json, ok_json, silent, stalled_stream, stream
 from tests.flows.client import Answer
-from tests.flows.house import (
+from tests.flows.gateway_process import (
     ADMIN_TOKEN,
     CHAT,
     COMPLETIONS,
@@ -45,18 +45,23 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def spare() -> Iterator[Stage]:
-    with Stage() as stage:
-        yield stage
+def spare() -> Iterator[ScriptedUpstream]:
+    with ScriptedUpstream() as scripted:
+        yield scripted
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, spare: Stage, collector: Collector) -> Gateway:
+def gateway(
+    start_shared_gateway: StartsGateways,
+    shared_upstream: ScriptedUpstream,
+    spare: ScriptedUpstream,
+    collector: Collector,
+) -> Gateway:
     routes = [{"upstream": "main"}, {"upstream": "spare", "model": "other-name", "priority": 2}]
     model = {"endpoints": ["completions", "chat"], "routes": routes, "price": PRICE}
-    return gateways(
+    return start_shared_gateway(
         settings(
-            theatre.url,
+            shared_upstream.url,
             tracing={"endpoint": collector.url, "headers": {"Authorization": f"Bearer {COLLECTOR_KEY}"}},
             upstreams={"spare": {"base_url": spare.url, "api_key": UPSTREAM_KEY}},
             models={COMPLETIONS: model, CHAT: model},
@@ -67,10 +72,10 @@ def house(gateways: StartsGateways, theatre: Stage, spare: Stage, collector: Col
     )
 
 
-def complete(house: Gateway, who: str = "alice", parent: str | None = None, **changes: Any) -> Answer:
+def complete(gateway: Gateway, who: str = "alice", parent: str | None = None, **changes: Any) -> Answer:
     headers = {"X-Client-Request-Id": "mine"} | ({"traceparent": parent} if parent else {})
     body = {"model": COMPLETIONS, "prompt": PROMPT, "max_tokens": 9} | changes
-    return house.post("/v1/completions", body, key=who, headers=headers | {"tracestate": "vendor=1"})
+    return gateway.post("/v1/completions", body, key=who, headers=headers | {"tracestate": "vendor=1"})
 
 
 def spans_of(collector: Collector, answer: Answer, count: int) -> list[Span]:
@@ -99,16 +104,16 @@ def said(**usage: int) -> dict[str, Any]:
 
 
 def test_a_call_continues_its_clients_trace_and_the_upstream_its_attempt(
-    house: Gateway, upstream: Stage, collector: Collector
+    gateway: Gateway, upstream: ScriptedUpstream, collector: Collector
 ) -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 3}}
-    upstream.play(
+    upstream.answer_with(
         ok_json(
             said(prompt_tokens=5, completion_tokens=7)
             | {"usage": {"prompt_tokens": 5, "completion_tokens": 7} | details}
         )
     )
-    answer = complete(house, parent=f"00-{TRACE}-{SPAN}-01")
+    answer = complete(gateway, parent=f"00-{TRACE}-{SPAN}-01")
     call, attempt = spans_of(collector, answer, 2)
     assert (call.trace, call.parent, call.kind, call.name) == (TRACE, SPAN, "server", f"text_completion {COMPLETIONS}")
     assert not call.is_error
@@ -132,41 +137,43 @@ def test_a_call_continues_its_clients_trace_and_the_upstream_its_attempt(
     seen = upstream.requests[0].header_lines
     assert [value for name, value in seen if name == "traceparent"] == [f"00-{TRACE}-{attempt.id}-01"]
     assert [value for name, value in seen if name == "tracestate"] == ["vendor=1"]
-    assert house.line(id=answer.id)["trace_id"] == TRACE
+    assert gateway.line(id=answer.id)["trace_id"] == TRACE
     assert call.resource["service.name"] == "completions-gateway"
     assert call.resource["deployment.environment.name"] == "test"
 
 
-def test_a_call_without_a_trace_begins_one(house: Gateway, upstream: Stage, collector: Collector) -> None:
-    upstream.play(ok_json(), ok_json())
+def test_a_call_without_a_trace_begins_one(gateway: Gateway, upstream: ScriptedUpstream, collector: Collector) -> None:
+    upstream.answer_with(ok_json(), ok_json())
     for parent in (None, "00-1"):
-        answer = complete(house, parent=parent)
+        answer = complete(gateway, parent=parent)
         call, attempt = spans_of(collector, answer, 2)
         assert call.parent == ""
-        assert house.line(id=answer.id)["trace_id"] == call.trace
+        assert gateway.line(id=answer.id)["trace_id"] == call.trace
         seen = upstream.requests[-1].headers
         assert parent_of(seen) == (call.trace, attempt.id, True)
         assert "tracestate" not in seen  # which says nothing without the trace it belongs to
 
 
-def test_a_client_that_does_not_want_to_be_traced_is_not(house: Gateway, upstream: Stage, collector: Collector) -> None:
-    upstream.play(ok_json(), ok_json())
+def test_a_client_that_does_not_want_to_be_traced_is_not(
+    gateway: Gateway, upstream: ScriptedUpstream, collector: Collector
+) -> None:
+    upstream.answer_with(ok_json(), ok_json())
     trace = TRACE.replace("0af7", "1111")
-    answer = complete(house, parent=f"00-{trace}-{SPAN}-00")
+    answer = complete(gateway, parent=f"00-{trace}-{SPAN}-00")
     assert parent_of(upstream.requests[0].headers)[::2] == (trace, False)
-    assert house.line(id=answer.id)["trace_id"] == trace
-    spans_of(collector, complete(house), 2)  # what came later has arrived
+    assert gateway.line(id=answer.id)["trace_id"] == trace
+    spans_of(collector, complete(gateway), 2)  # what came later has arrived
     assert collector.trace(trace) == []
 
 
 def test_the_span_of_a_stream_ends_with_it_and_has_its_tokens(
-    house: Gateway, upstream: Stage, collector: Collector
+    gateway: Gateway, upstream: ScriptedUpstream, collector: Collector
 ) -> None:
     piece = {"model": "m", "choices": [{"text": SAID, "index": 0, "finish_reason": None}]}
     end = {"model": "m", "choices": [{"text": "", "index": 0, "finish_reason": "stop"}]}
     usage = {"model": "m", "choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 6}}
-    upstream.play(stream([piece, piece, end, usage], delay_s=0.1))
-    call, attempt = spans_of(collector, complete(house, stream=True), 2)
+    upstream.answer_with(stream([piece, piece, end, usage], delay_s=0.1))
+    call, attempt = spans_of(collector, complete(gateway, stream=True), 2)
     assert call.attributes["gen_ai.request.stream"] is True
     assert call.attributes["gen_ai.usage.output_tokens"] == 6
     assert 0 < call.attributes["gen_ai.response.time_to_first_chunk"] < call.duration_s
@@ -175,11 +182,11 @@ def test_the_span_of_a_stream_ends_with_it_and_has_its_tokens(
 
 
 def test_a_failed_attempt_has_a_span_of_its_own(
-    house: Gateway, upstream: Stage, spare: Stage, collector: Collector
+    gateway: Gateway, upstream: ScriptedUpstream, spare: ScriptedUpstream, collector: Collector
 ) -> None:
-    upstream.play(error_json(500))
-    spare.play(ok_json())
-    call, first, second = spans_of(collector, complete(house), 3)
+    upstream.answer_with(error_json(500))
+    spare.answer_with(ok_json())
+    call, first, second = spans_of(collector, complete(gateway), 3)
     assert (call.is_error, call.attributes["gateway.attempts"], call.attributes["gateway.upstream"]) == (
         False,
         2,
@@ -198,15 +205,17 @@ def test_a_failed_attempt_has_a_span_of_its_own(
     spare.check()
 
 
-def test_a_call_that_fails_in_the_end(house: Gateway, upstream: Stage, spare: Stage, collector: Collector) -> None:
-    upstream.play(error_json(500))
-    spare.play(error_json(400, code="no_such_thing"))
-    answer = complete(house)
+def test_a_call_that_fails_in_the_end(
+    gateway: Gateway, upstream: ScriptedUpstream, spare: ScriptedUpstream, collector: Collector
+) -> None:
+    upstream.answer_with(error_json(500))
+    spare.answer_with(error_json(400, code="no_such_thing"))
+    answer = complete(gateway)
     call, _, last = spans_of(collector, answer, 3)
     assert (answer.status, call.is_error, call.attributes["error.type"]) == (400, False, "no_such_thing")
     assert (last.is_error, last.attributes["error.type"]) == (True, "refused")
-    upstream.play(cut_stream([{"choices": [{"text": SAID, "index": 0, "finish_reason": None}]}]))
-    call, attempt = spans_of(collector, complete(house, stream=True), 2)
+    upstream.answer_with(cut_stream([{"choices": [{"text": SAID, "index": 0, "finish_reason": None}]}]))
+    call, attempt = spans_of(collector, complete(gateway, stream=True), 2)
     assert (call.is_error, call.attributes["error.type"], call.attributes["gateway.truncated"]) == (
         True,
         "upstream_error",
@@ -221,30 +230,41 @@ def test_a_call_that_fails_in_the_end(house: Gateway, upstream: Stage, spare: St
     ("alice", {"model": "made-up"}, 404, "model_not_found", {"gateway.key": "alice", "gen_ai.request.model": "other"}),
 ])  # fmt: skip
 def test_a_call_that_is_refused_has_one_span(
-    house: Gateway, upstream: Stage, collector: Collector, who: str, changes: Any, status: int, error: str, known: Any
+    gateway: Gateway,
+    upstream: ScriptedUpstream,
+    collector: Collector,
+    who: str,
+    changes: Any,
+    status: int,
+    error: str,
+    known: Any,
 ) -> None:
-    answer = complete(house, who, **changes)
+    answer = complete(gateway, who, **changes)
     (call,) = spans_of(collector, answer, 1)
     assert (answer.status, call.is_error) == (status, False)  # what a client has to mend is no error of a server
     assert call.attributes["http.response.status_code"] == status
     assert call.attributes["error.type"] == error
     assert call.attributes.items() >= known.items()
-    assert house.line(id=answer.id)["trace_id"] == call.trace
+    assert gateway.line(id=answer.id)["trace_id"] == call.trace
 
 
-def test_a_call_that_a_quota_refuses_says_so(house: Gateway, upstream: Stage, collector: Collector) -> None:
-    upstream.play(ok_json())
-    assert complete(house, "poor").status == 200
-    answer = complete(house, "poor")
+def test_a_call_that_a_quota_refuses_says_so(
+    gateway: Gateway, upstream: ScriptedUpstream, collector: Collector
+) -> None:
+    upstream.answer_with(ok_json())
+    assert complete(gateway, "poor").status == 200
+    answer = complete(gateway, "poor")
     (call,) = spans_of(collector, answer, 1)
     assert (call.attributes["http.response.status_code"], call.is_error) == (429, False)
     assert call.attributes["error.type"] == "insufficient_quota"
     assert (call.attributes["gateway.key"], call.attributes["gen_ai.request.model"]) == ("poor", COMPLETIONS)
 
 
-def test_a_client_that_leaves_is_no_error(house: Gateway, upstream: Stage, collector: Collector) -> None:
-    upstream.play(stalled_stream([{"model": "m", "choices": [{"text": SAID, "index": 0, "finish_reason": None}]}]))
-    with house.stream(prompt=PROMPT) as client:
+def test_a_client_that_leaves_is_no_error(gateway: Gateway, upstream: ScriptedUpstream, collector: Collector) -> None:
+    upstream.answer_with(
+        stalled_stream([{"model": "m", "choices": [{"text": SAID, "index": 0, "finish_reason": None}]}])
+    )
+    with gateway.stream(prompt=PROMPT) as client:
         answer = client.read_head()
         client.read_until(b"\n\n")
     call, attempt = spans_of(collector, answer, 2)
@@ -252,54 +272,58 @@ def test_a_client_that_leaves_is_no_error(house: Gateway, upstream: Stage, colle
     assert (call.is_error, attempt.is_error, attempt.attributes["error.type"]) == (False, False, "client_gone")
 
 
-def test_prompts_answers_and_secrets_are_in_no_span(house: Gateway, upstream: Stage, collector: Collector) -> None:
-    upstream.play(ok_json(said(prompt_tokens=1, completion_tokens=1)), error_json(400, message=PROMPT))
+def test_prompts_answers_and_secrets_are_in_no_span(
+    gateway: Gateway, upstream: ScriptedUpstream, collector: Collector
+) -> None:
+    upstream.answer_with(ok_json(said(prompt_tokens=1, completion_tokens=1)), error_json(400, message=PROMPT))
     for number in (2, 2):
-        spans_of(collector, complete(house), number)
+        spans_of(collector, complete(gateway), number)
     sent = b"".join([request.body for request in collector.requests])
     for hidden in (PROMPT, SAID, UPSTREAM_KEY, ADMIN_TOKEN, COLLECTOR_KEY, secret("alice"), secret("nobody")):
         assert hidden.encode() not in sent
     assert {request.headers["authorization"] for request in collector.requests} == {f"Bearer {COLLECTOR_KEY}"}
-    assert COLLECTOR_KEY not in house.stdout + house.stderr
+    assert COLLECTOR_KEY not in gateway.stdout + gateway.stderr
 
 
 def test_each_prompt_of_a_call_that_goes_singly_has_its_attempt(
-    gateway: StartsGateways, upstream: Stage, collector: Collector
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, collector: Collector
 ) -> None:
     upstreams = {"main": {"capabilities": {"prompt_arrays": False}}}
-    house = gateway(settings(upstream.url, tracing={"endpoint": collector.url}, upstreams=upstreams))
-    upstream.play(always=ok_json())
-    call, *attempts = spans_of(collector, complete(house, prompt=["a", "b", "c"]), 4)
+    gateway = start_gateway(settings(upstream.url, tracing={"endpoint": collector.url}, upstreams=upstreams))
+    upstream.answer_with(always=ok_json())
+    call, *attempts = spans_of(collector, complete(gateway, prompt=["a", "b", "c"]), 4)
     assert call.attributes["gateway.attempts"] == len({span.id for span in attempts}) == 3
     assert {parent_of(each.headers) for each in upstream.requests} == {(call.trace, a.id, True) for a in attempts}
 
 
-def test_a_part_of_the_calls_is_traced(gateway: StartsGateways, upstream: Stage, collector: Collector) -> None:
-    house = gateway(settings(upstream.url, tracing={"endpoint": collector.url, "sample_ratio": 0}))
-    upstream.play(ok_json(), ok_json())
-    answer = complete(house)
+def test_a_part_of_the_calls_is_traced(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, collector: Collector
+) -> None:
+    gateway = start_gateway(settings(upstream.url, tracing={"endpoint": collector.url, "sample_ratio": 0}))
+    upstream.answer_with(ok_json(), ok_json())
+    answer = complete(gateway)
     trace, _, is_sampled = parent_of(upstream.requests[0].headers)
-    assert (trace, is_sampled) == (house.line(id=answer.id)["trace_id"], False)
+    assert (trace, is_sampled) == (gateway.line(id=answer.id)["trace_id"], False)
     wanted = TRACE.replace("0af7", "2222")
-    complete(house, parent=f"00-{wanted}-{SPAN}-01")
+    complete(gateway, parent=f"00-{wanted}-{SPAN}-01")
     eventually(lambda: len(collector.trace(wanted)) == 2)  # the client wants it
     assert collector.trace(trace) == []
 
 
 def test_a_collector_that_is_away_or_never_answers_changes_nothing(
-    gateway: StartsGateways, upstream: Stage, free_port: int
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, free_port: int
 ) -> None:
-    upstream.play(always=ok_json())
+    upstream.answer_with(always=ok_json())
     with Scripted(always=silent, prefix="") as mute:
         for endpoint in (f"http://127.0.0.1:{free_port}", mute.url):
-            house = gateway(settings(upstream.url, tracing={"endpoint": endpoint}))
+            gateway = start_gateway(settings(upstream.url, tracing={"endpoint": endpoint}))
             for _ in range(50):
-                assert complete(house).status == 200
+                assert complete(gateway).status == 200
             if endpoint == mute.url:
                 eventually(lambda: mute.hits > 0)
-                assert complete(house).status == 200
-            assert len(house.calls(limit=1000)) >= 50
-            house.stop()  # exit code 0, no traceback, and in time
+                assert complete(gateway).status == 200
+            assert len(gateway.calls(limit=1000)) >= 50
+            gateway.stop()  # exit code 0, no traceback, and in time
 
 
 @pytest.fixture
@@ -309,16 +333,16 @@ def free_port() -> int:
 
 
 def test_nothing_is_loaded_and_headers_go_up_untouched_while_it_is_off(
-    gateway: StartsGateways, upstream: Stage
+    start_gateway: StartsGateways, upstream: ScriptedUpstream
 ) -> None:
-    house = gateway(settings(upstream.url), env={"PYTHONPROFILEIMPORTTIME": "1"})
-    upstream.play(ok_json())
-    answer = complete(house, parent="00-1")
+    gateway = start_gateway(settings(upstream.url), env={"PYTHONPROFILEIMPORTTIME": "1"})
+    upstream.answer_with(ok_json())
+    answer = complete(gateway, parent="00-1")
     seen = upstream.requests[0].headers
     assert (seen["traceparent"], seen["tracestate"]) == ("00-1", "vendor=1")
-    assert "trace_id" not in house.line(id=answer.id)
-    assert "gateway.observe.tracing" in house.stderr  # it lists each import of each process
-    assert not [line for line in house.stderr.splitlines() if "opentelemetry" in line or "protobuf" in line]
+    assert "trace_id" not in gateway.line(id=answer.id)
+    assert "gateway.observe.tracing" in gateway.stderr  # it lists each import of each process
+    assert not [line for line in gateway.stderr.splitlines() if "opentelemetry" in line or "protobuf" in line]
 
 
 def test_without_the_extra_the_setting_is_a_fault(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
 from tests.fakes.scripted import DEFAULT_JSON, Behaviour, Scripted, Wire, dead_port, error_json, ok_json
-from tests.flows.house import Gateway, Process, key, model, secret, settings
+from tests.flows.gateway_process import Gateway, Process, key, model, secret, settings
 
 AT_ONCE = 200
 ANSWERS_IN_S = 0.4
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @dataclass
-class Told:
+class Received:
     """One answer."""
 
     status: int
@@ -49,11 +49,11 @@ class Crowd:
 
     port: int
     model: str
-    told: list[Told] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
     begun: int = 0
     _is_over: bool = False
 
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Told:
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Received:
         self.begun += 1
         members = {
             "model": self.model, "prompt": "Hello", "user": str(self.begun), "max_tokens": 4,
@@ -68,7 +68,7 @@ class Crowd:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         answer = json.loads(await reader.readexactly(int(headers["content-length"])))
-        return Told(
+        return Received(
             int(first.split(" ")[1]),
             headers["x-gateway-upstream"],
             int(headers["x-gateway-attempts"]),
@@ -79,7 +79,7 @@ class Crowd:
     async def _call_again_and_again(self) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         while not self._is_over:
-            self.told.append(await self._ask(reader, writer))
+            self.received.append(await self._ask(reader, writer))
         writer.close()
         await writer.wait_closed()
 
@@ -95,21 +95,21 @@ class Crowd:
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + 60
         while not condition():
-            assert time.monotonic() < end, f"{what}: {Counter((t.status, t.upstream) for t in self.told[-500:])}"
+            assert time.monotonic() < end, f"{what}: {Counter((t.status, t.upstream) for t in self.received[-500:])}"
             await asyncio.sleep(0.02)
 
     async def some_more(self, count: int = 2 * AT_ONCE) -> None:
         """Until so many more have been answered."""
-        wanted = len(self.told) + count
-        await self.until(lambda: len(self.told) >= wanted, "some more answers")
+        wanted = len(self.received) + count
+        await self.until(lambda: len(self.received) >= wanted, "some more answers")
 
     def served_by(self, upstream: str, since: int) -> int:
-        return sum([told.upstream == upstream and told.status == 200 for told in self.told[since:]])
+        return sum([received.upstream == upstream and received.status == 200 for received in self.received[since:]])
 
     def check_all_served(self) -> None:
-        assert Counter(told.status for told in self.told) == {200: len(self.told)}
-        assert all(told.is_whole for told in self.told)
-        assert max(told.attempts for told in self.told) <= 3
+        assert Counter(received.status for received in self.received) == {200: len(self.received)}
+        assert all(received.is_whole for received in self.received)
+        assert max(received.attempts for received in self.received) <= 3
 
 
 class Seller:
@@ -142,7 +142,7 @@ async def crawl(wire: Wire) -> None:
         wire.close()
 
 
-def opened(gateway: StartsGateways, first: str, second: str, limits: dict[str, float], **routes: Any) -> Gateway:
+def opened(start_gateway: StartsGateways, first: str, second: str, limits: dict[str, float], **routes: Any) -> Gateway:
     upstreams = {
         "first": {"base_url": first, "timeouts": limits},
         "second": {"base_url": second, "timeouts": limits},
@@ -150,18 +150,18 @@ def opened(gateway: StartsGateways, first: str, second: str, limits: dict[str, f
     ways = [{"upstream": "first"}, {"upstream": "second", **routes}]
     models = {"gpt-3.5-turbo-instruct": model("completions", routes=ways, repeat_when_waiting=True)}
     quotas = [{"requests": 10**9, "per": "day"}, {"tokens": 10**9, "per": "day"}]
-    return gateway(settings(second, upstreams=upstreams, models=models, keys=[key("alice", quotas=quotas)]))
+    return start_gateway(settings(second, upstreams=upstreams, models=models, keys=[key("alice", quotas=quotas)]))
 
 
-def crowd_at(house: Gateway) -> Crowd:
-    return Crowd(house.port, "gpt-3.5-turbo-instruct")
+def crowd_at(gateway: Gateway) -> Crowd:
+    return Crowd(gateway.port, "gpt-3.5-turbo-instruct")
 
 
-def attempts(house: Gateway, upstream: str) -> Counter[str]:
+def attempts(gateway: Gateway, upstream: str) -> Counter[str]:
     return Counter(
         {
             labels["outcome"]: int(value)
-            for name, labels, value in house.metrics()
+            for name, labels, value in gateway.metrics()
             if name == "gateway_upstream_attempts_total" and labels["upstream"] == upstream
         }
     )
@@ -174,24 +174,26 @@ async def simulator(process: StartsProcesses, port: int) -> Process:
 
 
 async def test_upstream_is_killed_and_restarted_and_no_client_notices(
-    gateway: StartsGateways, process: StartsProcesses
+    start_gateway: StartsGateways, process: StartsProcesses
 ) -> None:
     seller, port = Seller(), dead_port()
     with Scripted(always=seller) as second:
         victim = await simulator(process, port)
-        house = await asyncio.to_thread(opened, gateway, f"http://127.0.0.1:{port}/v1", second.url, PATIENT, priority=2)
-        crowd = crowd_at(house)
+        gateway = await asyncio.to_thread(
+            opened, start_gateway, f"http://127.0.0.1:{port}/v1", second.url, PATIENT, priority=2
+        )
+        crowd = crowd_at(gateway)
         async with crowd.at_work():
             await crowd.some_more()
-            assert crowd.served_by("first", 0) == len(crowd.told)
+            assert crowd.served_by("first", 0) == len(crowd.received)
             victim.process.kill()
-            since, asked_before = len(crowd.told), crowd.begun
+            since, asked_before = len(crowd.received), crowd.begun
             await crowd.some_more(4 * AT_ONCE)
             assert crowd.served_by("second", since) > AT_ONCE
             while_away = crowd.begun - asked_before
-            failed = await asyncio.to_thread(attempts, house, "first")
+            failed = await asyncio.to_thread(attempts, gateway, "first")
             await simulator(process, port)
-            since = len(crowd.told)
+            since = len(crowd.received)
             await crowd.until(lambda: crowd.served_by("first", since) > AT_ONCE, "the first is used again")
     crowd.check_all_served()
     seller.check_never_asked_many_times()
@@ -201,22 +203,22 @@ async def test_upstream_is_killed_and_restarted_and_no_client_notices(
     assert failed.total() <= 2 * AT_ONCE + 0.1 * while_away
 
 
-async def test_upstream_slows_to_a_crawl_and_no_client_notices(gateway: StartsGateways) -> None:
+async def test_upstream_slows_to_a_crawl_and_no_client_notices(start_gateway: StartsGateways) -> None:
     slow, quick = Seller(), Seller()
     limits = PATIENT | {"head_s": 6}
     with Scripted(always=slow) as first, Scripted(always=quick) as second:
-        house = await asyncio.to_thread(opened, gateway, first.url, second.url, limits)
-        crowd = crowd_at(house)
+        gateway = await asyncio.to_thread(opened, start_gateway, first.url, second.url, limits)
+        crowd = crowd_at(gateway)
         async with crowd.at_work():
             await crowd.some_more()
             assert min(slow.asked.total(), quick.asked.total()) > AT_ONCE / 2  # they are equals
             slow.behaviour = crawl
-            before, since = slow.asked.total(), len(crowd.told)
-            await crowd.until(lambda: any(t.attempts > 1 for t in crowd.told[since:]), "the first is given up")
+            before, since = slow.asked.total(), len(crowd.received)
+            await crowd.until(lambda: any(t.attempts > 1 for t in crowd.received[since:]), "the first is given up")
             await crowd.some_more(4 * AT_ONCE)
             while_slow = slow.asked.total() - before
             slow.behaviour = well
-            since = len(crowd.told)
+            since = len(crowd.received)
             await crowd.until(lambda: crowd.served_by("first", since) > AT_ONCE / 2, "the first is used again")
     crowd.check_all_served()
     for seller in (slow, quick):
@@ -237,23 +239,23 @@ async def test_upstream_slows_to_a_crawl_and_no_client_notices(gateway: StartsGa
     ids=["500", "503, come back soon", "429, come back soon"],
 )
 async def test_both_are_ill_and_attempts_do_not_multiply(
-    gateway: StartsGateways, illness: Behaviour, share: float
+    start_gateway: StartsGateways, illness: Behaviour, share: float
 ) -> None:
     one, other = Seller(), Seller()
     with Scripted(always=one) as first, Scripted(always=other) as second:
-        house = await asyncio.to_thread(opened, gateway, first.url, second.url, PATIENT, priority=2)
-        crowd = crowd_at(house)
+        gateway = await asyncio.to_thread(opened, start_gateway, first.url, second.url, PATIENT, priority=2)
+        crowd = crowd_at(gateway)
         async with crowd.at_work():
             await crowd.some_more(AT_ONCE)
             one.behaviour = other.behaviour = illness
-            before, since = one.asked.total() + other.asked.total(), len(crowd.told)
+            before, since = one.asked.total() + other.asked.total(), len(crowd.received)
             await crowd.some_more(10 * AT_ONCE)
-            while_ill, calls = one.asked.total() + other.asked.total() - before, len(crowd.told) - since
+            while_ill, calls = one.asked.total() + other.asked.total() - before, len(crowd.received) - since
             one.behaviour = other.behaviour = well
-            since = len(crowd.told)
+            since = len(crowd.received)
             await crowd.until(lambda: crowd.served_by("first", since) > AT_ONCE, "the first is used again")
-    assert {told.status for told in crowd.told} <= {200, 429, 502, 503}
-    assert all(told.retry_after for told in crowd.told if told.status in (429, 503))
+    assert {received.status for received in crowd.received} <= {200, 429, 502, 503}
+    assert all(received.retry_after for received in crowd.received if received.status in (429, 503))
     for seller in (one, other):
         seller.check_never_asked_many_times()
     assert while_ill < share * calls

@@ -19,10 +19,10 @@ import pytest
 import yaml
 
 from gateway.store import USAGE_COLUMNS
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import dead_port, ok_json
-from tests.flows.house import COMPLETIONS, Gateway, command, eventually, key, model, run, settings
+from tests.flows.gateway_process import COMPLETIONS, Gateway, command, eventually, key, model, run, settings
 from tests.flows.planted import plant, record
 
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -74,27 +74,27 @@ def counted(prompt: int, completion: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage, url: str) -> Gateway:
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, url: str) -> Gateway:
     """Two keys have used it today, one of them a model without a price; a third did last year, and is gone since."""
     plant(url, [record("2025-01-31", "carol", cost_nusd=3_000_000_000), record("2025-02-01", "carol", cost_nusd=0)])
     models = {COMPLETIONS: model("completions", price={"input": 1.5, "output": 2})}
-    house = gateways(
-        settings(theatre.url, store={"url": url}, models=models, keys=[key("alice", team="crew"), key("bob")],
+    gateway = start_shared_gateway(
+        settings(shared_upstream.url, store={"url": url}, models=models, keys=[key("alice", team="crew"), key("bob")],
                  teams={"crew": {}})
     )  # fmt: skip
-    theatre.play(always=counted(10, 5))
-    answers = [house.complete("alice"), house.complete("alice"), house.complete("bob"), house.chat("bob")]
+    shared_upstream.answer_with(always=counted(10, 5))
+    answers = [gateway.complete("alice"), gateway.complete("alice"), gateway.complete("bob"), gateway.chat("bob")]
     assert [answer.status for answer in answers] == [200] * 4
-    eventually(lambda: len(house.calls()) == 6)
-    return house
+    eventually(lambda: len(gateway.calls()) == 6)
+    return gateway
 
 
-def usage(house: Gateway, *arguments: str) -> Done:
-    return run("usage", "--config", str(house.file), *arguments)
+def usage(gateway: Gateway, *arguments: str) -> Done:
+    return run("usage", "--config", str(gateway.file), *arguments)
 
 
-def test_who_used_how_much(house: Gateway) -> None:
-    done = usage(house)
+def test_who_used_how_much(gateway: Gateway) -> None:
+    done = usage(gateway)
     assert (done.returncode, done.stderr) == (0, "")
     table, _, note = done.stdout.partition("\n\n")
     names, rule, *lines, last_rule, total = table.splitlines()
@@ -111,18 +111,20 @@ def test_who_used_how_much(house: Gateway) -> None:
 
 
 @pytest.mark.parametrize("by", ["key", "team,model", "upstream,endpoint", "day", "month,key", ""])
-def test_scripts_read_what_the_admin_api_says(house: Gateway, by: str) -> None:
-    told = house.usage(group_by=by)
-    assert rows(usage(house, "--by", by, "--format", "json")) == told
-    spelt = usage(house, "--by", by, "--format", "csv")
+def test_scripts_read_what_the_admin_api_says(gateway: Gateway, by: str) -> None:
+    received = gateway.usage(group_by=by)
+    assert rows(usage(gateway, "--by", by, "--format", "json")) == received
+    spelt = usage(gateway, "--by", by, "--format", "csv")
     assert (spelt.returncode, spelt.stderr) == (0, "")
     assert "\r" not in spelt.stdout
     read = list(csv.DictReader(io.StringIO(spelt.stdout)))
     assert list(read[0]) == [*filter(None, by.split(",")), *USAGE_COLUMNS]
     assert [{name: int(row[name]) for name in ("requests", "total_tokens", "unpriced")} for row in read] == [
-        {name: row[name] for name in ("requests", "total_tokens", "unpriced")} for row in told
+        {name: row[name] for name in ("requests", "total_tokens", "unpriced")} for row in received
     ]
-    assert [float(row["cost_usd"]) if row["cost_usd"] else None for row in read] == [row["cost_usd"] for row in told]
+    assert [float(row["cost_usd"]) if row["cost_usd"] else None for row in read] == [
+        row["cost_usd"] for row in received
+    ]
 
 
 @pytest.mark.parametrize(
@@ -130,51 +132,51 @@ def test_scripts_read_what_the_admin_api_says(house: Gateway, by: str) -> None:
     [{"key": "alice"}, {"team": "nowhere"}, {"model": COMPLETIONS, "key": "bob"}, {"upstream": "main"}],
     ids=str,
 )
-def test_it_is_narrowed_as_the_admin_api_is(house: Gateway, narrowed: dict[str, str]) -> None:
+def test_it_is_narrowed_as_the_admin_api_is(gateway: Gateway, narrowed: dict[str, str]) -> None:
     options = [word for name, value in narrowed.items() for word in (f"--{name}", value)]
-    told = house.usage(group_by="key,model", **narrowed)
-    assert rows(usage(house, "--by", "key,model", *options, "--json")) == told
-    assert rows(usage(house, "--by", "key,model", *options, "--format", "json")) == told
-    assert len(told) < len(house.usage(group_by="key,model")) or "upstream" in narrowed
-    texts = {usage(house, "--by", "key,model", *options, *shape).stdout for shape in (["--csv"], ["--format", "csv"])}
-    assert [text.count("\n") for text in texts] == [len(told) + 1]
+    received = gateway.usage(group_by="key,model", **narrowed)
+    assert rows(usage(gateway, "--by", "key,model", *options, "--json")) == received
+    assert rows(usage(gateway, "--by", "key,model", *options, "--format", "json")) == received
+    assert len(received) < len(gateway.usage(group_by="key,model")) or "upstream" in narrowed
+    texts = {usage(gateway, "--by", "key,model", *options, *shape).stdout for shape in (["--csv"], ["--format", "csv"])}
+    assert [text.count("\n") for text in texts] == [len(received) + 1]
 
 
-def test_unknown_cost_is_no_zero(house: Gateway) -> None:
+def test_unknown_cost_is_no_zero(gateway: Gateway) -> None:
     by = ("--by", "key,model")
-    found = {(row["key"], row["model"]): row for row in rows(usage(house, *by, "--format", "json"))}
+    found = {(row["key"], row["model"]): row for row in rows(usage(gateway, *by, "--format", "json"))}
     assert [(row["cost_usd"], row["unpriced"]) for row in found.values()] == [(5e-5, 0), (2.5e-5, 0), (None, 1), (3, 0)]
-    (line,) = [line for line in usage(house, *by).stdout.splitlines() if "gpt-4o-mini" in line]
+    (line,) = [line for line in usage(gateway, *by).stdout.splitlines() if "gpt-4o-mini" in line]
     assert line.split()[-2:] == ["-", "1"]
-    (text,) = [row for row in csv.DictReader(io.StringIO(usage(house, *by, "--format", "csv").stdout))
+    (text,) = [row for row in csv.DictReader(io.StringIO(usage(gateway, *by, "--format", "csv").stdout))
                if row["model"] == "gpt-4o-mini"]  # fmt: skip
     assert (text["cost_usd"], text["unpriced"]) == ("", "1")
 
 
-def test_days_are_the_first_and_the_last(house: Gateway) -> None:
+def test_days_are_the_first_and_the_last(gateway: Gateway) -> None:
     def months(*arguments: str) -> list[tuple[str, int]]:
-        found = rows(usage(house, "--by", "month", "--format", "json", *arguments))
+        found = rows(usage(gateway, "--by", "month", "--format", "json", *arguments))
         return [(row["month"], row["requests"]) for row in found]
 
-    now = datetime.fromtimestamp(house.calls(limit=1)[0]["time"], UTC).strftime("%Y-%m")
+    now = datetime.fromtimestamp(gateway.calls(limit=1)[0]["time"], UTC).strftime("%Y-%m")
     assert months() == [("2025-01", 1), ("2025-02", 1), (now, 4)]
     assert months("--since", "2025-01-31", "--until", "2025-01-31") == [("2025-01", 1)]
     assert months("--since", "2025-02-01") == [("2025-02", 1), (now, 4)]
     assert months("--until", "2025-01-30") == []
-    assert usage(house, "--until", "2025-01-30").stdout == "Nothing was used.\n"
+    assert usage(gateway, "--until", "2025-01-30").stdout == "Nothing was used.\n"
 
 
-def test_a_report_delays_no_call(house: Gateway, upstream: Stage) -> None:
+def test_a_report_delays_no_call(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """The command closes no leases, and is not registered as a worker."""
-    before = house.usage()
+    before = gateway.usage()
     for _ in range(3):
-        assert usage(house).returncode == 0
-    assert house.usage() == before
-    upstream.play(always=counted(0, 0))
-    assert house.complete("alice").status == 200
+        assert usage(gateway).returncode == 0
+    assert gateway.usage() == before
+    upstream.answer_with(always=counted(0, 0))
+    assert gateway.complete("alice").status == 200
 
     def alice() -> dict[str, Any] | None:  # a lone worker's file has a call 0.1 s later
-        return next((row for row in rows(usage(house, "--format", "json")) if row["requests"] == 3), None)
+        return next((row for row in rows(usage(gateway, "--format", "json")) if row["requests"] == 3), None)
 
     assert eventually(alice)["key"] == "alice"
 

@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import StartsGateways
 from tests.fakes.preloaded import MOVES_CLOCK, library
 from tests.flows.books import ACCOUNTS
-from tests.flows.house import COMPLETIONS, Gateway, eventually, key, model, settings
-from tests.flows.scene import Scene
+from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually, key, model, settings
+from tests.flows.scenario import Scenario
 
 DAY_S = 86_400
 
@@ -37,49 +37,49 @@ def clock(tmp_path: Path) -> WallClock:
 
 @pytest.mark.parametrize("step_s", [120, -120])
 def test_no_running_call_is_closed_when_the_clock_is_set(
-    gateway: StartsGateways, clock: WallClock, step_s: int
+    start_gateway: StartsGateways, clock: WallClock, step_s: int
 ) -> None:
     """Two minutes are more than the silence after which the calls of a worker are closed as lost."""
-    with Scene() as scene:
-        house = gateway(settings(scene.url, server={"workers": 2}, **ACCOUNTS), env=clock.env)
-        running = scene.begin(house, 6)
+    with Scenario() as scenario:
+        gateway = start_gateway(settings(scenario.url, server={"workers": 2}, **ACCOUNTS), env=clock.env)
+        running = scenario.begin(gateway, 6)
         clock.set_ahead(step_s)
-        assert all(told.is_served for told in scene.burst(house, 20))
-        scene.end()
-        assert all(told.is_served for told in running)
-        assert {house.call(told.id)["ended"] for told in running} == {"done"}
-        assert "calls of a silent worker" not in house.stderr
+        assert all(received.is_served for received in scenario.burst(gateway, 20))
+        scenario.end()
+        assert all(received.is_served for received in running)
+        assert {gateway.call(received.id)["ended"] for received in running} == {"done"}
+        assert "calls of a silent worker" not in gateway.stderr
 
 
-def windows(house: Gateway) -> dict[str, int]:
+def windows(gateway: Gateway) -> dict[str, int]:
     """What is used of each quota."""
-    return {quota["per"]: quota["used"] for quota in house.get("/v1/key").json["quotas"]}
+    return {quota["per"]: quota["used"] for quota in gateway.get("/v1/key").json["quotas"]}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_clock_that_was_years_ahead_deletes_nothing_of_today(
-    gateway: StartsGateways, clock: WallClock, workers: int
+    start_gateway: StartsGateways, clock: WallClock, workers: int
 ) -> None:
-    with Scene() as scene:
+    with Scenario() as scenario:
         quotas = [{"requests": 100, "per": "day"}, {"requests": 100, "per": "month"}]
         config = settings(
-            scene.url,
+            scenario.url,
             server={"workers": workers},
             models={COMPLETIONS: model("completions")},
             keys=[key("alice", quotas=quotas)],
         )
-        house = gateway(config, env=clock.env)
-        assert all(told.is_served for told in scene.burst(house, 5))
-        assert windows(house) == {"day": 5, "month": 5}
-        days = house.usage(group_by="day")
+        gateway = start_gateway(config, env=clock.env)
+        assert all(received.is_served for received in scenario.burst(gateway, 5))
+        assert windows(gateway) == {"day": 5, "month": 5}
+        days = gateway.usage(group_by="day")
         for years in (1, 40):
             clock.set_ahead(years * 365 * DAY_S)
-            assert all(told.is_served for told in scene.burst(house, 5))
-            eventually(lambda: any(row not in days for row in house.usage(group_by="day")))
+            assert all(received.is_served for received in scenario.burst(gateway, 5))
+            eventually(lambda: any(row not in days for row in gateway.usage(group_by="day")))
         clock.set_ahead(0)
-        assert all(told.is_served for told in scene.burst(house, 5))
-        assert windows(house) == {"day": 10, "month": 10}
+        assert all(received.is_served for received in scenario.burst(gateway, 5))
+        assert windows(gateway) == {"day": 10, "month": 10}
         (today,) = days
-        (now,) = [row for row in house.usage(group_by="day") if row["day"] == today["day"]]
+        (now,) = [row for row in gateway.usage(group_by="day") if row["day"] == today["day"]]
         assert now["requests"] == 10
-        assert len(house.calls(limit=1000)) == 20
+        assert len(gateway.calls(limit=1000)) == 20

@@ -69,13 +69,13 @@ def test_no_cut_makes_a_difference(kind: str, text: bytes) -> None:
 def test_a_lost_connection_leaves_whole_events_and_what_they_say(kind: str, text: bytes) -> None:
     run, facts = FORMATS[kind]
 
-    def told(end: int) -> tuple[bytes, tuple[object, ...]]:
+    def received(end: int) -> tuple[bytes, tuple[object, ...]]:
         passed, scan = run(text[:end])
         return COMMENT.sub(b"", passed).rstrip(b"\n"), facts(scan)
 
     ends = [0, *[found.end() for found in re.finditer(rb"\n\n", text)]]
     for before, after in pairwise([*ends, len(text)]):
-        of_before, of_after = told(before), told(after)
+        of_before, of_after = received(before), received(after)
         for lost in range(before + 1, after):
             # An event without its blank line is whole.
-            assert (found := told(lost)) == of_before or (found == of_after and after - lost <= 2), lost
+            assert (found := received(lost)) == of_before or (found == of_after and after - lost <= 2), lost

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import ok_json
-from tests.flows.house import WITHOUT_TOKENS, Gateway, eventually, settings
+from tests.flows.gateway_process import WITHOUT_TOKENS, Gateway, eventually, settings
 
 needs_forks = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfd_open, so Linux")
 
@@ -50,44 +50,46 @@ def run(code: str) -> str:
 
 
 @needs_forks
-def test_first_workers_are_forked_and_a_successor_is_an_interpreter(gateway: StartsGateways, upstream: Stage) -> None:
-    upstream.play(always=ok_json())
-    house = gateway(settings(upstream.url, server={"workers": 2}))
-    first, other = house.workers()
+def test_first_workers_are_forked_and_a_successor_is_an_interpreter(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer_with(always=ok_json())
+    gateway = start_gateway(settings(upstream.url, server={"workers": 2}))
+    first, other = gateway.workers()
     assert not is_interpreter(first)
     assert not is_interpreter(other)
     os.kill(first, signal.SIGKILL)
-    (successor,) = eventually(lambda: set(house.workers()) - {first, other})
+    (successor,) = eventually(lambda: set(gateway.workers()) - {first, other})
     eventually(lambda: is_interpreter(successor))
-    eventually(lambda: house.complete().status == 200)
+    eventually(lambda: gateway.complete().status == 200)
 
 
-def test_without_pidfd_open_workers_are_interpreters(tmp_path: Path, upstream: Stage) -> None:
+def test_without_pidfd_open_workers_are_interpreters(tmp_path: Path, upstream: ScriptedUpstream) -> None:
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_FORKS)
-    upstream.play(always=ok_json())
+    upstream.answer_with(always=ok_json())
     path = os.pathsep.join([str(tmp_path), WITHOUT_TOKENS["PYTHONPATH"]])
-    house = Gateway(tmp_path / "house", settings(upstream.url, server={"workers": 2}), env={"PYTHONPATH": path})
+    gateway = Gateway(tmp_path / "gateway", settings(upstream.url, server={"workers": 2}), env={"PYTHONPATH": path})
     try:
-        assert all(is_interpreter(worker) for worker in house.workers())
-        assert house.complete().status == 200
-        house.stop()
+        assert all(is_interpreter(worker) for worker in gateway.workers())
+        assert gateway.complete().status == 200
+        gateway.stop()
     finally:
-        house.end()
+        gateway.end()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc/self/comm")
-def test_workers_have_a_name_of_their_own(gateway: StartsGateways, upstream: Stage) -> None:
-    house = gateway(settings(upstream.url))
-    (worker,) = house.workers()
+def test_workers_have_a_name_of_their_own(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
+    gateway = start_gateway(settings(upstream.url))
+    (worker,) = gateway.workers()
     assert Path(f"/proc/{worker}/comm").read_text() == "gateway-worker\n"
-    assert Path(f"/proc/{house.process.pid}/comm").read_text() != "gateway-worker\n"
+    assert Path(f"/proc/{gateway.process.pid}/comm").read_text() != "gateway-worker\n"
 
 
 @needs_forks
-def test_a_worker_inherits_no_descriptor_but_its_own(gateway: StartsGateways, upstream: Stage) -> None:
+def test_a_worker_inherits_no_descriptor_but_its_own(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
     """Neither a lock on a folder, which would outlive the supervisor with it, nor the line of another worker."""
-    house = gateway(settings(upstream.url, server={"workers": 2}))
-    one, other = (set(descriptors(worker)) for worker in house.workers())
+    gateway = start_gateway(settings(upstream.url, server={"workers": 2}))
+    one, other = (set(descriptors(worker)) for worker in gateway.workers())
     assert not [name for name in one | other if name.endswith("gateway.lock")]
     assert len([name for name in one & other if name.startswith("socket:")]) == 1  # the listener
 
@@ -151,6 +153,6 @@ worker.serve_on = fail
 with forked(1) as workers:
     print(asyncio.run(workers[0].process.wait()))
 """
-    told = run(code)
-    assert told.startswith("1\n")
-    assert "RuntimeError: a bug" in told
+    received = run(code)
+    assert received.startswith("1\n")
+    assert "RuntimeError: a bug" in received

@@ -73,11 +73,11 @@ def test_a_recorded_name_says_what_is_left_of_the_labels(rule: Any) -> None:
 @pytest.mark.parametrize("rule", ALERTS, ids=by_name)
 def test_an_alert_says_what_to_do(rule: Any) -> None:
     assert rule["labels"]["severity"] in ("page", "ticket", "info")
-    told = rule["annotations"]
-    assert set(told) == {"summary", "description", "runbook"}
-    assert len(told["summary"]) < 120
-    assert len(told["description"]) > 100
-    file, _, anchor = told["runbook"].partition("#")
+    received = rule["annotations"]
+    assert set(received) == {"summary", "description", "runbook"}
+    assert len(received["summary"]) < 120
+    assert len(received["description"]) > 100
+    file, _, anchor = received["runbook"].partition("#")
     headings = re.findall(r"^## (.+)$", (ROOT / file).read_text(), re.MULTILINE)
     assert anchor in [re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-")) for heading in headings]
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.redis_servers import RedisServer
-from tests.flows.house import ADMIN_TOKEN, CHAT, Gateway, model, secret, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, CHAT, Gateway, model, secret, settings
 from tests.flows.slow.test_sdk import simulated
 from tests.flows.steering import Operator
 from tests.snippets.pages import ROOT, Snippet, snippets
@@ -105,7 +105,7 @@ class Place:
         )
         self._starts = 0
         self.start()
-        Operator(self.house).create("alice", team="platform", quotas=quotas)
+        Operator(self.gateway).create("alice", team="platform", quotas=quotas)
         for name in ("secrets", "backups"):
             (folder / name).mkdir()
         now = int(time.time())
@@ -117,10 +117,10 @@ class Place:
 
     def start(self) -> None:
         self._starts += 1
-        self.house = Gateway(self.folder / f"start-{self._starts}", self._settings)
+        self.gateway = Gateway(self.folder / f"start-{self._starts}", self._settings)
 
     def end(self) -> None:
-        self.house.end()
+        self.gateway.end()
         if self._redis is not None:
             self._redis.kill()
 
@@ -131,13 +131,13 @@ class Place:
     def adapted(self, text: str) -> str:
         """A command or program with the addresses and paths of this place."""
         for pattern, place in (
-            (r"/etc/gateway/gateway\.yaml|(?<![\w/.])(my-)?gateway\.yaml|\bFILE\b", str(self.house.file)),
+            (r"/etc/gateway/gateway\.yaml|(?<![\w/.])(my-)?gateway\.yaml|\bFILE\b", str(self.gateway.file)),
             (r"(?<!/)deploy/make-secrets", str(ROOT / "deploy" / "make-secrets")),
             (r"(?<!/)examples/", f"{ROOT / 'examples'}/"),
             (r"/etc/gateway/secrets|deploy/compose/secrets", str(self.folder / "secrets")),
             (r"/var/lib/gateway", str(self.folder)),
             (r"/backups", str(self.folder / "backups")),
-            (r"https?://(HOST:8080|127\.0\.0\.1:8080|gateway(-admin)?\.example\.org)", self.house.url),
+            (r"https?://(HOST:8080|127\.0\.0\.1:8080|gateway(-admin)?\.example\.org)", self.gateway.url),
             (r"~/\.gateway-token", str(self.folder / "token")),
             (r"sk-gw-\.\.\.", secret("ada")),
         ):
@@ -168,7 +168,7 @@ class Place:
         return {
             "HOME": str(self.folder),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "GATEWAY": self.house.url,
+            "GATEWAY": self.gateway.url,
             "GATEWAY_KEY": secret("ada"),
             "OPENAI_API_KEY": secret("ada"),
             "ADMIN_TOKEN": ADMIN_TOKEN,
@@ -206,8 +206,8 @@ def test_the_commands_of_a_page_succeed(page: str, place: Place) -> None:
     for snippet in [each for each in snippets("console", "sh") if each.page == page]:
         for line in portions(snippet):
             if line.startswith("systemctl"):
-                if place.house.process.poll() is None:
-                    place.house.stop()
+                if place.gateway.process.poll() is None:
+                    place.gateway.stop()
                 if "stop" not in line:
                     place.start()
             elif line.startswith("export "):  # values shown as ... are in the environment
@@ -229,7 +229,7 @@ NODE = [each for each in snippets("js") if each.page not in NOT_RUN_PAGES]
 @pytest.mark.parametrize("snippet", PYTHON, ids=repr)
 def test_a_python_program_is_served(snippet: Snippet, place: Place) -> None:
     place.run_program([sys.executable], snippet.text, place.folder / "program.py")
-    assert [record["status"] for record in place.house.calls("ada")] == [200]
+    assert [record["status"] for record in place.gateway.calls("ada")] == [200]
 
 
 def test_the_error_in_the_readme_is_what_the_sdk_raises(place: Place) -> None:
@@ -237,12 +237,12 @@ def test_the_error_in_the_readme_is_what_the_sdk_raises(place: Place) -> None:
     call, shown = re.findall(r"^(?:>>> )?(.+)$", example.text, re.MULTILINE)
     call = call.replace("gpt-3.5-turbo-instruct", CHAT).replace("completions", "chat.completions")
     call = call.replace('prompt="Hi"', 'messages=[{"role": "user", "content": "Hi"}]')
-    head = f'import openai\nclient = openai.OpenAI(base_url="{place.house.url}/v1", api_key="{secret("ada")}")\n'
+    head = f'import openai\nclient = openai.OpenAI(base_url="{place.gateway.url}/v1", api_key="{secret("ada")}")\n'
     text = f'{head}try:\n    {call}\nexcept Exception as error:\n    print(f"openai.{{type(error).__name__}}", error)\n'
-    told = place.run_program([sys.executable], text, place.folder / "program.py").strip()
+    received = place.run_program([sys.executable], text, place.folder / "program.py").strip()
     raised, message = shown.split(" - ")
-    assert told.startswith(raised.replace(":", "", 1))
-    assert message in told
+    assert received.startswith(raised.replace(":", "", 1))
+    assert message in received
 
 
 @pytest.mark.parametrize("snippet", NODE, ids=repr)

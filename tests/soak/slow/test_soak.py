@@ -47,14 +47,14 @@ UNSEEN = {**ERROR, "usage_source": "estimated", "prompt_tokens": PROMPT, "comple
 
 
 @pytest.mark.parametrize(
-    ("told", "record"), [(SERVED, RECORD), (REFUSED, ERROR), (REFUSED, UNSEEN), (CUT, LOST), (CUT, RECORD)]
+    ("received", "record"), [(SERVED, RECORD), (REFUSED, ERROR), (REFUSED, UNSEEN), (CUT, LOST), (CUT, RECORD)]
 )
-def test_right_calls(told: ObservedCall, record: dict[str, Any]) -> None:
-    assert not wrong(told, record, is_sold=True)
+def test_right_calls(received: ObservedCall, record: dict[str, Any]) -> None:
+    assert not wrong(received, record, is_sold=True)
 
 
 @pytest.mark.parametrize(
-    ("told", "record"),
+    ("received", "record"),
     [
         (SERVED, None),
         (SERVED, LOST),
@@ -69,8 +69,8 @@ def test_right_calls(told: ObservedCall, record: dict[str, Any]) -> None:
         (CUT, {**RECORD, "prompt_tokens": 1}),
     ],
 )
-def test_wrong_calls(told: ObservedCall, record: dict[str, Any] | None) -> None:
-    assert wrong(told, record, is_sold=True)
+def test_wrong_calls(received: ObservedCall, record: dict[str, Any] | None) -> None:
+    assert wrong(received, record, is_sold=True)
 
 
 def test_a_call_that_was_never_sold_needs_no_record() -> None:

@@ -23,7 +23,7 @@ def test_no_call_fails_without_cause_and_all_sums_agree(tmp_path: Path) -> None:
     assert stack.complaints == []
 
 
-def told(**more: Any) -> ObservedCall:
+def received(**more: Any) -> ObservedCall:
     call = ObservedCall(7, "plain", "alice", "chat", False, Truth("", 1, 1), began=10.0, ended=11.0, is_whole=True)
     for name, value in more.items():
         setattr(call, name, value)
@@ -36,12 +36,12 @@ AWAY = Excuse("store_unavailable", (503,), since=10.5, until=20.0)
 @pytest.mark.parametrize(
     "call",
     [
-        told(status=503, code="store_unavailable", began=9.0, ended=10.0),
-        told(status=503, code="store_unavailable", began=20.5, ended=20.6),
-        told(status=503, code="shutting_down"),
-        told(status=200, code="store_unavailable"),
-        told(status=200, is_whole=False),
-        told(status=0, is_whole=False),
+        received(status=503, code="store_unavailable", began=9.0, ended=10.0),
+        received(status=503, code="store_unavailable", began=20.5, ended=20.6),
+        received(status=503, code="shutting_down"),
+        received(status=200, code="store_unavailable"),
+        received(status=200, is_whole=False),
+        received(status=0, is_whole=False),
     ],
 )
 def test_a_failure_without_excuse_is_reported(call: ObservedCall) -> None:
@@ -49,7 +49,7 @@ def test_a_failure_without_excuse_is_reported(call: ObservedCall) -> None:
 
 
 def test_excused_and_served_calls_are_not_reported() -> None:
-    calls = [told(status=503, code="store_unavailable"), told(status=200)]
+    calls = [received(status=503, code="store_unavailable"), received(status=200)]
     assert not [*wrong_failures(calls, [AWAY], is_strict=True)]
 
 

@@ -88,7 +88,7 @@ def test_every_change_of_a_window_is_that_of_limits(
         ])
         for state, window, amount, actual, charged, age_us, now_us in asked
     ]  # fmt: skip
-    for told, (state, window, amount, actual, charged, age_us, now_us) in zip(
+    for received, (state, window, amount, actual, charged, age_us, now_us) in zip(
         ask(client, ASKED, *spelt), asked, strict=True
     ):
         leaked, claim = limits.leak(window, state, now_us), Claim(window, amount)
@@ -99,7 +99,7 @@ def test_every_change_of_a_window_is_that_of_limits(
         expected = [leaked, limits.draw(claim, leaked)]
         # What has leaked of the next unit is no credit for a rate that is empty.
         expected += [state if state.used else limits.leak(window, state, now_us) for state in changed]
-        assert [WindowState(*map(int, text.split())) for text in told.split(b"|")] == expected
+        assert [WindowState(*map(int, text.split())) for text in received.split(b"|")] == expected
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -117,8 +117,8 @@ def test_a_product_beyond_a_double_is_divided_exactly(client: redis.Redis, asked
     """
     # As many microseconds as make no more units than a window may hold; beyond that only the remainder matters.
     asked = [(us % (period_us * 2**53 // limit), limit, period_us) for us, limit, period_us in asked]
-    for told, (us, limit, period_us) in zip(ask(client, question, *map(json.dumps, asked)), asked, strict=True):
-        assert tuple(map(int, told.split())) == divmod(us * limit, period_us)
+    for received, (us, limit, period_us) in zip(ask(client, question, *map(json.dumps, asked)), asked, strict=True):
+        assert tuple(map(int, received.split())) == divmod(us * limit, period_us)
 
 
 def test_days_weeks_and_months_end_when_the_calendar_says(client: redis.Redis) -> None:
@@ -127,5 +127,5 @@ def test_days_weeks_and_months_end_when_the_calendar_says(client: redis.Redis) -
     times = [datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp() for day in days]
     for per in ("day", "week", "month"):
         windows = [limits.calendar_window(per, time) for time in times]
-        told = ask(client, question, *[name for name, _ in windows])
-        assert told == [ends_us // 1_000_000 for _, ends_us in windows]
+        received = ask(client, question, *[name for name, _ in windows])
+        assert received == [ends_us // 1_000_000 for _, ends_us in windows]

@@ -27,7 +27,7 @@ from gateway.store.sqlite.database import path_of
 from gateway.store.sqlite.store import SqliteStore
 from tests.fakes.redis_servers import RedisServer
 from tests.store.changes import Clock
-from tests.store.play import Play, Rig
+from tests.store.comparison import Comparison, Rig
 from tests.store.steps import (
     FLOWING,
     LIMITS,
@@ -161,7 +161,7 @@ others = st.one_of(backward, st.builds(Reopen, st.integers(0, 1)), st.just(Chang
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> Sequence[Step]:
+def scenarios(draw: st.DrawFn) -> Sequence[Step]:
     """What one worker goes through, with others about."""
     worker = draw(st.integers(0, 2))
     mine = turns(st.just(worker))
@@ -191,8 +191,8 @@ def crowds(worker: int) -> st.SearchStrategy[Turn]:
 
 
 adoptions = st.builds(Adopt, few, st.sampled_from((0, 1, 99, 99)))
-schedules = st.lists(st.none() | scenes(), min_size=8, max_size=12).map(
-    lambda found: [step for scene in found for step in scene or ()]
+schedules = st.lists(st.none() | scenarios(), min_size=8, max_size=12).map(
+    lambda found: [step for scenario in found for step in scenario or ()]
 )
 """A scene that does not matter becomes None when a failure is made short, and is left out."""
 
@@ -223,14 +223,14 @@ def bounded(examples: int) -> settings:
 
 async def replay(rig: Rig, clock: Clock, schedule: Sequence[Step]) -> None:
     """Play these steps, and end everything."""
-    play = Play(rig, clock)
-    await play.begin()
+    comparison = Comparison(rig, clock)
+    await comparison.begin()
     try:
         for step in schedule:
-            await play.step(step)
-        await play.finish()
+            await comparison.step(step)
+        await comparison.finish()
     finally:
-        await play.end()
+        await comparison.end()
 
 
 # -------------------------------------------------------------------------------------------------------------- tests

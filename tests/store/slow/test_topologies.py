@@ -130,7 +130,7 @@ async def test_a_user_of_few_rights_over_tls_draws_and_settles(empty_tls_server:
         await insist(changed, store, StoreChange("key", "a", "1", "2", "rotated", ("f" * 64,), (SECRET,)))
         assert await insist(store.find_keys, [SECRET, "f" * 64]) == [None, "2"]
         assert await insist(store.page, "key") == [("a", "2")]
-        assert [told.audit for told in await insist(store.audit, 10)] == ["rotated", "made"]
+        assert [received.audit for received in await insist(store.audit, 10)] == ["rotated", "made"]
         assert (await insist(store.changes_since, "0-0")).changed == (("key", "a"),)
         assert await stands(store, claim) == (0, 1)
 

@@ -138,12 +138,12 @@ async def test_half_a_batch_in_the_file_counts_for_nothing(
         await worker.send(closing)
         await worker.send(worker.opening(wish, is_forced=True), voiding)
         await worker.store.close()
-        told = await state(server.url, claims, worker, server)
-        assert told["windows"] == [(12, 0), (12, 0), (0, 0)], f"cut at {cut - before} of {whole - before}"
-        assert [call["id"] for call in told["calls"]] == [running.record.id, first.record.id]
+        received = await state(server.url, claims, worker, server)
+        assert received["windows"] == [(12, 0), (12, 0), (0, 0)], f"cut at {cut - before} of {whole - before}"
+        assert [call["id"] for call in received["calls"]] == [running.record.id, first.record.id]
         server.kill()
         server.restart()
-        assert await state(server.url, claims, worker, server) == told, f"cut at {cut - before} of {whole - before}"
+        assert await state(server.url, claims, worker, server) == received, f"cut at {cut - before} of {whole - before}"
         server.kill()
 
 
@@ -173,16 +173,16 @@ async def test_half_a_batch_that_a_second_restart_executes_is_applied_once(
         await worker.send(*map(worker.closing, ends))
         voiding = worker.voiding(wish)
         await worker.send(worker.opening(wish, is_forced=True), voiding)
-        told = await state(server.url, (*claims, own), worker, server)
+        received = await state(server.url, (*claims, own), worker, server)
         await worker.store.close()
         place = f"cut at {cut - before} in {[each - before for each in torn.cuts]}"
-        assert told["windows"] == [(24, 0), (24, 0), (0, 0), (21, 0)], place
-        assert [row["requests"] for row in told["sums"]] == [4], place
-        assert told["records"] == len(told["calls"]) == 4, place
-        assert {row["id"] for row in told["calls"]} > {each.record.id for each in running}, place
+        assert received["windows"] == [(24, 0), (24, 0), (0, 0), (21, 0)], place
+        assert [row["requests"] for row in received["sums"]] == [4], place
+        assert received["records"] == len(received["calls"]) == 4, place
+        assert {row["id"] for row in received["calls"]} > {each.record.id for each in running}, place
 
 
-Story = Callable[[Worker, Worker, RedisServer], Awaitable[Callable[[], Awaitable[object]]]]
+Scenario = Callable[[Worker, Worker, RedisServer], Awaitable[Callable[[], Awaitable[object]]]]
 """Prepares a store for two workers; the batch that it returns is torn."""
 
 
@@ -256,16 +256,16 @@ def kept_of(server: RedisServer, other: Worker) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("story", [calls, retirement, silence, noise, deferral])
+@pytest.mark.parametrize("scenario", [calls, retirement, silence, noise, deferral])
 async def test_half_a_batch_that_a_second_restart_executes_changes_nothing(
-    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Story
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: Scenario
 ) -> None:
     """No worker sends it again. A record that the batch deletes cannot come back: that is its last command, and only a
     file with all of it but for its EXEC has lost the record."""
     monkeypatch.setattr(redis, "BATCH_WITHIN_S", 20)
     store = await RedisStore.open(Settings(url=server.url))
     worker, other = Worker(store), Worker(store)
-    torn_batch = await story(worker, other, server)
+    torn_batch = await scenario(worker, other, server)
     before, right = last_file(server).stat().st_size, kept_of(server, other)
     await torn_batch()
     assert kept_of(server, other) != right
@@ -275,7 +275,7 @@ async def test_half_a_batch_that_a_second_restart_executes_changes_nothing(
     async def connect(store: RedisStore) -> None:
         await store.ping()
 
-    for cut in torn.cuts[:-1] if story is noise else torn.cuts:
+    for cut in torn.cuts[:-1] if scenario is noise else torn.cuts:
         store = await torn.restore(cut, connect)
         assert kept_of(server, other) == right, f"cut at {cut - before} in {[each - before for each in torn.cuts]}"
         assert server.cli("ZRANGE", "{gateway}:1:alive", 0, -1).split()

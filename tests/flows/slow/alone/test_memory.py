@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conftest import Stage, StartsGateways
+from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import CHUNKED, Behaviour, Wire, chunk, event
 from tests.flows.client import TIMEOUT_S, Raw
-from tests.flows.house import Gateway, eventually, settings
+from tests.flows.gateway_process import Gateway, eventually, settings
 
 MB = 1 << 20
 ROOM = 24 * MB
@@ -23,8 +23,8 @@ MAX_RESPONSE = 8 * MB
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, theatre: Stage) -> Gateway:
-    return gateways(settings(theatre.url, server={"max_response_bytes": MAX_RESPONSE}))
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    return start_shared_gateway(settings(shared_upstream.url, server={"max_response_bytes": MAX_RESPONSE}))
 
 
 def rss(pid: int) -> int:
@@ -34,11 +34,11 @@ def rss(pid: int) -> int:
 
 
 @pytest.fixture
-def grown(house: Gateway, upstream: Stage) -> Callable[[], int]:
+def grown(gateway: Gateway, upstream: ScriptedUpstream) -> Callable[[], int]:
     """By how many bytes the worker has grown since the test began."""
-    (worker,) = house.workers()
-    upstream.play(streamed(b"", ENDING))
-    with house.stream() as client:  # the first stream of a process costs more than the second
+    (worker,) = gateway.workers()
+    upstream.answer_with(streamed(b"", ENDING))
+    with gateway.stream() as client:  # the first stream of a process costs more than the second
         client.read_head()
         client.read_chunks()
     before = rss(worker)
@@ -91,11 +91,11 @@ def read_raw(client: Raw, size: int | None) -> int:
     return got
 
 
-def test_slow_reader_stops_the_upstream(house: Gateway, upstream: Stage, grown: Callable[[], int]) -> None:
+def test_slow_reader_stops_the_upstream(gateway: Gateway, upstream: ScriptedUpstream, grown: Callable[[], int]) -> None:
     """A client that reads nothing of a fast stream without end: what is on its way is all there is."""
     block = piece("x" * 4000) * 16
-    upstream.play(streamed(block, times=10**9))
-    with house.stream() as client:
+    upstream.answer_with(streamed(block, times=10**9))
+    with gateway.stream() as client:
         client.read_head()
         eventually(lambda: is_still(SENT))
         assert sum(SENT) < 64 * MB  # socket buffers of the system, on both sides
@@ -114,10 +114,12 @@ def is_still(sent: list[int]) -> bool:
     return 0 < len(sent) == before
 
 
-def test_long_stream_leaves_nothing_behind(house: Gateway, upstream: Stage, grown: Callable[[], int]) -> None:
+def test_long_stream_leaves_nothing_behind(
+    gateway: Gateway, upstream: ScriptedUpstream, grown: Callable[[], int]
+) -> None:
     block, times = piece("x" * 4000) * 16, 3200
-    upstream.play(streamed(block, ENDING, times))
-    with house.stream() as client:
+    upstream.answer_with(streamed(block, ENDING, times))
+    with gateway.stream() as client:
         client.read_head()
         at = [read_raw(client, 50 * MB) and grown() for _ in range(3)]
         passed = 150 * MB + read_raw(client, None)
@@ -125,7 +127,7 @@ def test_long_stream_leaves_nothing_behind(house: Gateway, upstream: Stage, grow
     assert max(*at, grown()) < ROOM
 
 
-def test_long_event_passes_through(house: Gateway, upstream: Stage, grown: Callable[[], int]) -> None:
+def test_long_event_passes_through(gateway: Gateway, upstream: ScriptedUpstream, grown: Callable[[], int]) -> None:
     """It is not held: 64 MB in one event, and its beginning is here before its end was sent."""
     half = threading.Event()
     first, last = b'data: {"choices": [{"index": 0, "text": "', b'", "finish_reason": "stop"}]}\n\n'
@@ -139,8 +141,8 @@ def test_long_event_passes_through(house: Gateway, upstream: Stage, grown: Calla
             await wire.write(chunk(block))
         await wire.write(chunk(last) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
-    upstream.play(behaviour)
-    with house.stream() as client:
+    upstream.answer_with(behaviour)
+    with gateway.stream() as client:
         head = client.read_head()
         passed = 0
         while passed < times * MB - 128 * 1024:
@@ -150,11 +152,11 @@ def test_long_event_passes_through(house: Gateway, upstream: Stage, grown: Calla
         passed += read_all(client)
     assert passed == len(first) + 2 * times * MB + len(last) + len(b"data: [DONE]\n\n")
     assert grown() < ROOM
-    assert house.call(head.id)["ended"] == "done"
+    assert gateway.call(head.id)["ended"] == "done"
 
 
 @pytest.mark.parametrize("size", [1 << 30, 1000])
-def test_events_of_5_mb_are_the_same(house: Gateway, upstream: Stage, size: int) -> None:
+def test_events_of_5_mb_are_the_same(gateway: Gateway, upstream: ScriptedUpstream, size: int) -> None:
     text = json.dumps({"choices": [{"index": 0, "text": "é" * 1000 + "x" * 5 * MB, "finish_reason": None}]})
     whole = event(text) + piece("a") + event(text) + ENDING
     parts = [whole[at : at + size] for at in range(0, len(whole), size)]
@@ -162,13 +164,13 @@ def test_events_of_5_mb_are_the_same(house: Gateway, upstream: Stage, size: int)
     async def behaviour(wire: Wire) -> None:
         await wire.write(CHUNKED + b"".join(map(chunk, parts)) + b"0\r\n\r\n")
 
-    upstream.play(behaviour)
-    with house.stream() as client:
+    upstream.answer_with(behaviour)
+    with gateway.stream() as client:
         client.read_head()
         assert client.read_chunks() == whole
 
 
-def test_endless_plain_answer_is_cut(house: Gateway, upstream: Stage, grown: Callable[[], int]) -> None:
+def test_endless_plain_answer_is_cut(gateway: Gateway, upstream: ScriptedUpstream, grown: Callable[[], int]) -> None:
     async def behaviour(wire: Wire) -> None:
         SENT.clear()
         await wire.write(CHUNKED.replace(b"text/event-stream", b"application/json") + chunk(b'{"x": "'))
@@ -176,8 +178,8 @@ def test_endless_plain_answer_is_cut(house: Gateway, upstream: Stage, grown: Cal
             await wire.write(chunk(b"x" * 65536))
             SENT.append(65536)
 
-    upstream.play(behaviour)
-    got = house.complete()
+    upstream.answer_with(behaviour)
+    got = gateway.complete()
     assert (got.status, got.error["code"]) == (502, "upstream_error")
     eventually(lambda: upstream.open_now == 0)
     assert MAX_RESPONSE < sum(SENT) < MAX_RESPONSE + 32 * MB

@@ -13,7 +13,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.forms import BOUNDARY, TYPE, form, part
 from tests.fakes.scripted import Scripted, Wire, ok_json
 from tests.flows.background import records
-from tests.flows.house import CHAT, Gateway, eventually, key, model, secret, settings
+from tests.flows.gateway_process import CHAT, Gateway, eventually, key, model, secret, settings
 from tests.flows.test_batches import PRICE, create, line, upload
 
 from .test_memory import MB, rss
@@ -34,8 +34,8 @@ def result(number: int) -> bytes:
     """One line of the results, a `LINES`th of `SIZE` long."""
     choices = [{"index": 0, "message": {"role": "assistant", "content": "word " * (SIZE // LINES // 5)}}]
     body = {"model": CHAT, "choices": choices, "usage": USAGE}
-    told = {"custom_id": str(number), "response": {"status_code": 200, "body": body}, "error": None}
-    return json.dumps(told).encode() + b"\n"
+    received = {"custom_id": str(number), "response": {"status_code": 200, "body": body}, "error": None}
+    return json.dumps(received).encode() + b"\n"
 
 
 class Keeper:
@@ -76,9 +76,9 @@ def keeper() -> Keeper:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, keeper: Keeper) -> Iterator[Gateway]:
+def gateway(start_shared_gateway: StartsGateways, keeper: Keeper) -> Iterator[Gateway]:
     with Scripted(always=keeper, reads_body=False) as upstream:
-        yield gateways(
+        yield start_shared_gateway(
             settings(
                 upstream.url,
                 models={CHAT: model("chat", price=PRICE)},
@@ -90,11 +90,13 @@ def house(gateways: StartsGateways, keeper: Keeper) -> Iterator[Gateway]:
 
 
 @pytest.fixture
-def grown(house: Gateway) -> Iterator[Callable[[], int]]:
+def grown(gateway: Gateway) -> Iterator[Callable[[], int]]:
     """By how many bytes the worker has grown at most since the test began."""
-    (worker,) = house.workers()
+    (worker,) = gateway.workers()
     small = form(("purpose", "user_data"), ("file", b"x" * 2 * MB))
-    assert house.send("POST", "/v1/files", small, headers=TYPE).status == 200  # the first form of a process costs more
+    assert (
+        gateway.send("POST", "/v1/files", small, headers=TYPE).status == 200
+    )  # the first form of a process costs more
     sizes, is_over = [rss(worker)], threading.Event()
 
     def sample() -> None:
@@ -108,12 +110,12 @@ def grown(house: Gateway) -> Iterator[Callable[[], int]]:
     sampler.join()
 
 
-def test_a_long_file_is_uploaded(house: Gateway, keeper: Keeper, grown: Callable[[], int]) -> None:
+def test_a_long_file_is_uploaded(gateway: Gateway, keeper: Keeper, grown: Callable[[], int]) -> None:
     head = {
         "Host": "gateway", "Authorization": f"Bearer {secret('alice')}", **TYPE, "Content-Length": str(OWN),
     }  # fmt: skip
     digest = hashlib.sha256()
-    with house.connect() as client:
+    with gateway.connect() as client:
         lines = [f"{name}: {value}" for name, value in head.items()]
         client.send("\r\n".join(["POST /v1/files HTTP/1.1", *lines, "", ""]).encode())
         for block in (OPENING, *[BLOCK] * (SIZE // len(BLOCK)), ENDING):
@@ -124,15 +126,15 @@ def test_a_long_file_is_uploaded(house: Gateway, keeper: Keeper, grown: Callable
     assert grown() < ROOM
 
 
-def test_long_results_of_a_batch_are_settled_and_downloaded(house: Gateway, grown: Callable[[], int]) -> None:
-    began = create(house, upload(house, *[line(str(number)) for number in range(LINES)]).json["id"])
-    (record,) = eventually(lambda: records(house, began.id), 60, 0.1)
+def test_long_results_of_a_batch_are_settled_and_downloaded(gateway: Gateway, grown: Callable[[], int]) -> None:
+    began = create(gateway, upload(gateway, *[line(str(number)) for number in range(LINES)]).json["id"])
+    (record,) = eventually(lambda: records(gateway, began.id), 60, 0.1)
     assert (record["prompt_tokens"], record["completion_tokens"]) == (7 * LINES, 3 * LINES)
     assert record["usage_source"] == "reported"
     assert grown() < ROOM
-    output = house.get(f"/v1/batches/{began.json['id']}").json["output_file_id"]
+    output = gateway.get(f"/v1/batches/{began.json['id']}").json["output_file_id"]
     digest, expected = hashlib.sha256(), hashlib.sha256()
-    with house.connect() as client:
+    with gateway.connect() as client:
         head = f"GET /v1/files/{output}/content HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {secret('alice')}"
         client.send(f"{head}\r\n\r\n".encode())
         assert client.read_head().status == 200

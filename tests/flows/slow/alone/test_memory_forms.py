@@ -16,7 +16,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.forms import BOUNDARY, form, part
 from tests.fakes.scripted import Scripted, Wire, ok_json
 from tests.flows.client import Raw
-from tests.flows.house import Gateway, eventually, secret, settings
+from tests.flows.gateway_process import Gateway, eventually, secret, settings
 
 from .test_memory import MB, ROOM, rss
 
@@ -52,12 +52,12 @@ def reader() -> SlowReader:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways, reader: SlowReader) -> Iterator[Gateway]:
+def gateway(start_shared_gateway: StartsGateways, reader: SlowReader) -> Iterator[Gateway]:
     with Scripted(always=reader, reads_body=False) as upstream:
         model = {"endpoints": ["transcriptions"], "routes": [{"upstream": "main"}]}
         uploads = {"max_bytes": "256MiB", "max_file_bytes": "250MiB", "timeout_s": 60}
         changes: dict[str, Any] = {"models": {"m": model}, "uploads": uploads}
-        yield gateways(settings(upstream.url, **changes))
+        yield start_shared_gateway(settings(upstream.url, **changes))
 
 
 def head(length: int | None) -> bytes:
@@ -69,9 +69,9 @@ def head(length: int | None) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-def upload(house: Gateway) -> tuple[int, str]:
+def upload(gateway: Gateway) -> tuple[int, str]:
     """A file of `FILE` bytes; the status, and the digest that the upstream saw."""
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(head(len(OPENING) + FILE + len(ENDING)) + OPENING)
         for _ in range(FILE // len(BLOCK)):
             client.send(BLOCK)
@@ -80,18 +80,18 @@ def upload(house: Gateway) -> tuple[int, str]:
         return answer.status, client.read(int(answer.headers["content-length"])).decode()
 
 
-def warm(house: Gateway) -> None:
+def warm(gateway: Gateway) -> None:
     """The first form of a process costs more than the second."""
     small = form(("model", "m"), ("file", b"x" * 2 * MB))
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(head(len(small)) + small)
         assert client.read_head().status == 200
 
 
-def test_files_that_wait_for_the_upstream_are_not_in_memory(house: Gateway, reader: SlowReader) -> None:
-    (worker,) = house.workers()
+def test_files_that_wait_for_the_upstream_are_not_in_memory(gateway: Gateway, reader: SlowReader) -> None:
+    (worker,) = gateway.workers()
     reader.may_read.set()
-    warm(house)
+    warm(gateway)
     reader.may_read.clear()
     before, answered = rss(worker), reader.answered
     digest = hashlib.sha256(OPENING)
@@ -99,8 +99,8 @@ def test_files_that_wait_for_the_upstream_are_not_in_memory(house: Gateway, read
         digest.update(BLOCK)
     digest.update(ENDING)
     with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(upload, house) for _ in range(2)]
-        eventually(lambda: stored_bytes(house) >= 2 * FILE, 60)
+        calls = [pool.submit(upload, gateway) for _ in range(2)]
+        eventually(lambda: stored_bytes(gateway) >= 2 * FILE, 60)
         assert rss(worker) - before < ROOM
         reader.may_read.set()
         for call in calls:
@@ -108,12 +108,12 @@ def test_files_that_wait_for_the_upstream_are_not_in_memory(house: Gateway, read
             assert (status, digest.hexdigest() in said) == (200, True)
     assert reader.answered == answered + 2
     assert rss(worker) - before < ROOM
-    assert stored_bytes(house) == 0
+    assert stored_bytes(gateway) == 0
 
 
-def stored_bytes(house: Gateway) -> int:
+def stored_bytes(gateway: Gateway) -> int:
     """In temporary files without a name."""
-    (worker,) = house.workers()
+    (worker,) = gateway.workers()
     total = 0
     for each in Path(f"/proc/{worker}/fd").iterdir():
         try:
@@ -124,15 +124,15 @@ def stored_bytes(house: Gateway) -> int:
     return total
 
 
-def test_a_gigabyte_in_chunks_is_refused_within_its_limit(house: Gateway) -> None:
-    (worker,) = house.workers()
+def test_a_gigabyte_in_chunks_is_refused_within_its_limit(gateway: Gateway) -> None:
+    (worker,) = gateway.workers()
     before = rss(worker)
-    with house.connect() as client:
+    with gateway.connect() as client:
         client.send(head(None) + f"{len(OPENING):x}\r\n".encode() + OPENING + b"\r\n")
         send_chunks(client, 1024 * MB)
         assert client.read_head().status == 413
     assert rss(worker) - before < ROOM
-    eventually(lambda: stored_bytes(house) == 0)
+    eventually(lambda: stored_bytes(gateway) == 0)
 
 
 def send_chunks(client: Raw, most: int) -> None:

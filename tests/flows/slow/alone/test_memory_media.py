@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import StartsGateways
 from tests.fakes.scripted import CHUNKED, Scripted, Wire, chunk
 from tests.flows.client import Raw
-from tests.flows.house import Gateway, secret, settings
+from tests.flows.gateway_process import Gateway, secret, settings
 
 from .test_memory import MB, ROOM, rss
 
@@ -48,7 +48,7 @@ async def upstream_of_all(wire: Wire) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(gateways: StartsGateways) -> Iterator[Gateway]:
+def gateway(start_shared_gateway: StartsGateways) -> Iterator[Gateway]:
     with Scripted(always=upstream_of_all) as upstream:
         model = {
             "endpoints": ["speech", "images"],
@@ -56,7 +56,7 @@ def house(gateways: StartsGateways) -> Iterator[Gateway]:
             "price": {"input": 1, "audio_out": 12},
         }
         changes: dict[str, Any] = {"models": {"m": model}}
-        yield gateways(settings(upstream.url, **changes))
+        yield start_shared_gateway(settings(upstream.url, **changes))
 
 
 def ask(client: Raw, path: str, body: dict[str, Any]) -> None:
@@ -84,10 +84,10 @@ def read_chunked(client: Raw, worker: int) -> tuple[str, int, int]:
     ],
 )
 def test_an_answer_that_is_passed_on_is_not_in_memory(
-    house: Gateway, path: str, body: dict[str, Any], expected: bytes
+    gateway: Gateway, path: str, body: dict[str, Any], expected: bytes
 ) -> None:
-    (worker,) = house.workers()
-    with house.connect() as client:
+    (worker,) = gateway.workers()
+    with gateway.connect() as client:
         for turn in ("first", "second"):  # the first of a process costs more
             before = rss(worker)
             ask(client, path, body)
@@ -97,13 +97,13 @@ def test_an_answer_that_is_passed_on_is_not_in_memory(
             assert most - before < ROOM or turn == "first"
     if "speech" in path:
         assert digest == hashlib.sha256(BLOCK * (LONG // len(BLOCK))).hexdigest()
-    row = house.calls(limit=1)[0]
+    row = gateway.calls(limit=1)[0]
     assert (row["ended"], row["completion_tokens"] > 0) == ("done", True)
 
 
-def test_plain_answers_of_images_cost_their_size_once(house: Gateway) -> None:
-    (worker,) = house.workers()
-    with house.connect() as client:
+def test_plain_answers_of_images_cost_their_size_once(gateway: Gateway) -> None:
+    (worker,) = gateway.workers()
+    with gateway.connect() as client:
         for turn in range(1 + 12):
             ask(client, "/v1/images/generations", {"prompt": "a cat"})
             answer = client.read_head()

@@ -1,8 +1,8 @@
 """A whole gateway in processes of its own, as an operator would start it.
 
-house = Gateway(folder, settings(upstream.url))         # waits for its ready line
-house.post("/v1/completions", {...}, key="alice")
-house.stop()                                            # TERM; exit code 0, no traceback, no secret in its logs
+gateway = Gateway(folder, settings(upstream.url))         # waits for its ready line
+gateway.post("/v1/completions", {...}, key="alice")
+gateway.stop()                                            # TERM; exit code 0, no traceback, no secret in its logs
 """
 
 from __future__ import annotations
@@ -55,12 +55,14 @@ def eventually(look: Callable[[], T | Literal[False] | None], timeout_s: float =
     return seen
 
 
-def side_by_side(*stories: Callable[[], object]) -> None:
+def side_by_side(*scenarios: Callable[[], object]) -> None:
     """Most of each is waiting, so they wait together."""
-    with ThreadPoolExecutor(len(stories)) as threads:
-        faults = [fault for future in [threads.submit(story) for story in stories] if (fault := future.exception())]
+    with ThreadPoolExecutor(len(scenarios)) as threads:
+        faults = [
+            fault for future in [threads.submit(scenario) for scenario in scenarios] if (fault := future.exception())
+        ]
     if faults:
-        raise BaseExceptionGroup(f"{len(faults)} of {len(stories)} stories", faults)
+        raise BaseExceptionGroup(f"{len(faults)} of {len(scenarios)} stories", faults)
 
 
 def check(record: Mapping[str, Any], **expected: Any) -> None:

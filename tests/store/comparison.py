@@ -69,7 +69,7 @@ class Rig(Protocol):
 # -------------------------------------------------------------------------------------------------------------- play
 
 
-class Play:
+class Comparison:
     """A store and its model, side by side."""
 
     def __init__(self, rig: Rig, clock: Clock) -> None:
@@ -145,9 +145,9 @@ class Play:
             assert state.reserved == 0, window
             assert window.unit != "parallel" or state.used == 0
         journals = [sender.journal for sender in (*self.senders, *self.gone)]
-        told = [item.record for journal in journals for item in journal if isinstance(item, Settle)]
-        closed = {record.id: record for record in told}
-        assert len(closed) == len(told)
+        received = [item.record for journal in journals for item in journal if isinstance(item, Settle)]
+        closed = {record.id: record for record in received}
+        assert len(closed) == len(received)
         stands = {record.id: record for record in self.model.records()}
         # A draw whose worker was killed before the reply arrived is known to the store only.
         orphans = {name: record for name, record in stands.items() if name not in closed}

@@ -1,11 +1,11 @@
 """An upstream and clients that each record all calls, around gateways that go through a fault.
 
-with Scene() as scene:
-    house = gateway(settings(scene.url, **ACCOUNTS))
-    running = scene.begin(house, 2)                      # streams, each paused half-way by the upstream
+with Scenario() as scenario:
+    gateway = gateway(settings(scenario.url, **ACCOUNTS))
+    running = scenario.begin(gateway, 2)                      # streams, each paused half-way by the upstream
     ...                                                  # the store is stopped, the disk is full
-    scene.end()                                          # the upstream continues; all streams have ended
-    scene.check(house)                                   # the gateway's records agree with both
+    scenario.end()                                          # the upstream continues; all streams have ended
+    scenario.check(gateway)                                   # the gateway's records agree with both
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Self
 
 from tests.fakes.scripted import Scripted
 
-from .books import Callers, Seller, Told, check_books
+from .books import Callers, ClientCall, Seller, check_books
 from .client import TIMEOUT_S
-from .house import Gateway, eventually
+from .gateway_process import Gateway, eventually
 
 JOIN_S = 4 * TIMEOUT_S
 
 
-class Scene:
+class Scenario:
     """See the module docstring. For one gateway, or for several that share a store."""
 
     def __init__(self) -> None:
@@ -52,35 +52,37 @@ class Scene:
     def hits(self) -> int:
         return len(self.seller.sales)
 
-    def call(self, house: Gateway, who: str = "alice", *, is_stream: bool = False) -> Told:
+    def call(self, gateway: Gateway, who: str = "alice", *, is_stream: bool = False) -> ClientCall:
         """One call to its end."""
-        return self.callers.call(house.port, who, is_stream=is_stream)
+        return self.callers.call(gateway.port, who, is_stream=is_stream)
 
-    def serves(self, house: Gateway, who: str = "alice") -> bool:
+    def serves(self, gateway: Gateway, who: str = "alice") -> bool:
         """Whether a call is served now."""
-        return self.call(house, who).is_served
+        return self.call(gateway, who).is_served
 
-    def burst(self, houses: Gateway | Sequence[Gateway], count: int, who: str = "alice") -> list[Told]:
+    def burst(self, gateways: Gateway | Sequence[Gateway], count: int, who: str = "alice") -> list[ClientCall]:
         """So many calls at once, by turns to each gateway; all of them have ended."""
-        ports = itertools.cycle([house.port for house in ([houses] if isinstance(houses, Gateway) else houses)])
-        told = [self.callers.begin(who) for _ in range(count)]
-        _join([self._carry(one, next(ports)) for one in told])
-        return told
+        ports = itertools.cycle(
+            [gateway.port for gateway in ([gateways] if isinstance(gateways, Gateway) else gateways)]
+        )
+        received = [self.callers.begin(who) for _ in range(count)]
+        _join([self._carry(one, next(ports)) for one in received])
+        return received
 
     def begin(
-        self, house: Gateway, count: int = 1, who: str = "alice", *, is_stream: bool = True, hold: int | None = None
-    ) -> list[Told]:
+        self, gateway: Gateway, count: int = 1, who: str = "alice", *, is_stream: bool = True, hold: int | None = None
+    ) -> list[ClientCall]:
         """Calls that are under way, each held by the upstream half-way, or behind so many pieces of its answer."""
         if not self._running:
             self.seller.hold_again()
-        told = [self.callers.begin(who, is_stream=is_stream) for _ in range(count)]
+        received = [self.callers.begin(who, is_stream=is_stream) for _ in range(count)]
         behind = (3 if is_stream else 1) if hold is None else hold
-        self._running += [self._carry(one, house.port, hold=behind) for one in told]
-        eventually(lambda: {one.number for one in told} <= self.seller.held)
-        return told
+        self._running += [self._carry(one, gateway.port, hold=behind) for one in received]
+        eventually(lambda: {one.number for one in received} <= self.seller.held)
+        return received
 
-    def _carry(self, told: Told, port: int, **more: int) -> threading.Thread:
-        thread = threading.Thread(target=self.callers.carry, args=(told, port), kwargs=more, daemon=True)
+    def _carry(self, received: ClientCall, port: int, **more: int) -> threading.Thread:
+        thread = threading.Thread(target=self.callers.carry, args=(received, port), kwargs=more, daemon=True)
         thread.start()
         return thread
 
@@ -90,14 +92,14 @@ class Scene:
         running, self._running = self._running, []
         _join(running)
 
-    def check(self, house: Gateway) -> Counter[str]:
+    def check(self, gateway: Gateway) -> Counter[str]:
         """Once nothing is reserved: whether all three agree. Returns how many calls ended in which way."""
-        return check_books(house, self.seller, self.callers.told)
+        return check_books(gateway, self.seller, self.callers.received)
 
 
-def code(told: Told) -> str | None:
+def code(received: ClientCall) -> str | None:
     """What a program reads of an error."""
-    error: dict[str, str | None] = json.loads(told.body)["error"]
+    error: dict[str, str | None] = json.loads(received.body)["error"]
     return error["code"]
 
 
