@@ -84,9 +84,9 @@ test: .venv/.installed
 	$(BIN)/pytest --tier fast $(SEVERAL) $(SLOWEST) || failed=1; \
 	wait $$mypy || failed=1; cat $$types; rm $$types; exit $$failed
 
-# The tests that `make test` leaves out or shortens: the fast tests on the other Redis and Valkey and with all Hypothesis examples;
-# the slow tier, $(SLOW_PROCESSES) files at a time and the longest first (without the option xdist begins with the file of
-# the most tests); then what judges timing or memory, alone. A failure in one of them does not skip those behind it.
+# The tests that `make test` leaves out or shortens: the fast tests of whole gateways on Redis, those of stores on the other
+# Redis and Valkey, all Hypothesis examples and amounts; the slow tier, $(SLOW_PROCESSES) files at a time and the longest first
+# (without the option xdist begins with the file of the most tests); then what judges timing or memory, alone. A failure in one of them does not skip those behind it.
 SLOW_PROCESSES := 2
 test-rest: .venv/.installed servers
 	failed=0; $(BIN)/pytest --tier fast --all-redis --rest $(SEVERAL) $(SLOWEST) || failed=1; \

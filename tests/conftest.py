@@ -124,20 +124,40 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("rest"):
         _keep_the_rest(config, items)
+    elif os.environ[SERVERS_VARIABLE] == "first":
+        twins = redis_twins(items)
+        _select(config, items, lambda item: item not in twins)
     ranks = {config.rootpath / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def _keep_the_rest(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """All tests if `make test` found no Redis: those that need one were skipped."""
+    """All tests if `make test` found no Redis: it skipped those that need one."""
     cache = getattr(config, "cache", None)
     used = cache.get(USED_REDIS, None) if cache is not None else None
     if used is None:
         return
     others = {name_of(binary) for binary in servers_to_test()} - {used}
-    left_out = {item for item in items if is_left_out(item, others)}
-    config.hook.pytest_deselected(items=[item for item in items if item not in left_out])
-    items[:] = [item for item in items if item in left_out]
+    twins = redis_twins(items)
+    _select(config, items, lambda item: item in twins or is_left_out(item, others))
+
+
+def _select(config: pytest.Config, items: list[pytest.Item], is_selected: Callable[[pytest.Item], bool]) -> None:
+    found = [(item, is_selected(item)) for item in items]
+    config.hook.pytest_deselected(items=[item for item, is_kept in found if not is_kept])
+    items[:] = [item for item, is_kept in found if is_kept]
+
+
+def redis_twins(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """The tests on Redis that are there on the embedded store, too: `make test` runs only the latter. Tests of a server
+    itself, which name its version, are not among them."""
+    of: dict[str, dict[pytest.Item, str]] = {"embedded": {}, "redis": {}}
+    for item in items:
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        for store in of.keys() & {value for value in values if isinstance(value, str)}:
+            of[store][item] = item.nodeid.partition("[")[0]
+    embedded = set(of["embedded"].values())
+    return {item for item, function in of["redis"].items() if function in embedded}
 
 
 def is_left_out(item: pytest.Item, others: Iterable[str]) -> bool:

@@ -21,6 +21,7 @@ from tests.conftest import (
     TIERS,
     is_left_out,
     pytest_ignore_collect,
+    redis_twins,
     tier_of,
     wait_s,
 )
@@ -98,6 +99,23 @@ def test_make_test_all_runs_what_make_test_leaves_out_or_shortens() -> None:
         (Item("test_x", is_shortened=True), True),
     ):
         assert is_left_out(cast("pytest.Item", item), others) is is_run, item.name
+
+
+def test_make_test_leaves_out_tests_on_redis_that_are_there_on_the_embedded_store() -> None:
+    class Item:
+        """As much of an item as the choice reads."""
+
+        def __init__(self, nodeid: str, **params: object) -> None:
+            self.nodeid, self.callspec = nodeid, SimpleNamespace(params=params)
+
+    every = [
+        Item("test_x[embedded-1]", store_url="embedded", n=1),
+        Item("test_x[redis-1]", store_url="redis", n=1),
+        Item("test_on_redis_alone[redis]", store_url="redis"),
+        Item("test_of_servers[redis-7.0.15]", any_redis="/usr/bin/redis-server"),
+        Item("test_without_a_store"),
+    ]
+    assert redis_twins(cast("list[pytest.Item]", every)) == {every[1]}
 
 
 @given(st.just(1))
