@@ -128,7 +128,7 @@ def test_a_new_members_page_begins_with_what_leads_to_the_first_call(
     page: Page, gateway: Gateway, upstream: ScriptedUpstream
 ) -> None:
     made = gateway.send(
-        "POST", "/admin/api/keys", {"id": "newcomer"}, key=None, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}
+        "POST", "/admin/api/keys", {"id": "first-day"}, key=None, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}
     ).json
     page.open(token=made["secret"])
     page.see("#no-calls-yet")

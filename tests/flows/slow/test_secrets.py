@@ -363,7 +363,7 @@ def test_a_bug_of_ours_is_logged_without_what_it_says(tmp_path: Path, upstream: 
     """An exception of a library may contain its input. The log has the place of the exception, not its message."""
     (tmp_path / "sitecustomize.py").write_text(BUG)
     path = os.pathsep.join([str(tmp_path), *filter(None, WITHOUT_TOKENS["PYTHONPATH"].split(os.pathsep))])
-    gateway = Gateway(tmp_path / "gateway", settings(upstream.url), env={"PYTHONPATH": path})
+    gateway = Gateway(tmp_path / "started", settings(upstream.url), env={"PYTHONPATH": path})
     try:
         got = gateway.complete(user=WRONG)
         assert (got.status, got.error["type"]) == (500, "server_error")
@@ -406,7 +406,7 @@ def test_an_invalid_configuration_is_reported_without_its_secrets(
     (tmp_path / "gateway.yaml").write_text(text.replace(ONE, f"!{ONE}!{TWO}", 1) if trouble == "no YAML" else text)
     env = {"CLIENT_KEY": ENV_KEY, "PROXY": f"http://u:{quote(PROXY, safe='')}@127.0.0.1:1"}
     if command == "serve" and trouble == "nobody there":
-        gateway = Gateway(tmp_path / "gateway", config, env=env)  # it is ready, but refuses calls with a retry time
+        gateway = Gateway(tmp_path / "started", config, env=env)  # it is ready, but refuses calls with a retry time
         try:
             assert gateway.complete().error["code"] == "store_unavailable"
             said = gateway.stdout + gateway.stderr

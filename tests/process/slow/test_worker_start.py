@@ -68,7 +68,7 @@ def test_without_pidfd_open_workers_are_interpreters(tmp_path: Path, upstream: S
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_FORKS)
     upstream.answer_with(always=ok_json())
     path = os.pathsep.join([str(tmp_path), WITHOUT_TOKENS["PYTHONPATH"]])
-    gateway = Gateway(tmp_path / "gateway", settings(upstream.url, server={"workers": 2}), env={"PYTHONPATH": path})
+    gateway = Gateway(tmp_path / "started", settings(upstream.url, server={"workers": 2}), env={"PYTHONPATH": path})
     try:
         assert all(is_interpreter(worker) for worker in gateway.workers())
         assert gateway.complete().status == 200
