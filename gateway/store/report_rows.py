@@ -59,6 +59,11 @@ def range_of(group_by: Sequence[str], since: str | None, until: str | None) -> R
     return ReportRange(is_hourly, since or "", f"{last}T23" if is_hourly and "T" not in last else last)
 
 
+def keys_of(only: ReportScope | None, where: Where) -> set[str]:
+    """The keys that a report names; empty: it is not about keys by name."""
+    return {name for group, name in where if group == "key"} or {key for key, _ in (only.keys if only else ())}
+
+
 class UsageReport:
     """A usage report: sums of days or hours, grouped by some of `USAGE_GROUPS`, added up portion by portion."""
 
@@ -68,7 +73,7 @@ class UsageReport:
         self._only = only
         self._where = [(_PLACES[group], name) for group, name in where]
         self._group_by = group_by
-        keys = {name for group, name in where if group == "key"} or {key for key, _ in (only.keys if only else ())}
+        keys = keys_of(only, where)
         self.key = next(iter(keys)) if len(keys) == 1 and not (only and only.teams) else None
         """The only key that it is about; None: there may be several."""
         self._is_of_days = {"hour", "day", "month"}.issuperset(group_by)

@@ -27,7 +27,7 @@ from gateway.store import (
     attribution_in,
 )
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
-from gateway.store.report_rows import ROWS_AT_ONCE, ReportRange, call_row, range_of, usage_row
+from gateway.store.report_rows import ROWS_AT_ONCE, ReportRange, call_row, keys_of, range_of, usage_row
 
 from .database import connect, path_of
 from .past_days import SOURCE, PastDays
@@ -136,7 +136,7 @@ class Reader:
                 (range_.first, range_.last, attribution),
             )
         else:
-            keys = {name for group, name in where if group == "key"} or {key for key, _ in (only.keys if only else ())}
+            keys = keys_of(only, where)
             is_of_days = not (range_.is_hourly or keys or "key" in group_by)
             source, named = self._source(range_, keys, is_of_days=is_of_days)
         # Sums that were counted and taken back are zeros.
