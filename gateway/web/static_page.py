@@ -79,10 +79,9 @@ def _packed(file: File) -> File:
 class StaticPage:
     """The page at `path` and its files below. They hold no data, so they need no token."""
 
-    def __init__(self, path: str, folder: Path, made: Mapping[str, bytes] = {}) -> None:
-        """`made`: files that are not in the folder, by name."""
-        found = {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.suffix in CONTENT_TYPES}
-        contents = {**found, **made}
+    def __init__(self, path: str, folder: Path) -> None:
+        contents = {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.suffix in CONTENT_TYPES}
+        contents |= self.made_from(contents)
         self._path = path
         self._version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:16]
         at = path.removeprefix("/")
@@ -94,6 +93,10 @@ class StaticPage:
     def routes(self) -> list[web.RouteDef]:
         """Every route."""
         return [web.get(self._path, self.show_page), web.get(f"{self._path}/{{file:.*}}", self.show_file)]
+
+    def made_from(self, contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Further files of the page, made from those of its folder; all by name."""
+        return {}
 
     def why_off(self, services: Services) -> str | None:
         """Why this gateway does not serve the page; None: it does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.pipeline import Services
@@ -23,8 +24,12 @@ class Dashboard(StaticPage):
     """The page and its files."""
 
     def __init__(self) -> None:
-        modules = {path.stem: path.read_text() for path in FOLDER.glob("*.js") if path.name != APART}
-        super().__init__("/dashboard", FOLDER, {SCRIPT: one_script(modules, "app").encode()})
+        super().__init__("/dashboard", FOLDER)
+
+    def made_from(self, contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        scripts = [name for name in contents if name.endswith(".js") and name != APART]
+        modules = {name.removesuffix(".js"): contents[name].decode() for name in scripts}
+        return {SCRIPT: one_script(modules, "app").encode()}
 
     def why_off(self, services: Services) -> str | None:
         return None if services.config.has_admin_api else OFF
