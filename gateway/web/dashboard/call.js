@@ -3,6 +3,7 @@
 import { attempts, waterfall } from "./call_times.js";
 import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
+import { facts } from "./facts.js";
 import { NOTHING, count, moment, recent, span, usd } from "./format.js";
 import { modelOf } from "./refusal_rows.js";
 import { PILL, explain, outcome } from "./words.js";
@@ -99,7 +100,7 @@ function costSum(call) {
   ];
 }
 
-function facts(call) {
+function factsOf(call) {
   const prompt = `${count(call.prompt_tokens)} prompt (${count(call.cached_tokens)} cached)`;
   const completion = `${count(call.completion_tokens)} completion (${count(call.reasoning_tokens)} reasoning)`;
   const pairs = {
@@ -135,13 +136,7 @@ function facts(call) {
 
 /** A list of facts; unknown ones are left out. */
 const listed = (pairs) =>
-  h(
-    "dl",
-    { class: "facts" },
-    Object.entries(pairs)
-      .filter(([, value]) => value !== null && value !== NOTHING)
-      .map(([name, value]) => [h("dt", null, name), h("dd", { class: "mono" }, value)]),
-  );
+  facts(Object.fromEntries(Object.entries(pairs).filter(([, value]) => value !== null && value !== NOTHING)), "mono");
 
 /** One call in full. */
 export const openCall = (call) =>
@@ -153,7 +148,7 @@ export const openCall = (call) =>
       waterfall(call),
       attempts(call),
       costSum(call),
-      facts(call),
+      factsOf(call),
     ),
   );
 

@@ -3,14 +3,14 @@
 import { h } from "./dom.js";
 import { minute } from "./format.js";
 
-/** A list of facts: what each is called, and what it is. */
-export const facts = (pairs) =>
+/** A list of facts: what each is called, and what it is. `look`: a class of the values. */
+export const facts = (pairs, look = null) =>
   h(
     "dl",
     { class: "facts" },
     Object.entries(pairs).map(([name, value]) => [
       h("dt", null, name),
-      h("dd", null, value instanceof Node ? value : String(value)),
+      h("dd", { class: look }, value instanceof Node ? value : String(value)),
     ]),
   );
 
