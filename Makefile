@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Without byte code each gateway that a test starts compiles all its modules, and each test process rewrites all asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs screenshots chart image lock test test-rest test-all check format servers bench bench-lone bench-starts bench-wide counts soak stack
+.PHONY: help demo docs screenshots chart image lock test test-rest test-all check lint format servers bench bench-lone bench-starts bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
@@ -55,9 +55,11 @@ docs: .venv/.docs
 screenshots: .venv/.installed
 	$(BIN)/python -m tests.browser.screenshots
 
-check: .venv/.installed
+lint: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check: lint
 	$(BIN)/mypy
 
 # Prints what it could not install; the tests that need it then fail with the reason.
@@ -77,16 +79,15 @@ endif
 
 # The fast tier: every test file that is not below a folder named `slow`. tests/test_tiers.py keeps the two apart. The
 # types are checked beside it: pytest collects in one process first.
-test: .venv/.installed
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+test: lint
 	@failed=0; types=$$(mktemp); $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
 	$(BIN)/pytest --tier fast $(SEVERAL) $(SLOWEST) || failed=1; \
 	wait $$mypy || failed=1; cat $$types; rm $$types; exit $$failed
 
-# The tests that `make test` leaves out or shortens: the fast tests of whole gateways on Redis, those of stores on the other
-# Redis and Valkey, all Hypothesis examples and amounts; the slow tier, $(SLOW_PROCESSES) files at a time and the longest first
-# (without the option xdist begins with the file of the most tests); then what judges timing or memory, alone. A failure in one of them does not skip those behind it.
+# The tests that `make test` leaves out or shortens: the fast tests of whole gateways on Redis, those of stores on the
+# other Redis and Valkey, all Hypothesis examples and amounts; the slow tier, $(SLOW_PROCESSES) files at a time and the
+# longest first (without the option xdist begins with the file of the most tests); then what judges timing or memory,
+# alone. A failure in one of them does not skip those behind it.
 SLOW_PROCESSES := 2
 test-rest: .venv/.installed servers
 	failed=0; $(BIN)/pytest --tier fast --all-redis --rest $(SEVERAL) $(SLOWEST) || failed=1; \
