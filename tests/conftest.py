@@ -57,6 +57,10 @@ INTERPRETERS = tuple(
 )  # fmt: skip
 """Files of the slow tier whose commands are new interpreters: they judge starts and arguments, or limit descriptors."""
 
+TWINS = ("redis", "written behind")
+"""Parameters of tests that are there with `embedded`, too: whole gateways on Redis; and the embedded store of a lone
+worker, which has a file of its own in the fast tier, and is the store of the fast tier's gateways."""
+
 USED_REDIS = "tiers/redis"
 """In the cache of pytest: the server of the last run of the fast tier on one server, or None."""
 
@@ -109,6 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
     keep_bytecode()
     config.addinivalue_line("markers", "within_an_hour: ends in the UTC hour in which it begins")
     config.addinivalue_line("markers", "shortened: `make test` runs a part of it (tests/amounts.py)")
+    config.addinivalue_line("markers", "rest: `make test` leaves it out, `make test-rest` runs it")
     is_fast = config.getoption("tier") == "fast" and not config.getoption("all_redis")
     settings.load_profile("fast" if is_fast else "full")
     os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"
@@ -125,8 +130,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("rest"):
         _keep_the_rest(config, items)
     elif os.environ[SERVERS_VARIABLE] == "first":
-        twins = redis_twins(items)
-        _select(config, items, lambda item: item not in twins)
+        rest = left_to_the_rest(items)
+        _select(config, items, lambda item: item not in rest)
     ranks = {config.rootpath / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
@@ -138,8 +143,8 @@ def _keep_the_rest(config: pytest.Config, items: list[pytest.Item]) -> None:
     if used is None:
         return
     others = {name_of(binary) for binary in servers_to_test()} - {used}
-    twins = redis_twins(items)
-    _select(config, items, lambda item: item in twins or is_left_out(item, others))
+    rest = left_to_the_rest(items)
+    _select(config, items, lambda item: item in rest or is_run_again(item, others))
 
 
 def _select(config: pytest.Config, items: list[pytest.Item], is_selected: Callable[[pytest.Item], bool]) -> None:
@@ -148,20 +153,26 @@ def _select(config: pytest.Config, items: list[pytest.Item], is_selected: Callab
     items[:] = [item for item, is_kept in found if is_kept]
 
 
-def redis_twins(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """The tests on Redis that are there on the embedded store, too: `make test` runs only the latter. Tests of a server
-    itself, which name its version, are not among them."""
-    of: dict[str, dict[pytest.Item, str]] = {"embedded": {}, "redis": {}}
+def left_to_the_rest(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """What `make test` leaves out, though it has a server for it: tests marked `rest`, and twins."""
+    items = list(items)
+    return twins(items) | {item for item in items if item.get_closest_marker("rest")}
+
+
+def twins(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """The tests on another store that are there on the embedded store, too: `make test` runs only the latter. Tests of
+    a server itself, which name its version, are not among them."""
+    of: dict[str, dict[pytest.Item, str]] = {store: {} for store in ("embedded", *TWINS)}
     for item in items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         for store in of.keys() & {value for value in values if isinstance(value, str)}:
             of[store][item] = item.nodeid.partition("[")[0]
     embedded = set(of["embedded"].values())
-    return {item for item, function in of["redis"].items() if function in embedded}
+    return {item for store in TWINS for item, function in of[store].items() if function in embedded}
 
 
-def is_left_out(item: pytest.Item, others: Iterable[str]) -> bool:
-    """Whether `make test` leaves this test out, because it runs on one of the `others`, or runs a part of it."""
+def is_run_again(item: pytest.Item, others: Iterable[str]) -> bool:
+    """Whether `make test-rest` runs what `make test` ran a part of, or what is for one of the `others`, its servers."""
     has_examples = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
     return has_examples or bool(item.get_closest_marker("shortened")) or any(name in item.name for name in others)
 
@@ -214,11 +225,19 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
     Sums and quotas begin anew at midnight, so a test that could still run then waits past it. The wait is no part of
     the test: its time limit runs from behind it.
+
+    Commands raise the level of the gateway's log; a test that runs one must not silence those behind it.
     """
     period = HOUR_S if item.get_closest_marker("within_an_hour") else DAY_S
-    time.sleep(wait_s(time.time(), period, limit_s(item)))
-    FORKS.is_paused = item.path.relative_to(item.config.rootpath).as_posix() in INTERPRETERS
-    return (yield)
+    if pause_s := wait_s(time.time(), period, limit_s(item)):  # without one the processor is not yielded
+        time.sleep(pause_s)
+    FORKS.is_paused = item.nodeid.partition("::")[0] in INTERPRETERS
+    log = logging.getLogger("gateway")
+    level = log.level
+    try:
+        return (yield)
+    finally:
+        log.setLevel(level)
 
 
 def limit_s(item: pytest.Item) -> float:
@@ -243,15 +262,6 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return (yield from _without_redis(item))
-
-
-@pytest.fixture(autouse=True)
-def _log_level() -> Iterator[None]:
-    """Commands raise the level of the gateway's log; a test that runs one must not silence those behind it."""
-    log = logging.getLogger("gateway")
-    level = log.level
-    yield
-    log.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)

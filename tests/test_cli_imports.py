@@ -12,6 +12,8 @@ import pytest
 
 from tests.flows.gateway_process import WITHOUT_TOKENS
 
+pytestmark = pytest.mark.rest
+
 RUN = """
 import contextlib, io, json, sys
 from gateway import cli

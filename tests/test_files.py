@@ -40,6 +40,7 @@ def test_a_temporary_folder_is_gone_with_all_that_is_in_it(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.rest
 def test_what_a_killed_process_left_goes_and_what_a_living_one_holds_stays(place: Path) -> None:
     holders = [
         subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True, env={"TMPDIR": str(place)})

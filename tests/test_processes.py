@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.rest
 ROOT = Path(__file__).parent.parent
 CONFTEST = """
 import pytest

@@ -19,10 +19,11 @@ from tests.conftest import (
     INTERPRETERS,
     LONGEST,
     TIERS,
-    is_left_out,
+    is_run_again,
+    left_to_the_rest,
     pytest_ignore_collect,
-    redis_twins,
     tier_of,
+    twins,
     wait_s,
 )
 
@@ -98,24 +99,42 @@ def test_make_test_all_runs_what_make_test_leaves_out_or_shortens() -> None:
         (Item("test_x", has_examples=True), True),
         (Item("test_x", is_shortened=True), True),
     ):
-        assert is_left_out(cast("pytest.Item", item), others) is is_run, item.name
+        assert is_run_again(cast("pytest.Item", item), others) is is_run, item.name
 
 
-def test_make_test_leaves_out_tests_on_redis_that_are_there_on_the_embedded_store() -> None:
+def test_make_test_leaves_out_what_is_there_on_the_embedded_store_and_what_is_marked() -> None:
     class Item:
         """As much of an item as the choice reads."""
 
-        def __init__(self, nodeid: str, **params: object) -> None:
-            self.nodeid, self.callspec = nodeid, SimpleNamespace(params=params)
+        def __init__(self, nodeid: str, *, is_rest: bool = False, **params: object) -> None:
+            self.nodeid, self.callspec, self._is_rest = nodeid, SimpleNamespace(params=params), is_rest
+
+        def get_closest_marker(self, name: str) -> object:
+            assert name == "rest"
+            return self._is_rest or None
 
     every = [
         Item("test_x[embedded-1]", store_url="embedded", n=1),
         Item("test_x[redis-1]", store_url="redis", n=1),
+        Item("test_of_stores[embedded]", open_store="embedded"),
+        Item("test_of_stores[written behind]", open_store="written behind"),
+        Item("test_of_stores[redis-7.0.15]", open_store="redis-7.0.15"),
         Item("test_on_redis_alone[redis]", store_url="redis"),
         Item("test_of_servers[redis-7.0.15]", any_redis="/usr/bin/redis-server"),
         Item("test_without_a_store"),
+        Item("test_of_an_interpreter", is_rest=True),
     ]
-    assert redis_twins(cast("list[pytest.Item]", every)) == {every[1]}
+    items = cast("list[pytest.Item]", every)
+    assert twins(items) == {items[1], items[3]}
+    assert left_to_the_rest(items) == {items[1], items[3], items[8]}
+
+
+def test_tests_that_start_interpreters_are_left_to_the_rest() -> None:
+    """Half a second of CPU and more each: `make test` has 12,000 tests and three minutes."""
+    starting = {path: path.read_text() for path in FILES if tier_of(path) == "fast" and path != Path(__file__)}
+    starting = {path: text for path, text in starting.items() if "sys.executable" in text}
+    assert [str(path) for path, text in starting.items() if "pytest.mark.rest\n" not in text + "\n"] == []
+    assert len(starting) > 5
 
 
 @given(st.just(1))

@@ -129,6 +129,7 @@ def test_name_behind_an_alias_is_counted_as_what_it_is() -> None:
     assert counts == {"fast": 8, "old": 9, "gpt-5": 8, "mystery": None}
 
 
+@pytest.mark.rest
 def test_every_table_is_built_at_the_start_and_none_by_a_reload() -> None:
     """It holds up the whole process. In one of its own, because here they are all loaded."""
     program = (
@@ -155,6 +156,7 @@ def test_every_table_is_built_at_the_start_and_none_by_a_reload() -> None:
 # ------------------------------------------------------------------------------------------------- without the package
 
 
+@pytest.mark.rest
 def test_without_the_package_nothing_is_known_and_nothing_imported() -> None:
     program = (
         "import sys; from gateway.api import tokenizer as tokens; from gateway.config import Model\n"

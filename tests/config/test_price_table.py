@@ -180,6 +180,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("line", "is_imported"),
     [
@@ -195,6 +196,7 @@ def test_the_table_is_imported_where_a_model_needs_it(line: str, is_imported: bo
     assert ("genai_prices" in json.loads(done.stdout)) is is_imported
 
 
+@pytest.mark.rest
 def test_a_worker_does_not_import_it() -> None:
     values = json.dumps(filled({"gpt-4o": GPT, "*": GPT}))
     program = (

@@ -14,7 +14,10 @@ import pytest
 from .forked import Forks
 from .gateway_process import command, eventually
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are forked on Linux alone")
+pytestmark = [
+    pytest.mark.rest,
+    pytest.mark.skipif(sys.platform != "linux", reason="commands are forked on Linux alone"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import __version__
@@ -21,6 +22,7 @@ telemetry.store_failed()
 """
 
 
+@pytest.mark.rest
 def test_what_is_removed_is_left_out_and_what_the_supervisor_knows_is_added(tmp_path: Path) -> None:
     env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     for _ in range(2):

@@ -107,6 +107,7 @@ def taken(path: str) -> str:
     return text
 
 
+@pytest.mark.rest
 def test_they_are_those_of_a_scrape_whatever_workers_come_and_go(tmp_path: Path) -> None:
     counters = LiveCounters(tmp_path)
 
@@ -133,6 +134,7 @@ def test_they_are_those_of_a_scrape_whatever_workers_come_and_go(tmp_path: Path)
     assert (after["requests"], after["in_flight"]) == (numbers["requests"], 2)
 
 
+@pytest.mark.rest
 def test_a_name_is_read_once_and_keys_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
@@ -155,6 +157,7 @@ def test_a_name_is_read_once_and_keys_are_summed_up(tmp_path: Path, monkeypatch:
     assert shown.labels == {"key": "key-07", "model": "m", "status": "429", "upstream": ""}
 
 
+@pytest.mark.rest
 def test_a_worker_that_is_about_to_make_its_files_is_no_obstacle(tmp_path: Path) -> None:
     counters = LiveCounters(tmp_path)
     with worker(tmp_path) as one:

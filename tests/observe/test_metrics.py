@@ -391,6 +391,7 @@ print(generate_latest(registry).decode())
 """
 
 
+@pytest.mark.rest
 def test_one_scrape_is_the_sum_and_no_counter_falls_with_a_worker(tmp_path: Path) -> None:
     env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
 

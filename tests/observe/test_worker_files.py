@@ -18,6 +18,8 @@ from gateway.observe import worker_files
 
 ROOT = Path(__file__).parent.parent.parent
 
+pytestmark = pytest.mark.rest
+
 WORKER = """
 import os
 asked, ask = [], os.getpid

@@ -469,6 +469,7 @@ class Child:
         assert self.process.returncode == 0
 
 
+@pytest.mark.rest
 async def test_processes_share_one_limit_exactly(worker: Worker, folder: Path, clock: Clock) -> None:
     children = [Child(folder, 80, 80, name) for name in ("one", "two")]
     verdicts: list[Granted | Refused] = []
@@ -482,6 +483,7 @@ async def test_processes_share_one_limit_exactly(worker: Worker, folder: Path, c
     assert await standing(worker.store, daily(100), clock) == (sum(theirs), ours)
 
 
+@pytest.mark.rest
 async def test_what_a_killed_worker_did_stands_and_what_it_drew_is_lost(
     worker: Worker, folder: Path, clock: Clock
 ) -> None:
@@ -502,6 +504,7 @@ async def test_what_a_killed_worker_did_stands_and_what_it_drew_is_lost(
     assert (row["requests"], row["total_tokens"], row["estimated_tokens"]) == (9, 4 * 7 + 5 * 40, 200)
 
 
+@pytest.mark.rest
 async def test_a_killed_worker_is_corrected_by_who_has_its_journal(worker: Worker, folder: Path, clock: Clock) -> None:
     child = Child(folder, 2, 1, "dead")
     child.granted()

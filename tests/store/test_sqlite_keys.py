@@ -65,6 +65,7 @@ async def count_up(store: SqliteStore, times: int) -> None:
             return
 
 
+@pytest.mark.rest
 async def test_of_what_processes_change_at_once_nothing_is_lost(store: SqliteStore, folder: Path) -> None:
     since = (await store.changes_since(None)).position
     children = [another_process(folder, 40) for _ in range(2)]

@@ -219,6 +219,7 @@ async def test_without_the_setting_a_token_is_an_unknown_key(
     assert provider.hits == []
 
 
+@pytest.mark.rest
 def test_a_start_without_identity_settings_loads_nothing_of_it() -> None:
     """Neither joserfc nor cryptography."""
     code = "import sys, json, gateway.process.worker, gateway.web.app; print(json.dumps(sorted(sys.modules)))"
