@@ -119,7 +119,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"
     if processes := config.getoption("processes"):
         packages = LARGE_PACKAGES if config.getoption("tier") == "fast" else ()
-        config.pluginmanager.register(Processes(AT_ONCE if processes == "auto" else int(processes), packages))
+        count = AT_ONCE if processes == "auto" else int(processes)
+        config.pluginmanager.register(Processes(count, packages, FORKS))
     if config.getoption("tier") in FORKED_TIERS:
         FORKS.begin("", WITHOUT_TOKENS["PYTHONPATH"])
         config.add_cleanup(FORKS.end)

@@ -1,7 +1,8 @@
 """Runs test files in several processes: forks of the one that has collected all tests (option `--processes`).
 
 1. A process gets one file at a time, and the next one when it has ended that: fixtures of a file are made once.
-2. Its reports and warnings go to the first process, which passes them to the hooks of pytest: it prints and counts.
+2. Its reports and warnings go to the first process, those of a test together, which passes them to the hooks of pytest:
+   it prints and counts.
 3. The collection is outside the collector's reach in all of them (`gc.freeze`).
 
 pytest-xdist does the same with new interpreters, and each of them imports and collects every file: 10 to 20 s of CPU
@@ -17,7 +18,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -26,13 +27,27 @@ GRACE_S = 15.0
 """How long the processes of a run that breaks off have to stop what their tests have started."""
 
 
+class Shared(Protocol):
+    """What is made once for all processes, of which each takes its own."""
+
+    def share(self, count: int) -> None:
+        """Called in the first process, before it forks the others."""
+
+    def take(self, number: int) -> None:
+        """Called in each of the others."""
+
+    def keep_none(self) -> None:
+        """Called in the first process behind it."""
+
+
 class Processes:
     """The plugin of the first process."""
 
-    def __init__(self, count: int, packages: Sequence[str] = ()) -> None:
+    def __init__(self, count: int, packages: Sequence[str] = (), shared: Shared | None = None) -> None:
         """`packages` are imported before processes are forked: large ones, which tests of several files import."""
         self._count = count
         self._packages = packages
+        self._shared = shared
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -44,23 +59,29 @@ class Processes:
             import_module(name)
         gc.collect()
         gc.freeze()
-        _Run(session, files).go(min(self._count, len(files)))
+        _Run(session, files, self._shared).go(min(self._count, len(files)))
         return True
 
 
 class _Run:
-    def __init__(self, session: pytest.Session, files: Sequence[Sequence[pytest.Item]]) -> None:
+    def __init__(self, session: pytest.Session, files: Sequence[Sequence[pytest.Item]], shared: Shared | None) -> None:
         self._session = session
+        self._shared = shared
         self._hook = session.config.hook
         self._files = files
         self._places = iter(range(len(files)))
         self._processes: dict[Connection, Any] = {}
-        self._running: dict[Connection, str] = {}
+        self._left: dict[Connection, Iterator[pytest.Item]] = {}
+        """Of the file that a process runs, the tests without reports."""
 
     def go(self, count: int) -> None:
         try:
+            if self._shared is not None:
+                self._shared.share(count)
             for number in range(count):
                 self._start(number)
+            if self._shared is not None:
+                self._shared.keep_none()
             while self._processes:
                 for line in wait(list(self._processes)):
                     assert isinstance(line, Connection)
@@ -74,12 +95,17 @@ class _Run:
 
     def _start(self, number: int) -> None:
         line, theirs = FORK.Pipe()
-        arguments = (self._session, self._files, theirs, [*self._processes, line], number)
+        arguments = (self._session, self._files, theirs, [*self._processes, line], number, self._shared)
         process = FORK.Process(target=_work, args=arguments)
         process.start()
         theirs.close()
-        line.send(next(self._places, None))
         self._processes[line] = process
+        self._give_file(line)
+
+    def _give_file(self, line: Connection) -> None:
+        place = next(self._places, None)
+        self._left[line] = iter(() if place is None else self._files[place])
+        line.send(place)
 
     def _receive(self, line: Connection) -> None:
         process = self._processes[line]
@@ -89,20 +115,21 @@ class _Run:
             process.join()
             del self._processes[line]
             if process.exitcode:
-                last = self._running.get(line, "none")
-                message = f"a process of the tests ended with {process.exitcode}; its last test: {last}"
+                last = next(self._left[line], None)
+                name = "none" if last is None else last.nodeid
+                message = f"a process of the tests ended with {process.exitcode}; its last test: {name}"
                 raise self._session.Interrupted(message) from None
             return
         match kind:
-            case "test":
-                self._running[line] = content
-            case "report":
-                report = self._hook.pytest_report_from_serializable(config=self._session.config, data=content)
-                self._hook.pytest_runtest_logreport(report=report)
+            case "reports":
+                next(self._left[line])
+                for data in content:
+                    report = self._hook.pytest_report_from_serializable(config=self._session.config, data=data)
+                    self._hook.pytest_runtest_logreport(report=report)
             case "warning":
                 self._hook.pytest_warning_recorded.call_historic(kwargs=content)
             case "next":
-                line.send(next(self._places, None))
+                self._give_file(line)
         if self._session.shouldfail:
             raise self._session.Failed(self._session.shouldfail)
         if self._session.shouldstop:
@@ -115,13 +142,14 @@ class _Sender:
     def __init__(self, config: pytest.Config, line: Connection) -> None:
         self._config = config
         self._line = line
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._line.send(("test", nodeid))
+        self._reports: list[dict[str, Any]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._line.send(("report", data))
+        self._reports.append(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
+
+    def pytest_runtest_logfinish(self) -> None:
+        self._line.send(("reports", self._reports))
+        self._reports = []
 
     def pytest_warning_recorded(
         self,
@@ -142,10 +170,13 @@ def _work(
     line: Connection,
     others: Sequence[Connection],
     number: int,
+    shared: Shared | None,
 ) -> None:
     """Run one file after the other, until there is none, or until the first process has ended."""
     for other in others:
         other.close()  # else their processes would not see the end of the first
+    if shared is not None:
+        shared.take(number)
     _become_one_of_several(session.config, line, number)
     try:
         for items in _received(files, line):

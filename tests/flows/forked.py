@@ -62,7 +62,7 @@ class Fork:
 
 
 class Forks:
-    """The forking process, which is started when it is first needed, and ends with this one."""
+    """The forking process, which is started when it is first needed or shared, and ends with this one."""
 
     def __init__(self) -> None:
         self.is_paused = False
@@ -71,7 +71,8 @@ class Forks:
         self._environment: dict[str, str] = {}
         self._paths: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
-        self._line: socket.socket
+        self._lines: list[socket.socket] = []
+        """Of this process; before others are forked, of each of them."""
         self._rest = b""
         self._codes: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -97,10 +98,11 @@ class Forks:
         """`gateway ARGUMENTS` in this folder, in a session of its own; it writes `stdout` and `stderr` of `output`."""
         asked = {"arguments": arguments, "environment": dict(environment), "cwd": str(cwd), "output": str(output)}
         with self._lock:
-            if self._process is None:
-                self._begin()
-            self._line.setblocking(True)
-            self._line.sendall(json.dumps(asked).encode() + b"\n")
+            if not self._lines:
+                self.share(1)
+            (line,) = self._lines
+            line.setblocking(True)
+            line.sendall(json.dumps(asked).encode() + b"\n")
             while (pid := self._read()) is None:
                 pass
             return Fork(self, pid)
@@ -108,7 +110,7 @@ class Forks:
     def code(self, pid: int) -> int | None:
         """The exit code of a fork that has ended."""
         with self._lock:
-            self._line.setblocking(False)
+            self._lines[0].setblocking(False)
             try:
                 while True:
                     self._read()
@@ -118,23 +120,44 @@ class Forks:
     def end(self) -> None:
         """End the forking process."""
         self._is_used = False
+        self.keep_none()
         if self._process is not None:
-            self._line.close()
             self._process.wait()
 
-    def _begin(self) -> None:
-        self._line, theirs = socket.socketpair()
-        with theirs:
-            number = theirs.fileno()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(number)], pass_fds=[number], env=self._environment,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
+    def share(self, count: int) -> None:
+        """Start so many forking processes, for this process or for those that it is about to fork: one interpreter
+        imports, and the others are its forks."""
+        if not self._is_used:
+            return
+        pairs = [socket.socketpair() for _ in range(count)]
+        self._lines = [line for line, _ in pairs]
+        numbers = [theirs.fileno() for _, theirs in pairs]
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", __file__, *map(str, numbers)], pass_fds=numbers, env=self._environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        for _, theirs in pairs:
+            theirs.close()
+
+    def take(self, number: int) -> None:
+        """In a fork of the process that shares: keep this one."""
+        mine = self._lines[number : number + 1]
+        self._lines = [line for line in self._lines if line not in mine]
+        self.keep_none()
+        self._lines = mine
+        if self._process is not None:
+            self._process.returncode = 0  # only the process that shares can wait for it
+
+    def keep_none(self) -> None:
+        """In the process that shares: a forking process ends when no process has its line."""
+        for line in self._lines:
+            line.close()
+        self._lines = []
 
     def _read(self) -> int | None:
         """One message: returns the pid of a fork that was started, keeps the code of one that has ended."""
         while b"\n" not in self._rest:
-            piece = self._line.recv(65536)
+            piece = self._lines[0].recv(65536)
             assert piece, "the process that forks gateways has ended"
             self._rest += piece
         message, _, self._rest = self._rest.partition(b"\n")
@@ -155,7 +178,6 @@ def serve(line: socket.socket) -> list[str] | None:
     """Fork until the line ends; returns None then, and in each fork the arguments of its command."""
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the end of the line counts
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes.fileno())
     rest = b""
@@ -221,12 +243,29 @@ def _fork(asked: Mapping[str, Any], sockets: Sequence[socket.socket]) -> int:
     return 0
 
 
+def _one_for_each(lines: Sequence[socket.socket]) -> socket.socket | None:
+    """Returns in a fork for each line, with that line; and when all of them have ended, with None."""
+    for line in lines:
+        if not os.fork():
+            for other in lines:
+                if other is not line:
+                    other.close()
+            return line
+    for line in lines:
+        line.close()
+    for _ in lines:
+        os.wait()
+    return None
+
+
 def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the ends of the lines count
     for name in IMPORTED:
         __import__(name)
     gc.collect()
     gc.freeze()
-    arguments = serve(socket.socket(fileno=int(sys.argv[1])))
+    line = _one_for_each([socket.socket(fileno=int(number)) for number in sys.argv[1:]])
+    arguments = serve(line) if line is not None else None
     if arguments is not None:
         sys.argv = ["gateway", *arguments]
         sys.exit(sys.modules["gateway.cli"].main(arguments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -59,6 +60,30 @@ def test_it_has_a_session_of_its_own_and_takes_signals(forks: Forks, tmp_path: P
     finally:
         first.kill()
         second.kill()
+
+
+def test_one_interpreter_is_for_several_processes(tmp_path: Path) -> None:
+    shared = Forks()
+    shared.begin()
+    shared.share(2)
+
+    def work(number: int) -> None:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shared.take(number)
+        code = shared.start(["--version"], os.environ, folder, folder).wait(60)
+        shared.end()
+        os._exit(code)
+
+    processes = [multiprocessing.get_context("fork").Process(target=work, args=(number,)) for number in range(2)]
+    for process in processes:
+        process.start()
+    shared.keep_none()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert {(tmp_path / name / "stdout").read_text().split()[0] for name in ("0", "1")} == {"gateway"}
+    shared.end()  # returns when the forking processes have ended
 
 
 def test_another_environment_of_python_needs_an_interpreter(forks: Forks) -> None:
