@@ -204,7 +204,7 @@ def rest(gateway: Gateway) -> None:
         stored = {row["id"] for path in ("calls", "refusals") for row in gateway.admin(path, limit="1000").json["data"]}
         return calls <= stored and gateway.admin("live").json["in_flight"] == 0
 
-    eventually(is_at_rest, every_s=0.05)
+    eventually(is_at_rest)
 
 
 def _visit(request: pytest.FixtureRequest, driver: webdriver.Chrome, gateway: Gateway) -> Iterator[Page]:

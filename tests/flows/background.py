@@ -136,7 +136,8 @@ def held(gateway: Gateway, who: str = "alice") -> tuple[int, int]:
 
 
 def records(gateway: Gateway, request_id: str) -> list[dict[str, Any]]:
-    return [row for row in gateway.calls(limit=1000) if row["id"] == request_id]
+    rows: list[dict[str, Any]] = gateway.admin("calls", id=request_id).json["data"]
+    return rows
 
 
 def settled(gateway: Gateway, request_id: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def name_of(case: object) -> str:
 def record_of_each(gateway: Gateway, cases: Sequence[Case]) -> dict[Case, dict[str, Any]]:
     """The usage record of each case, of which there is one."""
     count = len(cases)
-    found = eventually(lambda: len(rows := gateway.calls("alice", limit=count + 1)) >= count and rows, every_s=0.2)
+    found = eventually(lambda: len(rows := gateway.calls("alice", limit=count + 1)) >= count and rows)
     assert len(found) == count
     named = {each["client_request_id"]: each for each in found}
     return {case: named[name_of(case)] for case in cases}

@@ -46,12 +46,19 @@ BYTECODE = Path(__file__).parents[2] / ".pytest_cache" / "bytecode"
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T | Literal[False] | None], timeout_s: float = 30.0, every_s: float = 0.005) -> T:
-    """Look again and again until there is something to see; fails the test when there never is."""
-    end = time.monotonic() + timeout_s
+OFTEN_S, SELDOM_S = 0.005, 0.05
+
+
+def eventually(look: Callable[[], T | Literal[False] | None], timeout_s: float = 30.0) -> T:
+    """Look again and again until there is something to see; fails the test when there never is.
+
+    The longer it takes the less often: many looks are requests, whose work would slow what is waited for.
+    """
+    began = time.monotonic()
     while not (seen := look()):
-        assert time.monotonic() < end, f"this never came true within {timeout_s:g} s"
-        time.sleep(every_s)
+        waited_s = time.monotonic() - began
+        assert waited_s < timeout_s, f"this never came true within {timeout_s:g} s"
+        time.sleep(min(max(OFTEN_S, waited_s / 10), SELDOM_S))
     return seen
 
 
@@ -297,7 +304,9 @@ class Gateway(Process):
 
     def call(self, answer_id: str) -> dict[str, Any]:
         """The usage record of one call, as soon as it is there."""
-        return eventually(lambda: next((call for call in self.calls(limit=1000) if call["id"] == answer_id), None))
+        (found,) = eventually(lambda: self.admin("calls", id=answer_id).json["data"])
+        record: dict[str, Any] = found
+        return record
 
     def metrics(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
         """Every sample of one scrape."""

@@ -104,9 +104,7 @@ def test_the_sdk_makes_reads_and_deletes_a_batch(gateway: Gateway, simulator: st
         began = batches.create(requests=[request("a"), request("b", simulate={"delay_s": 0.5})])  # type: ignore[list-item]
         with pytest.raises(anthropic.ConflictError):
             batches.delete(began.id)
-        done = eventually(
-            lambda: (seen := batches.retrieve(began.id)).processing_status == "ended" and seen, every_s=0.1
-        )
+        done = eventually(lambda: (seen := batches.retrieve(began.id)).processing_status == "ended" and seen)
         assert done.results_url == f"{BATCHES}/{began.id}/results"
         assert [each.custom_id for each in batches.results(began.id)] == ["a", "b"]
         assert next(iter(batches.list(limit=1))).id == began.id
@@ -122,7 +120,7 @@ def test_the_sdk_makes_reads_and_deletes_a_batch(gateway: Gateway, simulator: st
             except anthropic.ConflictError:
                 return False
 
-        assert eventually(deleted, timeout_s=60, every_s=0.2)
+        assert eventually(deleted, timeout_s=60)
         with pytest.raises(anthropic.NotFoundError):
             batches.retrieve(began.id)
 

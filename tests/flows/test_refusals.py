@@ -24,8 +24,8 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
 
 
 def found(gateway: Gateway, request_id: str) -> dict[str, object] | None:
-    rows = gateway.admin("refusals").json["data"]
-    return next((row for row in rows if row["id"] == request_id), None)
+    rows: list[dict[str, object]] = gateway.admin("refusals", id=request_id).json["data"]
+    return next(iter(rows), None)
 
 
 def test_each_refusal_is_found_by_its_id(gateway: Gateway, upstream: ScriptedUpstream) -> None:
@@ -62,8 +62,8 @@ def test_the_model_is_kept_as_the_client_named_it(gateway: Gateway, upstream: Sc
     own = secret("narrow")
     names = ["gpt-5-typo", "gpt\n5 \u2028x", f"ft:{own}", own, "x" * 30, "a-" * 120, CHAT]
     kept = ["gpt-5-typo", "gpt 5  x", "ft:***", "***", "***", "a-" * 100, None]
-    for name, shown in zip(names, kept, strict=True):
-        refused = gateway.chat("narrow", model=name)
+    answers = [gateway.chat("narrow", model=name) for name in names]
+    for name, shown, refused in zip(names, kept, answers, strict=True):
         assert (refused.status, refused.error["code"]) == (404, "model_not_found")
         row = eventually(lambda wanted=refused.headers["x-request-id"]: found(gateway, wanted))  # type: ignore[misc]
         assert (row["model"], row["requested_model"]) == (CHAT if name == CHAT else "other", shown)

@@ -60,7 +60,7 @@ def test_a_batch(gateway: Gateway, simulator: str) -> None:
         input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"takes_s": "1"}
     )
     assert began.status == "in_progress"
-    done = eventually(lambda: (seen := client.batches.retrieve(began.id)).status == "completed" and seen, every_s=0.1)
+    done = eventually(lambda: (seen := client.batches.retrieve(began.id)).status == "completed" and seen)
     assert done.output_file_id is not None
     answers = [json.loads(each) for each in client.files.content(done.output_file_id).iter_lines()]
     assert [each["custom_id"] for each in answers] == [each["custom_id"] for each in lines]
@@ -135,7 +135,7 @@ def test_a_batch_with_node(gateway: Gateway, simulator: str) -> None:
     }  # fmt: skip
     began, long = node(gateway, Call("batches", asked), Call("batches", asked | {"metadata": {"takes_s": "600"}}))
     made, other = data_of(began)["id"], data_of(long)["id"]
-    eventually(lambda: gateway.get(f"/v1/batches/{made}").json["status"] == "completed", every_s=0.1)
+    eventually(lambda: gateway.get(f"/v1/batches/{made}").json["status"] == "completed")
     shown, listed, cancelled = node(
         gateway, Call("batches", method="retrieve", id=made), Call("batches", {"limit": 1}, method="list"),
         Call("batches", method="cancel", id=other),
