@@ -128,7 +128,7 @@ def test_a_long_file_is_uploaded(gateway: Gateway, keeper: Keeper, grown: Callab
 
 def test_long_results_of_a_batch_are_settled_and_downloaded(gateway: Gateway, grown: Callable[[], int]) -> None:
     began = create(gateway, upload(gateway, *[line(str(number)) for number in range(LINES)]).json["id"])
-    (record,) = eventually(lambda: records(gateway, began.id), 60, 0.1)
+    (record,) = eventually(lambda: records(gateway, began.id), 60)
     assert (record["prompt_tokens"], record["completion_tokens"]) == (7 * LINES, 3 * LINES)
     assert record["usage_source"] == "reported"
     assert grown() < ROOM
