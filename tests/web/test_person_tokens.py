@@ -104,15 +104,15 @@ OF_SIGN_IN = {"another nonce", "no nonce", "another party", "several audiences w
               "far too long"}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(BAD_TOKENS.keys() - OF_SIGN_IN))
-async def test_a_bad_token_is_refused(inside: Inside, provider: IdentityProvider, upstream: str, name: str) -> None:
+async def test_a_bad_token_is_refused(inside: Inside, provider: IdentityProvider, upstream: str) -> None:
     client = await gateway(inside, provider, upstream)
-    token = BAD_TOKENS[name](provider.good_claims())
-    status, received = await call(client, token)
-    assert (status, received["error"]["code"]) == (401, "invalid_api_key")
-    assert token[:100] not in received["error"]["message"]
-    assert (await admin(client, "GET", "keys"))[1]["data"][0]["id"] == "alice"  # no further record was made
-    assert (await call(client, token))[0] == 401
+    for name in sorted(BAD_TOKENS.keys() - OF_SIGN_IN):
+        token = BAD_TOKENS[name](provider.good_claims())
+        status, received = await call(client, token)
+        assert (status, received["error"]["code"]) == (401, "invalid_api_key"), name
+        assert token[:100] not in received["error"]["message"], name
+        assert (await admin(client, "GET", "keys"))[1]["data"][0]["id"] == "alice", name  # no further record was made
+        assert (await call(client, token))[0] == 401, name
 
 
 async def test_a_verdict_ends_with_its_token(
