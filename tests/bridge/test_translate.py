@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gateway.bridge.translate import anthropic_request, custom_input, messages_request, responses_request, tool_names
 from gateway.errors import InvalidRequest
 from gateway.formats.format import Unfit
+from tests.amounts import amount
 
 from .translated import GOLDEN, asked, data_of, plain, sent, shown, stream, streamed
 
@@ -339,7 +340,8 @@ def request(way: str) -> dict[str, Any]:
     return {**WAYS[way], "tools": TOOLS[way], "stream": True, **more}
 
 
-@settings(deadline=None, max_examples=30)
+@pytest.mark.shortened
+@settings(deadline=None, max_examples=amount(30, 10))
 @given(SAID, CUTS)
 def test_a_response_is_the_same_however_the_chunks_were_cut(said: Any, cuts: list[int]) -> None:
     events = data_of(streamed("responses", request("responses"), chunks_of(said, cuts)))
@@ -355,7 +357,8 @@ def test_a_response_is_the_same_however_the_chunks_were_cut(said: Any, cuts: lis
         assert deltas == "".join(text for text in texts if text)
 
 
-@settings(deadline=None, max_examples=30)
+@pytest.mark.shortened
+@settings(deadline=None, max_examples=amount(30, 10))
 @given(SAID, CUTS)
 def test_a_message_is_the_same_however_the_chunks_were_cut(said: Any, cuts: list[int]) -> None:
     cut = sdk_message(streamed("messages", request("messages"), chunks_of(said, cuts)))
@@ -368,7 +371,8 @@ def test_a_message_is_the_same_however_the_chunks_were_cut(said: Any, cuts: list
     assert cut.usage.output_tokens == 3
 
 
-@settings(deadline=None, max_examples=30)
+@pytest.mark.shortened
+@settings(deadline=None, max_examples=amount(30, 10))
 @given(SAID, CUTS)
 def test_a_message_translated_there_and_back_is_the_same(said: Any, cuts: list[int]) -> None:
     """Chat chunks become events of a Message, and these become chunks again, which say the same."""

@@ -648,6 +648,7 @@ def test_an_answer_of_many_is_as_long_as_one_may_be(start_gateway: StartsGateway
     assert ask(made, prompt=["a", "b", "c", "d"]).refusal == (502, "server_error", None, "upstream_error")
 
 
+@pytest.mark.rest
 def test_a_client_that_reads_late_gets_all_of_it(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """The upstreams wait for it meanwhile: they have sent far less than they have to say."""
     words, count = "x" * 10_000, 1000

@@ -51,8 +51,8 @@ STATUSES = {
 
 def played(number: int, fault: Fault) -> tuple[Kind, ...]:
     """Of which kinds of requests this row is played: all, except that streams of images and of transcriptions, which
-    are scanned alike, take turns. `make test`, with fewer examples of everything, plays one kind of each row, and another
-    in the next row."""
+    are scanned alike, take turns. `make test`, with fewer examples of everything, plays one kind of each row, and
+    another in the next row."""
     skipped = Kind(MEDIA[number % len(MEDIA)], is_streamed=True)
     kinds = tuple([kind for kind in fault.kinds if kind != skipped])
     return amount(kinds, (kinds[number % len(kinds)],))

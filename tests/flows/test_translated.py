@@ -460,6 +460,7 @@ TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 MODELS = ["gpt-4o-mini", "deepseek-reasoner"]
 
 
+@pytest.mark.rest
 def test_the_official_sdks_work_with_a_chat_only_upstream(
     start_gateway: StartsGateways, process: StartsProcesses
 ) -> None:

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from gateway.formats import sse
 from gateway.formats.sse import EventSplitter
 from gateway.formats.stream_scan import StreamScan
+from tests.amounts import amount
 
 from .slow_scan import Slow, assert_passed
 
-EXAMPLES = 250
+EXAMPLES = amount(250, 50)
+pytestmark = pytest.mark.shortened
 
 # ----------------------------------------------------------------------------------------------------------- texts
 

@@ -244,6 +244,7 @@ async def test_more_open_entries_than_a_segment_holds_do_not_make_it_begin_ever_
     assert len((await journal_folder.after_death_of(journal)).open_entries()) == 200
 
 
+@pytest.mark.rest
 @pytest.mark.usefixtures("short_times")
 async def test_memory_does_not_grow_with_entries(
     journal_folder: JournalFolder, monkeypatch: pytest.MonkeyPatch

@@ -7,10 +7,12 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.journal import Journal, JournalEntry
+from tests.amounts import amount
 
 ORIGIN = "redis://store:6379 gateway"
 
@@ -111,8 +113,9 @@ async def live(folder: Path, life_steps: list[Step]) -> None:
     assert Journal.adopt(folder, ORIGIN) is None
 
 
+@pytest.mark.shortened
 @given(steps)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=amount(100, 25))
 def test_any_life_of_a_journal_is_that_of_a_list(life_steps: list[Step]) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,

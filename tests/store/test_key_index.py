@@ -110,6 +110,7 @@ def keys_of(owner: int) -> list[str]:
     return [f"k{number:04}" for number in range(owner, MANY, OWNERS)]
 
 
+@pytest.mark.rest
 async def test_more_changes_than_are_returned(store: Store) -> None:
     index, registry = KeyIndex(store), registry_of(store)
     assert await index.candidates([("owner", "ann")]) == []
