@@ -27,6 +27,19 @@ from tests.flows.gateway_process import eventually
 WITHIN_S = 20.0
 """Seconds that a test waits for an element, on a slow machine."""
 
+EVERY_S = 0.02
+"""Seconds between two looks. Each look takes time of the page itself."""
+
+SHOWN = """
+const [css, text] = arguments, shown = {checkOpacity: true, checkVisibilityCSS: true};
+const isShown = (each) => each.checkVisibility(shown) && each.getClientRects().length > 0;
+const textOf = (each) => (each.innerText ?? each.textContent).replaceAll("\\u00a0", " ");
+return [...document.querySelectorAll(css)].find(
+  (each) => isShown(each.closest("select") ?? each) && (!text || textOf(each).includes(text))
+) ?? null;
+"""
+"""The first element with this CSS that is shown and has this text."""
+
 ATTEMPTS = 3
 """Attempts to start a browser, which may take too long on a busy machine."""
 
@@ -37,6 +50,8 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
     "--disable-default-apps", "--no-default-browser-check", "--hide-scrollbars", "--lang=en",
 )  # fmt: skip
+
+NOTHING = "about:blank"
 
 Scheme = Literal["light", "dark"]
 T = TypeVar("T")
@@ -86,7 +101,7 @@ class Page:
     def open(self, fragment: str = "", token: str | None = None) -> None:
         """The dashboard, signed in with this token."""
         if self.driver.current_url.partition("#")[0] == f"{self.address}/dashboard":
-            self.driver.get("about:blank")  # otherwise a change of the fragment alone loads nothing
+            self.driver.get(NOTHING)  # otherwise a change of the fragment alone loads nothing
         self.driver.get(f"{self.address}/dashboard" + (f"#token={token}" if token else ""))
         if token:
             self.see("#nav a[aria-current]")
@@ -115,7 +130,7 @@ class Page:
                 return None
 
         try:
-            return eventually(once, WITHIN_S)
+            return eventually(once, WITHIN_S, EVERY_S)
         except AssertionError as error:
             shown = self.run("return (document.querySelector('dialog') ?? document.body).innerText")
             raise AssertionError(f"{error}; the page shows:\n{shown}") from None
@@ -123,16 +138,18 @@ class Page:
     def see(self, css: str, text: str = "") -> WebElement:
         """An element that is shown, with this in its text."""
 
-        def look() -> WebElement | None:
-            return next((each for each in self.all(css) if each.is_displayed() and text in each.text), None)
-
-        found = self.until(look)
+        found = self.until(lambda: self._shown(css, text))
         assert found is not None
         return found
 
     def gone(self, css: str) -> None:
         """Nothing of this kind is shown any more."""
-        self.until(lambda: not [each for each in self.all(css) if each.is_displayed()])
+        self.until(lambda: self._shown(css) is None)
+
+    def _shown(self, css: str, text: str = "") -> WebElement | None:
+        """In one request. Selenium's `is_displayed` sends 50 KB of script for each element, each time."""
+        found: WebElement | None = self.run(SHOWN, css, text)
+        return found
 
     def text(self, css: str) -> str:
         return self.see(css).text

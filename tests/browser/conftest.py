@@ -25,7 +25,7 @@ from tests.fakes.scripted import error_json, ok_json
 from tests.flows.gateway_process import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, eventually, key, model, settings
 from tests.flows.planted import plant, record
 
-from .chromium import Page, start
+from .chromium import NOTHING, Page, start
 
 VIEWER_TOKEN = "viewer-token-that-nobody-may-see"
 ATTACK = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -55,11 +55,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """The browser."""
-    browser = start(tmp_path_factory.mktemp("chromium"))
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    """One for all tests of a process."""
+    started = start(tmp_path_factory.mktemp("chromium"))
+    yield started
+    started.quit()
+
+
+@pytest.fixture
+def driver(browser: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
+    """The browser, which shows nothing afterwards: an open dashboard asks for numbers and draws them at all times."""
     yield browser
-    browser.quit()
+    browser.get(NOTHING)
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,8 @@ def reckon(page: Page, module: str, expression: str, *arguments: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def here(driver: webdriver.Chrome, gateway_on: Callable[..., Gateway]) -> Page:
-    made = Page(driver, gateway_on("embedded").url)
+def here(browser: webdriver.Chrome, gateway_on: Callable[..., Gateway]) -> Page:
+    made = Page(browser, gateway_on("embedded").url)
     made.forget()
     made.open()
     return made
