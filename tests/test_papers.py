@@ -102,6 +102,8 @@ def test_a_page_of_a_client_says_whether_it_was_tried(path: Path) -> None:
     assert re.match(r"\*\*(Tested|Tried|Not tried|Not supported yet)(\.?\*\*|\*\* )", status), status
     if status.startswith("**Not tried"):
         assert "](https://" in status  # where its settings are from
+    overview = (ROOT / "docs" / "clients.md").read_text()
+    assert re.search(rf"clients/{path.name}\) \| {re.match(r'[*]+([A-Z][a-z ]+)', status)[1].lower()}\b", overview)
 
 
 def test_every_client_is_listed_in_the_overview_and_in_the_site() -> None:

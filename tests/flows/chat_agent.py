@@ -25,6 +25,8 @@ class ChatAgent:
 
     calls: Sequence[tuple[str, dict[str, Any]]]
     """The name of a tool and its arguments, for each turn but the last."""
+    said: str = SAID
+    """The text of the last turn, and of requests without the first tool."""
     ledger: list[dict[str, Any]] = field(default_factory=list)
 
     async def behaviour(self, wire: Wire) -> None:
@@ -37,9 +39,9 @@ class ChatAgent:
             "prompt_tokens_details": {"cached_tokens": 100 * number},
         }  # fmt: skip
         self.ledger.append(usage)
-        message: dict[str, Any] = {"role": "assistant", "content": SAID}
+        message: dict[str, Any] = {"role": "assistant", "content": self.said}
         reason = "stop"
-        if self.calls[0][0] in names and turn < len(self.calls):
+        if turn < len(self.calls) and self.calls[0][0] in names:
             name, arguments = self.calls[turn]
             called = {"name": name, "arguments": json.dumps(arguments)}
             message["content"] = None

@@ -62,8 +62,3 @@ def test_the_litellm_file_is_converted_to_the_upstreams_of_the_file_beside_it() 
         each["base_url"] for each in shown["upstreams"].values()
     }
     assert converted["models"]["gpt-4o-mini"]["price"] == shown["models"]["gpt-4o-mini"]["price"]
-
-
-def test_the_configuration_of_continue_names_the_gateway() -> None:
-    (file,) = [yaml.safe_load(each.text) for each in snippets("yaml") if each.page == "docs/clients/continue.md"]
-    assert [model["apiBase"].endswith("/v1") for model in file["models"]] == [True]

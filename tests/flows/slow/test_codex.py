@@ -19,6 +19,7 @@ from tests.fakes import responses_api as api
 from tests.fakes.scripted import CHUNKED, Wire, chunk
 from tests.flows.chat_agent import ChatAgent
 from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
+from tests.snippets.pages import snippets
 
 CODEX = Path(__file__).parents[3] / ".venv" / "servers" / "codex" / "node_modules" / ".bin" / "codex"
 MODEL = "gpt-4.1"
@@ -80,10 +81,9 @@ def run_codex(gateway: Gateway, folder: Path, who: str = "alice") -> tuple[int, 
     home, work = folder / "home", folder / "work"
     home.mkdir()
     work.mkdir()
-    (home / "config.toml").write_text(
-        f'model = "{MODEL}"\nmodel_provider = "gateway"\n[model_providers.gateway]\nname = "Gateway"\n'
-        f'base_url = "http://127.0.0.1:{gateway.port}/v1"\nenv_key = "GATEWAY_API_KEY"\nwire_api = "responses"\n'
-    )
+    (page,) = [each.text for each in snippets("toml") if each.page == "docs/clients/codex.md"]
+    assert ("https://gateway.example/v1" in page, "gpt-5" in page) == (True, True)
+    (home / "config.toml").write_text(page.replace("https://gateway.example", gateway.url).replace("gpt-5", MODEL))
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), "GATEWAY_API_KEY": secret(who)}
     done = subprocess.run(
         [CODEX, "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--json",

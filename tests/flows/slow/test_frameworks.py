@@ -1,6 +1,6 @@
-"""Frameworks as people have them, default retries and all, through a gateway, on Responses and Messages: LangChain,
-OpenAI's Agents SDK and Vercel's AI SDK answer, stream, call a tool, wait for a rate, and end at a spent quota and at a
-stream that breaks."""
+"""Frameworks as people have them, default retries and all, through a gateway, on Responses, Messages and chat:
+LangChain, OpenAI's Agents SDK, Vercel's AI SDK and LlamaIndex answer, stream, call a tool, wait for a rate, and end at
+a spent quota and at a stream that breaks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.redis_servers import ROOT
-from tests.fakes.scripted import CHUNKED, Wire, chunk, ok_json
+from tests.fakes.scripted import CHUNKED, Wire, chunk, event, ok_json
 from tests.flows.gateway_process import Gateway, key, model, secret, settings
 
 SERVERS = ROOT / ".venv/servers"
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(150)
 
 TEXT = "It is rain in Oslo, and it will stay so."
 CITY = {"city": "Oslo"}
-RESPONSES_USED, MESSAGES_USED = (30, 12), (40, 9)
+RESPONSES_USED, MESSAGES_USED, CHAT_USED = (30, 12), (40, 9), (50, 7)
 """Input and output tokens of every answer."""
 
 Received = dict[str, Any]
@@ -40,6 +40,7 @@ class Framework(NamedTuple):
 
     command: Sequence[Path | str]
     package: Path
+    """Below the folder of its modules, which is the PYTHONPATH of those in Python."""
     used: tuple[int, int] = RESPONSES_USED
     spent_requests: int = 1
     """How often it asks for what a spent quota refuses."""
@@ -47,7 +48,7 @@ class Framework(NamedTuple):
     """Whether its error shows the code of a spent quota."""
 
 
-PYTHON = SERVERS / "python-clients"
+PYTHON, LLAMAINDEX = SERVERS / "python-clients", SERVERS / "llamaindex"
 NODE, AI_SDK = SERVERS / "node-sdk/node", SERVERS / "ai-sdk/node_modules"
 FRAMEWORKS = {
     "langchain": Framework([sys.executable, HERE / "langchain_client.py"], PYTHON / "langchain_openai"),
@@ -59,6 +60,9 @@ FRAMEWORKS = {
         [NODE, HERE / "ai_sdk_node.mjs", AI_SDK, "anthropic"], AI_SDK / "@ai-sdk/anthropic", MESSAGES_USED,
         spent_requests=3, reads_code=False,
     ),
+    "llamaindex": Framework(
+        [sys.executable, HERE / "llamaindex_client.py"], LLAMAINDEX / "llama_index", CHAT_USED, spent_requests=3
+    ),
 }  # fmt: skip
 
 
@@ -69,7 +73,7 @@ def ask(gateway: Gateway, name: str, *tasks: tuple[str, str]) -> list[Received]:
     asked = [{"url": f"{gateway.url}/v1", "key": secret(who), "model": MODEL, "kind": kind} for who, kind in tasks]
     done = subprocess.run(
         [*framework.command], input=json.dumps(asked), capture_output=True, text=True, timeout=WITHIN_S, check=False,
-        env={**os.environ, "PYTHONPATH": str(PYTHON), "NO_PROXY": "127.0.0.1"},
+        env={**os.environ, "PYTHONPATH": str(framework.package.parent), "NO_PROXY": "127.0.0.1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answers: list[Received] = json.loads(done.stdout)
@@ -82,7 +86,7 @@ def ask(gateway: Gateway, name: str, *tasks: tuple[str, str]) -> list[Received]:
 async def upstream_with_a_tool(wire: Wire) -> None:
     """Calls the tool if there is one, and then says what it said."""
     asked = wire.request.json
-    writes = _message if wire.request.path == "/v1/messages" else _response
+    writes = WRITERS[wire.request.path]
     is_done = "rain in Oslo" in json.dumps(asked)
     whole, events = writes(calls_tool=bool(asked.get("tools")) and not is_done)
     if asked.get("stream"):
@@ -93,7 +97,7 @@ async def upstream_with_a_tool(wire: Wire) -> None:
 
 async def upstream_that_breaks_off(wire: Wire) -> None:
     """Before the events that end the stream."""
-    writes = _message if wire.request.path == "/v1/messages" else _response
+    writes = WRITERS[wire.request.path]
     *events, _, _, _ = writes(calls_tool=False)[1]
     await wire.write(CHUNKED + b"".join(map(chunk, events)))
     wire.close()
@@ -127,6 +131,36 @@ def _message(*, calls_tool: bool) -> tuple[Received, Iterable[bytes]]:
     return whole, map(api.one, events)
 
 
+def _chat(*, calls_tool: bool) -> tuple[Received, Iterable[bytes]]:
+    prompt, output = CHAT_USED
+    message: Received = {"role": "assistant", "content": TEXT}
+    if calls_tool:
+        called = {"name": "weather", "arguments": json.dumps(CITY)}
+        message = {
+            "role": "assistant", "content": None,
+            "tool_calls": [{"id": "call_1", "index": 0, "type": "function", "function": called}],
+        }  # fmt: skip
+    reason = "tool_calls" if calls_tool else "stop"
+    answer = {"id": "chatcmpl-1", "created": 1700000000, "model": MODEL}
+    usage = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    choice = {"index": 0, "message": message, "finish_reason": reason}
+    deltas = [{"content": f"{word} "} for word in TEXT.split()]
+    choices = [
+        *[[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas],
+        [{"index": 0, "delta": {}, "finish_reason": reason}],
+        [],
+    ]
+    chunks = [answer | {"object": "chat.completion.chunk", "choices": each, "usage": None} for each in choices]
+    chunks[-1]["usage"] = usage
+    return (
+        answer | {"object": "chat.completion", "choices": [choice], "usage": usage},
+        [*map(event, chunks), event("[DONE]")],
+    )
+
+
+WRITERS = {"/v1/responses": _response, "/v1/messages": _message, "/v1/chat/completions": _chat}
+
+
 @pytest.fixture(scope="module")
 def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     keys = [key("alice")]
@@ -134,7 +168,7 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         keys.append(key(f"paced-{name}", quotas=[{"requests": 1, "per": "second"}]))
         keys.append(key(f"spent-{name}", quotas=[{"requests": 1, "per": "month"}]))
     config = settings(shared_upstream.url, keys=keys, upstreams={"main": {"capabilities": {"messages": True}}})
-    endpoint = {"endpoints": ["responses", "messages"]}
+    endpoint = {"endpoints": ["responses", "messages", "chat"]}
     return start_shared_gateway(config | {"models": {MODEL: model("responses") | endpoint}})
 
 

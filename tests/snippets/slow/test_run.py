@@ -26,8 +26,8 @@ from tests.flows.slow.test_sdk import simulated
 from tests.flows.steering import Operator
 from tests.snippets.pages import ROOT, Snippet, snippets
 
-NODE_SDK = ROOT / ".venv" / "servers" / "node-sdk"
-ANTHROPIC_NODE = ROOT / ".venv" / "servers" / "anthropic-node"
+SERVERS = ROOT / ".venv" / "servers"
+NODE_SDK = SERVERS / "node-sdk"
 
 NOT_RUN = {
     "make": "make demo is run by tests/slow/test_package.py, make test is the suite",
@@ -46,19 +46,20 @@ NOT_RUN = {
     "pipx": "downloads the dependencies; tests/slow/test_package.py runs the command of the installed wheel",
     "uvx": "the same",
     "chown": "needs the user of an installation",
-    "aider": "is not installed by the suite; its page says how it was tried",
+    "aider": "is run by tests/flows/slow/test_coding_agents.py",
     "claude": "is run by tests/flows/slow/test_claude_code.py",
     "for page in": "asks a reseller on the internet",
 }
 """Beginnings of command lines that do not run here."""
 
-NOT_RUN_PAGES = {
-    "docs/clients/langchain.md": "tests/flows/slow/test_frameworks.py runs LangChain",
-    "docs/clients/llamaindex.md": "llama-index-llms-openai-like is not installed by the suite",
-    "docs/clients/openai-agents.md": "tests/flows/slow/test_frameworks.py runs the Agents SDK",
-    "docs/clients/vercel-ai-sdk.md": "tests/flows/slow/test_frameworks.py runs the AI SDK",
+PACKAGES = {
+    "docs/clients/anthropic-sdk.md": SERVERS / "anthropic-node",
+    "docs/clients/langchain.md": SERVERS / "python-clients",
+    "docs/clients/llamaindex.md": SERVERS / "llamaindex",
+    "docs/clients/openai-agents.md": SERVERS / "python-clients",
+    "docs/clients/vercel-ai-sdk.md": SERVERS / "ai-sdk",
 }
-"""Pages with a program whose packages are not those of the suite's interpreter."""
+"""Where a page's program finds its packages, if they are not the suite's own or openai-node."""
 
 PAGES = list(dict.fromkeys(each.page for each in snippets("console", "sh")))
 
@@ -89,12 +90,12 @@ class Place:
             simulator,
             store={"url": f"embedded:{folder / 'gateway-data'}", "journal_dir": str(folder / "gateway-journal")},
             upstreams={
-                "main": {"capabilities": {"messages": True}, "provider": "anthropic"},
+                "main": {"capabilities": {"messages": True, "responses": True}, "provider": "anthropic"},
                 **{name: {"base_url": simulator} for name in ("openai", "reseller")},
                 "google": {"base_url": f"{simulator}beta", "capabilities": {"generate_content": True}},
             },
             models={
-                CHAT: {**model("chat"), "price": price},
+                CHAT: {**model("chat"), "endpoints": ["chat", "responses"], "price": price},
                 "claude-sonnet-5": messages,
                 "gemini-2.5-flash": {**model("generate_content", "google"), "price": price},
                 "claude-sonnet-4-5": {**messages, "price": "auto"},
@@ -154,12 +155,12 @@ class Place:
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
         assert '"error"' not in done.stdout, f"{script}\n{done.stdout}"
 
-    def run_program(self, words: list[str], text: str, file: Path) -> str:
+    def run_program(self, words: list[str], text: str, file: Path, **env: str) -> str:
         """A program in a file; returns what it prints."""
         file.write_text(self.adapted(text))
         done = subprocess.run(
             [*words, str(file)],
-            cwd=file.parent, env=self._environment(), capture_output=True, text=True, timeout=60, check=False,
+            cwd=file.parent, env=self._environment() | env, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         return done.stdout
@@ -219,16 +220,14 @@ def test_the_commands_of_a_page_succeed(page: str, place: Place) -> None:
 def test_nothing_is_listed_as_not_run_that_no_page_has() -> None:
     lines = [line for snippet in snippets("console", "sh") for line in portions(snippet)]
     assert [start for start in NOT_RUN if not any(line.startswith(start) for line in lines)] == []
-    assert [page for page in NOT_RUN_PAGES if not (ROOT / page).exists()] == []
+    assert [page for page in PACKAGES if not (ROOT / page).exists()] == []
 
 
-PYTHON = [each for each in snippets("python") if each.page not in NOT_RUN_PAGES]
-NODE = [each for each in snippets("js") if each.page not in NOT_RUN_PAGES]
-
-
-@pytest.mark.parametrize("snippet", PYTHON, ids=repr)
+@pytest.mark.parametrize("snippet", snippets("python"), ids=repr)
 def test_a_python_program_is_served(snippet: Snippet, place: Place) -> None:
-    place.run_program([sys.executable], snippet.text, place.folder / "program.py")
+    packages = PACKAGES.get(snippet.page)
+    env = {"PYTHONPATH": str(packages)} if packages else {}
+    place.run_program([sys.executable], snippet.text, place.folder / "program.py", **env)
     assert [record["status"] for record in place.gateway.calls("ada")] == [200]
 
 
@@ -245,16 +244,10 @@ def test_the_error_in_the_readme_is_what_the_sdk_raises(place: Place) -> None:
     assert message in received
 
 
-@pytest.mark.parametrize("snippet", NODE, ids=repr)
+@pytest.mark.parametrize("snippet", snippets("js"), ids=repr)
 def test_a_node_program_runs(snippet: Snippet, place: Place) -> None:
-    packages = ANTHROPIC_NODE if "@anthropic-ai" in snippet.text else NODE_SDK
+    packages = PACKAGES.get(snippet.page, NODE_SDK)
     (place.folder / "node_modules").symlink_to(packages / "node_modules")
     node = NODE_SDK / "node"
     assert node.exists(), f"{node} is not there: run `make servers`"
     place.run_program([str(node)], snippet.text, place.folder / "program.mjs")
-
-
-def test_the_file_of_another_program_is_well_formed() -> None:
-    (opencode,) = snippets("json")
-    read: dict[str, Any] = json.loads(opencode.text)
-    assert read["provider"]["gateway"]["options"]["baseURL"].endswith("/v1")
