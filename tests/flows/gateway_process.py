@@ -49,16 +49,17 @@ T = TypeVar("T")
 OFTEN_S, SELDOM_S = 0.005, 0.05
 
 
-def eventually(look: Callable[[], T | Literal[False] | None], timeout_s: float = 30.0) -> T:
+def eventually(look: Callable[[], T | Literal[False] | None], timeout_s: float = 30.0, seldom_s: float = SELDOM_S) -> T:
     """Look again and again until there is something to see; fails the test when there never is.
 
-    The longer it takes the less often: many looks are requests, whose work would slow what is waited for.
+    The longer it takes the less often, down to once in `seldom_s`: many looks are requests, whose work would slow what
+    is waited for.
     """
     began = time.monotonic()
     while not (seen := look()):
         waited_s = time.monotonic() - began
         assert waited_s < timeout_s, f"this never came true within {timeout_s:g} s"
-        time.sleep(min(max(OFTEN_S, waited_s / 10), SELDOM_S))
+        time.sleep(min(max(OFTEN_S, waited_s / 10), seldom_s))
     return seen
 
 

@@ -139,7 +139,7 @@ def records(gateway: Gateway, request_id: str) -> list[dict[str, Any]]:
 
 def settled(gateway: Gateway, request_id: str, timeout_s: float = 60.0) -> dict[str, Any]:
     """The record of a call, which is the only one."""
-    eventually(lambda: records(gateway, request_id), timeout_s, 0.1)
+    eventually(lambda: records(gateway, request_id), timeout_s)
     (record,) = records(gateway, request_id)
     return record
 
