@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -9,12 +10,15 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import settings
 
+from gateway.api import tokenizer
 from tests import reaper
 from tests.amounts import FEW_EXAMPLES
 from tests.fakes.redis_servers import SERVERS_VARIABLE, MissingServer, RedisServer, name_of, servers_to_test
@@ -57,9 +61,12 @@ INTERPRETERS = tuple(
 )  # fmt: skip
 """Files of the slow tier whose commands are new interpreters: they judge starts and arguments, or limit descriptors."""
 
-TWINS = ("redis", "written behind")
-"""Parameters of tests that are there with `embedded`, too: whole gateways on Redis; and the embedded store of a lone
-worker, which has a file of its own in the fast tier, and is the store of the fast tier's gateways."""
+TWINS: dict[object, object] = {
+    "redis": "embedded", "written behind": "embedded", asyncio.new_event_loop: uvloop.new_event_loop,
+}  # fmt: skip
+"""Parameters of tests that are there with another, too: whole gateways on Redis; the embedded store of a lone worker,
+which has a file of its own in the fast tier, and is the store of its gateways; and what does not run on uvloop, as a
+worker does."""
 
 USED_REDIS = "tiers/redis"
 """In the cache of pytest: the server of the last run of the fast tier on one server, or None."""
@@ -67,7 +74,7 @@ USED_REDIS = "tiers/redis"
 AT_ONCE = 2 * (os.cpu_count() or 1)
 """Two processes a core, because many tests wait, for time limits or for gateways that start."""
 
-LARGE_PACKAGES = ("anthropic", "openai")
+LARGE_PACKAGES = ("anthropic", "joserfc.jws", "openai")
 """What several files of the fast tier import inside their tests, for those who run one of the others alone."""
 
 DAY_S, HOUR_S = 86_400, 3600
@@ -80,6 +87,13 @@ CLOCKS_DIFFER_S = 1.0
 
 StartsGateways = Callable[..., Gateway]
 StartsProcesses = Callable[..., Process]
+
+
+def import_what_many_use() -> None:
+    """Once, and not in each process that is forked then; as the tables of the tokenizer."""
+    for name in LARGE_PACKAGES:
+        import_module(name)
+    tokenizer.load({})
 
 
 def tier_of(path: Path) -> str:
@@ -118,9 +132,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("fast" if is_fast else "full")
     os.environ[SERVERS_VARIABLE] = "first" if is_fast else "all"
     if processes := config.getoption("processes"):
-        packages = LARGE_PACKAGES if config.getoption("tier") == "fast" else ()
+        prepares = import_what_many_use if config.getoption("tier") == "fast" else None
         count = AT_ONCE if processes == "auto" else int(processes)
-        config.pluginmanager.register(Processes(count, packages, FORKS))
+        config.pluginmanager.register(Processes(count, prepares, FORKS))
     if config.getoption("tier") in FORKED_TIERS:
         FORKS.begin("", WITHOUT_TOKENS["PYTHONPATH"])
         config.add_cleanup(FORKS.end)
@@ -161,15 +175,15 @@ def left_to_the_rest(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 
 
 def twins(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """The tests on another store that are there on the embedded store, too: `make test` runs only the latter. Tests of
-    a server itself, which name its version, are not among them."""
-    of: dict[str, dict[pytest.Item, str]] = {store: {} for store in ("embedded", *TWINS)}
+    """The tests with a parameter of `TWINS` that are there with the other: `make test` runs only the latter. Tests of a
+    server itself, which name its version, are not among them."""
+    of: dict[object, dict[pytest.Item, str]] = {value: {} for value in (*TWINS, *TWINS.values())}
     for item in items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        for store in of.keys() & {value for value in values if isinstance(value, str)}:
-            of[store][item] = item.nodeid.partition("[")[0]
-    embedded = set(of["embedded"].values())
-    return {item for store in TWINS for item, function in of[store].items() if function in embedded}
+        for value in of.keys() & {value for value in values if isinstance(value, str) or callable(value)}:
+            of[value][item] = item.nodeid.partition("[")[0]
+    kept = {value: set(of[other].values()) for value, other in TWINS.items()}
+    return {item for value in TWINS for item, function in of[value].items() if function in kept[value]}
 
 
 def is_run_again(item: pytest.Item, others: Iterable[str]) -> bool:

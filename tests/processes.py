@@ -15,8 +15,7 @@ import gc
 import itertools
 import multiprocessing
 import warnings
-from collections.abc import Iterator, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
@@ -43,10 +42,10 @@ class Shared(Protocol):
 class Processes:
     """The plugin of the first process."""
 
-    def __init__(self, count: int, packages: Sequence[str] = (), shared: Shared | None = None) -> None:
-        """`packages` are imported before processes are forked: large ones, which tests of several files import."""
+    def __init__(self, count: int, prepares: Callable[[], None] | None = None, shared: Shared | None = None) -> None:
+        """`prepares` is called before processes are forked: it imports what tests of several files import."""
         self._count = count
-        self._packages = packages
+        self._prepares = prepares
         self._shared = shared
 
     @pytest.hookimpl(tryfirst=True)
@@ -55,11 +54,14 @@ class Processes:
             return None  # as without this plugin
         files = [list(items) for _, items in itertools.groupby(session.items, key=lambda item: item.path)]
         _folders(session.config).getbasetemp()  # made once, by this process
-        for name in self._packages:
-            import_module(name)
+        count = min(self._count, len(files))
+        if self._shared is not None:
+            self._shared.share(count)  # first: it starts another process
+        if self._prepares is not None:
+            self._prepares()
         gc.collect()
         gc.freeze()
-        _Run(session, files, self._shared).go(min(self._count, len(files)))
+        _Run(session, files, self._shared).go(count)
         return True
 
 
@@ -76,8 +78,6 @@ class _Run:
 
     def go(self, count: int) -> None:
         try:
-            if self._shared is not None:
-                self._shared.share(count)
             for number in range(count):
                 self._start(number)
             if self._shared is not None:

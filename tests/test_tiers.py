@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,13 +122,16 @@ def test_make_test_leaves_out_what_is_there_on_the_embedded_store_and_what_is_ma
         Item("test_of_stores[written behind]", open_store="written behind"),
         Item("test_of_stores[redis-7.0.15]", open_store="redis-7.0.15"),
         Item("test_on_redis_alone[redis]", store_url="redis"),
+        Item("test_of_loops[asyncio]", loop=asyncio.new_event_loop),
+        Item("test_of_loops[uvloop]", loop=uvloop.new_event_loop),
+        Item("test_of_any_loop[asyncio]", loop=asyncio.new_event_loop),
         Item("test_of_servers[redis-7.0.15]", any_redis="/usr/bin/redis-server"),
         Item("test_without_a_store"),
         Item("test_of_an_interpreter", is_rest=True),
     ]
     items = cast("list[pytest.Item]", every)
-    assert twins(items) == {items[1], items[3]}
-    assert left_to_the_rest(items) == {items[1], items[3], items[8]}
+    assert twins(items) == {items[1], items[3], items[6]}
+    assert left_to_the_rest(items) == {items[1], items[3], items[6], items[-1]}
 
 
 def test_tests_that_start_interpreters_are_left_to_the_rest() -> None:

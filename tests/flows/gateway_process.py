@@ -43,6 +43,9 @@ TROUBLES = ("Traceback", "was never retrieved", "was never awaited", "background
 
 BYTECODE = Path(__file__).parents[2] / ".pytest_cache" / "bytecode"
 
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""The first is five times as fast, for files of many models."""
+
 T = TypeVar("T")
 
 
@@ -225,7 +228,7 @@ class Gateway(Process):
         self.config = _merged({"store": {"url": f"embedded:{folder / 'data'}"}}, config)
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "gateway.yaml"
-        self.file.write_text(yaml.safe_dump(self.config))
+        self.file.write_text(yaml.dump(self.config, Dumper=DUMPER))
         super().__init__(folder, "serve", "--config", str(self.file), *arguments, env=env)
         self.url = ""
         self.port = 0
@@ -309,16 +312,19 @@ class Gateway(Process):
         record: dict[str, Any] = found
         return record
 
-    def metrics(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
-        """Every sample of one scrape."""
-        for family in text_string_to_metric_families(self.get("/metrics", key=None).body.decode()):
+    def metrics(self, name: str = "") -> Iterator[tuple[str, Mapping[str, str], float]]:
+        """Every sample of one scrape, or those whose names begin so."""
+        text = self.get("/metrics", key=None).body.decode()
+        if name:  # most of the time goes into the others
+            text = "".join([line for line in text.splitlines(keepends=True) if line.startswith(name)])
+        for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 yield sample.name, sample.labels, sample.value
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of the samples with this name and these labels."""
         return sum(
-            value for found, has, value in self.metrics() if found == name and labels.items() <= dict(has).items()
+            value for found, has, value in self.metrics(name) if found == name and labels.items() <= dict(has).items()
         )
 
     def lines(self) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ from .gateway_process import UPSTREAM_KEY, Gateway, eventually, key, model, secr
 
 KEYS = ["sk-first-key-that-nobody-may-see", "sk-second-key-that-nobody-may-see"]
 FAR_NAME = "instruct-v2-0914"
-TESTS = 90
+TESTS = 60
 QUOTAS = [{"requests": 100_000, "per": "day"}, {"tokens": 100_000_000, "per": "day"}]
 
 EVENT = {"id": "c", "object": "text_completion", "choices": [{"index": 0, "text": "a", "finish_reason": None}]}
