@@ -44,12 +44,13 @@ LONGEST = tuple(
         "flows/slow/test_working_day", "slow/test_interrupted", "flows/slow/test_kills_gemini", "slow/test_bench",
         "store/slow/test_schedules",
         # Of the fast tier.
-        "web/test_turns", "store/test_key_index", "flows/test_refusals", "store/test_contract_keys", "web/test_roles",
-        "flows/test_faults", "queueing/test_simulation", "upstream/test_connection",
-        "flows/test_background_responses", "flows/test_background_streams", "flows/test_passthrough",
+        "flows/test_routing", "upstream/test_connection", "flows/test_background_responses",
+        "flows/test_background_streams", "alerts/test_watcher", "flows/test_stream", "web/test_roles",
+        "flows/test_passthrough", "flows/test_refusals", "flows/test_message_batches", "store/test_contract_reports",
+        "store/test_contract_keys", "flows/test_charges", "flows/test_faults", "store/test_sqlite",
     )
 )  # fmt: skip
-"""Files that take half a minute and more, and in the fast tier ten seconds, the longest first. They begin first: at the
+"""Files that take half a minute and more, and in the fast tier seven seconds, the longest first. They begin first: at the
 end of the tier one process would run such a file while the others have none left."""
 
 INTERPRETERS = tuple(
