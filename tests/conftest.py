@@ -50,8 +50,8 @@ LONGEST = tuple(
         "store/test_contract_keys", "flows/test_charges", "flows/test_faults", "store/test_sqlite",
     )
 )  # fmt: skip
-"""Files that take half a minute and more, and in the fast tier seven seconds, the longest first. They begin first: at the
-end of the tier one process would run such a file while the others have none left."""
+"""Files that take half a minute and more, and in the fast tier seven seconds, the longest first. They begin first: at
+the end of the tier one process would run such a file while the others have none left."""
 
 INTERPRETERS = tuple(
     f"tests/{name}.py"

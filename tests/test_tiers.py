@@ -23,11 +23,13 @@ from tests.conftest import (
     TIERS,
     is_run_again,
     left_to_the_rest,
+    pytest_collection_modifyitems,
     pytest_ignore_collect,
     tier_of,
     twins,
     wait_s,
 )
+from tests.fakes.redis_servers import SERVERS_VARIABLE
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -104,34 +106,65 @@ def test_make_test_all_runs_what_make_test_leaves_out_or_shortens() -> None:
         assert is_run_again(cast("pytest.Item", item), others) is is_run, item.name
 
 
-def test_make_test_leaves_out_what_is_there_on_the_embedded_store_and_what_is_marked() -> None:
-    class Item:
-        """As much of an item as the choice reads."""
+class Item:
+    """As much of an item as the choice of tests reads."""
 
-        def __init__(self, nodeid: str, *, is_rest: bool = False, **params: object) -> None:
-            self.nodeid, self.callspec, self._is_rest = nodeid, SimpleNamespace(params=params), is_rest
+    path = ROOT / "tests" / "test_x.py"
+    obj = None
 
-        def get_closest_marker(self, name: str) -> object:
+    def __init__(self, name: str, *marked: str, **params: object) -> None:
+        self.nodeid = self.name = name
+        self.callspec, self._marked = SimpleNamespace(params=params), marked
+
+    def get_closest_marker(self, name: str) -> object:
+        return name in self._marked or None
+
+
+STAY = [
+    Item("test_x[embedded-1]", store_url="embedded", n=1),
+    Item("test_of_stores[embedded]", open_store="embedded"),
+    Item("test_of_stores[redis-7.0.15]", open_store="redis-7.0.15"),
+    Item("test_on_redis_alone[redis]", store_url="redis"),
+    Item("test_of_servers[redis-7.0.15]", any_redis="/usr/bin/redis-server"),
+    Item("test_of_loops[uvloop]", loop=uvloop.new_event_loop),
+    Item("test_of_any_loop[asyncio]", loop=asyncio.new_event_loop),
+    Item("test_without_a_store"),
+    Item("test_that_is_long", "shortened"),
+]
+TWINS_OF_THEM = [
+    Item("test_x[redis-1]", store_url="redis", n=1),
+    Item("test_of_stores[written behind]", open_store="written behind"),
+    Item("test_of_loops[asyncio]", loop=asyncio.new_event_loop),
+]
+MARKED = [Item("test_of_an_interpreter", "rest")]
+EVERY = cast("list[pytest.Item]", [*STAY, *TWINS_OF_THEM, *MARKED])
+
+
+def test_make_test_leaves_out_twins_and_what_is_marked() -> None:
+    assert twins(EVERY) == set(TWINS_OF_THEM)
+    assert left_to_the_rest(EVERY) == {*TWINS_OF_THEM, *MARKED}
+
+
+def test_what_make_test_leaves_out_is_run_by_make_test_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Run:
+        """As much of pytest's configuration as the choice of tests reads."""
+
+        rootpath = ROOT
+        hook = SimpleNamespace(pytest_deselected=lambda items: None)
+        cache = SimpleNamespace(get=lambda *_: "redis-7.0.15")
+
+        def __init__(self, is_rest: bool) -> None:
+            monkeypatch.setenv(SERVERS_VARIABLE, "all" if is_rest else "first")
+            self.items = list(EVERY)
+            self._is_rest = is_rest
+            pytest_collection_modifyitems(cast("pytest.Config", self), self.items)
+
+        def getoption(self, name: str) -> bool:
             assert name == "rest"
-            return self._is_rest or None
+            return self._is_rest
 
-    every = [
-        Item("test_x[embedded-1]", store_url="embedded", n=1),
-        Item("test_x[redis-1]", store_url="redis", n=1),
-        Item("test_of_stores[embedded]", open_store="embedded"),
-        Item("test_of_stores[written behind]", open_store="written behind"),
-        Item("test_of_stores[redis-7.0.15]", open_store="redis-7.0.15"),
-        Item("test_on_redis_alone[redis]", store_url="redis"),
-        Item("test_of_loops[asyncio]", loop=asyncio.new_event_loop),
-        Item("test_of_loops[uvloop]", loop=uvloop.new_event_loop),
-        Item("test_of_any_loop[asyncio]", loop=asyncio.new_event_loop),
-        Item("test_of_servers[redis-7.0.15]", any_redis="/usr/bin/redis-server"),
-        Item("test_without_a_store"),
-        Item("test_of_an_interpreter", is_rest=True),
-    ]
-    items = cast("list[pytest.Item]", every)
-    assert twins(items) == {items[1], items[3], items[6]}
-    assert left_to_the_rest(items) == {items[1], items[3], items[6], items[-1]}
+    assert set(Run(False).items) == set(STAY)
+    assert set(Run(True).items) == {*TWINS_OF_THEM, *MARKED, STAY[-1]}
 
 
 def test_tests_that_start_interpreters_are_left_to_the_rest() -> None:
