@@ -125,6 +125,7 @@ def test_they_are_found_by_what_the_client_said_of_them(gateway: Gateway, upstre
     assert run("refusals", "--config", str(gateway.file), "--tag", "atlas").returncode == 2
 
 
+@pytest.mark.rest
 def test_commands_show_them(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     upstream.answer_with(ok_json())
     refused = gateway.chat("narrow").headers["x-request-id"]

@@ -12,7 +12,7 @@ import pytest
 from gateway.process import healthcheck
 from gateway.process.healthcheck import is_any_good, listening
 from tests.conftest import ScriptedUpstream, StartsGateways
-from tests.flows.gateway_process import settings
+from tests.flows.gateway_process import Gateway, settings
 
 TABLE = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -23,14 +23,16 @@ TABLE = """\
 """
 
 
+@pytest.fixture(scope="module")
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    return start_shared_gateway(settings(shared_upstream.url))
+
+
 def test_the_listening_ports_of_the_user_are_found() -> None:
     assert listening(TABLE, 10001) == [9080, 8081]
 
 
-def test_a_gateway_at_any_port_is_healthy_and_a_closed_port_is_not(
-    start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream
-) -> None:
-    gateway = start_shared_gateway(settings(shared_upstream.url))
+def test_a_gateway_at_any_port_is_healthy_and_a_closed_port_is_not(gateway: Gateway) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         closed = unused.getsockname()[1]
     here, elsewhere = ("127.0.0.1", gateway.port), ("127.0.0.1", closed)
@@ -43,15 +45,9 @@ def test_a_gateway_at_any_port_is_healthy_and_a_closed_port_is_not(
 
 @pytest.mark.parametrize(("path", "code"), [("/healthz", 0), ("/readyz", 0), ("/v1/models", 1)])
 def test_the_exit_code_says_whether_the_path_answers_200(
-    path: str,
-    code: int,
-    start_shared_gateway: StartsGateways,
-    shared_upstream: ScriptedUpstream,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    path: str, code: int, gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = start_shared_gateway(settings(shared_upstream.url)).port
-    row = f"0: 00000000:{port:04X} 00000000:0000 0A 0:0 0:0 0 {os.getuid()} 0 1"
+    row = f"0: 00000000:{gateway.port:04X} 00000000:0000 0A 0:0 0:0 0 {os.getuid()} 0 1"
     (tmp_path / "tcp").write_text(f"head\n{row}\n")
     monkeypatch.setattr(healthcheck, "TABLES", {"127.0.0.1": tmp_path / "tcp", "::1": tmp_path / "not-there"})
     monkeypatch.setattr(sys, "argv", ["healthcheck", path])
