@@ -76,7 +76,8 @@ def of_mail(body: bytes) -> Parts:
         name = part.get_param("name", header="content-disposition")
         content = part.get_payload(decode=True)
         assert isinstance(content, bytes)
-        found.append((str(name), content, part.get_filename() is not None))
+        filename = part.get_param("filename", header="content-disposition")  # get_filename takes that of the type, too
+        found.append((str(name), content, filename is not None))
     return found
 
 
