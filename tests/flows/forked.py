@@ -39,7 +39,7 @@ class Fork:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self._forks.code(self.pid)
+            self._forks.look()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -74,7 +74,8 @@ class Forks:
         self._lines: list[socket.socket] = []
         """Of this process; before others are forked, of each of them."""
         self._rest = b""
-        self._codes: dict[int, int] = {}
+        self._running: dict[int, Fork] = {}
+        """By pid, which the system gives to another process later."""
         self._lock = threading.Lock()
 
     def begin(self, *paths: str) -> None:
@@ -105,17 +106,18 @@ class Forks:
             line.sendall(json.dumps(asked).encode() + b"\n")
             while (pid := self._read()) is None:
                 pass
-            return Fork(self, pid)
+            self._running[pid] = Fork(self, pid)
+            return self._running[pid]
 
-    def code(self, pid: int) -> int | None:
-        """The exit code of a fork that has ended."""
+    def look(self) -> None:
+        """Give the forks that have ended their exit codes."""
         with self._lock:
             self._lines[0].setblocking(False)
             try:
                 while True:
                     self._read()
             except BlockingIOError:
-                return self._codes.get(pid)
+                pass
 
     def end(self) -> None:
         """End the forking process."""
@@ -155,7 +157,7 @@ class Forks:
         self._lines = []
 
     def _read(self) -> int | None:
-        """One message: returns the pid of a fork that was started, keeps the code of one that has ended."""
+        """One message: returns the pid of a fork that was started, or gives one that has ended its code."""
         while b"\n" not in self._rest:
             piece = self._lines[0].recv(65536)
             assert piece, "the process that forks gateways has ended"
@@ -163,7 +165,7 @@ class Forks:
         message, _, self._rest = self._rest.partition(b"\n")
         received: dict[str, int] = json.loads(message)
         if "code" in received:
-            self._codes[received["pid"]] = received["code"]
+            self._running.pop(received["pid"]).returncode = received["code"]
             return None
         return received["pid"]
 

@@ -7,6 +7,7 @@ gateway.stop()                                            # TERM; exit code 0, n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -207,11 +208,22 @@ class Process:
 
     def end(self) -> None:
         """Leave nothing of it behind, whatever the test has done to it."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # its whole group has ended (macOS says so with EPERM)
+        if self.process.poll() is None or is_group_in(self.process.pid, self.folder):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended (EPERM: macOS)
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(STOP_S)
+
+
+def is_group_in(group: int, folder: Path) -> bool:
+    """Whether a process of this group works in this folder. The number of a group that has ended is given to others."""
+    if not Path("/proc/self/stat").exists():
+        return True  # not to be known; such a system gives numbers again after a long time
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            fields = (process / "stat").read_text().rpartition(")")[2].split()  # proc_pid_stat(5), from field 3 on
+            if int(fields[2]) == group and (process / "cwd").readlink() == folder:
+                return True
+    return False
 
 
 class Gateway(Process):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from .forked import Forks
-from .gateway_process import command, eventually
+from .gateway_process import command, eventually, is_group_in
 
 pytestmark = [
     pytest.mark.rest,
@@ -60,6 +61,26 @@ def test_it_has_a_session_of_its_own_and_takes_signals(forks: Forks, tmp_path: P
     finally:
         first.kill()
         second.kill()
+
+
+def test_a_pid_that_the_system_gives_again_has_no_exit_code_yet(tmp_path: Path) -> None:
+    forks = Forks()
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        forks._lines = [mine]
+        theirs.sendall(b'{"pid": 7}\n{"pid": 7, "code": -9}\n{"pid": 7}\n')
+        first, second = (forks.start([], {}, tmp_path, tmp_path) for _ in range(2))
+        assert (first.poll(), second.poll()) == (-signal.SIGKILL, None)
+
+
+def test_a_group_of_another_folder_is_not_taken_for_one_that_has_ended(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"], cwd=tmp_path, start_new_session=True) as process:
+        try:
+            assert is_group_in(process.pid, tmp_path)
+            assert not is_group_in(process.pid, tmp_path.parent)
+        finally:
+            process.kill()
+    assert not is_group_in(process.pid, tmp_path)
 
 
 def test_one_interpreter_is_for_several_processes(tmp_path: Path) -> None:
