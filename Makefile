@@ -71,10 +71,13 @@ SLOWEST := --durations=15 --durations-min=3
 
 # Several files at a time: forks of one process, which has collected all tests (tests/processes.py), or where a process
 # must not be forked, processes that collect for themselves.
+# The slow tier has its own number: most of its tests start gateways, several of them kill them.
 ifeq ($(shell uname),Linux)
 SEVERAL := --processes auto
+SEVERAL_SLOW := --processes 3
 else
 SEVERAL := -n auto --dist loadfile
+SEVERAL_SLOW := -n 3 --dist loadfile --no-loadscope-reorder
 endif
 
 # The fast tier: every test file that is not below a folder named `slow`. tests/test_tiers.py keeps the two apart. The
@@ -85,13 +88,11 @@ test: lint
 	wait $$mypy || failed=1; cat $$types; rm $$types; exit $$failed
 
 # The tests that `make test` leaves out or shortens: the fast tests of whole gateways on Redis, those of stores on the
-# other Redis and Valkey, all Hypothesis examples and amounts; the slow tier, $(SLOW_PROCESSES) files at a time and the
-# longest first (without the option xdist begins with the file of the most tests); then what judges timing or memory,
-# alone. A failure in one of them does not skip those behind it.
-SLOW_PROCESSES := 2
+# other Redis and Valkey, all Hypothesis examples and amounts; the slow tier; then what judges timing or memory, alone. A
+# failure in one of them does not skip those behind it.
 test-rest: .venv/.installed servers
 	failed=0; $(BIN)/pytest --tier fast --all-redis --rest $(SEVERAL) $(SLOWEST) || failed=1; \
-	$(BIN)/pytest --tier slow -n $(SLOW_PROCESSES) --dist loadfile --no-loadscope-reorder $(SLOWEST) || failed=1; \
+	$(BIN)/pytest --tier slow $(SEVERAL_SLOW) $(SLOWEST) || failed=1; \
 	$(BIN)/pytest --tier alone $(SLOWEST) || failed=1; exit $$failed
 
 # Everything. First `make test` as on a machine without the servers.

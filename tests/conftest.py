@@ -38,11 +38,14 @@ FORKED_TIERS = ("fast", "slow")
 LONGEST = tuple(
     f"tests/{name}.py"
     for name in (
-        "flows/slow/test_kills", "flows/slow/test_redis_away", "flows/slow/test_task_kills", "stack/slow/test_stack",
-        "flows/slow/test_backup", "flows/slow/test_batch_faults", "flows/slow/test_stranger", "snippets/slow/test_run",
-        "flows/slow/test_background_kills", "flows/slow/test_kills_media", "slow/test_oracle",
-        "flows/slow/test_working_day", "slow/test_interrupted", "flows/slow/test_kills_gemini", "slow/test_bench",
-        "store/slow/test_schedules",
+        "flows/slow/test_schemathesis", "browser/slow/test_accessibility", "flows/slow/test_kills",
+        "flows/slow/test_redis_away", "browser/slow/test_sign_in", "store/slow/test_torn_append_only",
+        "slow/test_package", "flows/slow/test_sdk_suites", "snippets/slow/test_run", "browser/slow/test_numbers",
+        "browser/slow/test_steering", "browser/slow/test_shown", "store/slow/test_schedules", "slow/test_interrupted",
+        "browser/slow/test_overview", "browser/slow/test_page", "browser/slow/test_questions",
+        "flows/slow/test_stranger", "flows/slow/test_upstreams_under_load", "flows/slow/test_frameworks",
+        "flows/slow/test_cli", "flows/slow/test_batch_kills", "flows/slow/test_task_kills", "flows/slow/test_backup",
+        "stack/slow/test_stack", "flows/slow/test_background_kills",
         # Of the fast tier.
         "flows/test_routing", "upstream/test_connection", "flows/test_background_responses",
         "flows/test_background_streams", "alerts/test_watcher", "flows/test_stream", "web/test_roles",
@@ -50,8 +53,8 @@ LONGEST = tuple(
         "store/test_contract_keys", "flows/test_charges", "flows/test_faults", "store/test_sqlite",
     )
 )  # fmt: skip
-"""Files that take half a minute and more, and in the fast tier seven seconds, the longest first. They begin first: at
-the end of the tier one process would run such a file while the others have none left."""
+"""Files that take 40 s and more, and in the fast tier seven seconds, the longest first. They begin first: at the end of
+the tier one process would run such a file while the others have none left."""
 
 INTERPRETERS = tuple(
     f"tests/{name}.py"
