@@ -151,8 +151,13 @@ class Page:
         found: WebElement | None = self.run(SHOWN, css, text)
         return found
 
-    def text(self, css: str) -> str:
-        return self.see(css).text
+    def text(self, css: str, text: str = "") -> str:
+        """Of an element that is shown, with `text` in it. It may be replaced between its being found and read."""
+        return self.until(lambda: (self.see(css, text).text,))[0]
+
+    def attribute(self, name: str, css: str, text: str = "") -> str | None:
+        """Of such an element."""
+        return self.until(lambda: (self.see(css, text).get_attribute(name),))[0]
 
     def rows(self, css: str = "main table") -> list[dict[str, str]]:
         """The visible rows of a table by heading, with exact numbers where cells have them."""

@@ -99,7 +99,7 @@ SAID = ok_json({"model": CHAT, "choices": [{"index": 0, "message": {"content": "
 def test_the_playground_with_an_answer(themed: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
     themed.open(token=secret("alice"))
     themed.go("playground")
-    themed.until(lambda: themed.see("input[name=model]").get_attribute("value"))
+    themed.until(lambda: themed.attribute("value", "input[name=model]"))
     themed.click("input[type=checkbox]")
     upstream.answer_with(SAID)
     themed.click("main button.primary", "Send")

@@ -42,7 +42,7 @@ def test_numbers_are_those_of_the_own_key(alice: Page, gateway: Gateway) -> None
     (known,) = hers(gateway, f"usage?group_by=&since={ago(29)}")["data"]
     assert known["requests"] < gateway.usage(group_by="", since=ago(29))[0]["requests"]
     for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
-        shown = alice.see(f'[data-sum="{name}"] b').get_attribute("data-value") or "nan"
+        shown = alice.attribute("data-value", f'[data-sum="{name}"] b') or "nan"
         assert round(float(shown), 9) == known[name]
     by_model = {
         row["model"]: row["prompt_tokens"] for row in hers(gateway, f"usage?since={ago(29)}&group_by=model")["data"]
@@ -140,7 +140,7 @@ def test_a_new_members_page_begins_with_what_leads_to_the_first_call(
         always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
     )
     page.click(".test-call button")
-    request_id = page.see("[data-test].good", "It works").text.rpartition("(")[2].rstrip(").")
+    request_id = page.text("[data-test].good", "It works").rpartition("(")[2].rstrip(").")
     page.until(lambda: gateway.admin(f"requests/{request_id}").status == 200)
     page.open(token=made["secret"])
     page.see("[data-figure=requests-in-range] .figure", "1")
@@ -156,7 +156,7 @@ def test_a_test_call_turns_green_or_says_why_not(alice: Page, gateway: Gateway, 
         always=ok_json({"model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
     )
     alice.click(".test-call button")
-    said = alice.see("[data-test].good", "It works").text
+    said = alice.text("[data-test].good", "It works")
     request_id = said.rpartition("(")[2].rstrip(").")
     alice.until(lambda: gateway.admin(f"requests/{request_id}").status == 200)
     assert hers(gateway, f"requests/{request_id}")["call"]["key"] == "alice"

@@ -25,7 +25,7 @@ def listed(gateway: Gateway, what: str) -> dict[str, dict[str, Any]]:
 
 
 def value(page: Page, css: str) -> float:
-    return float(page.see(css).get_attribute("data-value") or "nan")
+    return float(page.attribute("data-value", css) or "nan")
 
 
 def test_models_and_upstreams_are_those_of_the_api(operator: Page, either: Gateway) -> None:
@@ -62,7 +62,7 @@ def test_the_page_of_a_model_has_its_usage(operator: Page, either: Gateway) -> N
     for name in ("requests", "prompt_tokens", "completion_tokens", "errors"):
         operator.until(lambda: value(operator, f'dialog [data-sum="{name}"] b') == whole[name])  # noqa: B023
     (before,) = either.usage(group_by="", model=COMPLETIONS, since=ago(59), until=ago(30)) or [{"requests": 0}]
-    assert operator.see("dialog [data-compared]").get_attribute("data-compared") == str(before["requests"])
+    assert operator.attribute("data-compared", "dialog [data-compared]") == str(before["requests"])
     by_key = {row["key"]: row["requests"] for row in either.usage(group_by="key", model=COMPLETIONS, since=ago(29))}
     table = f"{USAGE} .flush table"
     operator.until(lambda: {row["Key"]: int(row["Requests"]) for row in operator.rows(table)} == by_key)
@@ -85,7 +85,7 @@ def test_the_page_of_a_model_has_its_usage(operator: Page, either: Gateway) -> N
     assert operator.driver.current_url.endswith(f"#models/{COMPLETIONS}?range=7d")
     operator.click("dialog a", "Its calls")
     operator.see("main input[name=model]")
-    assert operator.see("main input[name=model]").get_attribute("value") == COMPLETIONS
+    assert operator.attribute("value", "main input[name=model]") == COMPLETIONS
 
 
 def test_the_page_of_an_upstream_has_state_limits_and_percentiles(operator: Page, either: Gateway) -> None:

@@ -73,7 +73,7 @@ def figures(page: Page, within: str, whole: Mapping[str, Any], names: Sequence[s
     """The line of large numbers: each exactly, and the small ones below them in words."""
 
     def exact(name: str) -> float:
-        value = page.see(f'{within} [data-sum="{name}"] b').get_attribute("data-value") or "nan"
+        value = page.attribute("data-value", f'{within} [data-sum="{name}"] b') or "nan"
         return round(float("nan" if value == "unknown" else value), 9)
 
     page.until(lambda: {name: exact(name) for name in names} == {name: whole[name] for name in names})
@@ -117,7 +117,7 @@ def test_the_page_of_one_has_the_numbers_of_the_reports(admin: Page, gateway: Ga
     (whole,) = gateway.usage(group_by="", since=ago(29), **narrowed)
     figures(admin, "dialog", whole)
     before = gateway.usage(group_by="", since=ago(59), until=ago(31), **narrowed) or [{"requests": 0}]
-    assert admin.see("dialog [data-compared]").get_attribute("data-compared") == str(before[0]["requests"])
+    assert admin.attribute("data-compared", "dialog [data-compared]") == str(before[0]["requests"])
     usage, times = (f"dialog section[aria-labelledby=subject-{name}]" for name in ("usage", "latency"))
     days = gateway.usage(group_by="day", since=ago(29), **narrowed)
     same(admin, f"{usage} details.as-table table", "day", SUMS, days)
@@ -205,11 +205,10 @@ def test_a_member_sees_the_numbers_of_the_own_reports(page: Page, gateway: Gatew
     (whole,) = own(f"usage?group_by=&since={ago(29)}")
     figures(page, "main", whole, BESIDE_TILES)
     assert (
-        float(page.see("[data-figure=requests-in-range] .figure").get_attribute("data-value") or "nan")
-        == (whole["requests"])
+        float(page.attribute("data-value", "[data-figure=requests-in-range] .figure") or "nan") == (whole["requests"])
     )
     (month,) = own(f"usage?group_by=&since={ago(0)[:8]}01")
-    assert float(page.see("[data-figure=spend] .figure").get_attribute("data-value") or "nan") == month["cost_usd"]
+    assert float(page.attribute("data-value", "[data-figure=spend] .figure") or "nan") == month["cost_usd"]
     usage, times = (f"section[aria-labelledby={name}-title]" for name in ("usage", "latency"))
     same(page, f"{usage} .flush table", "model", SUMS, own(f"usage?group_by=model&since={ago(29)}"))
     same(page, f"{usage} details.as-table table", "day", SUMS, own(f"usage?group_by=day&since={ago(29)}"))

@@ -32,7 +32,7 @@ def costs(gateway: Gateway) -> dict[str, float]:
 
 
 def value(page: Page, css: str) -> float:
-    return float(page.see(css).get_attribute("data-value") or "nan")
+    return float(page.attribute("data-value", css) or "nan")
 
 
 def names(page: Page, title: str) -> list[str]:
@@ -174,7 +174,7 @@ def test_a_link_shows_what_its_sender_saw(admin: Page, gateway: Gateway) -> None
     assert admin.text(".sums") + admin.text("[data-figure=requests-in-range]") == seen
     assert value(admin, "[data-figure=requests-in-range] .figure") == known["requests"]
     for pressed in ("7d", "tokens", "team"):
-        assert admin.see(f"[data-choice='{pressed}']").get_attribute("aria-pressed") == "true"
+        assert admin.attribute("aria-pressed", f"[data-choice='{pressed}']") == "true"
     admin.click(".chip")
     admin.until(lambda: len(admin.rows(TABLE)) > 1)
     assert admin.driver.current_url.endswith("#overview?range=7d&metric=tokens&group=team")
@@ -185,7 +185,7 @@ def test_own_dates(page: Page, gateway: Gateway) -> None:
     page.until(lambda: names(page, "Model"))
     (known,) = gateway.usage(group_by="", since=ago(12), until=ago(12))
     page.until(lambda: value(page, "[data-figure=requests-in-range] .figure") == known["requests"])
-    assert page.see("input[name=since]").get_attribute("value") == ago(12)
+    assert page.attribute("value", "input[name=since]") == ago(12)
     assert len(page.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 24
     page.open(f"overview?range=custom&since={ago(29)}&until={ago(12)}", ADMIN_TOKEN)
     page.until(lambda: len(page.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 18)
@@ -242,7 +242,7 @@ def test_refused_requests_of_the_range_are_counted_and_listed(admin: Page, gatew
     refused = gateway.admin("refusals", limit="1000").json["data"]
     said = "[data-figure=errors-in-range] [data-refused]"
     admin.until(lambda: admin.text(said) == f"{len(refused)} refused by the gateway")
-    assert admin.see(said).get_attribute("data-refused") == str(len(refused))
+    assert admin.attribute("data-refused", said) == str(len(refused))
     admin.click("[data-choice='30d']")
     admin.see(
         "[data-figure=errors-in-range] [data-refused]", f"{len(refused)} refused by the gateway in the last 7 days"
@@ -250,11 +250,11 @@ def test_refused_requests_of_the_range_are_counted_and_listed(admin: Page, gatew
     admin.click("[data-choice='7d']")
     admin.click(f"[data-figure=errors-in-range] [data-refused][href*='{ago(6)}']")  # not that of the range before
     admin.until(lambda: len(admin.rows("section[aria-labelledby=calls-title] table")) == len(refused))
-    assert admin.see("input[name=from]").get_attribute("value") == f"{ago(6)}T00:00"
+    assert admin.attribute("value", "input[name=from]") == f"{ago(6)}T00:00"
     day_after = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT00:00")
     admin.go(f"calls?outcome=refused&from={day_after}")
     admin.see("section[aria-labelledby=calls-title] .none")
-    assert admin.see("input[name=from]").get_attribute("value") == day_after
+    assert admin.attribute("value", "input[name=from]") == day_after
 
 
 def test_the_page_of_one_has_the_range_of_the_page_that_leads_there(admin: Page, gateway: Gateway) -> None:
@@ -263,7 +263,7 @@ def test_the_page_of_one_has_the_range_of_the_page_that_leads_there(admin: Page,
     admin.click(f"{TABLE} tr[data-name=alice] a")
     admin.see("dialog [data-choice='7d'][aria-pressed=true]")
     admin.see("dialog [data-choice=tokens][aria-pressed=true]")
-    admin.until(lambda: "from=" in (admin.see("dialog footer a", "Its calls").get_attribute("href") or ""))
+    admin.until(lambda: "from=" in (admin.attribute("href", "dialog footer a", "Its calls") or ""))
 
 
 def test_closing_a_page_leads_back_to_where_its_reader_came_from(admin: Page, gateway: Gateway) -> None:

@@ -48,7 +48,7 @@ def test_a_streamed_answer_with_its_tokens_cost_and_headers(
 ) -> None:
     page.open(token=secret("alice"))
     page.go("playground")
-    page.until(lambda: page.see("input[name=model]").get_attribute("value"))
+    page.until(lambda: page.attribute("value", "input[name=model]"))
     page.type("input[name=model]", CHAT)
     page.type("textarea", PROMPT)
     upstream.answer_with(stream(SAID))
@@ -58,8 +58,8 @@ def test_a_streamed_answer_with_its_tokens_cost_and_headers(
     request_id = page.text("main .facts a")
     call = gateway.admin(f"requests/{request_id}").json["call"]
     assert (call["key"], call["stream"], call["prompt_tokens"]) == ("alice", True, 100)
-    assert float(page.see("[data-cost]").get_attribute("data-cost") or "nan") == call["cost_usd"] == 0.0004
-    assert page.see("[data-usage]").get_attribute("data-usage") == "100 50"
+    assert float(page.attribute("data-cost", "[data-cost]") or "nan") == call["cost_usd"] == 0.0004
+    assert page.attribute("data-usage", "[data-usage]") == "100 50"
     headers = {row["Header"]: row["Value"] for row in page.rows("main table")}
     assert headers["x-request-id"] == request_id
     assert upstream.requests[-1].json["messages"][0]["content"] == PROMPT
@@ -96,7 +96,7 @@ def test_a_key_that_was_made_here_is_tried_at_once(page: Page, gateway: Gateway,
     page.press(ENTER)
     page.see("#nav a[aria-current]")
     page.go("playground")
-    assert not page.see("input[name=key]").get_attribute("value")
+    assert not page.attribute("value", "input[name=key]")
 
 
 def test_a_typed_key_is_not_stored(page: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
@@ -126,7 +126,7 @@ def test_a_typed_key_is_not_stored(page: Page, gateway: Gateway, upstream: Scrip
     page.go("keys")
     page.see("main table tbody tr")
     page.go("playground")
-    assert page.see("input[name=key]").get_attribute("value") == ""
+    assert page.attribute("value", "input[name=key]") == ""
     assert not page.see("main button.primary").is_enabled()
     assert "In one piece" not in page.driver.page_source
 
@@ -134,7 +134,7 @@ def test_a_typed_key_is_not_stored(page: Page, gateway: Gateway, upstream: Scrip
 def test_refusals_errors_and_broken_streams_are_shown(page: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
     page.open(token=secret("spent"))
     page.go("playground")
-    page.until(lambda: page.see("input[name=model]").get_attribute("value"))
+    page.until(lambda: page.attribute("value", "input[name=model]"))
     upstream.answer_with(cut_stream([piece("The be")]))
     page.click("main button.primary", "Send")
     page.see(".answer", "The be")
@@ -147,7 +147,7 @@ def test_refusals_errors_and_broken_streams_are_shown(page: Page, gateway: Gatew
     page.see("main .why.bad", "quota")
     page.open(token=secret("alice"))
     page.go("playground")
-    page.until(lambda: page.see("input[name=model]").get_attribute("value"))
+    page.until(lambda: page.attribute("value", "input[name=model]"))
     upstream.answer_with(error_json(400, message="The upstream says no."))
     page.click("main button.primary", "Send")
     page.see("main .why.bad", "The upstream says no.")
@@ -156,7 +156,7 @@ def test_refusals_errors_and_broken_streams_are_shown(page: Page, gateway: Gatew
 def test_an_answer_is_stopped(page: Page, gateway: Gateway, upstream: ScriptedUpstream) -> None:
     page.open(token=secret("alice"))
     page.go("playground")
-    page.until(lambda: page.see("input[name=model]").get_attribute("value"))
+    page.until(lambda: page.attribute("value", "input[name=model]"))
     upstream.answer_with(stalled_stream([piece("One and")]))
     page.click("main button.primary", "Send")
     page.see(".answer", "One and")

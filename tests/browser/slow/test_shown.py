@@ -69,7 +69,7 @@ def test_totals_are_those_of_the_report(admin: Page, gateway: Gateway, period: s
     admin.click(f"[data-choice='{period}']")
 
     def total(name: str) -> float:
-        return float(admin.see(f'[data-sum="{name}"] b').get_attribute("data-value") or "nan")
+        return float(admin.attribute("data-value", f'[data-sum="{name}"] b') or "nan")
 
     admin.until(lambda: {name: round(total(name), 9) for name in TOLD} == {name: whole[name] for name in TOLD})
     cost = admin.text('[data-sum="cost_usd"] b')
@@ -81,7 +81,7 @@ def test_totals_are_those_of_the_report(admin: Page, gateway: Gateway, period: s
 
 
 def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, gateway: Gateway) -> None:
-    label = admin.see("section[aria-labelledby=usage-title] svg.chart").get_attribute("aria-label") or ""
+    label = admin.attribute("aria-label", "section[aria-labelledby=usage-title] svg.chart") or ""
     (whole,) = gateway.usage(group_by="", since=ago(29))
     assert f"{whole['requests']:,} requests" in label
     admin.click("section[aria-labelledby=usage-title] details.as-table summary")
@@ -158,7 +158,7 @@ def test_bars_are_those_of_the_ledger(admin: Page, gateway: Gateway) -> None:
     assert "resets in" in bar.text
     meter = admin.see('.quota[data-scope="team:crew"] [role=meter]')
     assert meter.get_attribute("aria-valuenow") == str(crew["used"])
-    assert admin.see('.quota[data-scope="gateway"]').text.startswith("requests per month")
+    assert admin.text('.quota[data-scope="gateway"]').startswith("requests per month")
 
 
 @pytest.mark.changes
@@ -196,7 +196,7 @@ def test_filters_are_closed_on_a_phone_unless_one_is_set(page: Page) -> None:
     page.type("input[name=key]", "alice")
     page.until(lambda: {row["Key"] for row in page.rows()} == {"alice"})
     page.open("calls?key=bob", ADMIN_TOKEN)
-    assert page.see("input[name=key]").get_attribute("value") == "bob"
+    assert page.attribute("value", "input[name=key]") == "bob"
 
 
 @pytest.mark.changes
@@ -243,7 +243,7 @@ def test_the_list_begins_at_the_minute_that_is_chosen(page: Page, gateway: Gatew
     assert 0 < len(wanted) < len(ids(gateway, "calls"))
     page.until(lambda: set(listed(page)) == wanted)
     assert all(row["Began"].startswith(ago(29)[5:]) or len(row["Began"]) > 8 for row in page.rows("main table"))
-    assert page.see("input[name=until]").get_attribute("value") == f"{ago(12)}T12:00"
+    assert page.attribute("value", "input[name=until]") == f"{ago(12)}T12:00"
     page.run(
         "const f = document.querySelector('input[name=until]'); f.value = ''; f.dispatchEvent(new Event('change'))"
     )

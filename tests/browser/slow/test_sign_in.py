@@ -294,7 +294,7 @@ def test_a_lead_and_an_operator_work_for_a_day(
     page.see("main table", "decimal_above_max_value")
     page.go("mine")
     page.see("[data-key=made-by-lead]", "paused")
-    page.until(lambda: page.see("[data-figure=requests-in-range] .figure").get_attribute("data-value") == "1")
+    page.until(lambda: page.attribute("data-value", "[data-figure=requests-in-range] .figure") == "1")
     page.see(".shared[data-scope='team:crew'] .quota")
     assert not page.all("[data-key=hers]")
     page.forget()
