@@ -482,10 +482,13 @@ def test_metrics_agree_with_the_records_after_kills(places: Callable[..., Place]
 
 def count_after_kills(place: Place) -> None:
     place.open()
+    before: set[int] = set()
     with place.callers.at_work(lambda: place.gateway.port, count=6):
         for _ in range(MAX_DEATHS):
             serve_some_calls(place, 60)
-            victim = random.choice(place.gateway.workers())
+            found = place.gateway.workers()
+            victim = next((pid for pid in found if pid in before), found[0])  # the one that kept its connections
+            before = {*found} - {victim}
             kill(victim)
             place.wait_until_replaced(victim)
         serve_some_calls(place, 10)
