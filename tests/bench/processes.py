@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from tests.flows.client import request
+from tests.flows.gateway_process import stat_of
 
 from . import calls
 
@@ -127,7 +128,7 @@ class Program:
     def cpu_s(self) -> float:
         """User and system time in seconds, exact to the kernel's ticks of 10 ms."""
         try:
-            return sum(int(field) for pid in self.pids for field in _stat(pid)[11:13]) / _TICKS
+            return sum(int(field) for pid in self.pids for field in stat_of(pid)[11:13]) / _TICKS
         except OSError:
             raise BenchError(f"a process of {self.name} has died: {self._errors.read_text().strip()[-2000:]}") from None
 
@@ -149,11 +150,6 @@ class Program:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat (proc(5)) from the third on; the second is a name that may hold anything."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
 def _descendants(pid: int) -> list[int]:
     """Its children, and theirs."""
     listed = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
@@ -166,6 +162,6 @@ def _descendants(pid: int) -> list[int]:
 
 def _parent(pid: int) -> int | None:
     try:
-        return int(_stat(pid)[1])
+        return int(stat_of(pid)[1])
     except OSError:
         return None  # the process has ended

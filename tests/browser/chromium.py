@@ -159,6 +159,10 @@ class Page:
         """Of such an element."""
         return self.until(lambda: (self.see(css, text).get_attribute(name),))[0]
 
+    def value(self, css: str) -> float:
+        """The exact number of such an element."""
+        return float(self.attribute("data-value", css) or "nan")
+
     def rows(self, css: str = "main table") -> list[dict[str, str]]:
         """The visible rows of a table by heading, with exact numbers where cells have them."""
         found: list[dict[str, str]] = self.run(

@@ -1,14 +1,9 @@
-"""OpenAI's Agents SDK, asked by a test: python agents_client.py <tasks.json >answers.json
-
-Runs on the packages that .ci/servers installs for it, not on those of the tests. Address, key and model come with each
-task; retries are as people have them.
-"""
+"""OpenAI's Agents SDK, asked by a test: python agents_client.py <tasks.json >answers.json"""
 
 import asyncio
-import json
-import sys
 
 from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from framework_tasks import answer
 from openai import AsyncOpenAI
 
 set_tracing_disabled(True)  # traces go to OpenAI otherwise
@@ -41,12 +36,4 @@ async def ask(task):
     }
 
 
-def received(task):
-    try:
-        return asyncio.run(ask(task))
-    except Exception as error:
-        code = getattr(error, "code", None)
-        return {"error": {"name": type(error).__name__, "code": code, "message": str(error)}}
-
-
-json.dump([received(task) for task in json.load(sys.stdin)], sys.stdout)
+answer(lambda task: asyncio.run(ask(task)))

@@ -12,7 +12,7 @@ from tests.fakes import responses_api as api
 from tests.fakes.scripted import CHUNKED, Wire, chunk, error_json, ok_json
 
 from .client import Raw
-from .gateway_process import Gateway, eventually, key, model, secret, settings
+from .gateway_process import Gateway, eventually, key, model, records, secret, settings
 
 MODEL = "gpt-4.1"
 PRICE = {"input": 2, "cached_input": 1, "output": 8, "cache_write": 3}
@@ -133,11 +133,6 @@ def held(gateway: Gateway, who: str = "alice") -> tuple[int, int]:
     rows = gateway.get("/v1/key", key=who).json["quotas"]
     (row,) = [row for row in rows if row["unit"] == "tokens"]
     return row["used"], row["reserved"]
-
-
-def records(gateway: Gateway, request_id: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = gateway.admin("calls", id=request_id).json["data"]
-    return rows
 
 
 def settled(gateway: Gateway, request_id: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ request. Requests without the first tool, such as those for a title, get a short
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,3 +67,8 @@ class ChatAgent:
             (each["prompt_tokens"], each["prompt_tokens_details"]["cached_tokens"], each["completion_tokens"])
             for each in self.ledger
         ]
+
+
+def recorded(records: Iterable[Mapping[str, Any]]) -> list[tuple[int, int, int]]:
+    """The same of the gateway's records, in the order of the requests."""
+    return sorted((each["prompt_tokens"], each["cached_tokens"], each["completion_tokens"]) for each in records)

@@ -77,6 +77,12 @@ def side_by_side(*scenarios: Callable[[], object]) -> None:
         raise BaseExceptionGroup(f"{len(faults)} of {len(scenarios)} stories", faults)
 
 
+def records(gateway: Gateway, call_id: str) -> list[dict[str, Any]]:
+    """The usage records of a call: one, when it is there."""
+    rows: list[dict[str, Any]] = gateway.admin("calls", id=call_id).json["data"]
+    return rows
+
+
 def check(record: Mapping[str, Any], **expected: Any) -> None:
     """Whether a record has these values."""
     assert {name: record[name] for name in expected} == expected
@@ -220,10 +226,14 @@ def is_group_in(group: int, folder: Path) -> bool:
         return True  # not to be known; such a system gives numbers again after a long time
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
-            fields = (process / "stat").read_text().rpartition(")")[2].split()  # proc_pid_stat(5), from field 3 on
-            if int(fields[2]) == group and (process / "cwd").readlink() == folder:
+            if int(stat_of(process.name)[2]) == group and (process / "cwd").readlink() == folder:
                 return True
     return False
+
+
+def stat_of(pid: int | str) -> list[str]:
+    """The fields of /proc/PID/stat (proc(5)) from the third on; the second is a name that may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 class Gateway(Process):
@@ -320,8 +330,7 @@ class Gateway(Process):
 
     def call(self, answer_id: str) -> dict[str, Any]:
         """The usage record of one call, as soon as it is there."""
-        (found,) = eventually(lambda: self.admin("calls", id=answer_id).json["data"])
-        record: dict[str, Any] = found
+        (record,) = eventually(lambda: records(self, answer_id))
         return record
 
     def metrics(self, name: str = "") -> Iterator[tuple[str, Mapping[str, str], float]]:

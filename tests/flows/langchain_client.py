@@ -1,12 +1,6 @@
-"""LangChain's ChatOpenAI on the Responses API, asked by a test: python langchain_client.py <tasks.json >answers.json
+"""LangChain's ChatOpenAI on the Responses API, asked by a test: python langchain_client.py <tasks.json >answers.json"""
 
-Runs on the packages that .ci/servers installs for it, not on those of the tests. Address, key and model come with each
-task; retries are as people have them.
-"""
-
-import json
-import sys
-
+from framework_tasks import answer
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -39,12 +33,4 @@ def ask(task):
     return {"text": answer.text, "usage": answer.usage_metadata}
 
 
-def received(task):
-    try:
-        return ask(task)
-    except Exception as error:
-        code = getattr(error, "code", None)
-        return {"error": {"name": type(error).__name__, "code": code, "message": str(error)}}
-
-
-json.dump([received(task) for task in json.load(sys.stdin)], sys.stdout)
+answer(ask)

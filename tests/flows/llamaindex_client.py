@@ -1,12 +1,6 @@
-"""LlamaIndex's OpenAILike on chat completions, asked by a test: python llamaindex_client.py <tasks.json >answers.json
+"""LlamaIndex on chat completions, asked by a test: python llamaindex_client.py <tasks.json >answers.json"""
 
-Runs on the packages that .ci/servers installs for it, not on those of the tests. Address, key and model come with each
-task; retries are as people have them.
-"""
-
-import json
-import sys
-
+from framework_tasks import answer
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
@@ -46,12 +40,4 @@ def ask(task):
     return {"text": answer.message.content, "usage": usage_of(answer.raw)}
 
 
-def received(task):
-    try:
-        return ask(task)
-    except Exception as error:
-        code = getattr(error, "code", None)
-        return {"error": {"name": type(error).__name__, "code": code, "message": str(error)}}
-
-
-json.dump([received(task) for task in json.load(sys.stdin)], sys.stdout)
+answer(ask)

@@ -11,7 +11,7 @@ import yaml
 from tests.fakes.forms import TYPE, form
 
 from .client import Answer, request
-from .gateway_process import Gateway, eventually, key, settings
+from .gateway_process import Gateway, eventually, key, records, settings
 
 ROWS = Path(__file__).parents[2] / "config" / "tasks.yaml"
 PRICE = 0.25
@@ -131,10 +131,6 @@ def id_in(row: str, answer: Answer) -> str:
 def read(gateway: Gateway, row: str, task: str, who: str = "alice") -> Answer:
     """Read a task."""
     return gateway.get(SUBMISSIONS[row].read.format(task), key=who)
-
-
-def records(gateway: Gateway, request_id: str) -> list[dict[str, Any]]:
-    return [each for each in gateway.calls(limit=1000) if each["id"] == request_id]
 
 
 def settled(gateway: Gateway, request_id: str, timeout_s: float = 60.0) -> dict[str, Any]:

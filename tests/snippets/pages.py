@@ -47,3 +47,9 @@ def snippets(*languages: str) -> list[Snippet]:
                 text = re.sub(rf"^{block['indent']}", "", block["text"], flags=re.MULTILINE)
                 found.append(Snippet(str(path.relative_to(ROOT)), line, block["language"], text))
     return found
+
+
+def only_snippet(page: str, language: str) -> str:
+    """The text of a page's only block in this language."""
+    (found,) = [each.text for each in snippets(language) if each.page == page]
+    return found

@@ -24,10 +24,6 @@ def listed(gateway: Gateway, what: str) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in gateway.admin(what).json["data"]}
 
 
-def value(page: Page, css: str) -> float:
-    return float(page.attribute("data-value", css) or "nan")
-
-
 def test_models_and_upstreams_are_those_of_the_api(operator: Page, either: Gateway) -> None:
     operator.go("models")
     operator.see(f"{MODELS} tbody tr")
@@ -60,7 +56,7 @@ def test_the_page_of_a_model_has_its_usage(operator: Page, either: Gateway) -> N
     assert operator.driver.current_url.endswith(f"#models/{COMPLETIONS}")
     (whole,) = either.usage(group_by="", model=COMPLETIONS, since=ago(29))
     for name in ("requests", "prompt_tokens", "completion_tokens", "errors"):
-        operator.until(lambda: value(operator, f'dialog [data-sum="{name}"] b') == whole[name])  # noqa: B023
+        operator.until(lambda: operator.value(f'dialog [data-sum="{name}"] b') == whole[name])  # noqa: B023
     (before,) = either.usage(group_by="", model=COMPLETIONS, since=ago(59), until=ago(30)) or [{"requests": 0}]
     assert operator.attribute("data-compared", "dialog [data-compared]") == str(before["requests"])
     by_key = {row["key"]: row["requests"] for row in either.usage(group_by="key", model=COMPLETIONS, since=ago(29))}
@@ -81,7 +77,7 @@ def test_the_page_of_a_model_has_its_usage(operator: Page, either: Gateway) -> N
     operator.see("dialog .facts", "main")
     operator.click("dialog [data-choice='7d']")
     (week,) = either.usage(group_by="", model=COMPLETIONS, since=ago(6))
-    operator.until(lambda: value(operator, 'dialog [data-sum="requests"] b') == week["requests"])
+    operator.until(lambda: operator.value('dialog [data-sum="requests"] b') == week["requests"])
     assert operator.driver.current_url.endswith(f"#models/{COMPLETIONS}?range=7d")
     operator.click("dialog a", "Its calls")
     operator.see("main input[name=model]")
@@ -94,7 +90,7 @@ def test_the_page_of_an_upstream_has_state_limits_and_percentiles(operator: Page
     known = listed(either, "upstreams")["main"]
     (limit,) = known["limits"]
     operator.see("dialog .quota", "requests per minute")
-    assert value(operator, "dialog .quota .quota-foot span[data-value]") == limit["limit"] == limit["configured"]
+    assert operator.value("dialog .quota .quota-foot span[data-value]") == limit["limit"] == limit["configured"]
     operator.see("dialog .facts [data-circuit=closed]", "serving")
     facts = operator.text("dialog .facts")
     assert known["base_url"] in facts
@@ -108,7 +104,7 @@ def test_the_page_of_an_upstream_has_state_limits_and_percentiles(operator: Page
     rows = operator.rows(table)
     assert sum(int(row["Failed attempts"]) for row in rows) == latency["failed_attempts"] > 0
     (whole,) = either.usage(group_by="", upstream="main", since=ago(29))
-    operator.until(lambda: value(operator, 'dialog [data-sum="requests"] b') == whole["requests"])
+    operator.until(lambda: operator.value('dialog [data-sum="requests"] b') == whole["requests"])
     operator.press(ESCAPE)
     operator.gone("dialog")
     operator.see("[data-figure=spend]")  # from where it was opened
@@ -137,7 +133,7 @@ def test_the_page_of_an_upstream_says_what_it_has_learned_of_its_limits(
         page.go(f"upstreams/{name}")
         page.see("dialog h2", name)
         page.see("dialog [data-learned]", f"Learned from its answers; {configured} are configured.")
-        assert value(page, "dialog .quota .quota-foot span[data-value]") == learned
+        assert page.value("dialog .quota .quota-foot span[data-value]") == learned
         page.press(ESCAPE)
         page.gone("dialog")
     check_requests(page)
@@ -156,7 +152,7 @@ def test_refusals_are_those_of_the_chosen_days(operator: Page, either: Gateway) 
 def test_an_upstream_that_is_gone_keeps_its_usage(operator: Page, either: Gateway) -> None:
     operator.go("upstreams/former")
     operator.see("dialog .why.bad", "no upstream former now")
-    operator.until(lambda: value(operator, 'dialog [data-sum="requests"] b') == 1)
+    operator.until(lambda: operator.value('dialog [data-sum="requests"] b') == 1)
 
 
 @pytest.fixture

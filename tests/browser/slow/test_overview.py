@@ -31,10 +31,6 @@ def costs(gateway: Gateway) -> dict[str, float]:
     return {row["day"]: row["cost_usd"] or 0 for row in gateway.usage(group_by="day")}
 
 
-def value(page: Page, css: str) -> float:
-    return float(page.attribute("data-value", css) or "nan")
-
-
 def names(page: Page, title: str) -> list[str]:
     return [row[title] for row in page.rows(TABLE)]
 
@@ -42,18 +38,18 @@ def names(page: Page, title: str) -> list[str]:
 def test_spend_of_the_month_and_its_forecast(admin: Page, gateway: Gateway) -> None:
     now, known = datetime.now(UTC), costs(gateway)
     month = [cost for day, cost in known.items() if day[:7] == now.strftime("%Y-%m")]
-    admin.until(lambda: value(admin, "[data-figure=spend] .figure") == pytest.approx(sum(month)))
+    admin.until(lambda: admin.value("[data-figure=spend] .figure") == pytest.approx(sum(month)))
     whole = [known.get(ago(back), 0) for back in range(1, 8)]
     days = monthrange(now.year, now.month)[1]
     ends = datetime(now.year, now.month, 1, tzinfo=UTC) + timedelta(days=days)
     expected = sum(month) + sum(whole) / 7 * ((ends - now) / timedelta(days=1))
-    assert value(admin, "[data-figure=spend] .more b") == pytest.approx(expected, rel=0.01)
+    assert admin.value("[data-figure=spend] .more b") == pytest.approx(expected, rel=0.01)
 
 
 def test_range_is_compared_with_the_period_before(admin: Page, gateway: Gateway) -> None:
     admin.click("[data-choice='7d']")
     (now,) = gateway.usage(group_by="", since=ago(6))
-    admin.until(lambda: value(admin, "[data-figure=requests-in-range] .figure") == now["requests"])
+    admin.until(lambda: admin.value("[data-figure=requests-in-range] .figure") == now["requests"])
     (part,) = gateway.usage(group_by="", since=ago(6), until=ago(1))  # without today, which is not over
     (before,) = gateway.usage(group_by="", since=ago(13), until=ago(8))
     share = (part["requests"] - before["requests"]) / before["requests"] * 100
@@ -71,7 +67,7 @@ def test_hours_are_those_of_the_report(admin: Page, gateway: Gateway, name: str,
     known = {row["model"]: row["requests"] for row in gateway.usage(group_by="model", since=since)}
     admin.until(lambda: {row["Model"]: int(row["Requests"]) for row in admin.rows(TABLE)} == known)
     assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark")) == hours
-    assert value(admin, "[data-figure=requests-in-range] .figure") == sum(known.values())
+    assert admin.value("[data-figure=requests-in-range] .figure") == sum(known.values())
     admin.click("section[aria-labelledby=usage-title] details.as-table summary")
     shown = {
         row["Hour"]: int(row["Requests"])
@@ -96,7 +92,7 @@ def test_latency_is_that_of_the_report(admin: Page, gateway: Gateway) -> None:
                 assert row[title] == ("\u2013" if received[name] is None else str(received[name]))
     (whole,) = gateway.admin("latency", group_by="", since=ago(29)).json["data"]
     assert whole["first_token_count"] == 1
-    assert value(admin, "[data-figure=first-token-p95] .figure") == whole["first_token_p95_s"]
+    assert admin.value("[data-figure=first-token-p95] .figure") == whole["first_token_p95_s"]
 
 
 LATENCY = "section[aria-labelledby=latency-title]"
@@ -151,7 +147,7 @@ def test_failed_attempts_are_stacked_by_upstream(admin: Page, gateway: Gateway) 
 def test_who_is_near_a_limit(admin: Page, gateway: Gateway) -> None:
     rows = gateway.admin("quotas").json["data"]
     near = [row for row in rows if (row["used"] + row["reserved"]) / row["limit"] >= 0.8]
-    admin.until(lambda: value(admin, "[data-figure=near] .figure") == len(near))
+    admin.until(lambda: admin.value("[data-figure=near] .figure") == len(near))
     admin.click("[data-figure=near] a", "bob")
     admin.see("dialog h2", "bob")
 
@@ -172,7 +168,7 @@ def test_a_link_shows_what_its_sender_saw(admin: Page, gateway: Gateway) -> None
     admin.see(".chip", "team: crew")
     admin.until(lambda: names(admin, "Team") == ["crew"])
     assert admin.text(".sums") + admin.text("[data-figure=requests-in-range]") == seen
-    assert value(admin, "[data-figure=requests-in-range] .figure") == known["requests"]
+    assert admin.value("[data-figure=requests-in-range] .figure") == known["requests"]
     for pressed in ("7d", "tokens", "team"):
         assert admin.attribute("aria-pressed", f"[data-choice='{pressed}']") == "true"
     admin.click(".chip")
@@ -184,7 +180,7 @@ def test_own_dates(page: Page, gateway: Gateway) -> None:
     page.open(f"overview?range=custom&since={ago(12)}&until={ago(12)}", ADMIN_TOKEN)
     page.until(lambda: names(page, "Model"))
     (known,) = gateway.usage(group_by="", since=ago(12), until=ago(12))
-    page.until(lambda: value(page, "[data-figure=requests-in-range] .figure") == known["requests"])
+    page.until(lambda: page.value("[data-figure=requests-in-range] .figure") == known["requests"])
     assert page.attribute("value", "input[name=since]") == ago(12)
     assert len(page.all("section[aria-labelledby=usage-title] svg.chart .mark")) == 24
     page.open(f"overview?range=custom&since={ago(29)}&until={ago(12)}", ADMIN_TOKEN)
@@ -209,7 +205,7 @@ def test_chart_is_stacked_by_the_group_and_narrows_the_page(admin: Page, gateway
     assert max(heights, key=heights.__getitem__) == max(known, key=known.__getitem__)
     admin.click(".legend .pick", "carol")
     admin.see(".chip", "key: carol")
-    admin.until(lambda: value(admin, "[data-figure=requests-in-range] .figure") == known["carol"])
+    admin.until(lambda: admin.value("[data-figure=requests-in-range] .figure") == known["carol"])
     admin.click(".chip")
     admin.until(lambda: len(admin.all(".legend .pick")) == len(known))
     color = admin.run(

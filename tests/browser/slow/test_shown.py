@@ -69,7 +69,7 @@ def test_totals_are_those_of_the_report(admin: Page, gateway: Gateway, period: s
     admin.click(f"[data-choice='{period}']")
 
     def total(name: str) -> float:
-        return float(admin.attribute("data-value", f'[data-sum="{name}"] b') or "nan")
+        return admin.value(f'[data-sum="{name}"] b')
 
     admin.until(lambda: {name: round(total(name), 9) for name in TOLD} == {name: whole[name] for name in TOLD})
     cost = admin.text('[data-sum="cost_usd"] b')

@@ -9,7 +9,7 @@ from typing import Any
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import CHUNKED, Wire, chunk
 from tests.flows import claude_code
-from tests.flows.chat_agent import ChatAgent
+from tests.flows.chat_agent import ChatAgent, recorded
 from tests.flows.claude_code import FILE, MODEL, WORDS, Agent, stream_of
 from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
 
@@ -179,6 +179,5 @@ def test_a_task_with_a_chat_model(start_gateway: StartsGateways, upstream: Scrip
         return [call for call in gateway.calls("alice") if call["endpoint"] == "messages" and call["status"] == 200]
 
     assert eventually(lambda: len(messages()) >= len(agent.ledger))
-    found = [(call["prompt_tokens"], call["cached_tokens"], call["completion_tokens"]) for call in messages()]
-    assert sorted(found) == agent.reported()
+    assert recorded(messages()) == agent.reported()
     assert {call["usage_source"] for call in messages()} == {"reported"}

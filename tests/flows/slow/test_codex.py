@@ -17,9 +17,9 @@ import pytest
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import CHUNKED, Wire, chunk
-from tests.flows.chat_agent import ChatAgent
+from tests.flows.chat_agent import ChatAgent, recorded
 from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
-from tests.snippets.pages import snippets
+from tests.snippets.pages import only_snippet
 
 CODEX = Path(__file__).parents[3] / ".venv" / "servers" / "codex" / "node_modules" / ".bin" / "codex"
 MODEL = "gpt-4.1"
@@ -81,7 +81,7 @@ def run_codex(gateway: Gateway, folder: Path, who: str = "alice") -> tuple[int, 
     home, work = folder / "home", folder / "work"
     home.mkdir()
     work.mkdir()
-    (page,) = [each.text for each in snippets("toml") if each.page == "docs/clients/codex.md"]
+    page = only_snippet("docs/clients/codex.md", "toml")
     assert ("https://gateway.example/v1" in page, "gpt-5" in page) == (True, True)
     (home / "config.toml").write_text(page.replace("https://gateway.example", gateway.url).replace("gpt-5", MODEL))
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), "GATEWAY_API_KEY": secret(who)}
@@ -168,10 +168,7 @@ def test_codex_finishes_a_task_with_a_chat_model(
     assert (work / "notes.txt").read_text() == "one two"
     assert len(agent.ledger) == 3
     records = eventually(lambda: len(found := gateway.calls("alice")) == 3 and found)
-    assert (
-        sorted((each["prompt_tokens"], each["cached_tokens"], each["completion_tokens"]) for each in records)
-        == agent.reported()
-    )
+    assert recorded(records) == agent.reported()
     assert {(each["endpoint"], each["usage_source"], each["ended"]) for each in records} == {
         ("responses", "reported", "done")
     }

@@ -13,9 +13,9 @@ import pytest
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import dead_port
-from tests.flows.chat_agent import ChatAgent
+from tests.flows.chat_agent import ChatAgent, recorded
 from tests.flows.gateway_process import Gateway, eventually, key, secret, settings
-from tests.snippets.pages import snippets
+from tests.snippets.pages import only_snippet
 
 SERVERS = ROOT / ".venv/servers"
 PROGRAMS = {
@@ -36,7 +36,7 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
 
 def of_page(name: str, language: str, gateway: Gateway) -> str:
     """The settings on the page of this agent, with the address and the key of the test."""
-    (found,) = [each.text for each in snippets(language) if each.page == f"docs/clients/{name}.md"]
+    found = only_snippet(f"docs/clients/{name}.md", language)
     assert "http://HOST:8080/v1" in found
     return found.replace("http://HOST:8080", gateway.url).replace("sk-gw-...", secret(name))
 
@@ -64,10 +64,7 @@ def run(name: str, script: str, folder: Path) -> str:
 def check_records(gateway: Gateway, name: str, agent: ChatAgent) -> None:
     """One record for each request of the upstream, equal to the last token."""
     records = eventually(lambda: len(found := gateway.calls(name)) >= len(agent.ledger) and found)
-    assert (
-        sorted((each["prompt_tokens"], each["cached_tokens"], each["completion_tokens"]) for each in records)
-        == agent.reported()
-    )
+    assert recorded(records) == agent.reported()
     assert {(each["endpoint"], each["stream"], each["ended"], each["usage_source"]) for each in records} == {
         ("chat", True, "done", "reported")
     }
