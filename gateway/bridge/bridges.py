@@ -18,15 +18,8 @@ from gateway.quota import windows
 from gateway.records import Call, Document, Endpoint, Params, Usage
 
 from .refusal import renamed
-from .translate import (
-    anthropic_answer,
-    anthropic_request,
-    messages_answer,
-    messages_request,
-    responses_answer,
-    responses_request,
-)
-from .translate.anthropic_answer import ChatFrame, ChatStream
+from .translate import chat_answer, chat_request, messages_answer, messages_request, responses_answer, responses_request
+from .translate.chat_answer import ChatFrame, ChatStream
 from .translate.chat_delta import as_chunk
 from .translate.messages_answer import MessageFrame, MessageStream
 from .translate.responses_answer import ResponseFrame, ResponseStream
@@ -207,7 +200,7 @@ _MESSAGES = _Way(
 
 def _ask_anthropic(params: Params, _: Capabilities, output_limit: int) -> Any:
     """`output_limit` is that of the key or the model, where the client gave none."""
-    return anthropic_request.translate(params.document.members, output_limit=output_limit)
+    return chat_request.translate(params.document.members, output_limit=output_limit)
 
 
 def _chat_frame(call: Call) -> ChatFrame:
@@ -218,7 +211,7 @@ _CHAT = _Way(
     target="messages",
     ask=_ask_anthropic,
     stream=lambda _, call: ChatStream(_chat_frame(call)),
-    plain=lambda _, call, answer, __: anthropic_answer.answer(_chat_frame(call), answer),
+    plain=lambda _, call, answer, __: chat_answer.answer(_chat_frame(call), answer),
     as_stream=None,
     fail=lambda error, _, request_id: FORMATS["chat"].error_event(error, None, request_id),
     names={"stop_sequences": "stop", "output_config.format": "response_format", "metadata.user_id": "user"},

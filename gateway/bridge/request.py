@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.api import prompt_tokens
-from gateway.formats.openai import LIMIT_FIELDS
+from gateway.formats.openai.plain import LIMIT_FIELDS
 from gateway.quota import windows
 from gateway.records import Call, Document
 

@@ -1,6 +1,6 @@
 """Streamed answers to the calls that one completions call became, each chunk as one of the whole.
 
-A call's stream is scanned first (`formats/stream_scan.py`), which finds its end and the reason. The scanned events are
+A call's stream is scanned first (`formats/openai/chat_scan.py`), which finds its end and the reason. Its events are
 translated here to chunks of completions; chunks of all prompts are interleaved. Chunks with nothing in them for a
 completions client (the role of a chat, thoughts, comments) are left out.
 """

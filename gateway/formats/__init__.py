@@ -7,23 +7,23 @@ from collections.abc import Container, Mapping
 from gateway.api.prompt_tokens import FindsCounter, no_counter
 from gateway.records import Endpoint, Params
 
-from .batches import BATCHES
-from .chat import CHAT
-from .completions import COMPLETIONS
-from .embeddings import EMBEDDINGS
+from .anthropic.batches import MESSAGE_BATCHES
+from .anthropic.messages import COUNT_TOKENS, MESSAGES
 from .format import Format
-from .gemini import COUNT_CONTENT_TOKENS, GENERATE_CONTENT
-from .gemini_embeddings import BATCH_EMBED_CONTENTS, EMBED_CONTENT
-from .images import IMAGE_EDITS, IMAGE_VARIATIONS, IMAGES
-from .message_batches import MESSAGE_BATCHES
-from .messages import COUNT_TOKENS, MESSAGES
-from .moderations import MODERATIONS
+from .gemini.embeddings import BATCH_EMBED_CONTENTS, EMBED_CONTENT
+from .gemini.generate import COUNT_CONTENT_TOKENS, GENERATE_CONTENT
+from .openai.batches import BATCHES
+from .openai.chat import CHAT
+from .openai.completions import COMPLETIONS
+from .openai.embeddings import EMBEDDINGS
+from .openai.images import IMAGE_EDITS, IMAGE_VARIATIONS, IMAGES
+from .openai.moderations import MODERATIONS
+from .openai.realtime import REALTIME
+from .openai.responses import COMPACT, INPUT_TOKENS, RESPONSES
+from .openai.speech import SPEECH
+from .openai.transcriptions import TRANSCRIPTIONS, TRANSLATIONS
 from .passthrough import PASSTHROUGH
-from .realtime import REALTIME
 from .rerank import RERANK
-from .responses import COMPACT, INPUT_TOKENS, RESPONSES
-from .speech import SPEECH
-from .transcriptions import TRANSCRIPTIONS, TRANSLATIONS
 
 
 class _Table(dict[Endpoint, Format]):

@@ -18,8 +18,8 @@ from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Body, Name
 from gateway.records import Document, Params, Usage
 
-from . import openai
 from .format import Format, PlainFacts
+from .openai import plain
 
 MAX_DOCUMENTS = 10_000
 """Cohere recommends at most 1000 and refuses more than 10,000 (its API reference, "documents")."""
@@ -64,7 +64,7 @@ class _Answer(BaseModel):
 
 def _facts(body: bytes) -> PlainFacts:
     answer = _Answer.model_validate_json(body)
-    openai.refuse_constants(body)
+    plain.refuse_constants(body)
     usage = reported(answer.meta) or reported(answer.usage)
     model = answer.model if isinstance(answer.model, str) else None
     return PlainFacts(model, usage, usage is not None, bool(answer.error), b'"results"' in body)

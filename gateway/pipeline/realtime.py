@@ -20,8 +20,9 @@ from gateway.api import auth
 from gateway.api import capabilities as able
 from gateway.config import Model, Route
 from gateway.errors import InvalidRequest, ModelNotFound, UpstreamFailed, UpstreamRefused
-from gateway.formats import realtime, token_rule
-from gateway.formats.realtime import REALTIME
+from gateway.formats import token_rule
+from gateway.formats.openai import realtime
+from gateway.formats.openai.realtime import REALTIME
 from gateway.observe.tracing import NO_TRACE, Trace
 from gateway.quota import windows
 from gateway.quota.output_fit import OutputFit

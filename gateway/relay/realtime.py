@@ -20,7 +20,8 @@ from gateway import units
 from gateway.accounting.call_log import Accounting, CallLog
 from gateway.accounting.reservation import Reservation
 from gateway.config import Model, Route
-from gateway.formats import realtime, token_rule
+from gateway.formats import token_rule
+from gateway.formats.openai import realtime
 from gateway.formats.token_rule import CountsTexts
 from gateway.quota.output_fit import OutputFit
 from gateway.quota.windows import output_limit

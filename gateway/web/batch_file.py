@@ -21,8 +21,8 @@ from gateway.api.form import PIECE_BYTES, UploadedFile
 from gateway.bridge import bridges
 from gateway.config import Route
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound
-from gateway.formats.batches import LINE_FORMATS, VARIANT
 from gateway.formats.format import Format
+from gateway.formats.openai.batches import LINE_FORMATS, VARIANT
 from gateway.pipeline import Services
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows

@@ -1,5 +1,5 @@
-"""Batches of OpenAI's API, by their ids: list, read, cancel. They are made as calls (`formats/batches.py`), and settled
-by `relay/deferred.py`.
+"""Batches of OpenAI's API, by their ids: list, read, cancel. A call makes one (`formats/openai/batches.py`),
+`relay/deferred.py` settles it.
 
 The files of a batch's results belong to the key of the batch: they are bound before the client sees their ids.
 """

@@ -25,7 +25,7 @@ from gateway.config import Config
 from gateway.config.model_names import is_pattern
 from gateway.errors import BodyTooLarge, NotFound, UpstreamFailed
 from gateway.formats import token_rule
-from gateway.formats.responses import RESPONSES, refuse_references
+from gateway.formats.openai.responses import RESPONSES, refuse_references
 from gateway.records import Bond, Failure, Fault, Key, Phase
 from gateway.store.bonds import is_bond_id
 from gateway.upstream.account import account_of

@@ -24,8 +24,8 @@ from gateway.api.multipart import content_type
 from gateway.config import Config, Model, NamedModel
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
 from gateway.formats import AZURE, FORMATS, azure_paths, of_client
+from gateway.formats.anthropic.batches import MESSAGE_BATCHES
 from gateway.formats.format import Format, no_json
-from gateway.formats.message_batches import MESSAGE_BATCHES
 from gateway.queueing import classes
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued

@@ -1,5 +1,5 @@
 """Anthropic's message batches, by their ids: list, read, cancel, results, delete. They are made as calls
-(`formats/message_batches.py`), and settled by `relay/deferred.py`.
+(`formats/anthropic/batches.py`), and settled by `relay/deferred.py`.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from aiohttp import WSMsgType, hdrs, web
 from gateway.api import auth, capabilities
 from gateway.api.attribution import attribution_of
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound, internal_error
-from gateway.formats import realtime
-from gateway.formats.realtime import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
+from gateway.formats.openai import realtime
+from gateway.formats.openai.realtime import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
 from gateway.pipeline.realtime import RealtimeSession, open_session
 from gateway.records import OTHER, Call, Document, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay.charge import Ending

@@ -15,8 +15,8 @@ from aiohttp import web
 
 from gateway.errors import GatewayError, StreamInterrupted, UpstreamFailed, UpstreamRefused
 from gateway.formats.format import ScanInput, Unfit
-from gateway.formats.responses import RESPONSES
-from gateway.formats.responses_scan import ResponsesScan
+from gateway.formats.openai.responses import RESPONSES
+from gateway.formats.openai.responses_scan import ResponsesScan
 from gateway.records import Bond, Failure, Fault, Phase
 from gateway.relay.client_stream import ClientStream, Headers
 from gateway.relay.exchange import response_headers

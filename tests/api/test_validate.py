@@ -15,7 +15,7 @@ from gateway.api.validate import restrict
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
 from gateway.formats import read
-from gateway.formats.completions import MAX_CHOICES
+from gateway.formats.openai.completions import MAX_CHOICES
 from gateway.records import Endpoint, Params
 
 from .params_table import OMIT, ROWS, SMALLEST, Row, body, message

@@ -19,8 +19,8 @@ from gateway.bridge.stream import Stream, usage_event
 from gateway.config import Capabilities, Config, Route, build
 from gateway.errors import UpstreamRefused
 from gateway.formats.format import Unfit
+from gateway.formats.openai.chat_scan import StreamScan
 from gateway.formats.reported_usage import reported
-from gateway.formats.stream_scan import StreamScan
 from gateway.pipeline.request import changed_members
 from gateway.quota.pricing import total_usage
 from gateway.records import Call, Key, Usage

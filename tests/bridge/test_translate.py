@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.bridge.translate import anthropic_request, custom_input, messages_request, responses_request, tool_names
+from gateway.bridge.translate import chat_request, custom_input, messages_request, responses_request, tool_names
 from gateway.errors import InvalidRequest
 from gateway.formats.format import Unfit
 from tests.amounts import amount
@@ -28,7 +28,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "anthropic": {"model": "m", "messages": [{"role": "user", "content": "x"}]},
 }
 RULES: dict[str, Any] = {
-    "responses": responses_request.RULES, "messages": messages_request.RULES, "anthropic": anthropic_request.RULES,
+    "responses": responses_request.RULES, "messages": messages_request.RULES, "anthropic": chat_request.RULES,
 }  # fmt: skip
 TITLES = {
     "responses": "Responses through chat", "messages": "Messages through chat", "anthropic": "Chat through Messages",

@@ -13,8 +13,8 @@ from gateway.bridge.refusal import renamed
 from gateway.bridge.translated_scan import TranslatedScan
 from gateway.errors import UpstreamRefused
 from gateway.formats.format import Unfit
+from gateway.formats.openai.chat_scan import StreamScan
 from gateway.formats.sse import LONG_EVENT
-from gateway.formats.stream_scan import StreamScan
 
 from .translated import COMPLETION_TOKENS, GOLDEN, data_of, stream
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.bridge.translate import (
-    anthropic_answer,
-    anthropic_request,
+    chat_answer,
+    chat_request,
     messages_answer,
     messages_request,
     responses_answer,
@@ -39,7 +39,7 @@ def asked(way: str, request: dict[str, Any]) -> Any:
         case "messages":
             return messages_request.translate(request)
         case _:
-            return anthropic_request.translate(request, output_limit=4096)
+            return chat_request.translate(request, output_limit=4096)
 
 
 def stream(way: str, request: dict[str, Any]) -> Any:
@@ -54,7 +54,7 @@ def stream(way: str, request: dict[str, Any]) -> Any:
             )
         case _:
             shows_usage = bool((request.get("stream_options") or {}).get("include_usage"))
-            return anthropic_answer.ChatStream(anthropic_answer.ChatFrame(BASE, CREATED, "m", shows_usage))
+            return chat_answer.ChatStream(chat_answer.ChatFrame(BASE, CREATED, "m", shows_usage))
 
 
 def finish(translator: Any) -> bytes:
@@ -75,7 +75,7 @@ def plain(way: str, request: dict[str, Any], answer: dict[str, Any]) -> dict[str
                 completion_tokens=COMPLETION_TOKENS,
             )  # fmt: skip
         case _:
-            return anthropic_answer.answer(anthropic_answer.ChatFrame(BASE, CREATED, "m"), answer)
+            return chat_answer.answer(chat_answer.ChatFrame(BASE, CREATED, "m"), answer)
 
 
 def streamed(way: str, request: dict[str, Any], chunks: list[dict[str, Any]]) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.formats.messages import type_of
+from gateway.formats.anthropic.messages import type_of
 from tests.fakes.faults import RETRY_S, WITH_USAGE_EVENT, Ask
 from tests.fakes.good_answers import MODEL
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.formats import ceilings
-from gateway.formats.gemini_request import read, read_count
+from gateway.formats.gemini.request import read, read_count
 
 TEXT = {"text": "Hello there"}
 IMAGE = {"inlineData": {"mimeType": "image/png", "data": "AA=="}}

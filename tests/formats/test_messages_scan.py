@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.formats.anthropic.scan import MessagesScan
 from gateway.formats.format import ScanInput
-from gateway.formats.messages_scan import MessagesScan
 from gateway.records import Usage
 from tests.flows.test_messages import RECORDED
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.errors import UpstreamFailed
-from gateway.formats import responses, sse
+from gateway.formats import sse
 from gateway.formats.format import ScanInput
-from gateway.formats.responses_scan import ResponsesScan
+from gateway.formats.openai import responses
+from gateway.formats.openai.responses_scan import ResponsesScan
 from gateway.records import Failure, Fault, Phase, Usage
 from tests.amounts import amount
 from tests.fakes import responses_api as api

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.formats import sse
+from gateway.formats.openai.chat_scan import StreamScan
 from gateway.formats.sse import EventSplitter
-from gateway.formats.stream_scan import StreamScan
 from tests.amounts import amount
 
 from .slow_scan import Slow, assert_passed

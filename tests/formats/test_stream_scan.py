@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.formats.openai.chat_scan import StreamScan, as_event
 from gateway.formats.sse import LONG_EVENT
-from gateway.formats.stream_scan import StreamScan, as_event
 from gateway.records import Usage
 from tests.amounts import amount
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.config import Model, Route
 from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
+from gateway.formats.openai.chat_scan import StreamScan
 from gateway.formats.reported_usage import reported
-from gateway.formats.stream_scan import StreamScan
 from gateway.formats.token_rule import Count
 from gateway.records import Call, Document, Endpoint, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay import charge

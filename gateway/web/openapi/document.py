@@ -30,16 +30,16 @@ from gateway.api.schema import (
     Response,
 )
 from gateway.formats import AZURE, FORMATS, azure_paths
-from gateway.formats.batches import CreateBatch
-from gateway.formats.gemini_embeddings import BatchEmbedContents, EmbedContent
-from gateway.formats.gemini_request import CountContentTokens, GenerateContent
-from gateway.formats.images import ImageEdit, ImageGeneration, ImageVariation
-from gateway.formats.message_batches import CreateMessageBatch
-from gateway.formats.messages import OVERLOADED
-from gateway.formats.moderations import Moderation
+from gateway.formats.anthropic.batches import CreateMessageBatch
+from gateway.formats.anthropic.messages import OVERLOADED
+from gateway.formats.gemini.embeddings import BatchEmbedContents, EmbedContent
+from gateway.formats.gemini.request import CountContentTokens, GenerateContent
+from gateway.formats.openai.batches import CreateBatch
+from gateway.formats.openai.images import ImageEdit, ImageGeneration, ImageVariation
+from gateway.formats.openai.moderations import Moderation
+from gateway.formats.openai.speech import Speech
+from gateway.formats.openai.transcriptions import Transcription, Translation
 from gateway.formats.rerank import RERANK, Rerank
-from gateway.formats.speech import Speech
-from gateway.formats.transcriptions import Transcription, Translation
 from gateway.identity.permissions import PERMISSIONS
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT

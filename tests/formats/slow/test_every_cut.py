@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats.responses_scan import ResponsesScan
+from gateway.formats.openai.responses_scan import ResponsesScan
 from tests.flows.slow.test_response_cuts import RECORDED as RESPONSES
 from tests.flows.test_gemini import RECORDED as GEMINI
 from tests.flows.test_messages import RECORDED as MESSAGES

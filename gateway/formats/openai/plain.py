@@ -9,10 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from gateway.config import Capabilities
+from gateway.formats import reported_usage
+from gateway.formats.format import PlainFacts
 from gateway.records import Call
-
-from . import reported_usage
-from .format import PlainFacts
 
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 

@@ -22,10 +22,11 @@ from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Body
 from gateway.api.validation_errors import wrong_value
+from gateway.formats import reported_usage, sse
+from gateway.formats.format import Format, PlainFacts, ScanInput, Unfit, no_json
 from gateway.records import Document, Params, StoredBytes, Usage
 
-from . import openai, reported_usage, sse
-from .format import Format, PlainFacts, ScanInput, Unfit, no_json
+from . import plain
 from .typed_scan import TypedScan
 
 LOWEST_BYTES_PER_S = 2_000
@@ -127,7 +128,7 @@ class _Answer(BaseModel):
 
 def _facts(body: bytes) -> PlainFacts:
     answer = _Answer.model_validate_json(body)
-    openai.refuse_constants(body)
+    plain.refuse_constants(body)
     usage = reported(answer.usage)
     if usage is None and (audio_ms := _milliseconds(answer.duration)):
         usage = Usage(source="reported", more=units.counts({"audio_ms": audio_ms}))

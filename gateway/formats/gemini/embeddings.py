@@ -21,21 +21,13 @@ from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import MAX_PROMPTS
 from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
+from gateway.formats.format import Format, PlainFacts
+from gateway.formats.openai import plain
 from gateway.records import Call, Document, Params
 
-from . import gemini, gemini_usage, openai
-from .format import Format, PlainFacts
-from .gemini_request import (
-    Camel,
-    Contents,
-    as_list,
-    by_names,
-    checked,
-    parts_of,
-    refuse_kept_files,
-    refuse_model,
-    take_part,
-)
+from . import generate
+from . import usage as gemini_usage
+from .request import Camel, Contents, as_list, by_names, checked, parts_of, refuse_kept_files, refuse_model, take_part
 
 _MODELS = "models/"
 
@@ -137,7 +129,7 @@ class _Embedded(BaseModel):
 
 def _facts(body: bytes) -> PlainFacts:
     answer = _Embedded.model_validate_json(body)
-    openai.refuse_constants(body)
+    plain.refuse_constants(body)
     return PlainFacts(
         usage=gemini_usage.reported(answer.usageMetadata),
         has_usage=answer.usageMetadata is not None,
@@ -148,8 +140,8 @@ def _facts(body: bytes) -> PlainFacts:
 
 EMBED_CONTENT = Format(
     name="embed_content",
-    path=gemini.paths("embedContent")[0],
-    more_paths=gemini.paths("embedContent")[1:],
+    path=generate.paths("embedContent")[0],
+    more_paths=generate.paths("embedContent")[1:],
     upstream_path="/models/{model}:embedContent",
     operation="embeddings",
     has_model_in_path=True,
@@ -157,17 +149,17 @@ EMBED_CONTENT = Format(
     facts=_facts,
     usage=gemini_usage.reported,
     changes=_changes,
-    error_body=gemini.error_body,
-    error_event=gemini.error_event,
-    request_headers=gemini.REQUEST_HEADERS,
-    query_key=gemini.QUERY_KEY,
+    error_body=generate.error_body,
+    error_event=generate.error_event,
+    request_headers=generate.REQUEST_HEADERS,
+    query_key=generate.QUERY_KEY,
 )
 
 BATCH_EMBED_CONTENTS = replace(
     EMBED_CONTENT,
     name="batch_embed_contents",
-    path=gemini.paths("batchEmbedContents")[0],
-    more_paths=gemini.paths("batchEmbedContents")[1:],
+    path=generate.paths("batchEmbedContents")[0],
+    more_paths=generate.paths("batchEmbedContents")[1:],
     upstream_path="/models/{model}:batchEmbedContents",
     read=_read_batch,
     changes=_batch_changes,

@@ -13,11 +13,12 @@ import json
 import re
 from typing import Any
 
+from gateway.formats import reported_usage, sse, token_rule
+from gateway.formats.event_scan import EventScan
+from gateway.formats.format import ScanInput
 from gateway.records import Usage
 
-from . import messages_usage, reported_usage, sse, token_rule
-from .event_scan import EventScan
-from .format import ScanInput
+from . import usage as messages_usage
 
 _MATTERS = re.compile(rb'"type"\s*:\s*"(?:message_(?:start|delta|stop)|error|ping)"|"error"\s*:')
 _THINKS = re.compile(rb'"(?:thinking_delta|signature_delta|redacted_thinking)"')

@@ -14,9 +14,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gateway import units
+from gateway.formats.reported_usage import count, detail, more_of, reported
 from gateway.records import Usage
-
-from .reported_usage import count, detail, more_of, reported
 
 Items = Mapping[str, int]
 """How many items of each type the `output` has."""

@@ -12,13 +12,12 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
+from gateway.formats import sse
+from gateway.formats.event_scan import EventScan
+from gateway.formats.format import ScanInput
+from gateway.formats.member_reader import MemberReader
 from gateway.quota.pricing import total_usage
 from gateway.records import Usage
-
-from . import sse
-from .event_scan import EventScan
-from .format import ScanInput
-from .member_reader import MemberReader
 
 _MATTERS = re.compile(rb'"(?:[a-z_.]+\.(?:done|completed)|error)"')
 _WANTED = (("type",), ("usage",), ("error",), ("message",), ("code",))

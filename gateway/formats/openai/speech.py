@@ -17,11 +17,12 @@ from gateway.api import audio_length, prompt_tokens, validate
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import AnyObject, Body, Name, one_of
 from gateway.errors import GatewayError
+from gateway.formats import reported_usage
+from gateway.formats.format import Format, ScanInput
+from gateway.formats.passed_scan import PassedScan
 from gateway.records import Document, Params, Usage
 
-from . import openai, reported_usage
-from .format import Format, ScanInput
-from .passed_scan import PassedScan
+from . import plain
 
 MAX_INPUT = 4096
 """Characters (CreateSpeechRequest, `input`, `instructions`)."""
@@ -117,7 +118,7 @@ SPEECH = Format(
     upstream_path="/audio/speech",
     operation="speech",
     read=partial(validate.read, validate.Rules(Speech, _read)),
-    facts=openai.facts,
+    facts=plain.facts,
     usage=_reported,
     scan=SpeechScan,
     is_binary=True,

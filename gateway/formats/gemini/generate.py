@@ -17,11 +17,13 @@ from pydantic import BaseModel
 
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, QuotaSpent
+from gateway.formats.format import Format, PlainFacts, Scan, no_usage
+from gateway.formats.openai import plain
 from gateway.records import Call, Endpoint, Usage
 
-from . import gemini_request, gemini_usage, openai
-from .format import Format, PlainFacts, Scan, no_usage
-from .gemini_scan import GeminiScan
+from . import request
+from . import usage as gemini_usage
+from .scan import GeminiScan
 
 _STATUSES: Mapping[int, str] = {
     401: "UNAUTHENTICATED",
@@ -127,7 +129,7 @@ class _Generated(BaseModel):
 
 def _facts(body: bytes) -> PlainFacts:
     answer = _Generated.model_validate_json(body)
-    openai.refuse_constants(body)
+    plain.refuse_constants(body)
     found = gemini_usage.candidates({"candidates": answer.candidates})
     return PlainFacts(
         model=answer.modelVersion if isinstance(answer.modelVersion, str) else None,
@@ -153,7 +155,7 @@ class _TokenTotal(BaseModel):
 def _count_facts(body: bytes) -> PlainFacts:
     """A count of tokens uses none."""
     answer = _TokenTotal.model_validate_json(body)
-    openai.refuse_constants(body)
+    plain.refuse_constants(body)
     return PlainFacts(usage=Usage(), is_error=bool(answer.error))
 
 
@@ -164,14 +166,14 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
     """The configuration with an output limit, where one has to be added."""
     if added_limit is None:
         return {}
-    name, config = gemini_request.config_of(call.params.document.members)
-    return {name: config | {gemini_request.name_in(config, "maxOutputTokens"): added_limit}}
+    name, config = request.config_of(call.params.document.members)
+    return {name: config | {request.name_in(config, "maxOutputTokens"): added_limit}}
 
 
 def _count_changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """The request whose tokens are counted names its model too."""
     members = call.params.document.members
-    name = gemini_request.name_in(members, gemini_request.COUNTED)
+    name = request.name_in(members, request.COUNTED)
     if not isinstance(asked := members.get(name), dict):
         return {}
     return {name: asked | {"model": f"models/{route.model or call.params.model}"}}
@@ -198,8 +200,8 @@ GENERATE_CONTENT = Format(
     upstream_stream_path="/models/{model}:streamGenerateContent?alt=sse",
     operation="generate_content",
     has_model_in_path=True,
-    read=gemini_request.read,
-    needs_all=gemini_request.needs_all,
+    read=request.read,
+    needs_all=request.needs_all,
     facts=_facts,
     usage=gemini_usage.reported,
     scan=GeminiScan,
@@ -230,8 +232,8 @@ COUNT_CONTENT_TOKENS = Format(
     operation="count_tokens",
     has_model_in_path=True,
     is_optional=True,
-    read=gemini_request.read_count,
-    needs_all=gemini_request.needs_all,
+    read=request.read_count,
+    needs_all=request.needs_all,
     facts=_count_facts,
     usage=no_usage,
     changes=_count_changes,

@@ -20,12 +20,12 @@ from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Messages, Part
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.formats.ceilings import PROMPT_ALLOWANCE, added_tokens, output_ceiling
+from gateway.formats.format import BatchFormat, BatchLine, BatchState, Format, no_usage
+from gateway.formats.openai.batches import VARIANT, answered, facts_when_made, read_object
 from gateway.records import Call, Endpoint, LineCeilings, Params
 
-from . import messages_request
-from .batches import VARIANT, answered, facts_when_made, read_object
-from .ceilings import PROMPT_ALLOWANCE, added_tokens, output_ceiling
-from .format import BatchFormat, BatchLine, BatchState, Format, no_usage
+from . import request as messages_request
 from .messages import COUNT_TOKENS, MESSAGES
 
 MAX_REQUESTS = 10_000

@@ -16,12 +16,12 @@ from gateway.api import json_document, validation_errors
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Part
 from gateway.api.validate import refuse_other_case
+from gateway.formats.format import BatchFormat, BatchLine, BatchState, Format, PlainFacts, no_usage
 from gateway.records import Ended, Endpoint, Params
 
 from .chat import CHAT
 from .completions import COMPLETIONS
 from .embeddings import EMBEDDINGS
-from .format import BatchFormat, BatchLine, BatchState, Format, PlainFacts, no_usage
 from .moderations import MODERATIONS
 from .responses import MAX_METADATA, RESPONSES
 

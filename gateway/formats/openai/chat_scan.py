@@ -18,10 +18,9 @@ from typing import Any
 
 from gateway.api import json_document
 from gateway.errors import InvalidRequest
-
-from . import reported_usage, sse, token_rule
-from .event_scan import EventScan
-from .format import AllowsReport, ScanInput, allow_any
+from gateway.formats import reported_usage, sse, token_rule
+from gateway.formats.event_scan import EventScan
+from gateway.formats.format import AllowsReport, ScanInput, allow_any
 
 _MATTERS = re.compile(rb'"finish_reason"\s*:\s*"(?!")|"usage"\s*:\s*(?!\s|null)|"error"\s*:\s*(?!\s|null)')
 _NAMES_MODEL = re.compile(rb'"model"\s*:\s*"')

@@ -13,12 +13,15 @@ from pydantic import BaseModel
 
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.formats import other_models
+from gateway.formats.format import Format, PlainFacts, Scan, no_usage
+from gateway.formats.openai import plain
 from gateway.quota.limit_headers import anthropic_headers
 from gateway.records import Call, Endpoint, Usage
 
-from . import messages_request, messages_usage, openai, other_models
-from .format import Format, PlainFacts, Scan, no_usage
-from .messages_scan import MessagesScan
+from . import request as messages_request
+from . import usage as messages_usage
+from .scan import MessagesScan
 
 _TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -114,7 +117,7 @@ class _Message(BaseModel):
 
 def _facts(body: bytes) -> PlainFacts:
     answer = _Message.model_validate_json(body)
-    openai.refuse_constants(body)
+    plain.refuse_constants(body)
     return PlainFacts(
         model=answer.model if isinstance(answer.model, str) else None,
         usage=messages_usage.reported(answer.usage),
@@ -185,7 +188,7 @@ class _TokenCount(BaseModel):
 def _count_facts(body: bytes) -> PlainFacts:
     """A count of tokens uses none."""
     answer = _TokenCount.model_validate_json(body)
-    openai.refuse_constants(body)
+    plain.refuse_constants(body)
     is_error = answer.type == "error" or bool(answer.error) or answer.success is False
     return PlainFacts(usage=Usage(), is_error=is_error)
 

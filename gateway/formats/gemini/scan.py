@@ -12,10 +12,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from . import gemini_usage, sse, token_rule
-from .event_scan import EventScan
-from .format import ScanInput
-from .member_reader import EACH, MemberReader
+from gateway.formats import sse, token_rule
+from gateway.formats.event_scan import EventScan
+from gateway.formats.format import ScanInput
+from gateway.formats.member_reader import EACH, MemberReader
+
+from . import usage as gemini_usage
 
 _FINISHED = ("candidates", EACH, "finishReason")
 _WANTED = (("usageMetadata",), ("promptFeedback",), ("modelVersion",), ("error",), _FINISHED)

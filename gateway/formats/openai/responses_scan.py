@@ -19,11 +19,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from gateway.errors import GatewayError
+from gateway.formats import sse, token_rule
+from gateway.formats.event_scan import EventScan
+from gateway.formats.format import ScanInput
+from gateway.formats.member_reader import EACH, MemberReader
 
-from . import sse, token_rule
-from .event_scan import EventScan
-from .format import ScanInput
-from .member_reader import EACH, MemberReader
 from .responses_usage import Used, usage_of
 
 GOOD_ENDS = frozenset({"response.completed", "response.incomplete"})

@@ -7,10 +7,11 @@ from functools import partial
 from gateway.api import prompt_tokens, validate
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Embedding
+from gateway.formats import reported_usage
+from gateway.formats.format import Format
 from gateway.records import Document, Params
 
-from . import openai, reported_usage
-from .format import Format
+from . import plain
 
 
 def _read(document: Document, body: Embedding, count: Counter | None) -> Params:
@@ -33,7 +34,7 @@ EMBEDDINGS = Format(
     upstream_path="/embeddings",
     operation="embeddings",
     read=partial(validate.read, validate.Rules(Embedding, _read)),
-    facts=openai.facts,
+    facts=plain.facts,
     usage=reported_usage.reported,
     texts=reported_usage.TEXT,
 )

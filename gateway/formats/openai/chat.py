@@ -9,11 +9,12 @@ from gateway.api import prompt_tokens, validate, validation_errors
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Chat
 from gateway.config import Capabilities, Route
+from gateway.formats import reported_usage
+from gateway.formats.format import Format
 from gateway.records import Call, Document, Params
 
-from . import openai, reported_usage
-from .format import Format
-from .stream_scan import StreamScan, as_event
+from . import plain
+from .chat_scan import StreamScan, as_event
 
 
 def _read(document: Document, body: Chat, count: Counter | None) -> Params:
@@ -27,7 +28,7 @@ def _read(document: Document, body: Chat, count: Counter | None) -> Params:
 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
-    changes = openai.stream_options(call, capabilities) if call.params.stream else {}
+    changes = plain.stream_options(call, capabilities) if call.params.stream else {}
     if added_limit is not None:
         changes[capabilities.max_tokens_field] = added_limit
     return changes
@@ -39,12 +40,12 @@ CHAT = Format(
     upstream_path="/chat/completions",
     operation="chat",
     read=partial(validate.read, validate.Rules(Chat, _read)),
-    facts=openai.facts,
+    facts=plain.facts,
     usage=reported_usage.reported,
     scan=partial(StreamScan.of, is_chat=True),
     as_events=lambda answer, shows_usage: as_event(answer, shows_usage=shows_usage),
     changes=_changes,
-    limit_fields=openai.LIMIT_FIELDS,
+    limit_fields=plain.LIMIT_FIELDS,
     texts=reported_usage.TEXT,
     may_reason=True,
 )

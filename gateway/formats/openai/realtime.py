@@ -14,10 +14,11 @@ from gateway import units
 from gateway.api import validation_errors
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.formats import reported_usage
+from gateway.formats.format import Format
 from gateway.records import Params, Usage
 
-from . import openai, reported_usage, transcriptions
-from .format import Format
+from . import plain, transcriptions
 
 KEY_PROTOCOL = "openai-insecure-api-key."
 """The prefix of a browser's key among its subprotocols (openai-realtime-api-beta, `lib/api.js`)."""
@@ -201,7 +202,7 @@ REALTIME = Format(
     upstream_path="/realtime",
     operation="realtime",
     read=_no_body,
-    facts=openai.facts,
+    facts=plain.facts,
     usage=reported,
     has_model_in_path=True,
     request_headers=frozenset({"openai-beta", "openai-safety-identifier"}),

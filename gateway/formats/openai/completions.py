@@ -10,11 +10,12 @@ from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Completion
 from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
+from gateway.formats import reported_usage
+from gateway.formats.format import Format
 from gateway.records import Call, Document, Params
 
-from . import openai, reported_usage
-from .format import Format
-from .stream_scan import StreamScan, as_event
+from . import plain
+from .chat_scan import StreamScan, as_event
 
 MAX_CHOICES = 2048
 """Choices of one call, prompts times n. OpenAI caps the product without naming the number (ai-dynamo took 128, which
@@ -50,7 +51,7 @@ def _read(document: Document, body: Completion, count: Counter | None) -> Params
 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
-    changes = openai.stream_options(call, capabilities) if call.params.stream else {}
+    changes = plain.stream_options(call, capabilities) if call.params.stream else {}
     if call.params.is_output_limit_added:  # without a limit the API ends after 16 tokens
         changes["max_tokens"] = added_limit
     return changes
@@ -62,11 +63,11 @@ COMPLETIONS = Format(
     upstream_path="/completions",
     operation="text_completion",
     read=partial(validate.read, validate.Rules(Completion, _read)),
-    facts=openai.facts,
+    facts=plain.facts,
     usage=reported_usage.reported,
     scan=partial(StreamScan.of, is_chat=False),
     as_events=lambda answer, shows_usage: as_event(answer, shows_usage=shows_usage),
     changes=_changes,
-    limit_fields=openai.LIMIT_FIELDS,
+    limit_fields=plain.LIMIT_FIELDS,
     texts=reported_usage.TEXT,
 )

@@ -21,11 +21,11 @@ from gateway.api.form import File, UploadedFile
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import Body, Name
+from gateway.formats import reported_usage, sse
+from gateway.formats.format import Format, PlainFacts, ScanInput, Unfit, no_json
+from gateway.formats.member_reader import EACH, MemberReader
 from gateway.records import Document, Params, StoredBytes, Usage
 
-from . import reported_usage, sse
-from .format import Format, PlainFacts, ScanInput, Unfit, no_json
-from .member_reader import EACH, MemberReader
 from .typed_scan import TypedScan
 
 MAX_PROMPT = 32_000

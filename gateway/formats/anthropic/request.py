@@ -19,9 +19,8 @@ from gateway.api.json_document import NOT_JSON, spans
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import CountTokens, Messages
 from gateway.errors import InvalidRequest
+from gateway.formats import other_models
 from gateway.records import Document, Params
-
-from . import other_models
 
 MIN_THINKING = 1024
 """Smallest `thinking.budget_tokens`."""

@@ -3,7 +3,7 @@
 System and developer messages, wherever they are, become the system prompt, one block each, as Anthropic's own
 chat endpoint has it (platform.claude.com/docs, "OpenAI SDK compatibility"). Messages of one role in a row become one,
 with the results of tools first, where Messages wants them. Thinking comes back to the model in `thinking_blocks` of a
-message, which `anthropic_answer` writes; `reasoning_content` without its signature stays out.
+message, which `chat_answer` writes; `reasoning_content` without its signature stays out.
 """
 
 from __future__ import annotations

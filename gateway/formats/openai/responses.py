@@ -19,10 +19,11 @@ from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Response
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, StreamInterrupted
+from gateway.formats import other_models, sse
+from gateway.formats.format import Format, PlainFacts, Scan, Unfit, no_usage
 from gateway.records import Call, Document, ItemRef, Params, Usage
 
-from . import openai, other_models, sse
-from .format import Format, PlainFacts, Scan, Unfit, no_usage
+from . import plain
 from .responses_scan import ResponsesScan, error_of_failure, failed_event, ids_of, interrupted_event, items_of
 from .responses_usage import Used, usage_of
 
@@ -217,7 +218,7 @@ def _refuse_state(param: str, advice: str) -> NoReturn:
 def facts(body: bytes) -> PlainFacts:
     """Of a plain answer. Raises `ValueError` if it is not JSON."""
     answer = _Body.model_validate_json(body)
-    openai.refuse_constants(body)
+    plain.refuse_constants(body)
     output = [item for item in answer.output if isinstance(item, dict)] if isinstance(answer.output, list) else []
     used = Used(answer.usage, answer.tool_usage, answer.service_tier, *items_of(output))
     has_failed, is_pending = answer.status == "failed", answer.status in _PENDING
@@ -238,7 +239,7 @@ def facts(body: bytes) -> PlainFacts:
 
 def _count_facts(body: bytes) -> PlainFacts:
     answer = _Body.model_validate_json(body)
-    openai.refuse_constants(body)
+    plain.refuse_constants(body)
     return PlainFacts(usage=Usage(), is_error=bool(answer.error) or answer.success is False)
 
 
@@ -319,7 +320,7 @@ RESPONSES = Format(
     streams_only_events=True,
     changes=_changes,
     limit_fields=("max_output_tokens",),
-    texts=openai.RESPONSE_TEXT,
+    texts=plain.RESPONSE_TEXT,
     may_reason=True,
     error_event=_error_event,
     error_keeps_status=True,
@@ -350,7 +351,7 @@ COMPACT = Format(
     is_optional=True,
     facts=facts,
     usage=_usage,
-    texts=openai.RESPONSE_TEXT,
+    texts=plain.RESPONSE_TEXT,
     may_reason=True,
     passes_query=True,
     request_headers=_CLIENT_HEADERS,

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway import units
+from gateway.formats.reported_usage import count
 from gateway.records import Usage
-
-from .reported_usage import count
 
 TEXT = re.compile(rb'"(?:text|name|code|output)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
 """Generated texts in an answer or an event that are not empty: its one group."""

@@ -11,10 +11,11 @@ from pydantic import Field, Tag
 from gateway.api import prompt_tokens, validate
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import MAX_PROMPTS, Body, one_of
+from gateway.formats import reported_usage
+from gateway.formats.format import Format
 from gateway.records import Document, Params
 
-from . import openai, reported_usage
-from .format import Format
+from . import plain
 
 DEFAULT_MODEL = "omni-moderation-latest"
 """The API's default (openai-openapi, CreateModerationRequest)."""
@@ -50,6 +51,6 @@ MODERATIONS = Format(
     upstream_path="/moderations",
     operation="moderation",
     read=partial(validate.read, validate.Rules(Moderation, _read)),
-    facts=openai.facts,
+    facts=plain.facts,
     usage=reported_usage.reported,
 )

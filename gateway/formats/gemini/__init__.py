@@ -1,0 +1,1 @@
+"""Gemini's API: requests, the reader of answers, errors."""

@@ -1,0 +1,1 @@
+"""OpenAI's formats, and those that others write in its form: requests, readers of answers, errors."""
