@@ -271,7 +271,7 @@ PURE = frozenset({
     "api", "formats", "quota", "store.rules",
     "accounting.served_models", "alerts.policy",
     "bridge.answer", "bridge.bridges", "bridge.choice", "bridge.refusal", "bridge.request", "bridge.stream",
-    "bridge.translate", "bridge.translated_scan",
+    "bridge.translate",
     "config.discovered", "config.model_names",
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes", "queueing.fair_queue", "queueing.classes",

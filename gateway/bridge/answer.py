@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from gateway.formats.format import Unfit
+from gateway.formats.unfit import Unfit
 from gateway.records import Call, Usage
 
 from .choice import ChatChoice
+from .translate.usage_objects import as_completion
 
 
 class Frame(NamedTuple):
@@ -106,19 +107,5 @@ def write(frame: Frame, first: dict[str, Any], choices: list[dict[str, Any]], us
     """The whole answer; `first` is the first one received; its model name is used."""
     whole = frame.around(first, choices)
     if usage is not None:
-        whole["usage"] = usage_object(usage)
+        whole["usage"] = as_completion(usage)
     return json.dumps(whole, separators=(",", ":")).encode()
-
-
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """Usage as the API shows it; details only where there is something in them."""
-    shown: dict[str, Any] = {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
-    if usage.cached_tokens:
-        shown["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
-    if usage.reasoning_tokens:
-        shown["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
-    return shown

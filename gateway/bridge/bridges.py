@@ -13,17 +13,16 @@ from typing import Any, NamedTuple
 from gateway.config import Capabilities
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats import FORMATS
-from gateway.formats.format import Format, Scan, ScanInput, Unfit
+from gateway.formats.format import Format, Scan, ScanInput, Writer
+from gateway.formats.unfit import Unfit
 from gateway.quota import windows
 from gateway.records import Call, Document, Endpoint, Params, Usage
 
 from .refusal import renamed
-from .translate import chat_answer, chat_request, messages_answer, messages_request, responses_answer, responses_request
-from .translate.chat_answer import ChatFrame, ChatStream
-from .translate.chat_delta import as_chunk
-from .translate.messages_answer import MessageFrame, MessageStream
-from .translate.responses_answer import ResponseFrame, ResponseStream
-from .translated_scan import TranslatedScan, Translator
+from .translate import chat_request, messages_request, responses_answer, responses_request
+from .translate.chat_answer import ChatFrame, ChatWriter
+from .translate.messages_answer import MessageFrame, MessageWriter
+from .translate.responses_answer import ResponseFrame, ResponseWriter
 
 ANTHROPIC_VERSION = ("anthropic-version", "2023-06-01")
 """The version of Messages that the translation writes (platform.claude.com/docs, "Versioning")."""
@@ -46,13 +45,10 @@ class _Way(NamedTuple):
     target: Endpoint
     ask: Callable[[Params, Capabilities, int], Any]
     """Translates the request; the last argument is the output limit of a call that gives none."""
-    stream: Callable[[Any, Call], Translator]
-    plain: Callable[[Any, Call, dict[str, Any], Usage], dict[str, Any]]
-    as_stream: Callable[[dict[str, Any]], dict[str, Any]] | None
-    """A plain answer of the upstream as its one event, for a client that asked for a stream; None: the plain answer is
-    translated first."""
+    write: Callable[[Any, Call], Writer]
+    """The writer of the client's answer."""
     fail: Callable[[GatewayError, Scan | None, str], bytes | None]
-    """The client's event for an error, given what it has of the answer, and the request id."""
+    """The client's event for an error, given the scan of what it has of the answer, and the request id."""
     names: Mapping[str, str]
     """Parameters of the upstream's format, as the client's has them."""
     limits: Callable[[Any], dict[str, Any]] = lambda asked: {}
@@ -89,20 +85,27 @@ def refusal(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> I
 def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
     """The upstream's format, with answers for this call's client."""
     target, own = FORMATS[way.target], FORMATS[call.endpoint]
+    assert target.scan is not None
+    scan_target = target.scan
 
     def scan(given: ScanInput) -> Scan:
-        assert target.scan is not None
-        return TranslatedScan(target.scan(given._replace(shows_usage=True)), way.stream(asked, call), max_bytes)
+        return scan_target(given._replace(writer=way.write(asked, call), max_translated=max_bytes))
 
-    def answer(body: bytes, usage: Usage) -> bytes:
-        return json.dumps(way.plain(asked, call, _read(body), usage), separators=(",", ":")).encode()
+    def whole(body: bytes) -> tuple[Writer, bytes]:
+        """The writer of a plain answer, and its events but for the end."""
+        assert target.reader is not None
+        reader, writer = target.reader(), way.write(asked, call)
+        answer = _read(body)
+        reader.facts(answer)
+        events = [*reader.events(answer), *reader.rest()]
+        return writer, writer.feed(events, reader.model) + writer.end()
 
-    def as_events(body: bytes, shows_usage: bool) -> bytes:
-        if way.as_stream is None:
-            assert own.as_events is not None
-            return own.as_events(answer(body, Usage()), shows_usage)
-        stream = way.stream(asked, call)
-        return stream.feed(way.as_stream(_read(body))) + stream.finish(completion_tokens=0)
+    def answer(body: bytes, charged: Usage) -> bytes:
+        return json.dumps(whole(body)[0].whole(charged), separators=(",", ":")).encode()
+
+    def as_events(body: bytes, shows_usage: bool, charged: Usage) -> bytes:
+        writer, written = whole(body)
+        return written + writer.close(charged)
 
     return replace(
         target,
@@ -112,7 +115,7 @@ def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
         error_event=way.fail,
         reword=lambda refused: renamed(refused, way.names),
         response_headers=frozenset(),
-        streams_only_events=own.streams_only_events or way.as_stream is not None,
+        streams_only_events=True,
         error_keeps_status=own.error_keeps_status,
     )
 
@@ -140,17 +143,16 @@ def _response_frame(call: Call) -> ResponseFrame:
 
 
 def _fail_response(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
-    if isinstance(scan, TranslatedScan) and isinstance(scan.translator, ResponseStream):
-        return scan.translator.fail(*responses_answer.failure(error))
+    writer = getattr(scan, "writer", None)
+    if isinstance(writer, ResponseWriter):
+        return writer.fail(*responses_answer.failure(error))
     return FORMATS["responses"].error_event(error, None, request_id)
 
 
 _RESPONSES = _Way(
     target="chat",
     ask=_ask_response,
-    stream=lambda asked, call: ResponseStream(asked, _response_frame(call)),
-    plain=lambda asked, call, answer, _: responses_answer.answer(asked, _response_frame(call), answer),
-    as_stream=as_chunk,
+    write=lambda asked, call: ResponseWriter(asked, _response_frame(call)),
     fail=_fail_response,
     names={
         "messages": "input",
@@ -173,18 +175,10 @@ def _message_frame(call: Call) -> MessageFrame:
     return MessageFrame(_base(call), call.params.model, call.params.prompt_tokens)
 
 
-def _message(asked: Any, call: Call, answer: dict[str, Any], usage: Usage) -> dict[str, Any]:
-    return messages_answer.answer(
-        asked, _message_frame(call), answer, completion_tokens=usage.completion_tokens
-    )  # fmt: skip
-
-
 _MESSAGES = _Way(
     target="chat",
     ask=_ask_message,
-    stream=lambda asked, call: MessageStream(asked, _message_frame(call)),
-    plain=_message,
-    as_stream=as_chunk,
+    write=lambda asked, call: MessageWriter(asked, _message_frame(call)),
     fail=lambda error, _, request_id: FORMATS["messages"].error_event(error, None, request_id),
     names={
         "max_completion_tokens": "max_tokens",
@@ -210,9 +204,7 @@ def _chat_frame(call: Call) -> ChatFrame:
 _CHAT = _Way(
     target="messages",
     ask=_ask_anthropic,
-    stream=lambda _, call: ChatStream(_chat_frame(call)),
-    plain=lambda _, call, answer, __: chat_answer.answer(_chat_frame(call), answer),
-    as_stream=None,
+    write=lambda _, call: ChatWriter(_chat_frame(call)),
     fail=lambda error, _, request_id: FORMATS["chat"].error_event(error, None, request_id),
     names={"stop_sequences": "stop", "output_config.format": "response_format", "metadata.user_id": "user"},
     limits=lambda asked: {"output_limit": asked.body["max_tokens"], "is_output_limit_added": False},

@@ -16,7 +16,7 @@ from __future__ import annotations
 import codecs
 from typing import Any
 
-from gateway.formats.format import Unfit
+from gateway.formats.unfit import Unfit
 
 _TEXTS = frozenset({"text", "output_text"})
 _THOUGHTS = frozenset({"thinking", "reasoning", "redacted_thinking"})

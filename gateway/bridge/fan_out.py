@@ -26,7 +26,7 @@ from gateway.api.capabilities import Adaptation, adaptation
 from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.formats import sse
-from gateway.formats.format import Unfit
+from gateway.formats.unfit import Unfit
 from gateway.quota import pricing
 from gateway.records import Call, Ended, Failure, Fault, Phase, Usage
 from gateway.relay import Answer, Streamed

@@ -12,10 +12,11 @@ import re
 from typing import Any
 
 from gateway.formats import sse
-from gateway.formats.format import Unfit
+from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
-from .answer import Frame, One, own_index, read, usage_object
+from .answer import Frame, One, own_index, read
+from .translate.usage_objects import as_completion
 
 _ENDS = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)\Z")
 
@@ -80,5 +81,5 @@ def write_chunk(chunk: dict[str, Any], *, shows_usage: bool) -> bytes:
 
 def usage_event(frame: Frame, first: dict[str, Any], usage: Usage) -> bytes:
     """The last event before `[DONE]`, for a client that asked for usage; `first` is a chunk that came before it."""
-    chunk = {**frame.around(first, []), "usage": usage_object(usage)}
+    chunk = {**frame.around(first, []), "usage": as_completion(usage)}
     return sse.write_event(json.dumps(chunk, separators=(",", ":")).encode())

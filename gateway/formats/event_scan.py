@@ -1,24 +1,30 @@
 """Scans a streamed answer event by event: the base class of formats with server-sent events.
 
-Subclasses interpret events (`_event`, `_long_piece`). This class finds the boundaries of events, counts texts and keeps
-the reports of usage. A regular expression over the bytes decides whether an event can matter; only then is it
+This class finds the boundaries of events, counts texts and keeps the reports of usage; the format's reader
+(`reader.py`) reads facts. A regular expression over the bytes decides whether an event can have one; only then is it
 parsed. JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a part of a text.
 
 Most events differ from the one before only in their text, so this is checked first (`is_alike`): the check costs a
 tenth of parsing the event, and runs for every token.
+
+An event that is too long to be held is passed on in pieces, and the reader gets its wanted members at its end. Where
+the answer is translated, every event is parsed, and the writer makes of its content what the client gets.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from gateway.records import Usage
 
 from . import reported_usage, sse, token_rule
-from .format import AllowsReport, allow_any
+from .format import ScanInput
+from .member_reader import MemberReader
+from .reader import AnswerReader
+from .unfit import Unfit
 
 _STRING = re.compile(rb'[^"\\\r\n]*+(?:\\[^\r\n][^"\\\r\n]*+)*+')
 """The text between the quotes of a JSON string on one line."""
@@ -34,70 +40,180 @@ streams without one."""
 
 
 class EventScan:
-    """Follows one streamed answer: a `Scan` without the meaning of its events.
+    """Follows one streamed answer.
 
     `error` is the error object of an in-band error; `is_done`: the event that ends the stream has come. After either,
-    nothing more is passed on. `usage` is the highest report that `allows` permits; `is_usage_final`: it came when all
-    had finished; `excess` is the highest of the other reports. `has_reasoned`: some of the text was reasoning.
+    nothing more is passed on. `excess` is the highest report that `allows` refused. `has_reasoned`: some of the text
+    was reasoning.
     """
 
+    READER: ClassVar[type[AnswerReader]]
     TEXTS = reported_usage.TEXT
     """Generated texts in an event: its one group."""
+    THINKS: ClassVar[re.Pattern[bytes]] = re.compile(rb"(?!)")
+    """Finds reasoning in an event."""
+    MATTERS: ClassVar[re.Pattern[bytes] | None] = None
+    """Finds events that may have a fact; None: all may."""
+    ENDS_WITH_DONE = False
+    """Whether `[DONE]` ends the stream. It is never passed on here."""
+    DROPS_FIELDS = True
+    """Whether `id:` and `retry:` lines are left out, which make openai-python decode an empty event."""
+    HAS_COMMENTS = True
+    """Whether clients understand comments."""
 
-    def __init__(
-        self,
-        *,
-        count_texts: token_rule.CountsTexts = token_rule.count,
-        clean: Callable[[str], str] = str,
-        allows: AllowsReport = allow_any,
-    ) -> None:
-        self._clean = clean
-        self._allows = allows
-        self._splitter = sse.EventSplitter()
+    def __init__(self, asked: ScanInput, reader: AnswerReader | None = None) -> None:
+        self.reader = reader or self.READER()
+        self._clean = asked.clean
+        self._allows = asked.allows
+        self.writer = asked.writer
+        self._bytes_left = asked.max_translated
+        self._splitter = sse.EventSplitter(sse.LONG_EVENT if asked.writer is None else asked.max_translated)
         self.is_at_start = True
         """Whether the next byte certainly begins an event: the condition for calling `is_alike`."""
+        self._mark: bytes | None = b""
+        """The beginning of what may be a byte order mark; None: the stream has begun."""
         self._shape: tuple[bytes, int, bytes, bool] | None = None
         """The learned pattern: bytes before an event's text, their length, bytes after it, whether padding follows."""
         self._unlike = 0
         """Events with text that had to be parsed."""
         self._cut_crlf: bytes | None = None
         """An event has ended with a CR that was the last byte so far. If an LF comes, it was a CRLF: what to pass."""
+        self._long: MemberReader | None = None
+        """Of the long event that is going on."""
         self.usage: Usage | None = None
         self.excess: Usage | None = None
-        self.is_usage_final = False
+        self._reported_at = -1
+        """Bytes of text that had come with the report that is kept."""
         self.error: dict[str, Any] | None = None
         self.is_done = False
+        self._has_ended = False
+        """The upstream has ended its message."""
+        self._is_unfit = False
+        self._is_written = False
+        """The writer has written all but the end."""
+        self._all_at = -1
+        """Bytes of text that had come when all parts of the answer had ended for the first time."""
         self.model: str | None = None
         self.has_reasoned = False
         self.has_begun = False
         """Whether any data other than comments and an error arrived."""
-        self._count = count_texts
+        self._count = asked.count_texts
         self._texts = bytearray()
         """Texts that are not counted yet: a quote follows the last of each event, a zero byte the others."""
+        self._counted_bytes = 0
         self._quarters = 0
         self._text_events = 0
 
-    @property
-    def last(self) -> bytes:
-        """The bytes that end a complete answer, held back until now."""
-        raise NotImplementedError
+    # ---------------------------------------------------------------------------------------------------- the answer
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer is complete."""
+        """Whether the answer is complete. Text behind its end shows that this was none: then the stream's end counts
+        (Gemini and its relays name a `finishReason` on each chunk: one-api#1477)."""
+        if self._is_unfit or not self._has_all():
+            return False
+        return self.is_done or self._has_ended or self._seen == self._all_at
+
+    @property
+    def is_usage_final(self) -> bool:
+        """Whether the report that is kept counts the whole answer: no text came behind it."""
+        return self.usage is not None and self._reported_at == self._seen and self.is_complete
+
+    def last(self, usage: Usage) -> bytes:
+        """The bytes that end a complete answer, held back until now. `usage` is what it is charged."""
+        if self.writer is not None:
+            return self.writer.close(usage) if self._is_written else b""
+        return self._last()
+
+    def _has_all(self) -> bool:
+        """Whether every part of the answer has ended."""
         raise NotImplementedError
+
+    def _last(self) -> bytes:
+        """As `last`, of a stream that is passed on."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------------------- the events
 
     def _event(self, event: bytes) -> bytes:
         """The part of this complete event that may go to the client now."""
-        raise NotImplementedError
+        if self.is_alike(event):
+            return event
+        if event.isspace():
+            return b""
+        data = sse.data_of(event)
+        if not data:
+            return self._cleaned(event) if self.HAS_COMMENTS and sse.is_comment(event) else b""
+        if data.startswith(b"[DONE]"):
+            self.is_done = self.ENDS_WITH_DONE
+            return b""
+        as_it_came = event
+        if self.DROPS_FIELDS and sse.has_fields(event):
+            event = sse.without_fields(event)
+        if not data.startswith(b"{"):
+            event = self._cleaned(event)
+        if texts := self.TEXTS.findall(data):
+            self._take_texts(texts)
+        self.has_reasoned = self.has_reasoned or self.THINKS.search(data) is not None
+        if self._may_matter(data):
+            if (value := parsed(data)) is not None:
+                return self._object(event, data, value)
+            if self.writer is not None:
+                raise Unfit("an event that cannot be read")
+            return self._unread(event, data)
+        self.has_begun = True
+        if texts and event is as_it_came:
+            self._passed_with_text(event)
+        return event
+
+    def _may_matter(self, data: bytes) -> bool:
+        """Whether an event with this data has to be parsed."""
+        return self.writer is not None or self.MATTERS is None or self.MATTERS.search(data) is not None
+
+    def _object(self, event: bytes, data: bytes, value: Mapping[str, Any]) -> bytes:
+        """Take an event that was parsed; return what of it may go to the client now."""
+        if not self._note(value):
+            return b""
+        if self.writer is not None:
+            return self.writer.feed(self.reader.events(value), self.reader.model)
+        return self._shown(event, data, value)
+
+    def _note(self, value: Mapping[str, Any]) -> bool:
+        """Take the facts of an event. False: it is an error."""
+        report = self.reader.facts(value)
+        self.error, self.model = self.reader.error, self.reader.model
+        if self.error is not None:
+            return False
+        self.has_begun = True
+        if self._all_at < 0 and self._has_all():
+            self._all_at = self._seen
+        if report is not None:
+            self._take_report(report)
+        return True
+
+    def _shown(self, event: bytes, data: bytes, value: Mapping[str, Any]) -> bytes:
+        """The client's part of an event that was parsed, and is passed on."""
+        return event
+
+    def _unread(self, event: bytes, data: bytes) -> bytes:
+        """The client's part of an event whose data is no JSON object."""
+        return event
 
     def _long_piece(self, piece: bytes) -> bytes:
-        """The part of this piece, of an event too long to buffer, that may go to the client now."""
-        raise NotImplementedError
-
-    def _forget_end(self) -> None:
-        """Undo an end of the answer that was found in a long event, which was cut."""
-        raise NotImplementedError
+        """A piece of an event too long to hold: the part that may go to the client now. All of it counts as text."""
+        if self.writer is not None:
+            raise Unfit("an event that is too long to be translated")
+        if self._long is None:
+            self._long = MemberReader(self.READER.WANTED)
+        self._long.feed(piece)
+        self._quarters += token_rule.count(piece).quarters
+        self._counted_bytes += len(piece)
+        self.has_begun = True
+        if sse.ends_event(piece):
+            reader, self._long = self._long, None
+            if reader.is_whole:
+                self._note(reader.value())
+        return piece
 
     def is_sign_of_life(self, passed: bytes) -> bool:
         """Whether these bytes are more than comments, which only keep a connection open."""
@@ -119,7 +235,10 @@ class EventScan:
         return not (self._splitter.held or self._splitter.is_inside_long)
 
     def feed(self, data: bytes) -> tuple[bytes, bool]:
-        """Take bytes from the upstream; return what may go to the client now, and whether that was all (`is_over`)."""
+        """Take bytes from the upstream; return what may go to the client now, and whether that was all (`is_over`).
+        Raises `Unfit` where the answer cannot be translated."""
+        if self._mark is not None:
+            data = self._without_mark(data)
         if not data:
             return b"", self.is_over
         passed = []
@@ -129,12 +248,19 @@ class EventScan:
                 data = data[1:]
             self._cut_crlf = None
         piece = kept = b""
-        for piece, is_whole in self._splitter.split(data):
-            if self.is_over:
-                break
-            kept = self._event(piece) if is_whole else self._long_piece(piece)
-            passed.append(kept)
-        is_over = self.is_over
+        try:
+            self._bound(data)
+            for piece, is_whole in self._splitter.split(data):
+                if self.is_over:
+                    break
+                kept = self._event(piece) if is_whole else self._long_piece(piece)
+                passed.append(kept)
+            is_over = self.is_over
+            if is_over:
+                passed.append(self._write_rest())
+        except Unfit:
+            self._is_unfit = True
+            raise
         self.is_at_start = self.is_between_events and not is_over
         if self.is_at_start and piece.endswith(b"\r"):
             self._cut_crlf = b"\n" if kept is piece else b""
@@ -143,20 +269,58 @@ class EventScan:
 
     def finish(self) -> bytes:
         """Call at the end of the upstream's stream: returns the last bytes, with a missing last blank line added.
+        Raises `Unfit` where the answer cannot be translated.
 
         A partial event is dropped: both SDKs would fail on its JSON before they read the error event after it.
         """
+        try:
+            passed = self._finished()
+            self._has_ended = True
+            return passed + self._write_rest()
+        except Unfit:
+            self._is_unfit = True
+            raise
+
+    def _finished(self) -> bytes:
         is_long = self.is_inside_event
         if self.is_over or not (rest := self._splitter.rest()):
             return b""
         ended = rest.rstrip(b"\r\n") + b"\n\n"
         if is_long:
-            piece = self._long_piece(ended)
-            if not ended.endswith(b"}\n\n"):
-                self._forget_end()
-            return piece
+            return self._long_piece(ended)
         data = sse.data_of(ended)
         return self._event(ended) if data is None or is_whole(data) else b""
+
+    def _write_rest(self) -> bytes:
+        """The rest of a translated answer that is complete now, but for its end."""
+        if self.writer is None or self._is_written or self.error is not None or not self.is_complete:
+            return b""
+        written = self.writer.feed(self.reader.rest(), self.reader.model) + self.writer.end()
+        self._is_written = True
+        return written
+
+    def _bound(self, data: bytes) -> None:
+        if self.writer is not None:
+            self._bytes_left -= len(data)
+            if self._bytes_left < 0:
+                raise Unfit("a stream that is too long to be translated")
+
+    def _without_mark(self, data: bytes) -> bytes:
+        """The stream's first bytes without a byte order mark (WHATWG HTML, "event stream interpretation")."""
+        assert self._mark is not None
+        data = self._mark + data
+        if len(data) < len(sse.MARK) and sse.MARK.startswith(data):
+            self._mark = data
+            return b""
+        self._mark = None
+        return data.removeprefix(sse.MARK)
+
+    # ------------------------------------------------------------------------------------------------------ the texts
+
+    @property
+    def _seen(self) -> int:
+        """Bytes of text so far."""
+        return self._counted_bytes + len(self._texts)
 
     @property
     def has_text(self) -> bool:
@@ -217,6 +381,7 @@ class EventScan:
 
     def _count_texts(self) -> None:
         quarters, events = self._count(self._texts)
+        self._counted_bytes += len(self._texts)
         self._texts.clear()
         self._quarters += quarters
         self._text_events += events
@@ -235,9 +400,15 @@ class EventScan:
         if not self._allows(report, self.delivered_tokens):
             self.excess = reported_usage.highest(self.excess, report)
             return
-        is_highest = self.usage is None or report.completion_tokens >= self.usage.completion_tokens
-        self.is_usage_final = (self.is_usage_final or is_highest) and self.is_complete
-        self.usage = reported_usage.highest(self.usage, report)
+        if self.reader.counts_output and (
+            self.usage is None or report.completion_tokens >= self.usage.completion_tokens
+        ):
+            self._reported_at = self._seen
+        self.usage = self._merged(report)
+
+    def _merged(self, report: Usage) -> Usage:
+        """The usage by this report, which counts all so far, and those before it."""
+        return reported_usage.highest(self.usage, report)
 
 
 def is_whole(data: bytes) -> bool:
@@ -249,3 +420,12 @@ def is_whole(data: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def parsed(data: bytes) -> dict[str, Any] | None:
+    """The JSON object that this is; None if it is none."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -7,7 +7,7 @@ or more values of `Format`, and a row in `formats/__init__.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +20,8 @@ from gateway.quota import limit_headers
 from gateway.records import Call, Ended, Endpoint, Params, StoredBytes, Usage
 
 from . import sse, token_rule
+from .events import Event
+from .reader import AnswerReader
 
 AllowsReport = Callable[[Usage, Callable[[], int]], bool]
 """Whether a usage report is plausible, given the report and a function that counts the tokens shown so far."""
@@ -30,8 +32,21 @@ def allow_any(report: Usage, count_shown: Callable[[], int]) -> bool:
     return True
 
 
-class Unfit(Exception):
-    """The upstream's answer does not fit the request and cannot be passed on; the text is the reason, for the log."""
+class Writer(Protocol):
+    """Makes a client's answer of the events of an upstream's answer. Every method but `close` and `whole` raises
+    `Unfit` for an answer that the client's format cannot express."""
+
+    def feed(self, events: Iterable[Event], model: str | None) -> bytes:
+        """Take events, and the name of the model as far as it is known; return what the client may see now."""
+
+    def end(self) -> bytes:
+        """The upstream's answer is complete: the rest of the content."""
+
+    def close(self, usage: Usage) -> bytes:
+        """The events that end the answer; `usage` is what it is charged."""
+
+    def whole(self, usage: Usage) -> dict[str, Any]:
+        """The whole answer, in place of its events."""
 
 
 class ScanInput(NamedTuple):
@@ -47,6 +62,10 @@ class ScanInput(NamedTuple):
     allows: AllowsReport = allow_any
     members: Mapping[str, Any] = MappingProxyType({})
     """Of the request's body."""
+    writer: Writer | None = None
+    """Translates the answer for a client of another format; None: it is passed on."""
+    max_translated: int = 0
+    """The most bytes of a stream that is translated."""
 
 
 class Scan(Protocol):
@@ -60,8 +79,6 @@ class Scan(Protocol):
     """The highest of the plausible reports."""
     excess: Usage | None
     """The highest of the implausible reports."""
-    is_usage_final: bool
-    """`usage` arrived with the end of the answer."""
     error: dict[str, Any] | None
     """The error object of an error inside the stream."""
     is_done: bool
@@ -72,6 +89,10 @@ class Scan(Protocol):
     """Whether any data other than comments and an error arrived."""
     is_at_start: bool
     """Whether the next byte certainly begins an event: the condition for calling `is_alike`."""
+
+    @property
+    def is_usage_final(self) -> bool:
+        """Whether `usage` counts the whole answer."""
 
     @property
     def is_over(self) -> bool:
@@ -93,9 +114,8 @@ class Scan(Protocol):
     def has_text(self) -> bool:
         """Whether any text arrived. Does not count tokens."""
 
-    @property
-    def last(self) -> bytes:
-        """The bytes that end a complete answer, held back until now."""
+    def last(self, usage: Usage) -> bytes:
+        """The bytes that end a complete answer, held back until now. `usage` is what it is charged."""
 
     def is_alike(self, data: bytes) -> bool:
         """Whether these bytes are one event that may be passed on as it is, without `feed`; if so, count it."""
@@ -243,6 +263,8 @@ class Format:
     """Whether a whole answer to this request is text and not JSON; None: never."""
     scan: Callable[[ScanInput], Scan] | None = None
     """Scans a streamed answer; None: the format has no streams."""
+    reader: Callable[[], AnswerReader] | None = None
+    """Reads answers for translations; None: there is no way from this format to another."""
     kept_id: Callable[[Scan], str | None] | None = None
     """The id under which the upstream keeps a streamed answer, as soon as `scan` has seen it; None: nothing is kept."""
     kept_items: Callable[[Scan], tuple[str, ...]] = _no_items
@@ -251,9 +273,9 @@ class Format:
     """The id of a streamed answer that may be made without its connection; None: it has ended, or is not known yet."""
     is_binary: bool = False
     """Whether answers are bytes of any type, which `scan` follows; an answer in JSON is an error or of another kind."""
-    as_events: Callable[[bytes, bool], bytes] | None = None
-    """Writes a plain answer as the events of a stream, given whether the client asked for the usage, for a client that
-    has been promised events; None: that is not possible. Raises `Unfit`."""
+    as_events: Callable[[bytes, bool, Usage], bytes] | None = None
+    """Writes a plain answer as the events of a stream, given whether the client asked for the usage, and what is
+    charged, for a client that has been promised events; None: that is not possible. Raises `Unfit`."""
     streams_only_events: bool = False
     """Whether a client that asked for a stream can read only events: a plain answer is always written as such."""
     answer: Callable[[bytes, Usage], bytes] | None = None

@@ -1,15 +1,14 @@
 """Keeps the values of some members of a JSON text that comes in pieces and is too long to hold.
 
 The text is not checked: what is no JSON yields nothing, or nonsense, and never an error. Memory is bounded by the
-number of wanted members and `MAX_KEPT`, however long the text is and however deep it is nested.
+number of wanted members, `MAX_KEPT` and `MAX_OF_ITEMS`, however long the text is and however deep it is nested.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 MAX_KEPT = 65_536
@@ -18,8 +17,11 @@ MAX_KEPT = 65_536
 MAX_NAME = 64
 """Bytes of a name; a longer one is no wanted one."""
 
-MAX_DIFFERENT = 1024
-"""Different values of one member over the items of an array; further ones are counted as one."""
+MAX_ITEMS = 1024
+"""Items of an array whose members are kept; those of further ones are dropped."""
+
+MAX_OF_ITEMS = 1_048_576
+"""Bytes of all values that are kept of items of arrays; further ones are dropped."""
 
 EACH = "*"
 """In a path: each item of an array."""
@@ -38,9 +40,11 @@ class MemberReader:
     """Follows one JSON object. `wanted` are paths of names from its root, with `EACH` for the items of an array."""
 
     def __init__(self, wanted: Collection[Path]) -> None:
-        self.counted: dict[Path, Counter[bytes]] = {path: Counter() for path in wanted if EACH in path}
-        """How often each value of a member came, over the items of an array: JSON, empty for one that is too long. Of a
-        path that ends with `EACH`: how many items are objects or arrays, under `{`."""
+        self.counts: dict[Path, int] = {path: 0 for path in wanted if path[-1] == EACH}
+        """Of each path that ends with `EACH`: how many items are objects or arrays."""
+        self._items: dict[Path, dict[int, dict[Path, bytes]]] = {}
+        """Of each array with wanted members in its items: the items by their places, with these members."""
+        self._bytes_of_items = 0
         self.is_whole = False
         """The object has ended."""
         self._found: dict[Path, bytes] = {}
@@ -48,6 +52,8 @@ class MemberReader:
         self._deepest = max(map(len, wanted))
         self._path: list[str] = []
         """The present member of each open object and array, down to `_deepest`."""
+        self._places: list[int] = []
+        """Of each of these: how many commas it had."""
         self._is_object: list[bool] = []
         self._below = 0
         """Further open objects and arrays."""
@@ -63,10 +69,14 @@ class MemberReader:
 
     def get(self, *path: str) -> Any:
         """The last value of this member, parsed; None if there was none, it was too long or is no JSON."""
-        try:
-            return json.loads(self._found[path])
-        except (KeyError, ValueError, RecursionError):
-            return None
+        return _parsed(self._found.get(path, b""))
+
+    def value(self) -> dict[str, Any]:
+        """The wanted members as one object; an array has its first items, each an object with its wanted members."""
+        whole = _nested(self._found)
+        for path, items in self._items.items():
+            _put(whole, path, [_nested(items.get(place, {})) for place in range(max(items) + 1)])
+        return whole
 
     def feed(self, data: bytes) -> None:
         """The next piece of the text. Bytes before the object may have no brackets, quotes and commas."""
@@ -141,34 +151,60 @@ class MemberReader:
         value, path = bytes(self._kept), tuple(self._path)
         self._kept = None
         if len(value) > MAX_KEPT:
-            if path in self.counted:
-                self.counted[path][b""] += 1
             return
         value = _LINES_OF_DATA.sub(b"\n", value).lstrip(b" \t\r\n:").rstrip()
-        if path not in self.counted:
+        if EACH not in path:
             self._found[path] = value
             return
-        counter = self.counted[path]
-        counter[value if value in counter or len(counter) < MAX_DIFFERENT else b""] += 1
+        at = path.index(EACH)
+        place, self._bytes_of_items = self._places[at], self._bytes_of_items + len(value)
+        if place < MAX_ITEMS and self._bytes_of_items <= MAX_OF_ITEMS:
+            self._items.setdefault(path[:at], {}).setdefault(place, {})[path[at + 1 :]] = value
 
     def _step(self, sign: int) -> None:
         path = self._path
         if sign in (_OPEN_OBJECT, _OPEN_ARRAY):
-            if path and path[-1] == EACH and not self._below and (counter := self.counted.get(tuple(path))) is not None:
-                counter[b"{"] += 1
+            if path and path[-1] == EACH and not self._below and tuple(path) in self.counts:
+                self.counts[tuple(path)] += 1
             if self._below or len(path) >= self._deepest:
                 self._below += 1
                 return
             path.append("" if sign == _OPEN_OBJECT else EACH)
+            self._places.append(0)
             self._is_object.append(sign == _OPEN_OBJECT)
             self._expects_name = sign == _OPEN_OBJECT
         elif sign == _COMMA:
             if not self._below and path:
+                self._places[-1] += 1
                 self._expects_name = self._is_object[-1]
         elif self._below:
             self._below -= 1
         elif path:
             path.pop()
+            self._places.pop()
             self._is_object.pop()
             self._expects_name = False
             self.is_whole = not path
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _nested(members: Mapping[Path, bytes]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for path, text in members.items():
+        _put(whole, path, _parsed(text))
+    return whole
+
+
+def _put(whole: dict[str, Any], path: Path, value: Any) -> None:
+    for name in path[:-1]:
+        below = whole.get(name)
+        if not isinstance(below, dict):
+            below = whole[name] = {}
+        whole = below
+    whole[path[-1]] = value

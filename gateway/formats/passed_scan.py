@@ -33,11 +33,13 @@ class PassedScan:
     is_inside_event = False
     is_between_events = True
     has_text = False
-    last = b""
 
     @property
     def is_complete(self) -> bool:
         return self.is_usage_final
+
+    def last(self, usage: Usage) -> bytes:
+        return b""
 
     def is_alike(self, data: bytes) -> bool:
         return False

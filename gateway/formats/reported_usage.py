@@ -15,7 +15,7 @@ from gateway.records import Usage
 TEXT = re.compile(
     rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal|name|input)"\s*:\s*"((?:[^"\\]++|\\.)++)"'
 )
-_REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"(?!")')
+REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"(?!")')
 _USAGE = re.compile(rb'"usage(?:Metadata)?"\s*+:\s*+(\{(?:[^{}]++|\{[^{}]*+\})*+\})')
 _USAGE_WITHIN = 8192
 """Bytes at the end of an answer."""
@@ -74,12 +74,19 @@ def highest(one: Usage | None, other: Usage) -> Usage:
 
 def coherent(usage: Usage) -> Usage:
     """Cached tokens are part of the prompt, and reasoning is part of the completion: clamped to these, and so are
-    further units of either."""
+    further units of either. A token that was read from a cache was not written to it."""
     prompt, completion, cached, reasoning = usage[:4]
     if cached <= prompt and reasoning <= completion and not usage.more:
         return usage
     cached, reasoning = min(cached, prompt), min(reasoning, completion)
     more = usage.more and units.within(usage.more, prompt, completion)
+    written = dict(more)
+    left = prompt - cached
+    for name in ("cache_write_1h", "cache_write"):
+        if written.get(name, 0) > left:
+            written[name] = left
+            more = units.counts(written)
+        left -= written.get(name, 0)
     return usage._replace(cached_tokens=cached, reasoning_tokens=reasoning, more=more)
 
 
@@ -93,7 +100,7 @@ def texts_of(data: bytes) -> list[bytes]:
 
 def has_reasoning(data: bytes) -> bool:
     """Whether an answer or an event shows some of the model's reasoning."""
-    return _REASONING.search(data) is not None
+    return REASONING.search(data) is not None
 
 
 def count(value: Any) -> int | None:

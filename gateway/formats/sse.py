@@ -21,14 +21,20 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _FIELD = re.compile(rb"(?:id|retry)[:\r\n]")
 _LATER_FIELD = re.compile(rb"[\r\n](?:id|retry)[:\r\n]")
 _FIELDS = (b"id", b"retry")
+_KNOWN_FIELDS = (b"data:", b"event:", b"id:", b"retry:")
+_LONGEST_FIELD = 6
+MARK = b"\xef\xbb\xbf"
+"""The byte order mark, which may precede a stream."""
 _LONGEST_END = 3
 """A blank line has at most four bytes: three may be there already before its last one comes."""
 
 
 class EventSplitter:
-    """Cuts bytes into events. `is_inside_long`: the last piece belongs to an event that has not ended."""
+    """Cuts bytes into events; one of more bytes than `longest` is a long one. `is_inside_long`: the last piece belongs
+    to an event that has not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int | None = None) -> None:
+        self._longest = LONG_EVENT if longest is None else longest
         self._held = bytearray()
         self._searched = 0
         self._has_cr = False
@@ -50,12 +56,12 @@ class EventSplitter:
         start, at = 0, self._searched
         while (blank := self._blank_line(text, at)) is not None:
             content_end, at = blank
-            is_long = self.is_inside_long or content_end - start > LONG_EVENT
+            is_long = self.is_inside_long or content_end - start > self._longest
             found.append((bytes(text[start:at]), not is_long))
             start = at
             self.is_inside_long = False
         self._hold(text, start)
-        if self.is_inside_long or len(self._held) - _LONGEST_END >= LONG_EVENT:
+        if self.is_inside_long or len(self._held) - _LONGEST_END >= self._longest:
             piece = bytes(self._held[:-_LONGEST_END])
             del self._held[:-_LONGEST_END]
             self._searched = 0
@@ -87,6 +93,19 @@ class EventSplitter:
         elif start < len(text):
             self._held += text[start:] if start else text
         self._searched = max(0, len(self._held) - _LONGEST_END)
+
+
+def begins_stream(data: bytes) -> bool | None:
+    """Whether an answer that begins with these bytes is a stream of events and not JSON; None: too few of them."""
+    start = data.removeprefix(MARK).lstrip()[:_LONGEST_FIELD]
+    if not start or any(field.startswith(start) for field in _KNOWN_FIELDS if field != start):
+        return None
+    return start.startswith((b":", *_KNOWN_FIELDS))
+
+
+def without_mark(data: bytes) -> bytes:
+    """The beginning of a plain answer, without a byte order mark before JSON, which parsers refuse (RFC 8259, 8.1)."""
+    return data.removeprefix(MARK) if data[len(MARK) :].lstrip()[:1] in (b"{", b"[") else data
 
 
 def ends_event(piece: bytes) -> bool:

@@ -12,7 +12,8 @@ import time
 from dataclasses import replace
 
 from gateway.errors import GatewayError, StreamInterrupted, UpstreamFailed, UpstreamRefused
-from gateway.formats.format import Scan, Unfit
+from gateway.formats.format import Scan
+from gateway.formats.unfit import Unfit
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.tasks import is_cut_off
 from gateway.upstream import provider_errors
@@ -101,7 +102,7 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
             await exchange.bind_again(tokens)
         await log.acknowledged()
         exchange.open()
-        return Streamed(scan.last)
+        return Streamed(scan.last(tokens))
     problem = _stream_problem(exchange, scan, failure)
     error: GatewayError
     if (pending_id := exchange.pending_id) is not None:
@@ -155,7 +156,7 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
         return exchange.failure(Fault.UNFIT, "a plain answer where a stream was asked for")
     try:
         if needs_events and as_events is not None:
-            body = as_events(body, this.call.params.include_usage)
+            body = as_events(body, this.call.params.include_usage, read.charged.usage)
         elif this.format.answer is not None:
             body = this.format.answer(body, read.charged.usage)
     except Unfit as unfit:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from gateway.formats.format import FactsReader, Format, Scan, ScanInput, Unfit
+from gateway.formats import sse
+from gateway.formats.format import FactsReader, Format, Scan, ScanInput
+from gateway.formats.unfit import Unfit
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.upstream import provider_errors, refusal
 from gateway.upstream.connection import Connection, Head
@@ -52,6 +54,8 @@ class Exchange:
         self._decoder: Decoder | None = None
         self._decoded_bytes = 0
         self._is_held_back = False
+        self._is_unsure = False
+        """Whether the first bytes have to show if this is a stream: heads are wrong about it."""
         self._binding: asyncio.Task[None] | None = None
         """Binds the answer's id to the caller; until it is done nothing is passed on."""
         self._unbound = bytearray()
@@ -106,12 +110,22 @@ class Exchange:
         if head.get("content-encoding") is not None and not self._set_decoder(head):
             return
         params, make_scan = self.attempt.call.params, self.attempt.format.scan
-        if head.status == 200 and params.stream and make_scan is not None and self._is_stream(head):
-            clean, sent = partial(refusal.cleaned, hide=self.attempt.hidden), self.attempt.sent
-            members = params.document.members
-            asked = ScanInput(params.choices, params.include_usage, sent.count_texts, clean, sent.allows, members)
-            self.scan = make_scan(asked)
-            return
+        if head.status == 200 and params.stream and make_scan is not None:
+            self._is_unsure = not self.attempt.format.is_binary
+            if self._is_stream(head):
+                self._begin_scan()
+                return
+        self._begin_plain(head)
+
+    def _begin_scan(self) -> None:
+        params, sent, make_scan = self.attempt.call.params, self.attempt.sent, self.attempt.format.scan
+        assert make_scan is not None
+        clean, members = partial(refusal.cleaned, hide=self.attempt.hidden), params.document.members
+        self.scan = make_scan(
+            ScanInput(params.choices, params.include_usage, sent.count_texts, clean, sent.allows, members)
+        )
+
+    def _begin_plain(self, head: Head) -> None:
         if head.status == 200 and self.attempt.format.facts_reader is not None:
             self.facts_reader = self.attempt.format.facts_reader()
         announced = head.get("content-length") or ""
@@ -265,6 +279,17 @@ class Exchange:
     def _collect(self, data: bytes) -> None:
         if not self.body:
             self.attempt.log.note_first_byte()
+        if self._is_unsure:
+            if (begins := sse.begins_stream(data := bytes(self.body) + data)) is not False:
+                self.body = bytearray(data)
+                if begins:
+                    self.body.clear()
+                    self._take_for_stream(data)
+                return
+            self._is_unsure = False
+            self.body.clear()
+        if not self.body:
+            data = sse.without_mark(data)
         self.body += data
         if self.facts_reader is not None:
             self.facts_reader.feed(data)
@@ -275,7 +300,33 @@ class Exchange:
     def _refuse_length(self) -> None:
         self._give_up(Fault.TOO_LARGE, f"more than {self.attempt.max_response_bytes} bytes")
 
+    def _take_for_stream(self, data: bytes) -> None:
+        """The answer is a stream by its first bytes, whatever its head calls it."""
+        self._is_unsure, self.facts_reader = False, None
+        self._relabel("text/event-stream")
+        self._begin_scan()
+        assert self.scan is not None
+        self._scan(self.scan, data)
+
+    def _take_for_plain(self, data: bytes) -> None:
+        """The answer is plain JSON by its first bytes, although its head calls it a stream."""
+        self._is_unsure, self.scan = False, None
+        self._begin_plain(self._relabel("application/json"))
+        self._collect(data)
+
+    def _relabel(self, content_type: str) -> Head:
+        """The head with this type in place of its own, which is wrong."""
+        assert self.head is not None
+        others = [each for each in self.head.headers if each[0] != "content-type"]
+        self.head = Head(self.head.status, (*others, ("content-type", content_type)))
+        return self.head
+
     def _scan(self, scan: Scan, data: bytes) -> None:
+        if self._is_unsure:
+            if sse.begins_stream(data) is False:
+                self._take_for_plain(data)
+                return
+            self._is_unsure = False
         try:
             passed, is_over = scan.feed(data)
         except Unfit as unfit:

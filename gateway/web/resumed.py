@@ -14,10 +14,11 @@ from urllib.parse import quote
 from aiohttp import web
 
 from gateway.errors import GatewayError, StreamInterrupted, UpstreamFailed, UpstreamRefused
-from gateway.formats.format import ScanInput, Unfit
+from gateway.formats.format import ScanInput
 from gateway.formats.openai.responses import RESPONSES
 from gateway.formats.openai.responses_scan import ResponsesScan
-from gateway.records import Bond, Failure, Fault, Phase
+from gateway.formats.unfit import Unfit
+from gateway.records import Bond, Failure, Fault, Phase, Usage
 from gateway.relay.client_stream import ClientStream, Headers
 from gateway.relay.exchange import response_headers
 from gateway.tasks import is_cut_off
@@ -83,7 +84,7 @@ class _Resumed:
         self._head = head
         self._hide = hide
         self._scan = ResponsesScan(ScanInput(clean=partial(refusal.cleaned, hide=hide)))
-        self._scan.id = bond.id  # events behind the first do not have it
+        self._scan.reader.id = bond.id  # events behind the first do not have it
         client.speaker = self
 
     @property
@@ -102,7 +103,7 @@ class _Resumed:
             pass  # the rest is no stream of this API
         if scan.is_complete and scan.error is None:
             self._open()
-            return scan.last
+            return scan.last(Usage())
         if self._client.writer is None and scan.error is None:
             raise UpstreamFailed.after(
                 download.failure or Failure(self._bond.upstream, Phase.RELAYING, Fault.CUT, "a stream without an event")
@@ -118,7 +119,7 @@ class _Resumed:
     def _error(self) -> GatewayError:
         """Why it ends without a good end."""
         error = self._scan.error
-        if error is None or not self._scan.has_ended:
+        if error is None or not self._scan.reader.has_ended:
             return StreamInterrupted(self._bond.id)
         judged = provider_errors.judge_in_band(self._bond.upstream, error, self._head, hide=self._hide)
         return judged if isinstance(judged, UpstreamRefused) else UpstreamFailed.after(judged)

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 
 from gateway import formats
 from gateway.api import json_document
-from gateway.bridge.answer import Frame, One, choices_of, read, usage_object, write
+from gateway.bridge.answer import Frame, One, choices_of, read, write
 from gateway.bridge.refusal import reword
 from gateway.bridge.request import Split, as_chat, characters
 from gateway.bridge.stream import Stream, usage_event
+from gateway.bridge.translate import usage_objects
 from gateway.config import Capabilities, Config, Route, build
 from gateway.errors import UpstreamRefused
-from gateway.formats.format import Unfit
+from gateway.formats.format import ScanInput
 from gateway.formats.openai.chat_scan import StreamScan
 from gateway.formats.reported_usage import reported
+from gateway.formats.unfit import Unfit
 from gateway.pipeline.request import changed_members
 from gateway.quota.pricing import total_usage
 from gateway.records import Call, Key, Usage
@@ -191,7 +193,7 @@ def test_usage_is_summed_and_says_where_it_comes_from() -> None:
 
 
 def test_usage_without_details_shows_none() -> None:
-    assert usage_object(Usage(1, 2)) == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    assert usage_objects.as_completion(Usage(1, 2)) == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 
 
 # ------------------------------------------------------------------------------------------------------------- streams
@@ -205,7 +207,7 @@ def streamed(name: str, cut: int | None = None, end: bytes = b"\n") -> tuple[lis
     seen: list[list[Any]] = []
     usages: list[Usage] = []
     for number, chunks in enumerate(golden["answers"]):
-        scan = StreamScan(choices=whole.params.n, shows_usage=False)
+        scan = StreamScan(ScanInput(choices=whole.params.n))
         stream = Stream(one_of(split, whole, number), Frame.of(whole), shows_usage=shows, max_event_bytes=10_000_000)
         sent = b": a comment\n\n" + events(chunks).replace(b"\n", end) + b"data: [DONE]\n\n"
         places = range(0, len(sent) + (cut or len(sent)), cut or len(sent))

@@ -20,6 +20,9 @@ from gateway.bridge.translate import (
     responses_answer,
     responses_request,
 )
+from gateway.formats import FORMATS, reported_usage
+from gateway.formats.format import Format, Writer
+from gateway.records import Usage
 
 FOLDER = Path(__file__).parents[1] / "recorded" / "translate"
 GOLDEN: dict[str, dict[str, Any]] = {
@@ -42,46 +45,48 @@ def asked(way: str, request: dict[str, Any]) -> Any:
             return chat_request.translate(request, output_limit=4096)
 
 
-def stream(way: str, request: dict[str, Any]) -> Any:
-    """The translator of the stream of this request."""
+def writer(way: str, request: dict[str, Any]) -> Writer:
+    """The writer of the answer to this request."""
     match way:
         case "responses":
             frame = responses_answer.ResponseFrame(BASE, CREATED, "m")
-            return responses_answer.ResponseStream(asked(way, request), frame)
+            return responses_answer.ResponseWriter(asked(way, request), frame)
         case "messages":
-            return messages_answer.MessageStream(
+            return messages_answer.MessageWriter(
                 asked(way, request), messages_answer.MessageFrame(BASE, "m", PROMPT_TOKENS)
             )
         case _:
             shows_usage = bool((request.get("stream_options") or {}).get("include_usage"))
-            return chat_answer.ChatStream(chat_answer.ChatFrame(BASE, CREATED, "m", shows_usage))
+            return chat_answer.ChatWriter(chat_answer.ChatFrame(BASE, CREATED, "m", shows_usage))
 
 
-def finish(translator: Any) -> bytes:
-    """The end of its stream."""
-    ended: bytes = translator.finish(completion_tokens=COMPLETION_TOKENS)
-    return ended
+def target(way: str) -> Format:
+    """The upstream's format."""
+    return FORMATS["messages" if way == "anthropic" else "chat"]
+
+
+def written(way: str, request: dict[str, Any], objects: list[dict[str, Any]]) -> tuple[bytes, Writer, Usage]:
+    """The client's events for these objects of the upstream, but for the end; their writer; the usage."""
+    make = target(way).reader
+    assert make is not None
+    reader, made, usage = make(), writer(way, request), Usage(PROMPT_TOKENS, COMPLETION_TOKENS)
+    shown = b""
+    for each in objects:
+        usage = reported_usage.coherent(reader.facts(each) or usage)
+        shown += made.feed(reader.events(each), reader.model)
+    return shown + made.feed(reader.rest(), reader.model) + made.end(), made, usage
 
 
 def plain(way: str, request: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     """The client's answer for a plain one of the upstream."""
-    match way:
-        case "responses":
-            frame = responses_answer.ResponseFrame(BASE, CREATED, "m")
-            return responses_answer.answer(asked(way, request), frame, answer)
-        case "messages":
-            return messages_answer.answer(
-                asked(way, request), messages_answer.MessageFrame(BASE, "m", PROMPT_TOKENS), answer,
-                completion_tokens=COMPLETION_TOKENS,
-            )  # fmt: skip
-        case _:
-            return chat_answer.answer(chat_answer.ChatFrame(BASE, CREATED, "m"), answer)
+    _, made, usage = written(way, request, [answer])
+    return made.whole(usage)
 
 
 def streamed(way: str, request: dict[str, Any], chunks: list[dict[str, Any]]) -> bytes:
     """The client's stream for these chunks or events of the upstream."""
-    translator = stream(way, request)
-    return b"".join([*(translator.feed(chunk) for chunk in chunks), finish(translator)])
+    shown, made, usage = written(way, request, chunks)
+    return shown + made.close(usage)
 
 
 def data_of(events: bytes) -> list[dict[str, Any]]:

@@ -34,7 +34,11 @@ class Slow:
     error: dict[str, Any] | None = None
     is_done: bool = False
     model: str | None = None
-    is_usage_final: bool = False
+    reported_at: int = -1
+    seen: int = 0
+    """Bytes of text."""
+    is_uncertain: bool = False
+    """A long event is no single line of JSON: its facts are not defined."""
     text_events: int = 0
     has_reasoned: bool = False
     quarters: int = 0
@@ -52,8 +56,6 @@ class Slow:
             pass
         elif len(rest) > self.long_event + 2:
             self.long(ended)
-            if not ended.endswith(b"}\n\n"):
-                self.finished = set()
         elif (data := data_of(ended)) is None or data.startswith(b"[DONE]") or parsed(data) is not Ellipsis:
             self.event(ended)
 
@@ -61,15 +63,19 @@ class Slow:
     def is_over(self) -> bool:
         return self.is_done or self.error is not None
 
-    def finish(self, index: int) -> None:
-        if len(self.finished) < self.choices:
-            self.finished.add(index)
+    @property
+    def is_usage_final(self) -> bool:
+        return self.usage is not None and self.reported_at == self.seen and len(self.finished) >= self.choices
 
     def long(self, event: bytes) -> None:
         self.out.append(event)
         self.is_uncountable = True
-        for _ in re.findall(rb'"finish_reason"\s{0,9}:\s{0,9}"[^"]', event):
-            self.finish(-1 - len(self.finished))
+        self.seen += len(event)
+        value = parsed(event.removeprefix(b"data:")) if re.fullmatch(rb"data: ?\{[^\r\n]*[\r\n]+", event) else ...
+        if not isinstance(value, dict):
+            self.is_uncertain = True
+            return
+        self.facts(value)
 
     def event(self, event: bytes) -> None:
         lines = [line for line in lines_of(event) if line]
@@ -90,32 +96,42 @@ class Slow:
             else:
                 self.quarters += quarters_of(plain)
         self.text_events += bool(found)
+        self.seen += sum(len(text) + 1 for text in found)
         self.has_reasoned |= re.search(rb'"reasoning(_content)?"\s*:\s*"[^"]', data) is not None
         chunk = parsed(data)
         self.chunk(chunk, passed) if isinstance(chunk, dict) else self.out.append(passed)
 
-    def chunk(self, chunk: dict[str, Any], passed: bytes) -> None:
+    def facts(self, chunk: dict[str, Any]) -> list[dict[str, Any]]:
+        """Take the facts of a chunk; return its choices."""
         if error := chunk.get("error"):
             self.error = error if isinstance(error, dict) else {"message": str(error)}
-            return
-        if self.model is None and isinstance(chunk.get("model"), str):
+            return []
+        if self.model is None and isinstance(chunk.get("model"), str) and chunk["model"]:
             self.model = chunk["model"]
         listed = chunk.get("choices")
         choices = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
         for choice in choices:
-            index, reason = choice.get("index") or 0, choice.get("finish_reason")
-            if isinstance(reason, str) and reason and isinstance(index, int):
-                self.finish(index)
+            index, reason = choice.get("index"), choice.get("finish_reason")
+            if isinstance(reason, str) and reason and (index is None or isinstance(index, int)):
+                unnamed = 0 if 0 not in self.finished else -1 - len(self.finished)
+                self.finished.add(unnamed if index is None else index)
         received = chunk.get("usage")
         if isinstance(received, dict) and ("prompt_tokens" in received or "completion_tokens" in received):
             before, given = (
                 self.usage or Usage(),
                 (received.get("prompt_tokens", 0), received.get("completion_tokens", 0)),
             )
-            is_highest = given[1] >= before.completion_tokens
-            self.is_usage_final = len(self.finished) >= self.choices and (self.is_usage_final or is_highest)
+            if given[1] >= before.completion_tokens:
+                self.reported_at = self.seen
             prompt, completion = max(given[0], before.prompt_tokens), max(given[1], before.completion_tokens)
             self.usage = Usage(prompt, completion, source="reported")
+        return choices
+
+    def chunk(self, chunk: dict[str, Any], passed: bytes) -> None:
+        choices = self.facts(chunk)
+        if self.error is not None:
+            return
+        received = chunk.get("usage")
         if received is None or self.shows_usage:
             self.out.append(passed)
         elif any(value for choice in choices for name, value in choice.items() if name != "index"):

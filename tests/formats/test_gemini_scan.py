@@ -31,7 +31,7 @@ def run(*pieces: bytes, asked: ScanInput | None = None) -> tuple[bytes, GeminiSc
 
 
 def facts(scan: GeminiScan) -> tuple[object, ...]:
-    known = scan.usage, scan.is_usage_final, scan.error, scan.is_done, scan.is_complete, scan.model, scan.last
+    known = scan.usage, scan.is_usage_final, scan.error, scan.is_done, scan.is_complete, scan.model, scan.last(Usage())
     return *known, scan.has_reasoned, scan.text_events(), scan.delivered_tokens()
 
 
@@ -57,11 +57,20 @@ def test_a_candidate_that_has_begun_has_to_finish() -> None:
     assert not scan.is_complete
 
 
-def test_behind_the_end_leaves_nothing_but_usage() -> None:
-    end = event(candidates=[candidate("a", "STOP")])
-    usage = event(candidates=[], usageMetadata={"promptTokenCount": 5, "candidatesTokenCount": 1})
-    passed, scan = run(end, event(candidates=[candidate("another")]), b"data: words\n\n", usage)
-    assert (passed, scan.usage, scan.is_usage_final) == (end + usage, Usage(5, 1, source="reported"), True)
+def test_a_finish_reason_is_no_end_where_more_follows() -> None:
+    """Relays name a reason on each chunk (one-api#1477), or on one before the last (CLIProxyAPI#5651)."""
+    end, more = event(candidates=[candidate("a", "STOP")]), event(candidates=[candidate("another")])
+    usage = event(candidates=[], usageMetadata={"promptTokenCount": 5, "candidatesTokenCount": 2})
+    passed, scan = run(end, more, usage)
+    assert (passed, scan.usage, scan.is_usage_final) == (end + more + usage, Usage(5, 2, source="reported"), True)
+    passed, scan = run(end, usage, more)
+    assert (passed, scan.is_complete, scan.is_usage_final) == (end + usage + more, True, False)
+
+
+def test_a_stream_that_was_cut_is_not_complete() -> None:
+    scan = GeminiScan(ScanInput())
+    scan.feed(event(candidates=[candidate("a", "STOP")]))
+    assert not scan.is_complete
 
 
 def test_what_is_no_chunk_does_not_leave() -> None:

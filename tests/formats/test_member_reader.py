@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats.member_reader import EACH, MAX_KEPT, MemberReader
+from gateway.formats.member_reader import EACH, MAX_ITEMS, MAX_KEPT, MAX_OF_ITEMS, MemberReader
 
 VALUE = {
     "before": {"usage": 1, "response": {"usage": 2}},
@@ -36,7 +36,14 @@ def check(reader: MemberReader) -> None:
     assert [reader.get(*path) for path in (WANTED[0], WANTED[1], WANTED[3], WANTED[4])] == [
         VALUE["response"]["usage"], "done\\", -12.5, "last",
     ]  # type: ignore[index]  # fmt: skip
-    assert reader.counted == {WANTED[2]: {b'"one"': 2, b'"two"': 1}}
+    assert reader.value() == {
+        "response": {
+            "usage": VALUE["response"]["usage"], "status": "done\\",  # type: ignore[index]
+            "output": [{"type": "one"}, {"type": "two"}, {"type": "one"}],
+        },
+        "number": -12.5,
+        "type": "last",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -73,9 +80,11 @@ def test_memory_is_bounded() -> None:
     assert reader.is_whole
     assert reader.get("response", "usage") is None
     assert reader.get("response", "status") == "ok"
-    counter = reader.counted[WANTED[2]]
-    assert sum(counter.values()) == 5000
-    assert len(counter) < 2000
+    assert reader.value()["response"]["output"] == [{"type": number} for number in range(MAX_ITEMS)]
+    reader = MemberReader((("list", EACH, "name"), ("list", EACH)))
+    reader.feed(b'{"list":[' + b'{"name":"%b"},' % (b"x" * (MAX_KEPT - 9)) * 30 + b"1]}")
+    assert sum(len(item.get("name", "")) for item in reader.value()["list"]) < MAX_OF_ITEMS
+    assert reader.counts == {("list", EACH): 30}
 
 
 @pytest.mark.parametrize("text", [b"", b"null", b"[1,2]", b"}}]]", b'{"type":', b'{"type":}', b'{"type"', b"\xff{,,}"])

@@ -32,7 +32,7 @@ def run(*pieces: bytes, asked: ScanInput | None = None) -> tuple[bytes, Messages
 
 
 def facts(scan: MessagesScan) -> tuple[object, ...]:
-    known = scan.usage, scan.is_usage_final, scan.error, scan.is_done, scan.is_complete, scan.model, scan.last
+    known = scan.usage, scan.is_usage_final, scan.error, scan.is_done, scan.is_complete, scan.model, scan.last(Usage())
     return *known, scan.has_reasoned, scan.text_events(), scan.delivered_tokens()
 
 
@@ -50,7 +50,7 @@ def test_no_cut_makes_a_difference(name: str, data: st.DataObject) -> None:
 def test_the_end_is_held_back_as_it_came() -> None:
     end = b'event: message_stop\ndata: {"type":"message_stop" }\n\n'
     passed, scan = run(RECORDED["text"].replace(event("message_stop"), end))
-    assert scan.last == end
+    assert scan.last(Usage()) == end
     assert end not in passed
     assert (scan.is_done, scan.is_complete, scan.usage) == (
         True, True, Usage(25, 17, source="reported", variant="standard"),
@@ -83,7 +83,7 @@ def test_a_long_event_passes_in_pieces() -> None:
     long = event("content_block_start", index=1, content_block=block)
     passed, scan = run(long[:70_000], long[70_000:], event("message_stop"))
     assert passed == long
-    assert (scan.is_done, scan.last) == (True, event("message_stop"))
+    assert (scan.is_done, scan.last(Usage())) == (True, event("message_stop"))
 
 
 def test_a_report_that_cannot_be_true_does_not_count() -> None:

@@ -89,14 +89,14 @@ def test_every_cut_of_a_good_stream(name: str, longest: int) -> None:
     expected = text.removesuffix(b"data: [DONE]\n\n") + (b"\n\n" if name == "no blank line" else b"")
     for cut in cuts(text, name, longest):
         scan, passed = fed(text, cut)
-        ended = passed + scan.last
+        ended = passed + scan.last(Usage())
         assert ended == expected or (cut == len(text) - 1 and ended + b"\n" == expected), cut  # a CRLF that was cut
-        assert scan.last, cut
+        assert scan.last(Usage()), cut
         assert not passed.endswith(expected[-20:]), cut
         assert scan.usage == REPORTED, cut
         assert scan.is_usage_final
         assert (scan.is_complete, scan.is_done, scan.error, scan.is_inside_event) == (True, True, None, False), cut
-        assert (scan.id, scan.model) == ("resp_1", "gpt-4o-mini-2024")
+        assert (scan.reader.id, scan.model) == ("resp_1", "gpt-4o-mini-2024")
         assert scan.text_events() == TEXTS or longest < 65536
 
 
@@ -157,9 +157,9 @@ def test_memory_of_a_long_end_is_bounded() -> None:
         size += len(passed)
         most = max(most, len(passed))
     assert scan.usage == REPORTED
-    assert size + len(scan.last) == len(text)
+    assert size + len(scan.last(Usage())) == len(text)
     assert most < 2 * sse.LONG_EVENT
-    assert len(scan.last) < sse.LONG_EVENT
+    assert len(scan.last(Usage())) < sse.LONG_EVENT
 
 
 def tools(*items: dict[str, Any], **more: Any) -> Usage | None:
@@ -218,8 +218,9 @@ def test_reasoning_and_fields_of_other_protocols() -> None:
 
 
 def test_a_plain_answer_as_events() -> None:
-    scan, passed = fed(responses.as_events(json.dumps(WHOLE).encode(), False))
+    scan, passed = fed(responses.as_events(json.dumps(WHOLE).encode(), False, Usage()))
     assert scan.usage == REPORTED
-    kinds = [json.loads(line[6:])["type"] for line in (passed + scan.last).split(b"\n") if line.startswith(b"data: ")]
+    lines = (passed + scan.last(Usage())).split(b"\n")
+    kinds = [json.loads(line[6:])["type"] for line in lines if line.startswith(b"data: ")]
     items = ["response.output_item.added", "response.output_item.done"]
     assert kinds == ["response.created", *items, *items, "response.completed"]

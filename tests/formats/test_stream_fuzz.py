@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.formats import sse
+from gateway.formats.format import ScanInput
 from gateway.formats.openai.chat_scan import StreamScan
 from gateway.formats.sse import EventSplitter
 from tests.amounts import amount
@@ -70,11 +71,12 @@ def pieces_of(text: bytes, cuts: list[int]) -> list[bytes]:
     return [text[a:b] for a, b in itertools.pairwise(places)]
 
 
-NAMES = ("finished", "usage", "is_usage_final", "error", "is_done", "is_over", "model", "has_reasoned")
+NAMES = ("usage", "is_usage_final", "error", "is_done", "is_over", "model", "has_reasoned")
 
 
 def assert_agree(scan: StreamScan, slow: Slow) -> None:
     """Both found the same facts in a stream."""
+    assert scan.reader.finished == slow.finished
     assert {name: getattr(scan, name) for name in NAMES} == {name: getattr(slow, name) for name in NAMES}
     assert scan.text_events() == slow.text_events
     if not slow.is_uncountable:
@@ -83,7 +85,7 @@ def assert_agree(scan: StreamScan, slow: Slow) -> None:
 
 def scanned(pieces: list[bytes], choices: int, *, shows: bool) -> tuple[bytes, StreamScan]:
     """The bytes passed on of these packets, scanned like the relay does."""
-    scan = StreamScan(choices=choices, shows_usage=shows)
+    scan = StreamScan(ScanInput(choices=choices, shows_usage=shows))
     passed = [piece if scan.is_at_start and scan.is_alike(piece) else scan.feed(piece)[0] for piece in pieces]
     return b"".join([*passed, scan.finish()]), scan
 
@@ -102,8 +104,9 @@ def test_scan_agrees_with_the_slow_one(text: bytes, cuts: list[int], long: int, 
         slow.read(text)
         for pieces in ([text], pieces_of(text, cuts)):
             passed, scan = scanned(pieces, choices, shows=shows)
-            assert_passed(passed, slow.out)
-            assert_agree(scan, slow)
+            if not slow.is_uncertain:
+                assert_passed(passed, slow.out)
+                assert_agree(scan, slow)
             assert not scan.is_inside_event
 
 

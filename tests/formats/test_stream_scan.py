@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.formats.format import ScanInput
 from gateway.formats.openai.chat_scan import StreamScan, as_event
 from gateway.formats.sse import LONG_EVENT
 from gateway.records import Usage
@@ -46,12 +47,12 @@ def read(text: bytes) -> list[Any]:
 
 def facts(scan: StreamScan) -> tuple[object, ...]:
     """All facts at the end, except the measured event lengths."""
-    known = scan.finished, scan.usage, scan.is_usage_final, scan.error, scan.is_done, scan.model
+    known = scan.reader.finished, scan.usage, scan.is_usage_final, scan.error, scan.is_done, scan.model
     return *known, scan.text_events(), scan.delivered_tokens()
 
 
 def run(pieces: list[bytes], choices: int = 1, *, shows: bool = False) -> tuple[bytes, StreamScan]:
-    scan = StreamScan(choices=choices, shows_usage=shows)
+    scan = StreamScan(ScanInput(choices=choices, shows_usage=shows))
     passed = b""
     for piece in pieces:
         out, is_over = scan.feed(piece)
@@ -102,7 +103,7 @@ def test_recorded(name: str, shows: bool, end: str) -> None:
     if not shows:
         assert all(event.get("usage") is None for event in events)
     assert scan.usage == (None if usage is None else Usage(**usage, source="reported"))
-    assert {name: getattr(scan, name) for name in known} == known
+    assert {name: getattr(scan.reader if name == "finished" else scan, name) for name in known} == known
 
     for cut in range(1, len(text), amount(1, 11)):
         again, other = run([text[:cut], text[cut:]], choices, shows=shows)
@@ -277,7 +278,7 @@ def test_an_empty_finish_reason_is_none_on_a_chunk_that_is_looked_at() -> None:
 
 
 def test_an_index_is_0_where_none_is_given() -> None:
-    assert run([event(choices=[{"finish_reason": "stop"}])])[1].finished == {0}
+    assert run([event(choices=[{"finish_reason": "stop"}])])[1].reader.finished == {0}
 
 
 @pytest.mark.parametrize(
@@ -325,7 +326,7 @@ def test_events_with_several_texts_are_one_event_each(count: int) -> None:
 
 @pytest.mark.shortened
 def test_text_is_not_held_for_long() -> None:
-    scan = StreamScan(choices=1, shows_usage=False)
+    scan = StreamScan(ScanInput())
     for _ in range(3):
         scan.feed(chunk("a"))
     many = amount(100_000, 10_000)
@@ -388,7 +389,7 @@ def test_what_finishes_in_a_long_event_is_seen_wherever_it_is_cut() -> None:
     start = text.index(b'"finish_reason"')
     for cut in range(start - 2, len(text)):
         _, scan = run([text[: LONG_EVENT + 50], text[LONG_EVENT + 50 : cut], text[cut:]])
-        assert len(scan.finished) == 1
+        assert len(scan.reader.finished) == 1
 
 
 def test_several_choices_may_finish_in_one_long_event() -> None:

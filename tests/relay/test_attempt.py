@@ -138,7 +138,7 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scenario
     may_bind.set()
     await exchange.until_bound()
     assert bound == [("resp_1", 0)]
-    assert text == bytes(passed) + exchange.scan.last  # type: ignore[union-attr]
+    assert text == bytes(passed) + exchange.scan.last(Usage())  # type: ignore[union-attr]
     await exchange.bind_again(Usage(30, 12))
     await scenario.tasks.wait_until_idle(5)
     assert bound[-1] == ("resp_1", 42)

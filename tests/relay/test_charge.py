@@ -9,6 +9,7 @@ import pytest
 
 from gateway.config import Model, Route
 from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
+from gateway.formats.format import ScanInput
 from gateway.formats.openai.chat_scan import StreamScan
 from gateway.formats.reported_usage import reported
 from gateway.formats.token_rule import Count
@@ -39,7 +40,7 @@ def piece(text: str, finish: str | None = None, usage: Any = None) -> bytes:
 
 
 def stream(asked: SentRequest, *events: bytes) -> Usage:
-    scan = StreamScan(choices=1, shows_usage=False, allows=asked.allows)
+    scan = StreamScan(ScanInput(allows=asked.allows))
     for event in events:
         scan.feed(event)
     ending = Ending.BROKEN
@@ -124,7 +125,7 @@ def test_text_is_not_counted_where_a_report_settles_it() -> None:
     def count(texts: bytes | bytearray) -> Count:
         raise AssertionError("this takes time, and nobody asked")
 
-    scan = StreamScan(choices=1, shows_usage=False, count_texts=count)
+    scan = StreamScan(ScanInput(count_texts=count))
     for event in (WORDS, piece("", "stop", REPORT)):
         scan.feed(event)
     assert charge.of_stream(sent(), scan, Ending.WHOLE).usage == Usage(9, 4, source="reported")

@@ -1,29 +1,33 @@
-"""A chat answer, plain or streamed, as a Message or the events of one.
+"""Writes a Message, plain or as events, of the events of another format's answer.
 
 The order of events is that of the API (platform.claude.com/docs, "Streaming messages"): message_start, for each block
 content_block_start, its deltas and content_block_stop, then message_delta with the stop reason and usage, message_stop.
-Blocks come one after the other. A plain answer is a stream of one chunk, so the two cannot differ.
+Blocks come one after the other, also where the pieces of several come by turns: those of a later block wait until the
+call before them is whole, or until the end.
 
-Reasoning becomes a thinking block for a client that asked for thinking. Its signature is empty, because the upstream
-has none. The counts in message_start are an estimate of the gateway, because chat reports usage at the end; those in
-message_delta are the upstream's, and replace it.
+Thoughts become a thinking block for a client that asked for thinking. Its signature is empty, because the upstream
+has none. The counts in message_start are an estimate of the gateway; those in message_delta replace it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gateway.formats.format import Unfit
+from gateway.formats.events import CallPiece, Event, Refusal, Text, Thought
+from gateway.formats.tool_calls import CollectedCall
+from gateway.formats.unfit import Unfit
+from gateway.records import Usage
 
 from . import events
-from .answer_stream import AnswerStream
-from .chat_delta import CallPiece, ChatDelta, Counts, as_chunk
 from .messages_request import AskedMessage
+from .usage_objects import as_message
+from .writer import AnswerWriter
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 """finish_reason -> stop_reason; any other, `stop` among them, is `end_turn`."""
+_DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}
+"""By the type of a block: the type of its deltas, and their member with the text."""
 
 
 class MessageFrame(NamedTuple):
@@ -34,55 +38,47 @@ class MessageFrame(NamedTuple):
     model: str
     """As the client asked for it: used only where the upstream does not name one."""
     prompt_tokens: int
-    """The gateway's estimate, which message_start has; the end too, where the upstream reports nothing."""
+    """The gateway's estimate, which message_start has."""
 
 
-class MessageStream(AnswerStream):
-    """Makes the events of one message."""
+class _Block:
+    """One block of the content, with its pieces."""
+
+    def __init__(self, block: dict[str, Any], call: CollectedCall | None = None) -> None:
+        self.block = block
+        self.kind: str = block["type"]
+        self.call = call
+        self.is_open = False
+        self.pieces: list[str] = []
+        self.sent = 0
+        """Pieces that the client has."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no further piece of it can come, once another block has begun."""
+        return self.call is None or self.call.is_whole
+
+
+class MessageWriter(AnswerWriter):
+    """Writes one message."""
 
     def __init__(self, asked: AskedMessage, frame: MessageFrame) -> None:
         super().__init__(frame.model)
         self._asked = asked
         self._frame = frame
-        self._blocks: list[dict[str, Any]] = []
-        self._is_open = False
-        self._call: int | str | None = None
-        """The key of the call whose block is open."""
-        self._held: dict[int | str, CallPiece] = {}
-        """Calls whose names have not come."""
-        self._started: set[int | str] = set()
-        self._arguments: list[str] = []
-        self._texts: list[str] = []
+        self._ended: list[dict[str, Any]] = []
+        """Blocks that the client has whole."""
+        self._waiting: list[_Block] = []
+        """The block that is being sent, and those behind it."""
+        self._calls: dict[int, _Block] = {}
         self._refusals: list[str] = []
-        self._stop_sequence: str | None = None
-        self._estimated_output = 0
 
-    def finish(self, *, completion_tokens: int = 0) -> bytes:
-        """The upstream's stream is complete: end the open block and the message.
+    def close(self, usage: Usage) -> bytes:
+        delta = {"type": "message_delta", "delta": self._stop(), "usage": as_message(usage)}
+        return events.named("message_delta", delta) + events.named("message_stop", {"type": "message_stop"})
 
-        `completion_tokens` is the gateway's estimate, for an upstream that reports no usage.
-        """
-        self._finish_reason()
-        if self._held:
-            raise Unfit("a tool call without a name")
-        written = self._begin() + self._end_block()
-        self._estimated_output = completion_tokens
-        delta = {"type": "message_delta", "delta": self._stop(), "usage": self._usage()}
-        written += events.named("message_delta", delta)
-        return written + events.named("message_stop", {"type": "message_stop"})
-
-    def fail(self, kind: str, message: str) -> bytes:
-        """The answer has failed: an error event of this type, which is all that a client notices."""
-        return events.named("error", {"type": "error", "error": {"type": kind, "message": message}})
-
-    def message(self) -> dict[str, Any]:
-        """The whole message, once it has finished."""
-        return {
-            **self._start(),
-            "content": list(self._blocks),
-            **self._stop(),
-            "usage": self._usage(),
-        }
+    def whole(self, usage: Usage) -> dict[str, Any]:
+        return {**self._start(), "content": list(self._ended), **self._stop(), "usage": as_message(usage)}
 
     # ------------------------------------------------------------------------------------------------------ the pieces
 
@@ -95,101 +91,82 @@ class MessageStream(AnswerStream):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": usage_object(None, self._frame.prompt_tokens, 0),
+            "usage": as_message(Usage(self._frame.prompt_tokens)),
         }
 
     def _opening(self) -> bytes:
         return events.named("message_start", {"type": "message_start", "message": self._start()})
 
-    def _pass_on(self, delta: ChatDelta) -> bytes:
-        self._stop_sequence = delta.stop_sequence or self._stop_sequence
-        written = self._thinking(delta) + self._text(delta)
-        for piece in delta.calls:
-            written += self._piece(piece)
+    def _take(self, event: Event) -> bytes:
+        match event:
+            case Text(text) if text:
+                self._say("text", text)
+            case Refusal(text):  # it is addressed to the user, and so it is part of the text
+                self._refusals.append(text)
+                self._say("text", text)
+            case Thought(text) if self._asked.shows_thinking:
+                self._say("thinking", text)
+            case Thought():
+                return events.PING  # the model is at work, and the client would see nothing of it
+            case CallPiece():
+                self._call(event)
+            case _:
+                return b""
+        return self._sent(is_last=False) or events.PING
+
+    def _say(self, kind: str, text: str) -> None:
+        if not self._waiting or self._waiting[-1].kind != kind:
+            empty = {"type": kind, kind: ""}
+            self._waiting.append(_Block(empty | {"signature": ""} if kind == "thinking" else empty))
+        self._waiting[-1].pieces.append(text)
+
+    def _call(self, piece: CallPiece) -> None:
+        block = self._calls.get(piece.call.number)
+        if block is None:
+            call_id = self._call_id(piece, f"toolu_{self._frame.base}_{len(self._ended) + len(self._waiting)}")
+            block = _Block({"type": "tool_use", "id": call_id, "name": piece.call.name, "input": {}}, piece.call)
+            self._calls[piece.call.number] = block
+            self._waiting.append(block)
+        if piece.arguments:
+            if block not in self._waiting and piece.arguments.strip():
+                raise Unfit("arguments behind those of a whole tool call")
+            block.pieces.append(piece.arguments)
+
+    def _sent(self, *, is_last: bool) -> bytes:
+        """The client's events for the blocks that wait; `is_last`: for all of them."""
+        written = b""
+        while self._waiting:
+            block, index = self._waiting[0], len(self._ended)
+            if not block.is_open:
+                block.is_open = True
+                start = {"type": "content_block_start", "index": index, "content_block": dict(block.block)}
+                written += events.named("content_block_start", start)
+            for piece in block.pieces[block.sent :]:
+                kind, member = _DELTAS.get(block.kind, ("input_json_delta", "partial_json"))
+                delta = {"type": "content_block_delta", "index": index, "delta": {"type": kind, member: piece}}
+                written += events.named("content_block_delta", delta)
+            block.sent = len(block.pieces)
+            if not (is_last or (len(self._waiting) > 1 and block.is_whole)):
+                break
+            written += events.named("content_block_stop", {"type": "content_block_stop", "index": index})
+            text = "".join(block.pieces)
+            content = {block.kind: text} if block.call is None else {"input": self._input(text)}
+            self._ended.append(block.block | content)
+            del self._waiting[0]
         return written
 
-    def _thinking(self, delta: ChatDelta) -> bytes:
-        if not delta.reasoning:
-            return b""
-        if not self._asked.shows_thinking:
-            return events.PING  # the model is at work, and the client would see nothing of it
-        written = self._be_in("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-        self._texts.append(delta.reasoning)
-        return written + self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
+    def _end_content(self) -> bytes:
+        return self._sent(is_last=True)
 
-    def _text(self, delta: ChatDelta) -> bytes:
-        """Text; a refusal is addressed to the user, and so it is part of it."""
-        if delta.refusal:
-            self._refusals.append(delta.refusal)
-        text = delta.text + delta.refusal
-        if not text:
-            return b""
-        written = self._be_in("text", {"type": "text", "text": ""})
-        self._texts.append(text)
-        return written + self._delta({"type": "text_delta", "text": text})
-
-    def _piece(self, piece: CallPiece) -> bytes:
-        """A piece of a call. Without an index it belongs to the call of its id, or to the last one."""
-        key: int | str | None = piece.position if piece.position is not None else piece.id or self._call
-        key = "" if key is None else key
-        if key in self._started:
-            if not piece.arguments:
-                return b""
-            if key != self._call or not self._is_open:
-                raise Unfit("pieces of two tool calls by turns")
-            return self._input(piece.arguments)
-        held = self._held.pop(key, CallPiece(None, "", "", ""))
-        whole = CallPiece(None, held.id or piece.id, held.name or piece.name, held.arguments + piece.arguments)
-        if not whole.name:
-            self._held[key] = whole
-            return b""
-        written = self._end_block()
-        self._call = key
-        self._started.add(key)
-        call_id = self.call_id(whole.id, f"toolu_{self._frame.base}_{len(self._blocks)}")
-        written += self._be_in("tool_use", {"type": "tool_use", "id": call_id, "name": whole.name, "input": {}})
-        return written + (self._input(whole.arguments) if whole.arguments else b"")
-
-    def _input(self, arguments: str) -> bytes:
-        self._arguments.append(arguments)
-        return self._delta({"type": "input_json_delta", "partial_json": arguments})
-
-    def _be_in(self, kind: str, block: dict[str, Any]) -> bytes:
-        """Be in a block of this kind. A call is always a new one."""
-        if self._is_open and self._blocks[-1]["type"] == kind and kind != "tool_use":
-            return b""
-        written = self._end_block()
-        self._blocks.append(block)
-        self._is_open = True
-        start = {"type": "content_block_start", "index": len(self._blocks) - 1, "content_block": dict(block)}
-        return written + events.named("content_block_start", start)
-
-    def _delta(self, delta: dict[str, Any]) -> bytes:
-        data = {"type": "content_block_delta", "index": len(self._blocks) - 1, "delta": delta}
-        return events.named("content_block_delta", data)
-
-    def _end_block(self) -> bytes:
-        if not self._is_open:
-            return b""
-        self._is_open = False
-        block = self._blocks[-1]
-        if block["type"] == "tool_use":
-            block["input"] = self._whole_input()
-            self._arguments.clear()
-        else:
-            block[block["type"]] = "".join(self._texts)
-            self._texts.clear()
-        return events.named("content_block_stop", {"type": "content_block_stop", "index": len(self._blocks) - 1})
-
-    def _whole_input(self) -> dict[str, Any]:
+    def _input(self, arguments: str) -> dict[str, Any]:
         """The input of a call. A call that the output limit has cut has none."""
         try:
-            given = json.loads("".join(self._arguments) or "{}")
+            given = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
             given = None
         if isinstance(given, dict):
             return given
-        if self._reason == "length":
+        if self._reason == "length" or arguments.strip() == "null":
             return {}
         raise Unfit("a tool call whose arguments are no JSON object")
 
@@ -203,7 +180,7 @@ class MessageStream(AnswerStream):
         return stop
 
     def _stop_reason(self) -> str:
-        has_calls = bool(self._started)
+        has_calls = bool(self._calls)
         if self._reason in _STOP_REASONS and (self._reason != "tool_calls" or has_calls):
             return _STOP_REASONS[self._reason]
         if self._refusals:
@@ -216,37 +193,3 @@ class MessageStream(AnswerStream):
         """The stop sequence that ended the answer, where the upstream reports it."""
         is_own = self._reason == "stop" and self._stop_sequence in self._asked.stop_sequences
         return self._stop_sequence if is_own else None
-
-    def _usage(self) -> dict[str, Any]:
-        return usage_object(self._counts, self._frame.prompt_tokens, self._estimated_output)
-
-
-def answer(
-    asked: AskedMessage, frame: MessageFrame, chat: Mapping[str, Any], *, completion_tokens: int = 0
-) -> dict[str, Any]:
-    """The Message for a plain chat answer. Raises `Unfit`.
-
-    `completion_tokens` is the gateway's estimate, for an upstream that reports no usage.
-    """
-    stream = MessageStream(asked, frame)
-    stream.feed(as_chunk(chat))
-    stream.finish(completion_tokens=completion_tokens)
-    return stream.message()
-
-
-def usage_object(usage: Counts | None, prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
-    """Usage as Messages has it, where `input_tokens` is the prompt without its cached parts.
-
-    The two numbers are estimates for an upstream that reports nothing.
-    """
-    if usage is None:
-        usage = Counts(prompt_tokens, 0, 0, completion_tokens, 0)
-    shown: dict[str, Any] = {
-        "input_tokens": usage.uncached,
-        "cache_creation_input_tokens": usage.cache_write,
-        "cache_read_input_tokens": usage.cached,
-        "output_tokens": usage.completion,
-    }
-    if usage.reasoning:
-        shown["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
-    return shown

@@ -1,9 +1,8 @@
-"""A chat answer, plain or streamed, as a Responses object or the events of one.
+"""Writes a Responses object, or the events of one, of the events of another format's answer.
 
 The order of events is that of the API (openai-openapi, `ResponseStreamEvent`): created, in_progress; for each item
 added, its parts and deltas, done; at the end completed, incomplete or failed, with the whole object.
-`sequence_number` increases by one. A plain answer is treated as a stream of one chunk, of which only the last object is
-used, so the two cannot differ.
+`sequence_number` increases by one.
 
 Reasoning becomes the `content` of a reasoning item. Items of calls stay open to the end, because upstreams may
 interleave their pieces; other items end when the next begins.
@@ -16,13 +15,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gateway.errors import GatewayError
-from gateway.formats.format import Unfit
+from gateway.formats.events import CallPiece, Event, Refusal, ServedTier, Text, Thought
+from gateway.formats.unfit import Unfit
+from gateway.records import Usage
 
 from . import events
-from .answer_stream import AnswerStream
-from .chat_delta import CallPiece, ChatDelta, Counts, as_chunk
 from .custom_input import CustomInput
 from .responses_request import AskedResponse
+from .usage_objects import as_response
+from .writer import AnswerWriter
 
 _FAILED_CODES = frozenset({"rate_limit_exceeded", "insufficient_quota", "context_length_exceeded", "server_error"})
 """Codes of a failed response that clients know; Codex ends its turn, waits or retries depending on them."""
@@ -46,8 +47,8 @@ class ResponseFrame(NamedTuple):
     """The model as requested; used only if the upstream names none."""
 
 
-class ResponseStream(AnswerStream):
-    """Makes the events of one response."""
+class ResponseWriter(AnswerWriter):
+    """Writes one response."""
 
     def __init__(self, asked: AskedResponse, frame: ResponseFrame) -> None:
         super().__init__(frame.model)
@@ -57,7 +58,7 @@ class ResponseStream(AnswerStream):
         self._object = _new_object(asked, frame)
         self._items: list[_Item] = []
         self._open: _Reasoning | _Message | None = None
-        self._calls: dict[int | str, _Call] = {}
+        self._calls: dict[int, _Call] = {}
         self._last_call: _Call | None = None
         self._made = 0
 
@@ -66,40 +67,30 @@ class ResponseStream(AnswerStream):
         """The current object, with all items that have begun."""
         return {**self._object, "model": self._model, "output": [item.object() for item in self._items]}
 
-    def feed(self, chunk: Mapping[str, Any]) -> bytes:
-        """Take one chunk."""
-        if isinstance(chunk.get("service_tier"), str):
-            self._object["service_tier"] = chunk["service_tier"]
-        return super().feed(chunk)
+    def close(self, usage: Usage) -> bytes:
+        return self._lifecycle(self._settle(usage))
 
-    def finish(self, *, completion_tokens: int = 0) -> bytes:
-        """Call at the complete end of the upstream's stream: ends every item and the response.
+    def whole(self, usage: Usage) -> dict[str, Any]:
+        self._settle(usage)
+        return self.response
 
-        Without a report of the upstream `usage` is null, which the API allows; the estimate is not used.
-        """
-        reason = _INCOMPLETE.get(self._finish_reason())
-        last = self._open or self._last_call
-        if reason is not None and last is not None:
-            last.ends_as = "incomplete"
-        written = self._begin() + self._end_open()
-        for call in self._calls.values():
-            written += call.end(self)
-        self._object["usage"] = None if self._counts is None else usage_object(self._counts)
+    def _settle(self, usage: Usage) -> str:
+        """Note how the response ended; return that."""
+        self._object["usage"] = as_response(usage)
+        reason = _INCOMPLETE.get(self._reason or "")
         if reason is None:
-            self._object["status"] = "completed"
-            self._object["completed_at"] = self._frame.created
-            return written + self._lifecycle("completed")
+            self._object |= {"status": "completed", "completed_at": self._frame.created}
+            return "completed"
         self._object |= {"status": "incomplete", "incomplete_details": {"reason": reason}}
-        return written + self._lifecycle("incomplete")
+        return "incomplete"
 
     def fail(self, code: str | None, message: str) -> bytes:
         """Call when the answer has failed: `response.failed`, with the answer so far."""
-        written = self._begin()
+        written = self._begin(None)
         for item in self._items:
             item.status = "incomplete" if item.status == "in_progress" else item.status
         code = code if code in _FAILED_CODES else "server_error"
         self._object |= {"status": "failed", "error": {"code": code, "message": message}}
-        self._object["usage"] = None if self._counts is None else usage_object(self._counts)
         return written + self._lifecycle("failed")
 
     # ------------------------------------------------------------------------------------------------------ the pieces
@@ -107,50 +98,49 @@ class ResponseStream(AnswerStream):
     def _opening(self) -> bytes:
         return self._lifecycle("created") + self._lifecycle("in_progress")
 
-    def _pass_on(self, delta: ChatDelta) -> bytes:
-        written = self._reasoning(delta) + self._message(delta)
-        for piece in delta.calls:
-            written += self._call(piece)
-        return written
+    def _take(self, event: Event) -> bytes:
+        match event:
+            case Thought(text):
+                written = self._be_in(_Reasoning, "rs")
+                assert isinstance(self._open, _Reasoning)
+                return written + self._open.add(self, text)
+            case Text() | Refusal():
+                written = self._be_in(_Message, "msg")
+                assert isinstance(self._open, _Message)
+                return written + self._open.add(self, event)
+            case CallPiece():
+                return self._call(event)
+            case ServedTier(name):
+                self._object["service_tier"] = name
+        return b""
 
-    def _reasoning(self, delta: ChatDelta) -> bytes:
-        if not delta.reasoning:
+    def _be_in(self, kind: type[_Reasoning | _Message], prefix: str) -> bytes:
+        """Be in an item of this kind."""
+        if isinstance(self._open, kind):
             return b""
-        written = b""
-        if not isinstance(self._open, _Reasoning):
-            written = self._end_open()
-            self._open = _Reasoning(self._next("rs"), len(self._items))
-            self._items.append(self._open)
-            written += self._open.begin(self)
-        return written + self._open.add(self, delta.reasoning)
-
-    def _message(self, delta: ChatDelta) -> bytes:
-        if not (delta.text or delta.refusal or delta.annotations):
-            return b""
-        written = b""
-        if not isinstance(self._open, _Message):
-            written = self._end_open()
-            self._open = _Message(self._next("msg"), len(self._items))
-            self._items.append(self._open)
-            written += self._open.begin(self)
-        return written + self._open.add(self, delta)
+        written = self._end_open()
+        self._open = kind(self._next(prefix), len(self._items))
+        self._items.append(self._open)
+        return written + self._open.begin(self)
 
     def _call(self, piece: CallPiece) -> bytes:
-        """A piece of a call. Without an index it belongs to the call with its id, or to the last one."""
-        key: int | str = piece.position if piece.position is not None else piece.id
-        call = self._calls.get(key) if key != "" else self._last_call
-        written = b""
+        call, written = self._calls.get(piece.call.number), b""
         if call is None:
             written = self._end_open()
-            call = _Call(self._next("call"), self._asked)
-            self._calls[key] = call
+            own = self._next("call")
+            call = self._calls[piece.call.number] = _Call(
+                own, self._call_id(piece, own), piece.call.name, len(self._items), self._asked
+            )
+            self._items.append(call)
+            written += call.begin(self)
         self._last_call = call
-        return written + call.add(self, piece)
+        return written + call.add(self, piece.arguments)
 
-    def start_call(self, item: _Call) -> int:
-        """The output index of a call whose name is known now."""
-        self._items.append(item)
-        return len(self._items) - 1
+    def _end_content(self) -> bytes:
+        last = self._open or self._last_call
+        if self._reason in _INCOMPLETE and last is not None:
+            last.ends_as = "incomplete"
+        return self._end_open() + b"".join([call.end(self) for call in self._calls.values()])
 
     def _end_open(self) -> bytes:
         if self._open is None:
@@ -171,25 +161,6 @@ class ResponseStream(AnswerStream):
         data = {"type": kind, "sequence_number": self._sequence, **members}
         self._sequence += 1
         return events.named(kind, data)
-
-
-def answer(asked: AskedResponse, frame: ResponseFrame, chat: Mapping[str, Any]) -> dict[str, Any]:
-    """The Responses object for a plain chat answer. Raises `Unfit`."""
-    stream = ResponseStream(asked, frame)
-    stream.feed(as_chunk(chat))
-    stream.finish()
-    return stream.response
-
-
-def usage_object(usage: Counts) -> dict[str, Any]:
-    """Usage in the form of Responses (openai-python, `ResponseUsage`)."""
-    return {
-        "input_tokens": usage.prompt,
-        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": usage.cache_write},
-        "output_tokens": usage.completion,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
-        "total_tokens": usage.prompt + usage.completion,
-    }
 
 
 def failure(error: GatewayError) -> tuple[str, str]:
@@ -254,18 +225,18 @@ class _Reasoning:
             "status": self.status,
         }
 
-    def begin(self, stream: ResponseStream) -> bytes:
+    def begin(self, stream: ResponseWriter) -> bytes:
         part = {"type": "reasoning_text", "text": ""}
         added = stream.event(
             "response.output_item.added", {"output_index": self._where["output_index"], "item": self.object()}
         )
         return added + stream.event("response.content_part.added", {**self._where, "content_index": 0, "part": part})
 
-    def add(self, stream: ResponseStream, text: str) -> bytes:
+    def add(self, stream: ResponseWriter, text: str) -> bytes:
         self._texts.append(text)
         return stream.event("response.reasoning_text.delta", {**self._where, "content_index": 0, "delta": text})
 
-    def end(self, stream: ResponseStream) -> bytes:
+    def end(self, stream: ResponseWriter) -> bytes:
         text = "".join(self._texts)
         self.status = self.ends_as
         at = {**self._where, "content_index": 0}
@@ -295,38 +266,34 @@ class _Message:
             "content": content,
         }
 
-    def begin(self, stream: ResponseStream) -> bytes:
+    def begin(self, stream: ResponseWriter) -> bytes:
         return stream.event(
             "response.output_item.added", {"output_index": self._where["output_index"], "item": self.object()}
         )
 
-    def add(self, stream: ResponseStream, delta: ChatDelta) -> bytes:
-        written = b""
-        if delta.text or delta.annotations:
-            written += self._to("output_text", stream)
-            part = self._parts[-1]
-            if delta.text:
-                logprobs = [_logprob(each) for each in delta.logprobs]
-                part.texts.append(delta.text)
-                part.logprobs += logprobs
-                written += stream.event(
-                    "response.output_text.delta", {**part.where, "delta": delta.text, "logprobs": logprobs}
-                )
-            for each in delta.annotations:
-                annotation = _annotation(each)
-                if annotation is None:
-                    continue
-                where = {**part.where, "annotation_index": len(part.annotations), "annotation": annotation}
-                part.annotations.append(annotation)
-                written += stream.event("response.output_text.annotation.added", where)
-        if delta.refusal:
-            written += self._to("refusal", stream)
-            part = self._parts[-1]
-            part.texts.append(delta.refusal)
-            written += stream.event("response.refusal.delta", {**part.where, "delta": delta.refusal})
+    def add(self, stream: ResponseWriter, piece: Text | Refusal) -> bytes:
+        written = self._to("refusal" if isinstance(piece, Refusal) else "output_text", stream)
+        part = self._parts[-1]
+        if isinstance(piece, Refusal):
+            part.texts.append(piece.text)
+            return written + stream.event("response.refusal.delta", {**part.where, "delta": piece.text})
+        if piece.text:
+            logprobs = [_logprob(each) for each in piece.logprobs]
+            part.texts.append(piece.text)
+            part.logprobs += logprobs
+            written += stream.event(
+                "response.output_text.delta", {**part.where, "delta": piece.text, "logprobs": logprobs}
+            )
+        for each in piece.annotations:
+            annotation = _annotation(each)
+            if annotation is None:
+                continue
+            where = {**part.where, "annotation_index": len(part.annotations), "annotation": annotation}
+            part.annotations.append(annotation)
+            written += stream.event("response.output_text.annotation.added", where)
         return written
 
-    def _to(self, kind: str, stream: ResponseStream) -> bytes:
+    def _to(self, kind: str, stream: ResponseWriter) -> bytes:
         """Be in a part of this kind."""
         if self._parts and self._parts[-1].kind == kind:
             return b""
@@ -335,7 +302,7 @@ class _Message:
         self._parts.append(part)
         return written + stream.event("response.content_part.added", {**part.where, "part": part.object()})
 
-    def end(self, stream: ResponseStream) -> bytes:
+    def end(self, stream: ResponseWriter) -> bytes:
         written = self._parts[-1].end(stream) if self._parts else b""
         self.status = self.ends_as
         index = self._where["output_index"]
@@ -359,7 +326,7 @@ class _Part:
         # Copies: returned objects must not change with the next piece.
         return {"type": "output_text", "text": text, "annotations": [*self.annotations], "logprobs": [*self.logprobs]}
 
-    def end(self, stream: ResponseStream) -> bytes:
+    def end(self, stream: ResponseWriter) -> bytes:
         text = "".join(self.texts)
         if self.kind == "refusal":
             done = stream.event("response.refusal.done", {**self.where, "refusal": text})
@@ -369,17 +336,15 @@ class _Part:
 
 
 class _Call:
-    """An item for a call of a tool. It begins when its name is known."""
+    """An item for a call of a tool."""
 
-    def __init__(self, own_id: str, asked: AskedResponse) -> None:
+    def __init__(self, own_id: str, call_id: str, name: str, index: int, asked: AskedResponse) -> None:
         self._own_id = own_id
+        self._call_id = call_id
+        self._name = name
+        self._index = index
         self._asked = asked
-        self._call_id = ""
-        self._name = ""
-        self._kind = ""
-        self._index = -1
-        self._held = ""
-        """Arguments that came before the name."""
+        self._kind = asked.tools.tool(name).kind
         self._arguments: list[str] = []
         self._input = CustomInput()
         self._texts: list[str] = []
@@ -405,23 +370,10 @@ class _Call:
             return {**called, "type": "custom_tool_call", "input": "".join(self._texts)}
         return {**called, "arguments": "".join(self._arguments)}
 
-    def add(self, stream: ResponseStream, piece: CallPiece) -> bytes:
-        self._call_id = self._call_id or piece.id
-        if not self._kind:
-            self._name += piece.name
-            self._held += piece.arguments
-            return self._begin(stream) if self._name and (piece.arguments or self._call_id) else b""
-        return self._add(stream, piece.arguments)
+    def begin(self, stream: ResponseWriter) -> bytes:
+        return stream.event("response.output_item.added", {"output_index": self._index, "item": self.object()})
 
-    def _begin(self, stream: ResponseStream) -> bytes:
-        self._kind = self._asked.tools.tool(self._name).kind
-        self._call_id = stream.call_id(self._call_id, self._own_id)
-        self._index = stream.start_call(self)
-        held, self._held = self._held, ""
-        added = stream.event("response.output_item.added", {"output_index": self._index, "item": self.object()})
-        return added + self._add(stream, held)
-
-    def _add(self, stream: ResponseStream, arguments: str) -> bytes:
+    def add(self, stream: ResponseWriter, arguments: str) -> bytes:
         if not arguments:
             return b""
         self._arguments.append(arguments)
@@ -433,20 +385,18 @@ class _Call:
             case _:
                 return b""  # the API has no deltas for it
 
-    def _text(self, stream: ResponseStream, text: str) -> bytes:
+    def _text(self, stream: ResponseWriter, text: str) -> bytes:
         if not text:
             return b""
         self._texts.append(text)
         return self._delta(stream, "custom_tool_call_input", text)
 
-    def _delta(self, stream: ResponseStream, what: str, text: str) -> bytes:
+    def _delta(self, stream: ResponseWriter, what: str, text: str) -> bytes:
         where = {"item_id": self.object()["id"], "output_index": self._index}
         return stream.event(f"response.{what}.delta", {**where, "delta": text})
 
-    def end(self, stream: ResponseStream) -> bytes:
-        if not self._name:
-            raise Unfit("a tool call without a name")
-        written = b"" if self._kind else self._begin(stream)
+    def end(self, stream: ResponseWriter) -> bytes:
+        written = b""
         where: dict[str, Any] = {"item_id": self.object()["id"], "output_index": self._index}
         match self._kind:
             case "function":

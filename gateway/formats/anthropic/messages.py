@@ -21,6 +21,7 @@ from gateway.records import Call, Endpoint, Usage
 
 from . import request as messages_request
 from . import usage as messages_usage
+from .reader import MessagesReader
 from .scan import MessagesScan
 
 _TYPES: Mapping[int, str] = {
@@ -120,14 +121,14 @@ def _facts(body: bytes) -> PlainFacts:
     plain.refuse_constants(body)
     return PlainFacts(
         model=answer.model if isinstance(answer.model, str) else None,
-        usage=messages_usage.reported(answer.usage),
+        usage=messages_usage.MessagesUsage().take(vars(answer)),
         has_usage=answer.usage is not None,
         is_error=answer.type == "error" or bool(answer.error) or answer.success is False,
         has_output=b'"content"' in body,
     )
 
 
-def _as_events(answer: bytes, shows_usage: bool) -> bytes:
+def _as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
     """A whole message as the events of a stream."""
     try:
         message = json.loads(answer)
@@ -211,6 +212,7 @@ MESSAGES = Format(
     facts=_facts,
     usage=messages_usage.reported,
     scan=MessagesScan,
+    reader=MessagesReader,
     as_events=_as_events,
     changes=_changes,
     limit_fields=("max_tokens",),

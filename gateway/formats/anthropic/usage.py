@@ -140,3 +140,20 @@ def _count(value: Any) -> int | None:
 
 def _detail(details: Any, name: str) -> int:
     return (_count(details.get(name)) or 0) if isinstance(details, dict) else 0
+
+
+class MessagesUsage:
+    """Follows the reports of one answer."""
+
+    def __init__(self) -> None:
+        self._report: Mapping[str, Any] = {}
+        """The reports so far, merged."""
+
+    def take(self, value: Mapping[str, Any]) -> Usage | None:
+        """Take a message or an event; return the usage so far if this is a report of it."""
+        message = value.get("message") if value.get("type") == "message_start" else value
+        report = message.get("usage") if isinstance(message, dict) else None
+        if not isinstance(report, dict):
+            return None
+        self._report = merged(self._report, report)
+        return reported(self._report)

@@ -131,7 +131,7 @@ def _facts(body: bytes) -> PlainFacts:
     answer = _Embedded.model_validate_json(body)
     plain.refuse_constants(body)
     return PlainFacts(
-        usage=gemini_usage.reported(answer.usageMetadata),
+        usage=gemini_usage.GeminiUsage().take(vars(answer)),
         has_usage=answer.usageMetadata is not None,
         is_error=bool(answer.error),
         has_output=b'"values"' in body,

@@ -133,14 +133,14 @@ def _facts(body: bytes) -> PlainFacts:
     found = gemini_usage.candidates({"candidates": answer.candidates})
     return PlainFacts(
         model=answer.modelVersion if isinstance(answer.modelVersion, str) else None,
-        usage=gemini_usage.reported(answer.usageMetadata, sum(map(gemini_usage.searches, found))),
+        usage=gemini_usage.GeminiUsage().take(vars(answer)),
         has_usage=answer.usageMetadata is not None,
         is_error=bool(answer.error),
         has_output=bool(found),
     )
 
 
-def _as_events(answer: bytes, shows_usage: bool) -> bytes:
+def _as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
     """A whole answer as the one chunk of a stream."""
     return b"data: %b\r\n\r\n" % b" ".join(answer.splitlines())
 

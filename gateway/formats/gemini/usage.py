@@ -74,3 +74,19 @@ def is_blocked(answer: Mapping[str, Any]) -> bool:
     """Whether the prompt was refused: then there are no candidates."""
     feedback = answer.get("promptFeedback")
     return isinstance(feedback, dict) and bool(feedback.get("blockReason"))
+
+
+class GeminiUsage:
+    """Follows the reports of one answer."""
+
+    def __init__(self) -> None:
+        self._searches: dict[Any, int] = {}
+        """The searches of each candidate."""
+
+    def take(self, value: Mapping[str, Any]) -> Usage | None:
+        """Take an answer or a chunk; return the usage so far if this is a report of it."""
+        for place, candidate in enumerate(candidates(value)):
+            index, found = candidate.get("index", place), searches(candidate)
+            if found and isinstance(index, int):
+                self._searches[index] = max(found, self._searches.get(index, 0))
+        return reported(value.get("usageMetadata"), sum(self._searches.values()))

@@ -15,6 +15,7 @@ from gateway.records import Call, Document, Params
 
 from . import plain
 from .chat_scan import StreamScan, as_event
+from .reader import ChatReader
 
 
 def _read(document: Document, body: Chat, count: Counter | None) -> Params:
@@ -42,8 +43,9 @@ CHAT = Format(
     read=partial(validate.read, validate.Rules(Chat, _read)),
     facts=plain.facts,
     usage=reported_usage.reported,
-    scan=partial(StreamScan.of, is_chat=True),
-    as_events=lambda answer, shows_usage: as_event(answer, shows_usage=shows_usage),
+    scan=StreamScan,
+    reader=ChatReader,
+    as_events=lambda answer, shows_usage, _: as_event(answer, shows_usage=shows_usage),
     changes=_changes,
     limit_fields=plain.LIMIT_FIELDS,
     texts=reported_usage.TEXT,

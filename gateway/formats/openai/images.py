@@ -22,8 +22,9 @@ from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import Body, Name
 from gateway.formats import reported_usage, sse
-from gateway.formats.format import Format, PlainFacts, ScanInput, Unfit, no_json
+from gateway.formats.format import Format, PlainFacts, ScanInput, no_json
 from gateway.formats.member_reader import EACH, MemberReader
+from gateway.formats.unfit import Unfit
 from gateway.records import Document, Params, StoredBytes, Usage
 
 from .typed_scan import TypedScan
@@ -127,7 +128,7 @@ class ImagesReader:
         """Raises `ValueError` if it is no whole JSON object."""
         if self._start != b"{" or not self._reader.is_whole:
             raise ValueError("no JSON object")
-        images = self._reader.counted["data", EACH][b"{"]
+        images = self._reader.counts["data", EACH]
         report, error = self._reader.get("usage"), self._reader.get("error")
         usage = reported(report)
         counted = Usage(source="reported", more=units.counts({"images": images})) if images else None
@@ -161,7 +162,7 @@ def _scan(asked: ScanInput) -> TypedScan:
     return TypedScan(asked, _ENDS, _completed)
 
 
-def _as_events(kind: str, body: bytes, shows_usage: bool) -> bytes:
+def _as_events(kind: str, body: bytes, shows_usage: bool, charged: Usage) -> bytes:
     """Each image of a plain answer as an event; the usage is in the last."""
     try:
         answer = json.loads(body)

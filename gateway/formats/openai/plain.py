@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from gateway.config import Capabilities
-from gateway.formats import reported_usage
 from gateway.formats.format import PlainFacts
 from gateway.records import Call
+
+from .usage import ChatUsage
 
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 
@@ -46,7 +47,7 @@ def facts(body: bytes) -> PlainFacts:
     refuse_constants(body)
     return PlainFacts(
         model=answer.model if isinstance(answer.model, str) else None,
-        usage=reported_usage.reported(answer.usage, answer.service_tier),
+        usage=ChatUsage().take(vars(answer)),
         has_usage=answer.usage is not None,
         is_error=bool(answer.error) or answer.success is False,
         has_output=b'"choices"' in body,

@@ -20,12 +20,14 @@ from gateway.api.schema import Response
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, StreamInterrupted
 from gateway.formats import other_models, sse
-from gateway.formats.format import Format, PlainFacts, Scan, Unfit, no_usage
+from gateway.formats.format import Format, PlainFacts, Scan, no_usage
+from gateway.formats.unfit import Unfit
 from gateway.records import Call, Document, ItemRef, Params, Usage
 
 from . import plain
-from .responses_scan import ResponsesScan, error_of_failure, failed_event, ids_of, interrupted_event, items_of
-from .responses_usage import Used, usage_of
+from .responses_reader import error_of_failure, ids_of
+from .responses_scan import ResponsesScan, failed_event, interrupted_event
+from .responses_usage import ResponsesUsage, Used, usage_of
 
 MAX_METADATA = 16
 WITH_MODELS = ("tools", "moderation")
@@ -220,12 +222,11 @@ def facts(body: bytes) -> PlainFacts:
     answer = _Body.model_validate_json(body)
     plain.refuse_constants(body)
     output = [item for item in answer.output if isinstance(item, dict)] if isinstance(answer.output, list) else []
-    used = Used(answer.usage, answer.tool_usage, answer.service_tier, *items_of(output))
     has_failed, is_pending = answer.status == "failed", answer.status in _PENDING
     error = answer.error
     return PlainFacts(
         model=answer.model if isinstance(answer.model, str) else None,
-        usage=usage_of(used),
+        usage=ResponsesUsage().take(vars(answer)),
         has_usage=answer.usage is not None,
         is_error=bool(error) or has_failed or answer.success is False,
         has_output=bool(output),
@@ -258,15 +259,15 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
 
 
 def _kept_id(scan: Scan) -> str | None:
-    return scan.id if isinstance(scan, ResponsesScan) and scan.is_stored else None
+    return scan.reader.id if isinstance(scan, ResponsesScan) and scan.reader.is_stored else None
 
 
 def _kept_items(scan: Scan) -> tuple[str, ...]:
-    return scan.items if isinstance(scan, ResponsesScan) else ()
+    return scan.reader.items if isinstance(scan, ResponsesScan) else ()
 
 
 def _pending_id(scan: Scan) -> str | None:
-    return scan.id if isinstance(scan, ResponsesScan) and not scan.has_ended else None
+    return scan.reader.id if isinstance(scan, ResponsesScan) and not scan.reader.has_ended else None
 
 
 def _error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
@@ -277,7 +278,7 @@ def _error_event(error: GatewayError, scan: Scan | None, request_id: str) -> byt
     return failed_event(error, number=0, response_id=f"resp_{request_id}", model=None)
 
 
-def as_events(answer: bytes, shows_usage: bool) -> bytes:
+def as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
     """A whole response as the events of a stream: created, each item of the output, and its state. Raises `Unfit`."""
     try:
         response = json.loads(answer)

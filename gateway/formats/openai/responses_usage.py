@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gateway import units
+from gateway.formats.reader import objects
 from gateway.formats.reported_usage import count, detail, more_of, reported
 from gateway.records import Usage
 
@@ -98,3 +99,26 @@ _REPORTED: tuple[tuple[str, str, Callable[[Any], dict[str, int] | None]], ...] =
 )
 _INSTEAD = {"web_search": "web_searches", "image_gen": "images"}
 """The unit that is counted in `output` where `tool_usage` does not have it."""
+
+
+class ResponsesUsage:
+    """Follows the reports of one response."""
+
+    def take(self, response: Mapping[str, Any]) -> Usage | None:
+        """Take a whole response; return its usage if it reports it."""
+        items = items_of(objects(response.get("output")))
+        return usage_of(Used(response.get("usage"), response.get("tool_usage"), response.get("service_tier"), *items))
+
+
+def items_of(output: Collection[Mapping[str, Any]]) -> tuple[dict[str, int], set[str]]:
+    """How many items of each type an output has, and the containers that they name."""
+    kinds: dict[str, int] = {}
+    containers: set[str] = set()
+    for item in output:
+        kind = str(item.get("type"))
+        kinds[kind] = kinds.get(kind, 0) + 1
+        environment = item.get("environment")
+        for place in (item, environment if isinstance(environment, dict) else {}):
+            if isinstance(place.get("container_id"), str):
+                containers.add(place["container_id"])
+    return kinds, containers

@@ -23,7 +23,8 @@ from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Body
 from gateway.api.validation_errors import wrong_value
 from gateway.formats import reported_usage, sse
-from gateway.formats.format import Format, PlainFacts, ScanInput, Unfit, no_json
+from gateway.formats.format import Format, PlainFacts, ScanInput, no_json
+from gateway.formats.unfit import Unfit
 from gateway.records import Document, Params, StoredBytes, Usage
 
 from . import plain
@@ -141,7 +142,7 @@ def _facts(body: bytes) -> PlainFacts:
     )
 
 
-def _as_events(body: bytes, shows_usage: bool) -> bytes:
+def _as_events(body: bytes, shows_usage: bool, charged: Usage) -> bytes:
     try:
         answer = json.loads(body)
         event = {"type": "transcript.text.done", "text": answer["text"]}

@@ -1,0 +1,143 @@
+"""Collects the pieces of tool calls of one answer, however an upstream numbers them.
+
+Pieces belong together by `index` (openai-openapi, ChatCompletionMessageToolCallChunk), by `id` where there is no index,
+else by their order. Upstreams break each of these rules:
+
+1. Ollama and Gemini's chat endpoint give every call the index 0 (vercel/ai#14277, litellm#37792). The arguments of a
+   call are one JSON value, so a new id, or a name once more, behind a whole value begins a new call.
+2. Some repeat the id or the name in each piece (vLLM, Azure), or send the id later than the name.
+3. Some send `{}` first, and then the arguments (litellm's translation of Anthropic's `input: {}`): it is held back
+   until it is known to be all.
+4. Some write the arguments as an object (older Ollama, Mistral).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .unfit import Unfit
+
+
+class CollectedCall:
+    """One call of a tool. When its first piece is handed out, its name is known; its `id` is empty if it has none."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Its place among the calls of the answer, from 0."""
+        self.id = ""
+        self.name = ""
+        self.has_begun = False
+        """Whether a piece of it was handed out."""
+        self._pieces: list[str] = []
+        self._held = ""
+        """Arguments that were not handed out yet."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether something of it was not handed out yet."""
+        return bool(self._held) or not self.has_begun
+
+    @property
+    def arguments(self) -> str:
+        """All arguments so far."""
+        return "".join(self._pieces) + self._held
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arguments are one whole JSON value."""
+        text = self.arguments
+        if not text.rstrip().endswith(("}", "]", '"')):
+            return False
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+    def take(self, call_id: str, name: str, arguments: str) -> str | None:
+        """Add a piece; return the arguments that may be handed out now, None if the call cannot begin yet."""
+        if not self.has_begun:
+            self.id = self.id or call_id
+            if name != self.name:
+                self.name += name
+        if self._held.strip() == "{}" and arguments.strip():
+            self._held = ""
+        self._held += arguments
+        if not self.name or not (self.id or self._held or self.has_begun) or self._held.strip() == "{}":
+            return None
+        return self.rest()
+
+    def rest(self) -> str:
+        """The arguments that were held back."""
+        self.has_begun = True
+        held, self._held = self._held, ""
+        if held:
+            self._pieces.append(held)
+        return held
+
+
+class ToolCalls:
+    """The calls of one answer."""
+
+    def __init__(self) -> None:
+        self._all: list[CollectedCall] = []
+        self._by_index: dict[int, CollectedCall] = {}
+        self._by_id: dict[str, CollectedCall] = {}
+
+    def take(self, index: int | None, call_id: str, name: str, arguments: str) -> tuple[CollectedCall, str | None]:
+        """Add a piece; return its call, and what of its arguments may be handed out (see `CollectedCall.take`)."""
+        call = self._call_of(index, call_id, name, arguments)
+        return call, call.take(self._own(call, call_id), name, arguments)
+
+    def begin(self, call_id: str, name: str) -> CollectedCall:
+        """A call whose pieces its caller knows."""
+        call = self._new(None)
+        call.id, call.name, call.has_begun = self._own(call, call_id), name, True
+        return call
+
+    def rests(self) -> list[tuple[CollectedCall, str]]:
+        """At the end of the answer: calls with arguments that were held back, and these. Raises `Unfit` if a call has
+        no name."""
+        if any(not call.name for call in self._all):
+            raise Unfit("a tool call without a name")
+        return [(call, call.rest()) for call in self._all if call.is_held]
+
+    def _new(self, index: int | None) -> CollectedCall:
+        call = CollectedCall(len(self._all))
+        self._all.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _own(self, call: CollectedCall, call_id: str) -> str:
+        """The id, if it is this call's; empty if an earlier call has it."""
+        return call_id if call_id and self._by_id.setdefault(call_id, call) is call else ""
+
+    def _call_of(self, index: int | None, call_id: str, name: str, arguments: str) -> CollectedCall:
+        named = self._by_id.get(call_id)
+        if index is None:
+            known = named if call_id else self._all[-1] if self._all else None
+        else:
+            known = self._by_index.get(index)
+            if named is not None and named is not known and not name:
+                return named
+        if known is None or _is_another(known, call_id, name, arguments):
+            return self._new(index)
+        return known
+
+
+def _is_another(known: CollectedCall, call_id: str, name: str, arguments: str) -> bool:
+    """Whether this piece, which by its index or order would belong to a known call, begins another one."""
+    if not name or (call_id and call_id == known.id):
+        return False
+    if call_id and known.id:
+        return known.is_whole or not known.arguments
+    return bool(known.name) and (name != known.name or bool(arguments)) and known.is_whole
+
+
+def as_arguments(value: Any) -> str:
+    """The arguments of a call as a text: some upstreams write them as an object."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
