@@ -114,6 +114,8 @@ def of_texts(texts: Sequence[str], definitions: str, count: Counter | None = Non
 _RESPONSE_DEFINITIONS = frozenset({"tools", "text"})
 _NO_TEXT = frozenset({"type", "id", "call_id", "status", "role", "phase", "detail", "image_url", "file_data"})
 """Members of an item that are no text for the model."""
+_PICTURES = frozenset({"input_image", "computer_screenshot", "image_generation_call", "image"})
+"""Parts and items that are a picture, whichever member holds it (openai-python, `types/responses/`)."""
 _RESPONSE_PARTS: Mapping[str, int] = {"input_audio": AUDIO_TOKENS, "input_file": FILE_TOKENS}
 
 
@@ -208,7 +210,7 @@ class _PromptTexts:
                 self.everything(each)
         elif isinstance(value, dict):
             kind = value.get("type")
-            if kind == "input_image":
+            if isinstance(kind, str) and kind in _PICTURES:
                 self.other_tokens += self._image(value)
             elif isinstance(kind, str) and kind in _RESPONSE_PARTS:
                 self.other_tokens += _RESPONSE_PARTS[kind]

@@ -204,7 +204,7 @@ def _chat_frame(call: Call) -> ChatFrame:
 _CHAT = _Way(
     target="messages",
     ask=_ask_anthropic,
-    write=lambda _, call: ChatWriter(_chat_frame(call)),
+    write=lambda asked, call: ChatWriter(_chat_frame(call), asked.names),
     fail=lambda error, _, request_id: FORMATS["chat"].error_event(error, None, request_id),
     names={"stop_sequences": "stop", "output_config.format": "response_format", "metadata.user_id": "user"},
     limits=lambda asked: {"output_limit": asked.body["max_tokens"], "is_output_limit_added": False},

@@ -39,7 +39,7 @@ class Rerank(Body):
 
 
 def _read(document: Document, body: Rerank, count: Counter | None) -> Params:
-    texts = [each if isinstance(each, str) else str(each) for each in body.documents]
+    texts = [_text_of(each) for each in body.documents]
     # The query is read beside each document.
     prompts = prompt_tokens.prompts(texts)
     query = prompt_tokens.prompts(body.query)
@@ -53,6 +53,13 @@ def _read(document: Document, body: Rerank, count: Counter | None) -> Params:
         prompt_param="documents",
         units=units.counts({"search_units": search_units}),
     )
+
+
+def _text_of(document: Any) -> str:
+    """The texts of a document. One as an object may have several, and pictures in base64 (Jina, `image`)."""
+    if not isinstance(document, dict):
+        return document if isinstance(document, str) else str(document)
+    return " ".join([str(value) for name, value in document.items() if name != "image"])
 
 
 class _Answer(BaseModel):

@@ -57,7 +57,9 @@ def writer(way: str, request: dict[str, Any]) -> Writer:
             )
         case _:
             shows_usage = bool((request.get("stream_options") or {}).get("include_usage"))
-            return chat_answer.ChatWriter(chat_answer.ChatFrame(BASE, CREATED, "m", shows_usage))
+            return chat_answer.ChatWriter(
+                chat_answer.ChatFrame(BASE, CREATED, "m", shows_usage), asked(way, request).names
+            )
 
 
 def target(way: str) -> Format:

@@ -33,9 +33,11 @@ class ChatFrame(NamedTuple):
 class ChatWriter(AnswerWriter):
     """Writes one chat answer of one choice."""
 
-    def __init__(self, frame: ChatFrame) -> None:
+    def __init__(self, frame: ChatFrame, names: Mapping[str, str]) -> None:
         super().__init__(frame.model)
         self._frame = frame
+        self._names = names
+        """The client's names of tools, by the upstream's where they differ."""
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._refusals: list[str] = []
@@ -96,7 +98,8 @@ class ChatWriter(AnswerWriter):
 
     def _called(self, piece: CallPiece, arguments: str) -> dict[str, Any]:
         call_id = self._call_id(piece, f"call_{self._frame.base}_{piece.call.number}")
-        return {"id": call_id, "type": "function", "function": {"name": piece.call.name, "arguments": arguments}}
+        name = self._names.get(piece.call.name, piece.call.name)
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _end_content(self) -> bytes:
         return self._write({}, self._reason)

@@ -8,10 +8,12 @@ message, which `chat_answer` writes; `reasoning_content` without its signature s
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from . import accepted
 from .fields import KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, only, sort, unsupported, wrong
 from .media import chat_file_as_anthropic, chat_image_as_anthropic
 
@@ -66,6 +68,7 @@ in use, and pass."""
 _EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
 _TIERS = {"auto": "auto", "default": "standard_only"}
 _HIGHEST_TEMPERATURE = 1
+_LONGEST_USER = 256
 
 
 class AskedAnthropic(NamedTuple):
@@ -75,6 +78,8 @@ class AskedAnthropic(NamedTuple):
     """Of the Messages request."""
     members: Mapping[str, Any]
     """As the client sent them."""
+    names: Mapping[str, str]
+    """The client's names of tools, by those that are sent where they differ."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -99,11 +104,9 @@ def translate(members: Mapping[str, Any], *, output_limit: int) -> AskedAnthropi
         if temperature > _HIGHEST_TEMPERATURE:
             raise unsupported("temperature", f"it can be at most {_HIGHEST_TEMPERATURE}")
         body["temperature"] = temperature
-    stop = members.get("stop")
-    if stop:
-        body["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    body |= _stops(members.get("stop"))
     body |= _tools(members) | _output(members) | _user(members) | _tier(members.get("service_tier"))
-    return AskedAnthropic(body, members)
+    return AskedAnthropic(body, members, _changed_names(members))
 
 
 # -------------------------------------------------------------------------------------------------------- the messages
@@ -129,10 +132,15 @@ def _conversation(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]
                 raise unsupported(f"{path}.role", f"a message of the role `{other}` has no equivalent")
     if not messages:
         raise unsupported("messages", "there has to be a message of the user")
+    last = messages[-1]["content"][-1]
+    if messages[-1]["role"] == "assistant" and last.get("type") == "text":
+        last["text"] = last["text"].rstrip()  # else its 400 (opencode#1295)
     return system, messages
 
 
 def _append(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
+    if not blocks:
+        return  # Messages refuses one without content
     if messages and messages[-1]["role"] == role:
         messages[-1]["content"] += blocks
     else:
@@ -140,16 +148,16 @@ def _append(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, An
 
 
 def _texts(content: Any, path: str) -> list[dict[str, Any]]:
-    """Blocks of text, without empty ones, which Messages refuses."""
+    """Blocks of text, without those of blanks, which Messages refuses (home-assistant#175637)."""
     if content is None or isinstance(content, str):
-        return [{"type": "text", "text": content}] if content else []
+        return [{"type": "text", "text": content}] if content and not content.isspace() else []
     blocks = []
     for number, each in enumerate(a_list(content, path)):
         part = an_object(each, f"{path}[{number}]")
         if part.get("type") not in ("text", "refusal"):
             raise unsupported(f"{path}[{number}].type", f"a part of type `{part.get('type')}` cannot be used here")
         text = a_text(part.get(part["type"]), f"{path}[{number}].{part['type']}")
-        if text:
+        if text and not text.isspace():
             blocks.append({"type": "text", "text": text})
     return blocks
 
@@ -175,7 +183,7 @@ def _of_user(content: Any, path: str) -> list[dict[str, Any]]:
 
 def _result(message: Mapping[str, Any], path: str) -> dict[str, Any]:
     call_id = a_text(message.get("tool_call_id"), f"{path}.tool_call_id")
-    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_id}
+    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": accepted.messages_id(call_id)}
     blocks = _of_user(message.get("content"), f"{path}.content")
     return {**result, "content": blocks} if blocks else result
 
@@ -207,8 +215,30 @@ def _call(call: Mapping[str, Any], path: str) -> dict[str, Any]:
         given = None
     if not isinstance(given, dict):
         raise unsupported(f"{path}.function.arguments", "arguments have to be a JSON object")
-    name = a_text(function.get("name"), f"{path}.function.name")
-    return {"type": "tool_use", "id": a_text(call.get("id"), f"{path}.id"), "name": name, "input": given}
+    call_id = accepted.messages_id(a_text(call.get("id"), f"{path}.id"))
+    return {"type": "tool_use", "id": call_id, "name": _name(function, f"{path}.function"), "input": given}
+
+
+def _name(function: Mapping[str, Any], path: str) -> str:
+    """The name of a function as Messages accepts it."""
+    return accepted.tool_name(a_text(function.get("name"), f"{path}.name"))
+
+
+def _changed_names(members: Mapping[str, Any]) -> dict[str, str]:
+    functions = [tool["function"] for tool in members.get("tools") or []]
+    changed = {_name(function, "tools"): function["name"] for function in functions}
+    return {there: name for there, name in changed.items() if there != name}
+
+
+def _stops(given: Any) -> dict[str, Any]:
+    """Stop sequences; Messages refuses one of blanks alone (litellm#3286)."""
+    stops = [given] if isinstance(given, str) else given or []
+    for number, stop in enumerate(stops):
+        if not stop.strip():
+            raise unsupported(
+                "stop" if isinstance(given, str) else f"stop[{number}]", "it has to have a character that is no blank"
+            )
+    return {"stop_sequences": stops} if stops else {}
 
 
 # ------------------------------------------------------------------------------------------------------- other members
@@ -236,10 +266,11 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
         raise unsupported(f"{path}.type", f"a tool of type `{tool.get('type')}` has no equivalent")
     function = an_object(tool.get("function"), f"{path}.function")
     schema = function.get("parameters")
-    new: dict[str, Any] = {"name": a_text(function.get("name"), f"{path}.function.name")}
+    new: dict[str, Any] = {"name": _name(function, f"{path}.function")}
     if isinstance(function.get("description"), str):
         new["description"] = function["description"]
-    new["input_schema"] = {"type": "object", "properties": {}} if schema is None else schema
+    schema = {"properties": {}} if schema is None else an_object(schema, f"{path}.function.parameters")
+    new["input_schema"] = accepted.messages_schema(schema)
     if function.get("strict"):
         new["strict"] = True
     return new
@@ -256,14 +287,14 @@ def _choice(given: Any) -> tuple[dict[str, Any], frozenset[str] | None]:
     match choice.get("type"):
         case "function":
             function = an_object(choice.get("function"), "tool_choice.function")
-            return {"type": "tool", "name": a_text(function.get("name"), "tool_choice.function.name")}, None
+            return {"type": "tool", "name": _name(function, "tool_choice.function")}, None
         case "allowed_tools":
             allowed = an_object(choice.get("allowed_tools"), "tool_choice.allowed_tools")
             names = set()
             for each in a_list(allowed.get("tools"), "tool_choice.allowed_tools.tools"):
                 tool = an_object(each, "tool_choice.allowed_tools.tools")
                 function = an_object(tool.get("function"), "tool_choice.allowed_tools.tools")
-                names.add(a_text(function.get("name"), "tool_choice.allowed_tools.tools"))
+                names.add(_name(function, "tool_choice.allowed_tools.tools"))
             return _choice(allowed.get("mode"))[0], frozenset(names)
         case other:
             raise unsupported("tool_choice.type", f"a tool of type `{other}` has no equivalent")
@@ -297,7 +328,10 @@ def _output(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user(members: Mapping[str, Any]) -> dict[str, Any]:
+    """The user; a long one as a digest (anthropic-sdk, MetadataParam: at most 256 characters)."""
     user = members.get("safety_identifier") or members.get("user")
+    if user and len(user) > _LONGEST_USER:
+        user = hashlib.sha256(user.encode("utf-8", "replace")).hexdigest()
     return {"metadata": {"user_id": user}} if user else {}
 
 

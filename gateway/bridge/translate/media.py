@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from .accepted import picture_type
 from .fields import a_text, an_object, unsupported, wrong
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*;base64,", re.ASCII)
@@ -91,7 +92,9 @@ def chat_file_as_anthropic(part: Mapping[str, Any], path: str) -> dict[str, Any]
 
 def _anthropic_source(url: str, path: str) -> dict[str, Any]:
     if (found := _of_data_url(url)) is not None:
-        return {"type": "base64", "media_type": found[0], "data": found[1]}
+        if (media_type := picture_type(*found)) is None:
+            raise unsupported(path, f"a picture of type {found[0]} cannot be read, only JPEG, PNG, GIF and WebP")
+        return {"type": "base64", "media_type": media_type, "data": found[1]}
     if not url.startswith(("https://", "http://")):
         raise wrong(path, "expected a URL or a data URL with base64")
     return {"type": "url", "url": url}

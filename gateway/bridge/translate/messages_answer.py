@@ -19,7 +19,7 @@ from gateway.formats.tool_calls import CollectedCall
 from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
-from . import events
+from . import accepted, events
 from .messages_request import AskedMessage
 from .usage_objects import as_message
 from .writer import AnswerWriter
@@ -123,8 +123,10 @@ class MessageWriter(AnswerWriter):
     def _call(self, piece: CallPiece) -> None:
         block = self._calls.get(piece.call.number)
         if block is None:
-            call_id = self._call_id(piece, f"toolu_{self._frame.base}_{len(self._ended) + len(self._waiting)}")
-            block = _Block({"type": "tool_use", "id": call_id, "name": piece.call.name, "input": {}}, piece.call)
+            own = f"toolu_{self._frame.base}_{len(self._ended) + len(self._waiting)}"
+            name = self._asked.names.get(piece.call.name, piece.call.name)
+            call_id = accepted.messages_id(self._call_id(piece, own))
+            block = _Block({"type": "tool_use", "id": call_id, "name": name, "input": {}}, piece.call)
             self._calls[piece.call.number] = block
             self._waiting.append(block)
         if piece.arguments:

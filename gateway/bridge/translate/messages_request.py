@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from . import custom_input
+from . import accepted, custom_input
 from .fields import CHAT, KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, only, sort, unsupported, wrong
 from .media import anthropic_document_as_chat, anthropic_image_as_chat
 
@@ -84,6 +84,12 @@ class AskedMessage(NamedTuple):
     def stop_sequences(self) -> tuple[str, ...]:
         """As the client sent them."""
         return tuple(self.members.get("stop_sequences") or ())
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The client's names of tools, by those that are sent where they differ."""
+        names = [tool["name"] for tool in self.members.get("tools") or []]
+        return {there: name for name in names if (there := accepted.tool_name(name)) != name}
 
 
 def translate(members: Mapping[str, Any], *, limit_field: str = "max_completion_tokens") -> AskedMessage:
@@ -201,7 +207,7 @@ def _part(block: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 def _result(block: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A tool message, and the parts of the result that it cannot hold."""
-    call_id = a_text(block.get("tool_use_id"), f"{path}.tool_use_id")
+    call_id = accepted.chat_id(a_text(block.get("tool_use_id"), f"{path}.tool_use_id"))
     content = block.get("content")
     if content is None or isinstance(content, str):
         parts = [{"type": "text", "text": content or ""}]
@@ -247,8 +253,8 @@ def _of_assistant(content: Any, path: str, *, has_thinking: bool) -> dict[str, A
 
 def _call(block: Mapping[str, Any], path: str) -> dict[str, Any]:
     arguments = custom_input.compact(an_object(block.get("input"), f"{path}.input"))
-    function = {"name": a_text(block.get("name"), f"{path}.name"), "arguments": arguments}
-    return {"id": a_text(block.get("id"), f"{path}.id"), "type": "function", "function": function}
+    function = {"name": accepted.tool_name(a_text(block.get("name"), f"{path}.name")), "arguments": arguments}
+    return {"id": accepted.chat_id(a_text(block.get("id"), f"{path}.id")), "type": "function", "function": function}
 
 
 # ----------------------------------------------------------------------------------------------------- other members
@@ -277,12 +283,13 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     about = [text for text in (tool.get("description"),) if isinstance(text, str) and text]
     examples = a_list(tool.get("input_examples") or [], f"{path}.input_examples")
     about += [f"Example of an input: {custom_input.compact(example)}" for example in examples]
-    function: dict[str, Any] = {"name": a_text(tool.get("name"), f"{path}.name")}
+    function: dict[str, Any] = {"name": accepted.tool_name(a_text(tool.get("name"), f"{path}.name"))}
     if about:
         function["description"] = "\n".join(about)
-    function["parameters"] = an_object(tool.get("input_schema"), f"{path}.input_schema")
+    schema = an_object(tool.get("input_schema"), f"{path}.input_schema")
+    function["parameters"] = accepted.chat_schema(schema)
     if tool.get("strict") is not None:
-        function["strict"] = tool["strict"]
+        function["strict"] = bool(tool["strict"]) and accepted.is_strict(schema)
     return function
 
 
@@ -297,7 +304,7 @@ def _choice(given: Any) -> dict[str, Any]:
         case "any":
             return {"tool_choice": "required", **parallel}
         case "tool":
-            name = a_text(choice.get("name"), "tool_choice.name")
+            name = accepted.tool_name(a_text(choice.get("name"), "tool_choice.name"))
             return {"tool_choice": {"type": "function", "function": {"name": name}}, **parallel}
         case other:
             raise wrong("tool_choice.type", f"`{other}` is no tool choice")
@@ -350,8 +357,9 @@ def _format(members: Mapping[str, Any]) -> dict[str, Any]:
     wanted = an_object(given, path)
     if wanted.get("type") != "json_schema":
         raise unsupported(f"{path}.type", f"the format `{wanted.get('type')}` has no equivalent")
-    schema = {"name": "output", "schema": an_object(wanted.get("schema"), f"{path}.schema"), "strict": True}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    schema = an_object(wanted.get("schema"), f"{path}.schema")
+    named = {"name": "output", "schema": schema, "strict": accepted.is_strict(schema)}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
 def _check_context(given: Any) -> None:

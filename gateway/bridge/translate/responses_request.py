@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from . import custom_input, tool_names
+from . import accepted, custom_input, tool_names
 from .fields import CHAT, KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, only, sort, unsupported, wrong
 from .media import chat_image
 from .tool_names import OfferedTools
@@ -282,7 +282,7 @@ class _Conversation:
             turn["refusal"] = refusal
 
     def _call(self, item: Mapping[str, Any], kind: str, path: str) -> None:
-        call_id = a_text(item.get("call_id"), f"{path}.call_id")
+        call_id = accepted.chat_id(a_text(item.get("call_id"), f"{path}.call_id"))
         namespace = item.get("namespace")
         if kind == "local_shell_call":
             action = an_object(item.get("action"), f"{path}.action")
@@ -302,7 +302,7 @@ class _Conversation:
     def _result(self, item: Mapping[str, Any], path: str) -> None:
         self._assistant = None
         # Of a local shell, `id` is that of the call (openai-python, LocalShellCallOutput).
-        call_id = a_text(item.get("call_id") or item.get("id"), f"{path}.call_id")
+        call_id = accepted.chat_id(a_text(item.get("call_id") or item.get("id"), f"{path}.call_id"))
         text, images = _result_content(item.get("output"), f"{path}.output")
         if images:
             self._images += [{"type": "text", "text": f"From the result of tool call {call_id}:"}, *images]

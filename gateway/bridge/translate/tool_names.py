@@ -7,14 +7,12 @@ functions with the namespace before the name.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from .accepted import chat_schema, tool_name
 from .fields import a_list, a_text, an_object, unsupported, wrong
 
-LONGEST_NAME = 64
-"""Characters of a function's name (openai-openapi, FunctionObject)."""
 LEFT_OUT = frozenset({"web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"})
 """Tools that run at OpenAI and that Codex offers in every request. The model can do without them, so they are not
 offered, and the answer shows it: its `tools` list does not have them, and a header names them."""
@@ -136,7 +134,7 @@ def _function(name: str, description: str, parameters: Any) -> dict[str, Any]:
     if description:
         function["description"] = description
     if parameters is not None:
-        function["parameters"] = parameters
+        function["parameters"] = chat_schema(parameters) if isinstance(parameters, dict) else parameters
     return function
 
 
@@ -156,14 +154,10 @@ def _format(given: Any, path: str) -> str:
 
 
 def _joined(namespace: str | None, name: str) -> str:
-    """A name with its namespace; if it is too long, its end is replaced by a digest."""
-    if namespace is None:
-        return name
-    whole = f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
-    if len(whole) <= LONGEST_NAME:
-        return whole
-    digest = hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:8]
-    return f"{whole[: LONGEST_NAME - 9]}_{digest}"
+    """A name with its namespace, as chat accepts it."""
+    if namespace is not None:
+        name = f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
+    return tool_name(name)
 
 
 def _paragraphs(texts: list[str]) -> str:

@@ -282,7 +282,8 @@ def take_part(part: Mapping[str, Any], texts: list[str]) -> int:
                 kind = str(value.get("mimeType") or value.get("mime_type"))
                 tokens += IMAGE_TOKENS if kind.startswith("image/") else prompt_tokens.FILE_TOKENS
             case ("functionCall" | "functionResponse" | "executableCode" | "codeExecutionResult", dict()):
-                texts += _values(value)
+                texts += _values({name: each for name, each in value.items() if name != "parts"})
+                tokens += sum([take_part(inner, texts) for inner in parts_of([value])])  # pictures in a result
     return tokens
 
 

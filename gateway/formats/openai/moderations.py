@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Annotated, Any
 
@@ -33,11 +32,14 @@ class Moderation(Body):
 
 
 def _read(document: Document, body: Moderation, count: Counter | None) -> Params:
-    text = body.input if isinstance(body.input, str) else json.dumps(body.input, ensure_ascii=False)
+    parts = [body.input] if isinstance(body.input, str) else body.input
+    texts = [part if isinstance(part, str) else part.get("text") for part in parts if isinstance(part, str | dict)]
+    pictures = [part for part in parts if isinstance(part, dict) and part.get("type") == "image_url"]
+    text = prompt_tokens.of_texts([each for each in texts if isinstance(each, str)], "")
     return Params(
         document=document,
         model=body.model,
-        prompt_tokens=prompt_tokens.prompts(text).tokens,
+        prompt_tokens=text + prompt_tokens.IMAGE_TOKENS * len(pictures),
         default_output=0,
         output_param="input",
         prompt_param="input",

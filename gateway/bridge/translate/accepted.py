@@ -1,0 +1,103 @@
+"""Values of tools, ids and pictures as the target API accepts them. A rule's source is the API's own 400 in a report.
+
+| API | rule | report |
+|---|---|---|
+| Anthropic | `input_schema.type` is `object` | opencodex#75 |
+| Anthropic, OpenAI | a schema has no `oneOf`, `allOf` or `anyOf` at its top | claude-code#5319, langchainjs#9804 |
+| Anthropic | ids of calls have letters, digits, `_` and `-` | cc-switch#1181 |
+| Anthropic, OpenAI | names of tools have at most 64 characters | claude-code#2485, ida-pro-mcp#129 |
+| Anthropic | pictures are JPEG, PNG, GIF or WebP, called what they are | hermes-agent#55432, home-assistant#167208 |
+| OpenAI | ids of calls have at most 40 characters | openclaw#875 |
+| OpenAI | the schema of an object has `properties` | spring-ai#4776 |
+| OpenAI | a strict schema requires all properties, and allows no others | trae-agent#173 |
+
+An id or a name that has to change comes back as the client wrote it: ids are encoded so that they can be decoded,
+changed names are kept with the request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST_NAME = 64
+LONGEST_CHAT_ID = 40
+
+_OTHER = re.compile(r"[^a-zA-Z0-9_-]")
+_ENCODED = re.compile(r"-x([0-9a-f]{2,6})-")
+_COMBINED = ("allOf", "anyOf", "oneOf")
+
+
+def messages_id(call_id: str) -> str:
+    """The id of a call as Messages accepts it; `chat_id` finds it again."""
+    return _OTHER.sub(lambda found: f"-x{ord(found[0]):02x}-", call_id)
+
+
+def chat_id(call_id: str) -> str:
+    """The id of a call as chat accepts it: as its upstream wrote it."""
+    decoded = _ENCODED.sub(lambda found: chr(int(found[1], 16)) if int(found[1], 16) < 0x110000 else found[0], call_id)
+    if len(decoded) <= LONGEST_CHAT_ID:
+        return decoded
+    return f"call_{_digest(call_id, 32)}"
+
+
+def tool_name(name: str) -> str:
+    """A name of a tool as both APIs accept it: where it has to change, with a digest at its end."""
+    clean = _OTHER.sub("_", name)
+    if clean == name and len(name) <= LONGEST_NAME:
+        return name
+    return f"{clean[: LONGEST_NAME - 9]}_{_digest(name, 8)}"
+
+
+def messages_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a function as Messages accepts it: of an object, its properties not combined of other schemas."""
+    whole = {name: value for name, value in schema.items() if name not in _COMBINED}
+    for name in _COMBINED:
+        parts = schema.get(name)
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and isinstance(part.get("properties"), dict):
+                whole["properties"] = {**(whole.get("properties") or {}), **part["properties"]}
+            if name == "allOf" and isinstance(part, dict) and isinstance(part.get("required"), list):
+                whole["required"] = [*dict.fromkeys([*(whole.get("required") or []), *part["required"]])]
+    return {**whole, "type": "object"}
+
+
+def chat_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a tool as chat accepts it: nothing, or as for Messages, with properties."""
+    return {"properties": {}, **messages_schema(schema)} if schema and "$ref" not in schema else dict(schema)
+
+
+def is_strict(schema: Any) -> bool:
+    """Whether a schema can be used with `strict`: every object in it names all its properties as required, and allows
+    no others."""
+    if isinstance(schema, list):
+        return all(map(is_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    properties = schema.get("properties")
+    if isinstance(properties, dict) or schema.get("type") == "object":
+        names, required = properties or {}, schema.get("required")
+        if schema.get("additionalProperties") is not False or not isinstance(required, list | None):
+            return False
+        if not isinstance(names, dict) or set(names) != set(map(str, required or [])):
+            return False
+        if not all(map(is_strict, names.values())):
+            return False
+    return all(is_strict(value) for name, value in schema.items() if name not in ("properties", "enum", "const"))
+
+
+_PICTURES = {"/9j/": "image/jpeg", "iVBORw0KGgo": "image/png", "R0lGOD": "image/gif", "UklGR": "image/webp"}
+"""Types of pictures by the beginning of their base64."""
+
+
+def picture_type(media_type: str, data: str) -> str | None:
+    """The type of a picture by its first bytes, else as the client calls it; None if Messages does not accept it."""
+    found = next((kind for start, kind in _PICTURES.items() if data.startswith(start)), media_type.lower())
+    found = "image/jpeg" if found == "image/jpg" else found
+    return found if found in _PICTURES.values() else None
+
+
+def _digest(text: str, size: int) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:size]
