@@ -1,0 +1,160 @@
+"""Paid searches and other paid tools: each that was used is counted as its vendor bills it, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.conftest import ScriptedUpstream, StartsGateways
+from tests.fakes.scripted import Behaviour, ok_json
+from tests.flows.gateway_process import Gateway
+
+from .reports import (
+    BLOCK,
+    STOP,
+    Ask,
+    asks_gemini,
+    asks_messages,
+    asks_responses,
+    candidate,
+    check,
+    configuration,
+    gemini,
+    gemini_events,
+    message,
+    message_delta,
+    message_start,
+    named,
+    play,
+    response,
+    response_events,
+    usd,
+)
+
+TOKENS = {"input_tokens": 100, "output_tokens": 50, "total_tokens": 150}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
+METADATA = {"promptTokenCount": 100, "candidatesTokenCount": 50, "totalTokenCount": 150}
+OF_TOKENS = usd(100, 0, 50)
+DECLARED = [{"type": "web_search"}]
+GOOGLE: list[dict[str, Any]] = [{"googleSearch": {}}]
+
+
+class Row(NamedTuple):
+    """An answer that names what was used, and what has to be recorded."""
+
+    name: str
+    source: str
+    """Where people reported it: repositories and numbers."""
+    rule: str
+    """Who says what is right."""
+    cases: Mapping[str, tuple[Ask, Behaviour]]
+    recorded: Mapping[str, Any]
+
+
+def searched(count: int, source: str = "reported") -> dict[str, Any]:
+    return {"prompt_tokens": 100, "completion_tokens": 50, "units": {"web_searches": count} if count else {},
+            "usage_source": source, "cost_usd": usd(100, 0, 50, web_searches_per_1000=count)}  # fmt: skip
+
+
+def search(action: str | None = "search", status: str = "completed") -> dict[str, Any]:
+    """An item of a response."""
+    details = {"search": {"query": "news"}, "open_page": {"url": "https://a.example/"},
+               "find_in_page": {"url": "https://a.example/", "pattern": "x"}}  # fmt: skip
+    named_action = {} if action is None else {"action": {"type": action, **details[action]}}
+    return {"type": "web_search_call", "id": "ws_1", "status": status, **named_action}
+
+
+def of_responses(*output: Mapping[str, Any], usage: Any = TOKENS, **more: Any) -> dict[str, tuple[Ask, Behaviour]]:
+    whole = response(usage, output, **more)
+    return {
+        "plain": (asks_responses(tools=DECLARED), ok_json(whole)),
+        "stream": (asks_responses(tools=DECLARED, stream=True), response_events(whole)),
+    }
+
+
+def of_gemini(*grounding: Mapping[str, Any], usage: Any = METADATA) -> dict[str, tuple[Ask, Behaviour]]:
+    """Each grounding in a candidate's chunk of its own; a plain answer has the last."""
+    chunks = [gemini(usage, candidate(groundingMetadata=each)) for each in grounding]
+    begun = gemini(None, candidate(finish=None))
+    return {
+        "plain": (asks_gemini(tools=GOOGLE), ok_json(chunks[-1])),
+        "stream": (asks_gemini(is_stream=True, tools=GOOGLE), gemini_events(begun, *chunks)),
+    }
+
+
+def of_messages(used: Any, reason: str = "end_turn") -> dict[str, tuple[Ask, Behaviour]]:
+    usage = {**TOKENS, "server_tool_use": used}
+    said = {**message(usage), "stop_reason": reason}
+    first = message_start({**TOKENS, "output_tokens": 1, "server_tool_use": {"web_search_requests": 0}})
+    return {
+        "plain": (asks_messages(), ok_json(said)),
+        "stream": (asks_messages(stream=True), named(first, *BLOCK, message_delta(usage, reason), STOP)),
+    }
+
+
+COMMUNITY = (
+    "OpenAI's guide on web search, quoted at community.openai.com/t/1365861: search actions incur a tool call cost"
+)
+
+ROWS = [
+    Row(
+        "items without an action", "BerriAI/litellm#31366, labring/aiproxy#542",
+        "older models name no action: each item is a search", of_responses(search(None), search(None)),
+        searched(2, "estimated"),
+    ),
+    Row(
+        "a report beside the items", "BerriAI/litellm#39610",
+        "Bedrock's and OpenAI's `tool_usage`: one search, though a page was opened too",
+        of_responses(search(), search("open_page"), tool_usage={"web_search": {"num_requests": 1}}), searched(1),
+    ),
+    Row(
+        "a tool that was offered and not used", "BerriAI/litellm#10384",
+        "OpenAI's pricing: the fee is for calls", of_responses(), searched(0),
+    ),
+    Row(
+        "searches of Claude", "AnswerDotAI/fastllm#103, BerriAI/litellm#16996",
+        "anthropic-sdk, ServerToolUsage", of_messages({"web_search_requests": 2}), searched(2),
+    ),
+    Row(
+        "searches of a turn that Claude pauses", "BasedHardware/omi#10637, WordPress/ai-provider-for-anthropic#29",
+        "Anthropic, stop reasons: `pause_turn` ends the answer, and its searches are billed",
+        of_messages({"web_search_requests": 1}, "pause_turn"),
+        {**searched(1), "ended": "done", "truncated": False},
+    ),
+    Row(
+        "pages that Claude fetched", "strands-agents/harness-sdk#3568",
+        "Anthropic, web fetch: no charge beside the tokens",
+        of_messages({"web_search_requests": 0, "web_fetch_requests": 3}), searched(0),
+    ),
+    Row(
+        "two queries of Gemini", "growthxai/output#317, langchain-ai/langsmith-sdk#2296, BerriAI/litellm#31363",
+        "ai.google.dev, grounding: each query is billed", of_gemini({"webSearchQueries": ["a", "b"]}), searched(2),
+    ),
+    Row(
+        "the same queries in two chunks", "BerriAI/litellm#17919",
+        "google-genai, GroundingMetadata: of the candidate, which each chunk may repeat",
+        of_gemini({"webSearchQueries": ["a", "b"]}, {"webSearchQueries": ["a", "b"]}), searched(2),
+    ),
+    Row(
+        "pages by address, without a search", "BerriAI/litellm#36377",
+        "ai.google.dev, URL context: no fee beside the tokens (its sources are chunks of `web` all the same)",
+        of_gemini({"groundingChunks": [{"web": {"uri": "https://a.example/", "title": "a"}}]}), searched(0),
+    ),
+]  # fmt: skip
+CASES = [pytest.param(row, *case, id=f"{row.name}-{way}") for row in ROWS for way, case in row.cases.items()]
+
+
+@pytest.fixture(scope="module")
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    return start_shared_gateway(configuration(shared_upstream.url))
+
+
+@pytest.mark.parametrize(("row", "ask", "said"), CASES)
+def test_what_is_billed_is_counted(
+    gateway: Gateway, upstream: ScriptedUpstream, row: Row, ask: Ask, said: Behaviour
+) -> None:
+    answer, record = play(gateway, upstream, ask, said)
+    assert answer.status == 200
+    check(record, row.recorded)
