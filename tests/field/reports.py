@@ -33,6 +33,8 @@ TEXT_PRICE = {"input": 1, "cached_input": 0.1, "output": 10}
 
 SECOND_PRICE = {"audio_per_minute": 0.006}
 CHARACTER_PRICE = {"characters_per_million": 15}
+PICTURE_PRICE = {"image": 0.04}
+CALL_PRICE = {"call": 0.00001}
 
 ENDPOINTS = {
     "chat": "chat", "completions": "completions", "embeddings": "embeddings", "responses": "responses",
@@ -59,6 +61,8 @@ def configuration(url: str) -> dict[str, Any]:
     models |= {
         "text-price": model("chat", **big | {"price": TEXT_PRICE}),
         "seconds": model("transcriptions", **big | {"price": SECOND_PRICE}),
+        "pictures": model("images", **big | {"price": PICTURE_PRICE}),
+        "by-call": model("moderations", **big | {"price": CALL_PRICE}),
         "characters": model("speech", **big | {"price": CHARACTER_PRICE}),
         "messages-over-chat": model("messages", "over_chat", **big),
         "responses-over-chat": model("responses", "over_chat", **big),
@@ -109,8 +113,12 @@ def asks_embeddings() -> Ask:
     return Ask("/v1/embeddings", {"model": "embeddings", "input": "Hello there, friend."})
 
 
-def asks_images(**members: Any) -> Ask:
-    return Ask("/v1/images/generations", {"model": "images", "prompt": "a cat", **members})
+def asks_images(name: str = "images", **members: Any) -> Ask:
+    return Ask("/v1/images/generations", {"model": name, "prompt": "a cat", **members})
+
+
+def asks_moderation(name: str = "moderations") -> Ask:
+    return Ask("/v1/moderations", {"model": name, "input": "Hello"})
 
 
 def asks_rerank() -> Ask:

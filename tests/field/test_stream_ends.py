@@ -79,9 +79,9 @@ def words_in_chunks(*finishes: str | None, **last: Any) -> list[dict[str, Any]]:
     return [*chunks, chat_chunk(finish="stop", **last)]
 
 
-def report(**more: Any) -> dict[str, Any]:
+def report(choices: Any = ()) -> dict[str, Any]:
     """The chunk with the usage."""
-    return chat_chunk(choices=[], usage=USAGE, **more)
+    return chat_chunk(choices=choices, usage=USAGE)
 
 
 def blocks(*words: str) -> Iterable[dict[str, Any]]:
@@ -120,6 +120,29 @@ ENDS_OF_CHAT = {
         "Portkey-AI/gateway#1338",
         "Groq sends it with the finish and once more in a chunk of its own: one report",
         stream([*words_in_chunks(None, None, None, usage=USAGE), report()]), REPORTED,
+    ),
+    "a report in a chunk whose choices are null": (
+        "RooCodeInc/Roo-Code#9105, cline/cline#8527",
+        "MiniMax and others send it so: a report", stream([*words_in_chunks(None, None, None), report(choices=None)]),
+        REPORTED,
+    ),
+    "a report in a chunk without choices": (
+        "ROCm/ATOM#1711, Portkey-AI/gateway#1629",
+        "Fireworks and ATOM send it so: a report",
+        stream([*words_in_chunks(None, None, None), {"object": "chat.completion.chunk", "usage": USAGE}]),
+        REPORTED,
+    ),
+    "a first chunk without choices": (
+        "AndraxDev/speak-gpt#162",
+        "Azure's results of the content filter for the prompt: no end and no report",
+        stream([chat_chunk(choices=[], prompt_filter_results=[{"prompt_index": 0}]), *words_in_chunks(None, None, None),
+                report()]), REPORTED,
+    ),
+    "thoughts before the text": (
+        "router-for-me/CLIProxyAPI#1085",
+        "DeepSeek's and GLM's `reasoning_content`: the text follows, and the stream ends as any",
+        stream([chat_chunk(choices=[{"index": 0, "delta": {"reasoning_content": "Hm"}, "finish_reason": None}]),
+                *words_in_chunks(None, None, None), report()]), REPORTED,
     ),
     "an empty reason in each chunk": (
         "farion1231/cc-switch#6541, ollama/ollama#4357",
@@ -180,6 +203,29 @@ ROWS = [
             {"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{\"at"}}]}}])],
             done=False),
         BROKEN, "",
+    ),
+    *[
+        Row(
+            f"a call that breaks off inside its arguments, translated to {way}", "ENTERPILOT/GoModel#866",
+            "a call whose arguments are half is never shown as complete", ask,
+            stream([chat_chunk(choices=[{"index": 0, "finish_reason": None, "delta": {"tool_calls": [
+                {"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{\"at"}}]}}])],
+                done=False),
+            BROKEN, "",
+        )
+        for way, ask in OVER_CHAT.items()
+    ],
+    Row(
+        "a response without its last event", "Wei-Shaw/sub2api#1511, BigPizzaV3/CodexPlusPlus#1545",
+        "openai-openapi: a stream of a response ends with `response.completed`, `.incomplete` or `.failed`", RESPONSES,
+        named({"type": "response.created", "sequence_number": 0, "response": response(None, status="in_progress")},
+              {"type": "response.output_text.delta", "sequence_number": 1, "item_id": "msg_1", "output_index": 0,
+               "content_index": 0, "delta": SAID}), BROKEN,
+    ),
+    Row(
+        "Gemini without a reason", "ding113/claude-code-hub#156",
+        "google-genai, Candidate: an answer that is whole has a `finishReason`", GEMINI,
+        gemini_events(*[gemini(None, candidate(word, None)) for word in WORDS]), BROKEN,
     ),
     Row(
         "`message_delta` without `message_stop`", "esengine/DeepSeek-Reasonix#8756",
@@ -309,7 +355,7 @@ def _texts(event: Mapping[str, Any]) -> Iterable[str]:
         yield event["delta"].get("text", "")
     elif kind == "transcript.text.done":
         yield event["text"]
-    for choice in event.get("choices", ()):
+    for choice in event.get("choices") or ():
         yield choice.get("text") or choice.get("delta", {}).get("content") or ""
     for each in event.get("candidates", ()):
         yield from [part.get("text", "") for part in each.get("content", {}).get("parts", ())]

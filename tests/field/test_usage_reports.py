@@ -12,8 +12,12 @@ from tests.flows.gateway_process import Gateway
 
 from .reports import (
     EMBEDDED,
+    RANKED,
     Ask,
     asks_embeddings,
+    asks_images,
+    asks_moderation,
+    asks_rerank,
     asks_speech,
     asks_transcription,
     check,
@@ -131,6 +135,13 @@ OVERLAPS = [
         counted(29, 14, audio_in=28) | {"cost_usd": usd(1, 0, 14, audio_in=28)},
     ),
     Row(
+        "text and thoughts beside a picture", "ding113/claude-code-hub#663",
+        "google-genai, `candidates_tokens_details`: the modalities of the candidates, without thoughts", "gemini",
+        {"promptTokenCount": 326, "candidatesTokenCount": 2340, "totalTokenCount": 3003, "thoughtsTokenCount": 337,
+         "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 2000}]},
+        counted(326, 2677, reasoning=337, image_out=2000) | {"cost_usd": usd(326, 0, 677, image_out=2000)},
+    ),
+    Row(
         "results of tools are prompt, thoughts are output", "strands-agents/harness-sdk#3892, BerriAI/litellm#24622",
         "google-genai, `total_token_count`: the sum of the four counts", "gemini",
         {"promptTokenCount": 100, "candidatesTokenCount": 20, "toolUsePromptTokenCount": 5, "thoughtsTokenCount": 30,
@@ -179,6 +190,12 @@ NAMES = [
         "docs.voyageai.com and jina.ai, reranker: `usage.total_tokens`, billed by the token", "rerank",
         {"usage": {"total_tokens": 5000}},
         counted(5000, 0),
+    ),
+    Row(
+        "tokens of a rerank in Cohere's form", "BerriAI/litellm#36186",
+        "the answer in the thread has tokens in `meta`: a count that is there is used", "rerank",
+        {"meta": {"billed_units": {"total_tokens": 30}, "tokens": {"input_tokens": 30}}},
+        counted(30, 0),
     ),
     Row(
         "thoughts are no part of the candidates", "computesdk/benchmarks#372, crewAIInc/crewAI#5699",
@@ -258,6 +275,24 @@ UNREPORTED = [
     pytest.param(
         asks_embeddings(), ok_json(EMBEDDED), {"prompt_tokens": 5, "usage_source": "estimated"},
         id="quarkiverse/quarkus-langchain4j#2759: embeddings without usage",
+    ),
+    pytest.param(
+        asks_rerank(), ok_json(RANKED), {"usage_source": "estimated", "completion_tokens": 0},
+        id="maximhq/bifrost#4321: a rerank without usage",
+    ),
+    pytest.param(
+        asks_images("pictures", n=3), ok_json({"created": 1, "data": [{"url": "u"}] * 3}),
+        {"units": {"images": 3}, "usage_source": "reported", "cost_usd": 0.12},
+        id="ding113/claude-code-hub#1118, QuantumNous/new-api#3519: pictures without usage",
+    ),
+    pytest.param(
+        asks_images("pictures", n=2), ok_json({"created": 1, "data": [{"url": "u"}]}),
+        {"units": {"images": 1}, "usage_source": "reported", "cost_usd": 0.04},
+        id="xorbitsai/xagent#1424: fewer pictures than asked for",
+    ),
+    pytest.param(
+        asks_moderation("by-call"), ok_json({"id": "m", "model": "up", "results": [{"flagged": False}]}),
+        {"usage_source": "reported", "cost_usd": 0.00001}, id="theopenco/llmgateway#3292: a price for each moderation",
     ),
     pytest.param(
         asks_speech("characters"), answer(b"\x00" * 100, headers=[("Content-Type", "audio/pcm")]),
