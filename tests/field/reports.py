@@ -291,6 +291,26 @@ def play(gateway: Gateway, upstream: ScriptedUpstream, ask: Ask, said: Behaviour
     return answer, gateway.call(answer.id)
 
 
+def text_of(body: bytes) -> str:
+    """The text in a stream of any format."""
+    data = [line.removeprefix(b"data: ") for line in body.splitlines() if line.startswith(b"data: {")]
+    return "".join([text for event in map(json.loads, data) for text in _texts(event)])
+
+
+def _texts(event: Mapping[str, Any]) -> Iterable[str]:
+    kind = event.get("type")
+    if kind == "response.output_text.delta":
+        yield event["delta"]
+    elif kind == "content_block_delta":
+        yield event["delta"].get("text", "")
+    elif kind == "transcript.text.done":
+        yield event["text"]
+    for choice in event.get("choices") or ():
+        yield choice.get("text") or choice.get("delta", {}).get("content") or ""
+    for each in event.get("candidates", ()):
+        yield from [part.get("text", "") for part in each.get("content", {}).get("parts", ())]
+
+
 def check(record: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Whether the record has these values; money to a billionth of a dollar."""
     seen = {name: record[name] for name in expected}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -35,6 +34,7 @@ from .reports import (
     play,
     response,
     response_events,
+    text_of,
 )
 
 USAGE = {"prompt_tokens": 30, "completion_tokens": 252, "total_tokens": 282}
@@ -154,12 +154,6 @@ ENDS_OF_CHAT = {
         "the stream's end is the end: openai-python reads on until [DONE]",
         stream([*words_in_chunks("stop", "stop", "stop"), report()]), REPORTED,
     ),
-    "a reason to stop that OpenAI does not have": (
-        "can1357/oh-my-pi#8563",
-        "api-docs.deepseek.com: `insufficient_system_resource` ends an answer",
-        stream([*[chat_chunk(word) for word in WORDS], chat_chunk(finish="insufficient_system_resource"), report()]),
-        REPORTED,
-    ),
     "no [DONE] behind the report": (
         "Dstack-TEE/private-ai-gateway#114",
         "GMI ends so; each choice has its reason, and the message is whole",
@@ -185,6 +179,12 @@ ROWS = [
         "openai-openapi: the stream is terminated by [DONE], and SDKs leave there: the usage is an estimate, marked so",
         CHAT, stream([*words_in_chunks(None, None, None), "[DONE]", report()], done=False),
         {**ENDS, "usage_source": "estimated"},
+    ),
+    Row(
+        "a reason to stop that OpenAI does not have", "can1357/oh-my-pi#8563",
+        "api-docs.deepseek.com: `insufficient_system_resource` ends an answer, and its client can read it", CHAT,
+        stream([*[chat_chunk(word) for word in WORDS], chat_chunk(finish="insufficient_system_resource"), report()]),
+        REPORTED,
     ),
     Row(
         "a client that did not ask for the usage", "tashfeenahmed/freellmapi#845, vercel/ai#2763",
@@ -339,26 +339,6 @@ ROWS = [
         REPORTED, "",
     ),
 ]  # fmt: skip
-
-
-def text_of(body: bytes) -> str:
-    """The text in a stream of any format."""
-    data = [line.removeprefix(b"data: ") for line in body.splitlines() if line.startswith(b"data: {")]
-    return "".join([text for event in map(json.loads, data) for text in _texts(event)])
-
-
-def _texts(event: Mapping[str, Any]) -> Iterable[str]:
-    kind = event.get("type")
-    if kind == "response.output_text.delta":
-        yield event["delta"]
-    elif kind == "content_block_delta":
-        yield event["delta"].get("text", "")
-    elif kind == "transcript.text.done":
-        yield event["text"]
-    for choice in event.get("choices") or ():
-        yield choice.get("text") or choice.get("delta", {}).get("content") or ""
-    for each in event.get("candidates", ()):
-        yield from [part.get("text", "") for part in each.get("content", {}).get("parts", ())]
 
 
 @pytest.fixture(scope="module")
