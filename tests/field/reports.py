@@ -40,6 +40,7 @@ ENDPOINTS = {
     "chat": "chat", "completions": "completions", "embeddings": "embeddings", "responses": "responses",
     "messages": "messages", "gemini": "generate_content", "images": "images", "rerank": "rerank",
     "transcriptions": "transcriptions", "speech": "speech", "moderations": "moderations",
+    "gemini-embed": "embed_content",
 }  # fmt: skip
 """The endpoint of the model with each name."""
 
@@ -111,6 +112,10 @@ def asks_gemini(*, is_stream: bool = False, **members: Any) -> Ask:
 
 def asks_embeddings() -> Ask:
     return Ask("/v1/embeddings", {"model": "embeddings", "input": "Hello there, friend."})
+
+
+def asks_gemini_embeddings() -> Ask:
+    return Ask("/v1beta/models/gemini-embed:embedContent", {"content": {"parts": [{"text": "Hello there, friend."}]}})
 
 
 def asks_images(name: str = "images", **members: Any) -> Ask:

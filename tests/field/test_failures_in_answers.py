@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.conftest import ScriptedUpstream, StartsGateways
-from tests.fakes.scripted import Behaviour, stream
+from tests.fakes.scripted import Behaviour, ok_json, stream
 from tests.flows.gateway_process import Gateway
 
 from .reports import (
@@ -110,6 +110,13 @@ ROWS = [
         "openai-openapi: `usage` of an incomplete response", {"responses": asks_responses(stream=True)},
         response_events(response(TOKENS, status="incomplete", incomplete_details={"reason": "content_filter"}),
                         kind="response.incomplete"), "Hi",
+        {**REPORTED, "ended": "done", "truncated": False},
+    ),
+    Row(
+        "a response whose output was all thoughts", "openai/openai-agents-python#4901",
+        "openai-openapi: `usage` of an incomplete response", {"responses": asks_responses()},
+        ok_json({**response(TOKENS, status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+                 "output": [{"type": "reasoning", "id": "rs_1", "status": "incomplete", "summary": []}]}), "",
         {**REPORTED, "ended": "done", "truncated": False},
     ),
     Row(

@@ -14,12 +14,15 @@ from .reports import (
     EMBEDDED,
     RANKED,
     Ask,
+    asks_chat,
     asks_embeddings,
+    asks_gemini_embeddings,
     asks_images,
     asks_moderation,
     asks_rerank,
     asks_speech,
     asks_transcription,
+    chat_answer,
     check,
     configuration,
     play,
@@ -229,6 +232,12 @@ NAMES = [
         counted(500, 20),
     ),
     Row(
+        "sound in the total of Voxtral", "laravel/ai#1025, anomalyco/models.dev#3930",
+        "docs.mistral.ai, audio: the tokens of the sound are in the total alone, and are no output", "chat",
+        {"prompt_audio_seconds": 11, "prompt_tokens": 4, "completion_tokens": 10, "total_tokens": 154},
+        {"completion_tokens": 10, "reasoning_tokens": 0},
+    ),
+    Row(
         "reasoning is part of the output", "anomalyco/opencode#24268",
         "openai-openapi, CompletionUsage: a breakdown of the tokens of the completion", "chat",
         {"prompt_tokens": 100, "completion_tokens": 500, "total_tokens": 600,
@@ -275,6 +284,21 @@ UNREPORTED = [
     pytest.param(
         asks_embeddings(), ok_json(EMBEDDED), {"prompt_tokens": 5, "usage_source": "estimated"},
         id="quarkiverse/quarkus-langchain4j#2759: embeddings without usage",
+    ),
+    pytest.param(
+        asks_chat(), chat_answer({"prompt_tokens": 30, "total_tokens": 30}, "Hello there, friend."),
+        {"prompt_tokens": 30, "usage_source": "estimated"}, id="api7/aisix#510: a report of the prompt alone",
+    ),
+    pytest.param(
+        asks_gemini_embeddings(), ok_json({"embedding": {"values": [0.1]}, "usageMetadata": {
+            "promptTokenCount": 260, "promptTokenDetails": [
+                {"modality": "TEXT", "tokenCount": 2}, {"modality": "IMAGE", "tokenCount": 258}]}}),
+        {"prompt_tokens": 260, "units": {"image_in": 258}, "usage_source": "reported",
+         "cost_usd": usd(2, image_in=258)}, id="BerriAI/litellm#33681: a picture that is embedded",
+    ),
+    pytest.param(
+        asks_gemini_embeddings(), ok_json({"embedding": {"values": [0.1]}}),
+        {"prompt_tokens": 5, "usage_source": "estimated"}, id="BerriAI/litellm#24339: Gemini without usage",
     ),
     pytest.param(
         asks_rerank(), ok_json(RANKED), {"usage_source": "estimated", "completion_tokens": 0},
