@@ -90,6 +90,11 @@ def usage_of(prompt: int, output: int, **more: Any) -> dict[str, Any]:
 
 ROWS = [
     Row(
+        "a delta with zeros of input", "envoyproxy/ai-gateway#1631",
+        "a set of zeros replaces none: some upstreams count only output in `message_delta`", OF_MESSAGES,
+        messages_of({"input_tokens": 15, "output_tokens": 1}, {"input_tokens": 0, "output_tokens": 40}), Counts(15, 40),
+    ),
+    Row(
         "the input in both reports", "envoyproxy/ai-gateway#2239", CUMULATIVE, OF_MESSAGES,
         messages_of({"input_tokens": 15, "output_tokens": 1}, {"input_tokens": 15, "output_tokens": 40}),
         Counts(15, 40),
@@ -127,6 +132,13 @@ ROWS = [
         Counts(510, 40, 500),
     ),
     Row(
+        "the cache beside the stop alone", "BerriAI/litellm#36878, Alishahryar1/free-claude-code#904",
+        "Bedrock's `message_stop` has a `usage`: a count that is there is used", OF_MESSAGES,
+        named(message_start({"input_tokens": 10, "output_tokens": 1}), *BLOCK, message_delta({"output_tokens": 40}),
+              {**STOP, "usage": {"input_tokens": 10, "cache_read_input_tokens": 500, "output_tokens": 40}}),
+        Counts(510, 40, 500),
+    ),
+    Row(
         "cache writes through the chat", "mozilla-ai/otari#987",
         "Anthropic, Messages, usage: writes are part of the prompt and have a price of their own", WHOLE_OF_MESSAGES,
         ok_json(message({"input_tokens": 10, "cache_creation_input_tokens": 400, "cache_read_input_tokens": 9000,
@@ -145,6 +157,11 @@ ROWS = [
     Row(
         "a preview of the report", "vllm-project/semantic-router#2215", "the last report counts", OF_CHAT,
         chat_of(usage_of(30, 4), usage_of(30, 252)), Counts(30, 252),
+    ),
+    Row(
+        "a lower report behind a good one", "BerriAI/litellm#17136",
+        "docs/guarantees.md: a lower report behind the highest changes nothing", OF_CHAT,
+        chat_of(usage_of(30, 252), usage_of(0, 0)), Counts(30, 252),
     ),
     Row(
         "cached tokens of a chat", "BerriAI/litellm#35127, vllm-project/vllm#45083",

@@ -17,6 +17,7 @@ from .reports import (
     STREAMED,
     Ask,
     asks_chat,
+    asks_completions,
     asks_gemini,
     asks_images,
     asks_messages,
@@ -244,6 +245,23 @@ ROWS = [
               message_delta({"output_tokens": 9}), message_delta({"output_tokens": 252}), STOP), REPORTED,
     ),
     Row(
+        "empty chunks with STOP before the text", "Chevey339/kelivo#1003, cuplivo/cuplivo#776",
+        "google-genai reads to the end of the message", GEMINI,
+        gemini_events(gemini(None, candidate(None)), gemini(None, candidate(None)),
+                      *[gemini(None, candidate(word, None)) for word in WORDS], gemini(METADATA, candidate(None))),
+        REPORTED,
+    ),
+    Row(
+        "a reason behind a round of a built-in tool", "0xPlaygrounds/rig#2328",
+        "google-genai reads to the end of the message; rig's fixture of a live answer", GEMINI,
+        gemini_events(
+            gemini(None, candidate(None, content={"role": "model", "parts": [
+                {"executableCode": {"language": "PYTHON", "code": "1+1"}}]})),
+            *[gemini(None, candidate(word, None)) for word in WORDS[:2]], gemini(METADATA, candidate(WORDS[2])),
+        ),
+        REPORTED,
+    ),
+    Row(
         "text in the chunk with RECITATION", "topcheer/ggcode#232",
         "google-genai hands out the parts of each chunk, whatever its reason", GEMINI,
         gemini_events(*[gemini(None, candidate(word, None)) for word in WORDS[:2]],
@@ -277,10 +295,36 @@ ROWS = [
     ),
     # L. Facts in a long event.
     Row(
+        "a long chunk of a chat with the finish and the usage",
+        "bestruirui/octopus#73, TencentCloud/tencentcloud-sdk-go#315",
+        "WHATWG HTML: an event has no greatest length; openai-openapi: a chunk's `usage` counts", CHAT,
+        stream([chat_chunk(LONG, "stop", usage=USAGE)]), REPORTED, LONG,
+    ),
+    Row(
+        "a picture in a chunk of a chat", "cloudwego/hertz#1441",
+        "OpenRouter's `images` in a delta are base64; openai-openapi: a chunk's `usage` counts", CHAT,
+        stream([chat_chunk(SAID), chat_chunk(usage=USAGE, choices=[{"index": 0, "finish_reason": "stop", "delta": {
+            "images": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}]}}])]),
+        {**REPORTED},
+    ),
+    Row(
         "a long chunk of a chat that is the last of three", "SamSaffron/term-llm#347",
         "the report follows in a chunk of its own", CHAT,
         stream([chat_chunk("Hello "), chat_chunk(LONG), chat_chunk(finish="stop"), report()]), REPORTED,
         f"Hello {LONG}",
+    ),
+    Row(
+        "a long chunk of a completion", "cloudwego/hertz#1408",
+        "WHATWG HTML: an event has no greatest length", asks_completions(**STREAMED),
+        stream([{"object": "text_completion", "model": "up", "usage": USAGE,
+                 "choices": [{"index": 0, "text": LONG, "finish_reason": "stop"}]}]),
+        REPORTED, LONG,
+    ),
+    Row(
+        "the tier in a long chunk", "bestruirui/octopus#73",
+        "openai-openapi: `service_tier` of a chunk is the tier that served", CHAT,
+        stream([chat_chunk(LONG, "stop", usage=USAGE, service_tier="flex")]),
+        {**REPORTED, "price_variant": "flex"}, LONG,
     ),
     Row(
         "a long event with a picture of a response", "nextlevelbuilder/goclaw#1348",
@@ -314,11 +358,27 @@ ROWS = [
         REPORTED,
     ),
     Row(
+        "a long last delta of a Messages stream", "achetronic/magec#45",
+        "anthropic-sdk: each event is read whole; the usage counts", MESSAGES,
+        named(message_start({**TOKENS, "output_tokens": 1}), *blocks(*WORDS),
+              {**message_delta(TOKENS), "context_management": {"applied_edits": [{"type": "x", "note": PICTURE}]}},
+              STOP),
+        REPORTED,
+    ),
+    Row(
         "a picture, the reason and the usage in one chunk of Gemini", "cloudwego/hertz#1441",
         "google-genai: a chunk is an answer of its own, whatever its length", GEMINI,
         gemini_events(gemini(None, candidate(SAID, None)), gemini(METADATA, candidate(None, content={
             "role": "model", "parts": [{"inlineData": {"mimeType": "image/png", "data": PICTURE}}]}))),
         REPORTED,
+    ),
+    Row(
+        "a picture and the searches in one chunk of Gemini", "cloudwego/hertz#1441",
+        "google-genai, GroundingMetadata; each query is paid", GEMINI,
+        gemini_events(gemini(None, candidate(SAID, None)), gemini(
+            METADATA, candidate(None, groundingMetadata={"webSearchQueries": ["a", "b"]}, content={
+                "role": "model", "parts": [{"inlineData": {"mimeType": "image/png", "data": PICTURE}}]}))),
+        {**REPORTED, "units": {"web_searches": 2}},
     ),
     Row(
         "a picture with its usage", "nextlevelbuilder/goclaw#1349",
