@@ -255,6 +255,10 @@ class PassedRequest(NamedTuple):
     """The named parts of the path and the query."""
     is_read: bool = False
     """It is about a task, and costs nothing."""
+    owner: str = ""
+    """The name of the row whose tasks these are."""
+    outputs: int = 1
+    """How many outputs it asks for."""
 
 
 class Call(NamedTuple):

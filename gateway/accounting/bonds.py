@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote
 
 from gateway.config import Upstream
@@ -69,13 +69,31 @@ _SHOWN: Mapping[str, str] = {"batch": "", "message_batch": "", "conversation_id"
 """The parameters that errors name, where these differ."""
 
 
-def task_id(upstream: str, given: str) -> str:
-    """The id of a bond with a task: upstreams give their tasks numbers, which are not unique among upstreams."""
+def task_id(row: str, upstream: str, given: str) -> str:
+    """The id of a bond with a task: APIs give their tasks numbers, which are unique neither among upstreams nor among
+    the APIs of one."""
+    return f"{_plain(upstream)}:{_plain(row)}:{_plain(given)}"
+
+
+def _earlier_task_id(upstream: str, given: str) -> str:
+    """The id of such a bond in earlier versions: without the row, which the bond names in its model."""
     return f"{_plain(upstream)}:{_plain(given)}"
 
 
 def _plain(text: str) -> str:
     return quote(text, safe="").replace("~", "~7E").replace("%", "~")
+
+
+def _usable(bond: Bond | None, key: KeyInTeam, shown: str, param: str, upstreams: Mapping[str, Upstream]) -> Bond:
+    """A bond that was looked up for this key, if it may use it. Raises `NotFound`, which shows the id as `shown`."""
+    if bond is None or bond.in_team != key or bond.kind != _KINDS.get(param, ""):
+        message, code = _NOT_FOUND[param]
+        raise NotFound(message.format(shown[:MAX_SHOWN_ID]), param=_SHOWN.get(param, param) or None, code=code)
+    upstream = upstreams.get(bond.upstream)
+    if upstream is None or position_of(upstream, bond.account) is None:
+        gone = _TASK_GONE if param == TASK else _ACCOUNT_GONE
+        raise NotFound(gone.format(shown[:MAX_SHOWN_ID]), param=param or None, code="account_not_configured")
+    return bond
 
 
 class Bonds:
@@ -92,9 +110,7 @@ class Bonds:
 
     async def find(self, key: KeyInTeam, bond_id: str) -> Bond | None:
         """The bond of this id, if it is one of this key in this team. Raises `StoreUnavailable`."""
-        if not is_bond_id(bond_id):
-            return None
-        bond = self._unwritten.get(bond_id) or await self._store.find_bond(bond_id, self._clock())
+        bond = await self._look_up(bond_id)
         return bond if bond is not None and bond.in_team == key else None
 
     async def require(self, key: KeyInTeam, bond_id: str, param: str, upstreams: Mapping[str, Upstream]) -> Bond:
@@ -103,29 +119,38 @@ class Bonds:
         Raises `NotFound` if it is unknown or of another key or team, and the error does not show which; or if the
         upstream's account is no longer configured. Raises `Unavailable`.
         """
-        try:
-            bond = await self.find(key, bond_id)
-        except StoreUnavailable:
-            raise Unavailable(_AWAY, code=StoreUnavailable.code) from None
-        shown = bond_id.partition(":")[2] if param == TASK else bond_id
-        if bond is None or bond.kind != _KINDS.get(param, ""):
-            message, code = _NOT_FOUND[param]
-            raise NotFound(message.format(shown[:MAX_SHOWN_ID]), param=_SHOWN.get(param, param) or None, code=code)
-        upstream = upstreams.get(bond.upstream)
-        if upstream is None or position_of(upstream, bond.account) is None:
-            gone = _TASK_GONE if param == TASK else _ACCOUNT_GONE
-            raise NotFound(gone.format(shown[:MAX_SHOWN_ID]), param=param or None, code="account_not_configured")
-        return bond
+        bond = await self._any(bond_id)
+        shown = bond_id.rpartition(":")[2] if param == TASK else bond_id
+        return _usable(bond, key, shown, param, upstreams)
+
+    async def require_task(
+        self, key: KeyInTeam, rows: Sequence[str], upstream: str, given: str, upstreams: Mapping[str, Upstream]
+    ) -> Bond:
+        """The bond of a task, given its id at the upstream. The first of `rows` is in its bond's id, and an earlier
+        version's bond has the name of one of them in its model. Raises as `require` does."""
+        bond = await self._any(task_id(rows[0], upstream, given))
+        if bond is None:
+            earlier = await self._any(_earlier_task_id(upstream, given))
+            bond = earlier if earlier is not None and earlier.model.partition("/")[0] in rows else None
+        return _usable(bond, key, given, TASK, upstreams)
 
     async def is_of_another(self, key: KeyInTeam, bond_id: str) -> bool:
         """Whether this id belongs to another key, or to this one in another team. Raises `Unavailable`."""
+        bond = await self._any(bond_id)
+        return bond is not None and bond.in_team != key
+
+    async def _look_up(self, bond_id: str) -> Bond | None:
+        """The bond of this id, whosever it is. Raises `StoreUnavailable`."""
         if not is_bond_id(bond_id):
-            return False
+            return None
+        return self._unwritten.get(bond_id) or await self._store.find_bond(bond_id, self._clock())
+
+    async def _any(self, bond_id: str) -> Bond | None:
+        """The same. Raises `Unavailable`."""
         try:
-            bond = self._unwritten.get(bond_id) or await self._store.find_bond(bond_id, self._clock())
+            return await self._look_up(bond_id)
         except StoreUnavailable:
             raise Unavailable(_AWAY, code=StoreUnavailable.code) from None
-        return bond is not None and bond.in_team != key
 
     async def every(self, key: KeyInTeam, kind: str) -> list[Bond]:
         """Every bond of this kind that this key has in this team, the newest first. Raises `Unavailable`."""

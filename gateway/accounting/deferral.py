@@ -43,6 +43,8 @@ class Deferral(NamedTuple):
     """`LineCeilings` of a batch; zeros: they are not known."""
     timeline: str = ""
     """Its attempts and waits until this work began, as in `Record`."""
+    outputs: int = 1
+    """Of a task: how many outputs it was asked for."""
 
     @property
     def spent_usage(self) -> Usage:

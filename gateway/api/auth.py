@@ -4,7 +4,7 @@ whole secret; secrets are not stored."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -68,7 +68,11 @@ def read(key: KeySettings) -> Key:
     )
 
 
-def bearer(authorization: list[str]) -> str:
+BEARER = frozenset({"bearer"})
+"""The schemes of Authorization that every path takes, in lower case."""
+
+
+def bearer(authorization: list[str], schemes: Collection[str] = BEARER) -> str:
     """The token in the Authorization headers of a request. Raises `Unauthorized` unless there is exactly one."""
     if not authorization:
         raise Unauthorized(NO_KEY)
@@ -76,7 +80,7 @@ def bearer(authorization: list[str]) -> str:
         raise Unauthorized("The request has more than one Authorization header. Send exactly one.")
     scheme, _, token = authorization[0].partition(" ")
     token = token.strip()
-    if scheme.lower() != "bearer" or not token:
+    if scheme.lower() not in schemes or not token:
         raise Unauthorized(NO_KEY)
     return token
 
@@ -85,20 +89,20 @@ KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
 """Where Anthropic's, Azure's and Google's clients put the key, in lower case."""
 
 
-def only_key(authorization: list[str], others: list[str]) -> str:
-    """The key of a request, from its Authorization headers and the values of its `KEY_HEADERS`.
+def only_key(authorization: list[str], others: list[str], schemes: Collection[str] = BEARER) -> str:
+    """The key of a request, from its Authorization headers with one of these schemes, and from other places.
 
     Raises `Unauthorized` unless there is exactly one; the same key in two places is one.
     """
     if not others:
-        return bearer(authorization)
+        return bearer(authorization, schemes)
     given = {value.strip() for value in others}
     if authorization:
-        given.add(bearer(authorization))
+        given.add(bearer(authorization, schemes))
     if len(given) > 1:
         raise Unauthorized(
-            "The request has different keys in Authorization, x-api-key, api-key, x-goog-api-key or its address. Send "
-            "one key, in one place."
+            "The request has different keys in Authorization, x-api-key, api-key, x-goog-api-key, another header or "
+            "its address. Send one key, in one place."
         )
     if not (key := given.pop()):
         raise Unauthorized(NO_KEY)

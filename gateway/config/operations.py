@@ -5,9 +5,12 @@ in braces matches one segment or a part of it, `{task*}` several segments. Witho
 
 A reference is a JSON pointer to the id of an earlier task, or to a text that has it: `/content={task} *`.
 
+A key place is where clients put their key: the name of a header, `?key` for a parameter of the query, or
+`Authorization: Token` for that header with another scheme than Bearer.
+
 An option is the name of such a part, or a JSON pointer (RFC 6901) into the body: `kind`, `/parameters/mode`. In a form
-the pointer names a text field. A condition is an option with the texts that it may have, `*` for any characters in
-them; what is not there is the empty text.
+the pointer names a text field; a pointer into a text goes into the JSON that it holds. A condition is an option with
+the texts that it may have, `*` for any characters in them; what is not there is the empty text.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ TASK = "task"
 _OPERATION = re.compile(r"(?:(GET|POST|PUT|PATCH|DELETE) +)?(/[^\s?#]*)(?:\?([\w-]+)=\{(\w+)\})?")
 _PART = re.compile(r"\{(\w+)(\*?)\}")
 _POINTER = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
+_KEY_PLACE = re.compile(r"(\?)?([A-Za-z0-9_-]{1,64})|[Aa]uthorization: ([A-Za-z][A-Za-z0-9_-]{0,31})")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
@@ -108,6 +112,8 @@ def is_pointer(text: str) -> bool:
 def at_pointer(document: Any, pointer: str) -> Any:
     """The value at this place of a JSON document; None: there is none."""
     for step in [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]:
+        if isinstance(document, str):
+            document = _parsed(document)
         if isinstance(document, dict):
             document = document.get(step)
         elif isinstance(document, list) and step.isdecimal() and len(step) < 6 and int(step) < len(document):
@@ -115,6 +121,34 @@ def at_pointer(document: Any, pointer: str) -> Any:
         else:
             return None
     return document
+
+
+def _parsed(text: str) -> Any:
+    """The JSON in a text, such as in a field of a form; None: it holds none."""
+    try:
+        return json.loads(text) if text.lstrip().startswith(("{", "[")) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+class KeyPlace(NamedTuple):
+    """Where the clients of an API put their key; one of the three, in lower case but for the parameter."""
+
+    header: str = ""
+    param: str = ""
+    scheme: str = ""
+
+
+@lru_cache(maxsize=1024)
+def read_key_place(text: str) -> KeyPlace:
+    """Raises `ValueError`."""
+    found = _KEY_PLACE.fullmatch(text)
+    if found is None:
+        raise ValueError("expected a header such as x-key, a parameter such as ?key, or a scheme: Authorization: Token")
+    in_query, name, scheme = found.groups()
+    if scheme is not None:
+        return KeyPlace(scheme=scheme.lower())
+    return KeyPlace(param=name) if in_query else KeyPlace(header=name.lower())
 
 
 class Reference(NamedTuple):
@@ -166,6 +200,19 @@ def texts_at(document: Any, pointer: str) -> list[tuple[Any, str | int]]:
     if last == "*":
         places = [(one, number) for one in found if isinstance(one, list) for number in range(len(one))]
     return [(one, at) for one, at in places if isinstance(one.get(at) if isinstance(one, dict) else one[at], str)]
+
+
+def count_at(document: Any, pointer: str) -> int | None:
+    """The number of values that a pointer with `*` finds, without null and empty texts; None: it is unknown, for the
+    object is missing, too, in which their array would be."""
+    path, star, rest = pointer.partition("/*")
+    found, parent = at_pointer(document, path), path.rpartition("/")[0]
+    if found is None and (not parent or at_pointer(document, parent) is None):
+        return None
+    if not star:
+        return int(found is not None and found != "")
+    values = [at_pointer(each, rest) for each in found] if isinstance(found, list) else []
+    return len([value for value in values if value is not None and value != ""])
 
 
 def format_value(value: Any) -> str:

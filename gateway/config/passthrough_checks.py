@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from .faults import ConfigFault, format_faults, printable
 from .operations import TASK, TaskOperation
@@ -35,6 +37,9 @@ def check_rows(
         yield from _check_operations(place, row, first)
         yield from _check_options(place, row)
         yield from _check_ends(place, row)
+        yield from _check_owner(place, row, rows)
+        yield from _check_keys(place, row)
+        yield from _check_error((*place, "error"), row.error)
 
 
 RESERVED = frozenset({
@@ -73,8 +78,8 @@ def _check_options(place: Place, row: Passthrough) -> Iterator[ConfigFault]:
     options: list[tuple[Place, str]] = [] if row.model is None else [(("model",), row.model)]
     for index, price in enumerate(row.prices):
         options += [(("prices", index, "when", name), name) for name in price.when]
-        if price.count is not None:
-            options.append((("prices", index, "count"), price.count))
+        for part in ("count", "outputs"):
+            options += [(("prices", index, part), name) for name in getattr(price, part)]
     names = frozenset().union(*[operation.names for operation in row.submissions])
     for at, option in options:
         if not option.startswith("/") and option not in names and not (option == "model" and at[0] == "prices"):
@@ -88,7 +93,7 @@ def _check_ends(place: Place, row: Passthrough) -> Iterator[ConfigFault]:
     if row.task is None:
         yield from [
             _fault((*place, name), "has no effect without task, the pointer to the id")
-            for name in ("done", "failed", "also", "links")
+            for name in ("done", "failed", "charged", "also", "links", "tasks_of")
             if getattr(row, name)
         ]
         return
@@ -105,3 +110,42 @@ def _check_ends(place: Place, row: Passthrough) -> Iterator[ConfigFault]:
             yield _fault(
                 (*place, "submit", index), f"has no {{{missing[0]}}}, which {format_faults((*place, 'read', 0))} needs"
             )
+
+
+def _check_owner(place: Place, row: Passthrough, rows: Mapping[str, Passthrough]) -> Iterator[ConfigFault]:
+    if row.tasks_of is None:
+        return
+    owner = rows.get(row.tasks_of)
+    if owner is None or owner is row:
+        there = printable(", ".join(name for name in rows if rows[name] is not row)) or "none"
+        yield _fault((*place, "tasks_of"), f"there is no other row {row.tasks_of!r}; there are: {there}")
+    elif owner.upstream != row.upstream or owner.tasks_of is not None:
+        yield _fault((*place, "tasks_of"), f"{row.tasks_of} has another upstream or tasks of another row itself")
+
+
+def _check_keys(place: Place, row: Passthrough) -> Iterator[ConfigFault]:
+    for index, where in enumerate(row.key_places):
+        if where.header in row.forwarded:
+            yield _fault(
+                (*place, "key_in", index), f"{where.header} has the key, which is never sent on; not in headers"
+            )
+
+
+PLACEHOLDERS = ("status", "code", "type", "message", "param", "request_id", "rpc_status")
+"""The names that an error's template may have in braces (formats/passthrough.py has their values)."""
+
+PLACEHOLDER = re.compile(r"\{(\w*)\}")
+
+
+def _check_error(place: Place, template: Any) -> Iterator[ConfigFault]:
+    if isinstance(template, Mapping):
+        for name, value in template.items():
+            yield from _check_error((*place, name), value)
+    elif isinstance(template, list):
+        for index, value in enumerate(template):
+            yield from _check_error((*place, index), value)
+    elif isinstance(template, str):
+        for name in PLACEHOLDER.findall(template):
+            if name not in PLACEHOLDERS:
+                there = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
+                yield _fault(place, f"there is no {{{name}}}; there are: {there}")

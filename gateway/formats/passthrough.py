@@ -9,20 +9,48 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
+from gateway import units
 from gateway.api import json_document
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Passthrough
-from gateway.config.operations import TASK, at_pointer, format_value, holds, read_options, split_address, texts_at
+from gateway.config.operations import (
+    TASK,
+    at_pointer,
+    count_at,
+    format_value,
+    holds,
+    read_options,
+    split_address,
+    texts_at,
+)
+from gateway.config.passthrough_checks import PLACEHOLDER
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.records import Document, FormBody, Params, StoredBytes, Usage
+from gateway.records import Document, FormBody, Params, PassedRequest, StoredBytes, Usage
 
 from .format import Format, PlainFacts, ScanInput, no_usage
+from .gemini.generate import status_of
 from .passed_scan import PassedScan
 
-Outcome = Literal["done", "failed"]
+
+class TaskEnd(NamedTuple):
+    """How a task has ended."""
+
+    has_failed: bool = False
+    paid: int | None = None
+    """How many outputs are paid; None: all that were asked for."""
+
+    def charged(self, reserved: units.Counts, outputs: int) -> units.Counts:
+        """The units that are paid of these, which were reserved for this number of outputs."""
+        if self.paid is None or self.paid >= outputs:
+            return reserved
+        return units.counts({name: count * self.paid // outputs for name, count in reserved})
+
+
+FILE = "file"
+"""The text of an option that is a file."""
 
 _NOTHING_USED = Usage(source="reported")
 
@@ -35,14 +63,15 @@ def _read(raw: bytes, find_counter: FindsCounter) -> Params:
 
 
 def _read_form(stored: StoredBytes, parts: Sequence[FormPart], find_counter: FindsCounter) -> Params:
-    """Text fields are the options. Raises `InvalidRequest` for one that comes twice, which servers read differently."""
+    """Text fields are the options; files are there or not. Raises `InvalidRequest` for a text that comes twice, which
+    servers read differently."""
     members: dict[str, Any] = {}
     for part in parts:
         if part.name in members and part.value is not None:
             raise InvalidRequest(
                 "A text field is given more than once in the form. Give it once.", code="duplicate_parameter"
             )
-        members.setdefault(part.name, "" if part.value is None else part.value)
+        members.setdefault(part.name, FILE if part.value is None else part.value)
     places = {part.name: (part.start, part.end) for part in parts if part.value is not None}
     return _PARAMS._replace(document=Document("", members, form=FormBody(stored, places)))
 
@@ -55,11 +84,19 @@ def read_answer(body: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def outcome(row: Passthrough, answer: Any) -> Outcome | None:
+def end_of(row: Passthrough, answer: Any) -> TaskEnd | None:
     """How a task has ended, by an answer about it; None: it goes on."""
+    if row.charged and _holds(row.charged, answer):
+        return TaskEnd(has_failed=True)
     if row.failed and _holds(row.failed, answer):
-        return "failed"
-    return "done" if row.done and _holds(row.done, answer) else None
+        return TaskEnd(has_failed=True, paid=0)
+    return _whole(row, answer) if row.done and _holds(row.done, answer) else None
+
+
+def _whole(row: Passthrough, answer: Any) -> TaskEnd:
+    """The end of a task that the upstream calls done."""
+    found = [count for pointer in row.made if (count := count_at(answer, pointer)) is not None]
+    return TaskEnd(has_failed=sum(found) == 0, paid=sum(found)) if found else TaskEnd()
 
 
 def id_at(answer: Any, pointer: str) -> str | None:
@@ -102,17 +139,34 @@ def _holds(conditions: Mapping[str, Sequence[str]], answer: Any) -> bool:
     return holds(conditions, read_options(conditions, {}, answer))
 
 
-def _submitted(row: Passthrough, body: bytes) -> PlainFacts:
+def _submitted(passed: PassedRequest, reserved: units.Counts, body: bytes) -> PlainFacts:
     """Of the answer to a submission. Raises `ValueError` if it is not JSON and the row has to read it."""
+    row = passed.row
     if row.task is None and not row.accepted:
-        return PlainFacts()
+        return _paid(_result(row, body), passed, reserved)
     answer = read_answer(body)
     kept_id = None if row.task is None else id_at(answer, row.task)
     is_accepted = _holds(row.accepted, answer) if row.accepted else kept_id is not None
-    ended = outcome(row, answer)
-    if not is_accepted or ended == "failed":
-        return PlainFacts(usage=_NOTHING_USED, has_usage=True, kept_id=kept_id if is_accepted else None)
-    return PlainFacts(kept_id=kept_id, is_pending=kept_id is not None and ended is None)
+    if not is_accepted:
+        return PlainFacts(usage=_NOTHING_USED, has_usage=True)
+    ended = _whole(row, answer) if row.task is None else end_of(row, answer)
+    if ended is None:
+        return PlainFacts(kept_id=kept_id, is_pending=kept_id is not None)
+    return _paid(ended, passed, reserved)._replace(kept_id=kept_id)
+
+
+def _result(row: Passthrough, body: bytes) -> TaskEnd:
+    """The end of a submission whose answer is the result, and may be anything."""
+    try:
+        return _whole(row, read_answer(body)) if row.made else TaskEnd()
+    except ValueError:
+        return TaskEnd()
+
+
+def _paid(ended: TaskEnd, passed: PassedRequest, reserved: units.Counts) -> PlainFacts:
+    """Without a report all that was reserved is paid."""
+    paid = ended.charged(reserved, passed.outputs)
+    return PlainFacts() if paid == reserved else PlainFacts(usage=_NOTHING_USED._replace(more=paid), has_usage=True)
 
 
 def _any(body: bytes) -> PlainFacts:
@@ -147,6 +201,35 @@ PASSTHROUGH = Format(
 """The format of the calls of any row."""
 
 
-def format_of(row: Passthrough, *, is_read: bool) -> Format:
-    """The format of the answers to calls of one row."""
-    return PASSTHROUGH if is_read else replace(PASSTHROUGH, facts=partial(_submitted, row))
+def format_of(passed: PassedRequest, reserved: units.Counts) -> Format:
+    """The format of the answers to calls of one row, for which these units were reserved."""
+    return PASSTHROUGH if passed.is_read else replace(PASSTHROUGH, facts=partial(_submitted, passed, reserved))
+
+
+def error_body(row: Passthrough, error: GatewayError, request_id: str) -> bytes:
+    """The JSON of an error, as the row's API writes it."""
+    if row.error is None:
+        return error.body()
+    values = {
+        "status": error.status,
+        "code": error.name,
+        "type": error.type,
+        "message": error.message,
+        "param": error.param,
+        "request_id": request_id,
+        "rpc_status": status_of(error.status),
+    }
+    return json.dumps(_filled(row.error, values), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _filled(template: Any, values: Mapping[str, Any]) -> Any:
+    """A template with these values: a text that is nothing but one of them becomes a number or null as it is."""
+    if isinstance(template, Mapping):
+        return {name: _filled(value, values) for name, value in template.items()}
+    if isinstance(template, list | tuple):
+        return [_filled(value, values) for value in template]
+    if not isinstance(template, str):
+        return template
+    if (whole := PLACEHOLDER.fullmatch(template)) is not None:
+        return values[whole[1]]
+    return PLACEHOLDER.sub(lambda found: format_value(values[found[1]]), template)

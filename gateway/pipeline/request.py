@@ -63,7 +63,7 @@ def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handl
     method = "POST"
     if call.passed is not None:
         path, method = call.passed.path, call.passed.method
-        spec = format_of(call.passed.row, is_read=call.passed.is_read)
+        spec = format_of(call.passed, call.params.units)
     elif spec.has_model_in_path:
         path = model_path(call, route)
         added_limits = [windows.output_limit(call)] if changes else []
@@ -129,7 +129,7 @@ def _binding(call: Call, route: Route, services: Services, position: int) -> Bin
     async def bind(kept_id: str, usage: Usage, items: Sequence[str] = ()) -> None:
         key, kind, note, tokens = call.key, "" if batch is None else batch.kind, "", usage.total_tokens
         if call.passed is not None:
-            kept_id, kind, note = task_id(route.upstream, kept_id), TASK, call.id
+            kept_id, kind, note = task_id(call.passed.owner, route.upstream, kept_id), TASK, call.id
         bond = Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started, kind, note)
         await asyncio.gather(*map(services.bonds.keep, (bond, *item_bonds(bond, items, usage.completion_tokens))))
         if tokens and call.bond is not None and call.bond.kind == "conversation":

@@ -143,6 +143,7 @@ def _deferral(this: Attempt, kept_id: str) -> Deferral:
         failed_text(this.log.failed),
         call.params.line_ceilings,
         this.log.timeline(time.perf_counter() - call.arrived) if has_times else "",
+        1 if call.passed is None else call.passed.outputs,
     )
 
 
@@ -161,6 +162,8 @@ class _Ending(NamedTuple):
     error: str | None = None
     items: tuple[str, ...] = ()
     """The ids of what it consists of."""
+    task: passthrough.TaskEnd | None = None
+    """Of a task, as the upstream's answer has it."""
 
 
 class DeferredPoller:
@@ -221,7 +224,7 @@ class DeferredPoller:
         self._aside_until = time.monotonic() + STEP_ASIDE_S
         await self._store.claim(self._holder, {NAME: 0.0})
 
-    async def task_ended(self, lease: str, outcome: passthrough.Outcome) -> None:
+    async def task_ended(self, lease: str, end: passthrough.TaskEnd) -> None:
         """Settle the lease of a task that a client has seen ended, if it is not settled yet. Where the store is away,
         a poll does it later."""
         with suppress(StoreUnavailable, StoreLostWrites):
@@ -229,7 +232,7 @@ class DeferredPoller:
             if deferred is None or (known := await self._decode(deferred)) is None:
                 return
             deferral, estimate = known
-            await self._settle(_call(estimate, deferral, self._parts()), deferral, estimate, _TASK_ENDINGS[outcome])
+            await self._settle(_call(estimate, deferral, self._parts()), deferral, estimate, _ending_of_task(end))
 
     async def _decode(self, deferred: Deferred) -> tuple[Deferral, Settlement] | None:
         """The stored facts of deferred work; None: they cannot be read, and the work is ended."""
@@ -352,7 +355,7 @@ class DeferredPoller:
             timeline=deferral.timeline,
         )._replace(stream=estimate.record.stream)  # fmt: skip
         if deferral.path:
-            record = _as_reserved(record, estimate.record, ending)
+            record = _as_reserved(record, estimate.record, ending.task, deferral.outputs)
         extras = AccessLogExtras(deferral.remote, ending.error, None, None)
         await self._record(record, estimate, extras)
         now = time.time()
@@ -429,28 +432,29 @@ def _ending(sent: SentRequest, facts: PlainFacts, body: bytes) -> _Ending:
     return _Ending(charged, 502, "error", facts.model, "upstream_error")
 
 
-_TASK_ENDINGS: Mapping[passthrough.Outcome, _Ending] = {
-    "done": _Ending(charge.Charge(Usage())),
-    "failed": _Ending(charge.Charge(Usage()), 502, "error", None, "upstream_error"),
-}
-"""Of tasks, which use what was reserved, or nothing."""
+def _ending_of_task(end: passthrough.TaskEnd) -> _Ending:
+    if end.has_failed:
+        return _Ending(charge.Charge(Usage()), 502, "error", None, "upstream_error", task=end)
+    return _Ending(charge.Charge(Usage()), task=end)
 
 
 def _task_ending(row: Passthrough | None, body: bytes) -> _Ending | None:
     """How a task has ended, by an upstream's answer; None: it goes on, or no row defines how to read it."""
     try:
-        found = None if row is None else passthrough.outcome(row, passthrough.read_answer(body))
+        found = None if row is None else passthrough.end_of(row, passthrough.read_answer(body))
     except ValueError:
         return None
-    return None if found is None else _TASK_ENDINGS[found]
+    return None if found is None else _ending_of_task(found)
 
 
-def _as_reserved(record: Record, reserved: Record, ending: _Ending) -> Record:
-    """The record of a task: at the price of its submission, or at none if it failed."""
+def _as_reserved(record: Record, reserved: Record, end: passthrough.TaskEnd | None, outputs: int) -> Record:
+    """The record of a task, at the price of its submission for as many outputs as are paid. `end`: None if its end is
+    not known."""
     usage, cost_nusd = reserved.usage, reserved.cost_nusd
-    if ending is _TASK_ENDINGS["failed"]:
-        usage, cost_nusd = Usage(), None if cost_nusd is None else 0
-    source: UsageSource = "reported" if ending in _TASK_ENDINGS.values() else "estimated"
+    source: UsageSource = "estimated" if end is None else "reported"
+    if end is not None and end.paid is not None and end.paid < outputs:
+        usage = usage._replace(more=end.charged(usage.more, outputs))
+        cost_nusd = None if cost_nusd is None else cost_nusd * end.paid // outputs
     return record._replace(usage=usage._replace(source=source), price=reserved.price, cost_nusd=cost_nusd)
 
 

@@ -3,8 +3,8 @@ Ideogram, Recraft and OpenAI's videos, with the paths and the answers of their p
 names it for each).
 
 The member or text field `simulate` of a submission sets how its task goes: `{"takes_s": 0.5, "fails": true, "refuses":
-true}`. The state of a task follows from the clock. The ledger has a task when it has ended: one unit if it is done,
-none if it failed.
+true, "shows": {"done": true}}`. The last is the answer with the result, in place of the usual one. The state of a task
+follows from the clock. The ledger has a task when it has ended: one unit if it is done, none if it failed.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ FAMILIES: Mapping[str, Family] = {
         status=201,
     ),
     "ideogram": Family(
-        re.compile(r"/ideogram/(?:v1/ideogram-v3/)?[\w-]+"),
+        re.compile(r"/ideogram/(?:v1/ideogram-v\d/)?[\w-]+"),
         None,
         lambda task: {"created": "2025-01-01T00:00:00Z", "data": [{"url": "https://cdn.example/i.png", "seed": 1}]},
         lambda task, state: None,
@@ -208,6 +208,8 @@ class SimulatedTask:
     ends: float
     """When it ends, on the clock of `time.monotonic`."""
     fails: bool
+    shows: Any = None
+    """The answer with the result; None: the usual one."""
 
     @property
     def state(self) -> State:
@@ -231,7 +233,7 @@ class TaskStore:
         """A new task and its id."""
         name = family.new_id(next(self._numbers))
         task = self._tasks[name] = SimulatedTask(
-            family, time.monotonic() + float(asked.get("takes_s", 0)), bool(asked.get("fails"))
+            family, time.monotonic() + float(asked.get("takes_s", 0)), bool(asked.get("fails")), asked.get("shows")
         )
         if len(self._tasks) > KEPT:
             self._tasks.popitem(last=False)
@@ -250,7 +252,9 @@ class TaskStore:
                 continue
             if address.endswith("/content") and task.state == "done":
                 return web.Response(body=VIDEO, content_type="video/mp4")
-            return web.json_response(family.shown(found["task"], task.state))
+            has_ended = task.state in ("done", "failed")
+            shown = family.shown(found["task"], task.state) if task.shows is None or not has_ended else task.shows
+            return web.json_response(shown)
         return None
 
 

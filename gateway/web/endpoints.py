@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -279,16 +279,21 @@ class DataPlane:
         return tuple(models)
 
     async def caller(
-        self, request: web.Request, context: RequestContext, query_key: str | None = None, more_keys: Sequence[str] = ()
+        self,
+        request: web.Request,
+        context: RequestContext,
+        query_key: str | None = None,
+        more_keys: Sequence[str] = (),
+        schemes: Collection[str] = auth.BEARER,
     ) -> Key:
-        """The key of a request. `query_key`: the parameter of the query that may hold it; `more_keys` came elsewhere.
-        Raises `Unauthorized`, or another refusal of it."""
+        """The key of a request. `query_key`: the parameter of the query that may hold it; `more_keys` came elsewhere;
+        `schemes`: of Authorization. Raises `Unauthorized`, or another refusal of it."""
         headers = request.headers
         others = [value for name in auth.KEY_HEADERS for value in headers.getall(name, ())]
         if query_key is not None:
             others += filter(None, request.query.getall(query_key, ()))
         others += more_keys
-        secret = auth.only_key(headers.getall(hdrs.AUTHORIZATION, []), others)
+        secret = auth.only_key(headers.getall(hdrs.AUTHORIZATION, []), others, schemes)
         key_cache = context.parts.key_cache
         key_cache.trust()
         known = key_cache.known.get(auth.digest(secret))
@@ -509,10 +514,12 @@ _NOT_FORWARDED = frozenset({"key", "api_key", "api-key", "access_token", "token"
 """Parameters of a query in which some clients put their key, and Azure's version of the API."""
 
 
-def forwarded_query(request: web.Request) -> str:
-    """The query as the client wrote it, with its question mark, without what is for the gateway alone."""
+def forwarded_query(request: web.Request, withheld: Collection[str] = ()) -> str:
+    """The query as the client wrote it, with its question mark, without what is for the gateway alone and without
+    these parameters, in lower case."""
     parts = [part for part in request.rel_url.raw_query_string.split("&") if part]
-    kept = [part for part in parts if unquote(part.partition("=")[0]).lower() not in _NOT_FORWARDED]
+    names = _NOT_FORWARDED.union(withheld)
+    kept = [part for part in parts if unquote(part.partition("=")[0]).lower() not in names]
     return f"?{'&'.join(kept)}" if kept else ""
 
 

@@ -20,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.api.auth import API_KEY_PATTERN, KEY_HEADERS, digest
 from gateway.api.client_ip import client_address
-from gateway.config import Config
+from gateway.config import Config, Passthrough
 from gateway.config.sections import BAD_SIGNS
 from gateway.errors import (
     BodyTooLarge,
@@ -32,7 +32,7 @@ from gateway.errors import (
     UpstreamRefused,
     internal_error,
 )
-from gateway.formats import AZURE, FORMATS, of_client, of_path
+from gateway.formats import AZURE, FORMATS, of_client, of_path, passthrough
 from gateway.formats.format import Format
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import CLIENT_GONE, NO_TRACE, Trace
@@ -166,7 +166,7 @@ class ErrorMiddleware:
             context.stream.finish(_format_of(request, context).error_event(error, None, context.id))
             return context.stream
         headers = [("Content-Type", "application/json"), *error.headers.items()]
-        body = _format_of(request, context).error_body(error, context.id)
+        body = _error_body(request, context, error)
         return Whole(error.status, headers, body, is_last=_has_unread_body(request, error.status))
 
     def _note(self, request: web.Request, context: RequestContext, status: int, error: GatewayError | None) -> None:
@@ -178,7 +178,7 @@ class ErrorMiddleware:
                 key=context.key, model=context.model, endpoint=context.endpoint, upstream="", status=status
             )
         what = error.name if error is not None else CLIENT_GONE if status == 499 else None
-        path = _shown_path(request)
+        path = _shown_path(request, _row_of(request, context))
         fields: dict[str, str | float | None] = {
             "id": context.id,
             "trace_id": context.trace.id,
@@ -233,6 +233,24 @@ def _format_of(request: web.Request, context: RequestContext) -> Format:
     return of_path(path) or of_client(request.headers) or FORMATS["chat"]
 
 
+def _row_of(request: web.Request, context: RequestContext) -> Passthrough | None:
+    """The passthrough row that a request belongs to, or below whose prefix it is; None: there is none."""
+    rows = context.parts.config.passthrough
+    if context.endpoint is not None:
+        return rows.get(context.endpoint)
+    path = request.rel_url.raw_path
+    below = [row for row in rows.values() if row.prefix and path.startswith(f"{row.prefix}/")]
+    return max(below, key=lambda row: len(row.prefix), default=None)
+
+
+def _error_body(request: web.Request, context: RequestContext, error: GatewayError) -> bytes:
+    """The JSON of an error, in the words of the API that the client speaks."""
+    row = _row_of(request, context)
+    if row is not None:
+        return passthrough.error_body(row, error, context.id)
+    return _format_of(request, context).error_body(error, context.id)
+
+
 def _translate(request: web.Request, context: RequestContext, error: Exception) -> GatewayError:
     """An error that is none of the gateway's: aiohttp's own in OpenAI's words, any other logged as a fault here."""
     if isinstance(error, web.HTTPException):
@@ -273,11 +291,13 @@ _PARAM = re.compile(r"[a-z][a-z_]{0,23}(?:\[\d+\]|\.[a-z_]{1,24}){0,6}")
 _LIKE_A_KEY = re.compile(rf"{API_KEY_PATTERN}|[A-Za-z0-9_]{{24,}}")
 
 
-def _shown_path(request: web.Request) -> str:
-    """The path without what looks like a key, or is the one that the request bears: some write it into the address."""
+def _shown_path(request: web.Request, row: Passthrough | None) -> str:
+    """The path without what looks like a key, or is the one that the request bears: some write it into the address.
+    `row`: whose clients may put it elsewhere, too."""
     path = request.rel_url.raw_path
     _, _, bearer = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-    for secret in (bearer, *[request.headers.get(name, "") for name in KEY_HEADERS]):
+    names = KEY_HEADERS if row is None else (*KEY_HEADERS, *[place.header for place in row.key_places if place.header])
+    for secret in (bearer, *[request.headers.get(name, "").removeprefix("Bearer ") for name in names]):
         if len(secret.strip()) >= LIKE_A_KEY_FROM:
             path = path.replace(secret.strip(), "***")
     return _LIKE_A_KEY.sub("***", path)[:200]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
@@ -26,7 +26,7 @@ from gateway.config import Config, Model, Passthrough, Price, Route, TaskPrice, 
 from gateway.config.operations import Reference, TaskOperation, at_pointer, holds, read_number, read_options
 from gateway.errors import InvalidRequest, ModelNotFound, NotFound
 from gateway.formats import passthrough
-from gateway.formats.passthrough import PASSTHROUGH, Outcome
+from gateway.formats.passthrough import PASSTHROUGH, TaskEnd
 from gateway.queueing import classes
 from gateway.records import Bond, Call, Endpoint, Key, Params, PassedRequest
 from gateway.relay import Answer
@@ -54,7 +54,7 @@ NO_COST = Price.model_validate({"task": 0})
 class SettlesTasks(Protocol):
     """Implemented by relay/deferred.py."""
 
-    async def task_ended(self, lease: str, outcome: Outcome) -> None: ...
+    async def task_ended(self, lease: str, end: TaskEnd) -> None: ...
 
 
 class _Asked(NamedTuple):
@@ -68,6 +68,11 @@ class _Asked(NamedTuple):
     """The path below the prefix, not normalised."""
     is_read: bool
     is_list: bool = False
+
+    @property
+    def owner(self) -> str:
+        """The name of the row whose tasks these are."""
+        return self.row.tasks_of or self.name
 
 
 def _find(config: Config, method: str, path: str, query: str) -> _Asked | None:
@@ -112,12 +117,12 @@ class PassthroughCalls:
         if asked.is_read:
             row = RowCall(endpoint, partial(self._read, request, context, asked), partial(self._see, context))
         if asked.is_list:
-            row = RowCall(endpoint, partial(self._refuse_list, request, context))
+            row = RowCall(endpoint, partial(self._refuse_list, request, context, asked))
         return self._plane.carry(request, PASSTHROUGH, row=row)
 
     async def _submit(self, request: web.Request, context: RequestContext, asked: _Asked) -> Call:
         """The call of a submission. Raises `GatewayError`."""
-        key = await self._plane.caller(request, context)
+        key = await self._caller(request, context, asked.row)
         if self._status.is_draining:
             raise shutting_down()
         waited_from = time.perf_counter()
@@ -131,7 +136,7 @@ class PassthroughCalls:
         if not _may_use(key, asked.name, name) or is_secret(model or "", context):
             raise ModelNotFound(name)
         refers_to = await self._earlier(key, context, asked, members)
-        price, counted, param = _price_of(asked, model, members)
+        price, counted, outputs, param = _price_of(asked, model, members)
         params = given._replace(
             model=name,
             output_param=param,
@@ -143,27 +148,26 @@ class PassthroughCalls:
         )
         found = _row_model(row, None if price is None else price.price, repeat=False)
         params = validate.restrict(params, key.limits, found.limits)
-        call = self._call(request, context, asked, key, params, found, more_headers)
+        call = self._call(request, context, asked, key, params, found, more_headers, outputs)
         return call._replace(body_wait_s=body_wait_s)
 
     async def _read(self, request: web.Request, context: RequestContext, asked: _Asked) -> Call:
         """The call of a read. Raises `GatewayError`."""
-        key = await self._plane.caller(request, context)
+        key = await self._caller(request, context, asked.row)
         if self._status.is_draining:
             raise shutting_down()
         given, more_headers = await self._body(request, context, asked.row)
         context.model = asked.name
         if not _may_use(key, asked.name, asked.name, is_any=True):
             raise ModelNotFound(asked.name)
-        bond_id = task_id(asked.row.upstream, asked.parts[TASK])
-        await context.parts.bonds.require(key.in_team, bond_id, TASK, context.parts.config.upstreams)
-        params = given._replace(model=f"{asked.name}/reads", stream=True, refers_to=bond_id, refers_param=TASK)
+        bond = await _require(key, context, asked, asked.parts[TASK])
+        params = given._replace(model=f"{asked.name}/reads", stream=True, refers_to=bond.id, refers_param=TASK)
         found = _row_model(asked.row, NO_COST, repeat=asked.operation.method == "GET")
         return self._call(request, context, asked, key, params, found, more_headers)
 
-    async def _refuse_list(self, request: web.Request, context: RequestContext) -> Call:
+    async def _refuse_list(self, request: web.Request, context: RequestContext, asked: _Asked) -> Call:
         """Raises `NotFound`, or `Unauthorized`."""
-        await self._plane.caller(request, context)
+        await self._caller(request, context, asked.row)
         raise NotFound(
             "Tasks are not listed here: the upstream's list has those of all keys. Read each task by its id.",
             code="task_list_not_served",
@@ -181,10 +185,9 @@ class PassthroughCalls:
         ids, is_changed = self._replace_links(context, row, content)
         if made is not None and set(ids) - {made}:
             config = context.parts.config
-            bond = await context.parts.bonds.require(
-                call.key.in_team, task_id(row.upstream, made), TASK, config.upstreams
-            )
-            await self._keep(context, bond, ids)
+            bond_id = task_id(call.passed.owner, row.upstream, made)
+            bond = await context.parts.bonds.require(call.key.in_team, bond_id, TASK, config.upstreams)
+            await self._keep(context, call.passed.owner, bond, ids)
         return answer._replace(body=_written(content)) if is_changed else answer
 
     async def _see(self, context: RequestContext, call: Call, answer: Answer) -> Answer:
@@ -197,10 +200,11 @@ class PassthroughCalls:
         except ValueError:
             return answer
         bond = await bonds.require(call.key.in_team, call.params.refers_to or "", TASK, context.parts.config.upstreams)
-        ended = passthrough.outcome(row, content)
+        ended = passthrough.end_of(row, content)
         further = [passthrough.id_at(content, pointer) for pointer in row.also]
         ids, is_changed = self._replace_links(context, row, content)
-        await self._keep(context, bond, [*[each for each in further if each is not None], *ids])
+        more = [*[each for each in further if each is not None], *ids]
+        await self._keep(context, call.passed.owner, bond, more)
         if ended is not None and bond.note:
             await self._tasks.task_ended(bond.note, ended)
         return answer._replace(body=_written(content)) if is_changed else answer
@@ -212,10 +216,21 @@ class PassthroughCalls:
         return passthrough.replace_links(row, base_path, config.server.public_url or "", content)
 
     @staticmethod
-    async def _keep(context: RequestContext, bond: Bond, ids: Iterable[str]) -> None:
+    async def _keep(context: RequestContext, owner: str, bond: Bond, ids: Iterable[str]) -> None:
         """Further ids belong to the key of this bond. The task itself keeps its own."""
-        for each in {task_id(bond.upstream, one) for one in ids} - {bond.id}:
+        for each in {task_id(owner, bond.upstream, one) for one in ids} - {bond.id}:
             await context.parts.bonds.keep(bond._replace(id=each, note=""))
+
+    async def _caller(self, request: web.Request, context: RequestContext, row: Passthrough) -> Key:
+        """The key of a request, from where the clients of the row's API put it too. Raises `Unauthorized`."""
+        keys = [
+            value.removeprefix("Bearer ")
+            for place in row.key_places
+            for value in (*request.headers.getall(place.header, ()), *request.query.getall(place.param, ()))
+            if value and not place.scheme
+        ]
+        schemes = auth.BEARER.union(place.scheme for place in row.key_places if place.scheme)
+        return await self._plane.caller(request, context, more_keys=keys, schemes=schemes)
 
     async def _body(
         self, request: web.Request, context: RequestContext, row: Passthrough
@@ -240,10 +255,8 @@ class PassthroughCalls:
         not of this key, `InvalidRequest` for a text in which no task can be found."""
         ids = [asked.parts[TASK]] if TASK in asked.parts else []
         ids += [found for each in asked.row.references if (found := _named(each, members)) is not None]
-        bonds = [task_id(asked.row.upstream, each) for each in ids]
-        for bond in bonds:
-            await context.parts.bonds.require(key.in_team, bond, TASK, context.parts.config.upstreams)
-        return bonds[0] if bonds else None
+        bonds = [await _require(key, context, asked, each) for each in ids]
+        return bonds[0].id if bonds else None
 
     def _call(
         self,
@@ -254,11 +267,13 @@ class PassthroughCalls:
         params: Params,
         model: Model,
         headers: tuple[tuple[str, str], ...],
+        outputs: int = 1,
     ) -> Call:
         client_id = request.headers.get("X-Client-Request-Id")
         requested = request.headers.get(classes.HEADER)
         user, tags = attribution_of(request.headers.items(), params.document.members, context.parts.config.records)
-        path = asked.row.at_upstream(asked.path) + forwarded_query(request)
+        withheld = [place.param.lower() for place in asked.row.key_places if place.param]
+        path = asked.row.at_upstream(asked.path) + forwarded_query(request, withheld)
         return Call(
             id=context.id,
             started=time.time(),
@@ -275,7 +290,7 @@ class PassthroughCalls:
             priority=key.priority if requested is None else classes.lowered(key.priority, requested),
             user=user,
             tags=tags,
-            passed=PassedRequest(asked.row, request.method, path, asked.parts, asked.is_read),
+            passed=PassedRequest(asked.row, request.method, path, asked.parts, asked.is_read, asked.owner, outputs),
         )
 
 
@@ -324,6 +339,14 @@ def _model_of(asked: _Asked, members: Mapping[str, Any]) -> str | None:
     return given
 
 
+async def _require(key: Key, context: RequestContext, asked: _Asked, given: str) -> Bond:
+    """The bond of a task with this id, of the request's row or of one with the same tasks. Raises `NotFound`."""
+    config = context.parts.config
+    others = [name for name, row in config.passthrough.items() if row.tasks_of == asked.owner]
+    rows = (asked.owner, *others)
+    return await context.parts.bonds.require_task(key.in_team, rows, asked.row.upstream, given, config.upstreams)
+
+
 def _may_use(key: Key, row: str, name: str, *, is_any: bool = False) -> bool:
     """Whether a key may use the row, or this model of it; `is_any`: any model of it."""
     if auth.may_use(key, row) or auth.may_use(key, name):
@@ -333,22 +356,32 @@ def _may_use(key: Key, row: str, name: str, *, is_any: bool = False) -> bool:
 
 def _price_of(
     asked: _Asked, model: str | None, members: Mapping[str, Any]
-) -> tuple[TaskPrice | None, units.Counts, str]:
-    """The price of a submission, its counted units, and the parameter that decides how many; no price: the one that is
-    missing, or whose value is no number."""
+) -> tuple[TaskPrice | None, units.Counts, int, str]:
+    """The price of a submission, its counted units, how many outputs it asks for, and the parameter that decides how
+    many; no price: the one that is missing, or whose value is no number."""
     param = "model"
     for price in asked.row.prices:
-        names = [*price.when, *([] if price.count is None else [price.count])]
-        texts = read_options(names, asked.parts, members) | {"model": model or asked.name}
+        texts = read_options([*price.when, *price.count, *price.outputs], asked.parts, members)
+        texts |= {"model": model or asked.name}
         if not holds(price.when, texts):
             continue
-        if price.count is None:
-            return price, units.counts({price.unit: 1}), "model"
-        count = read_number(texts[price.count]) if texts[price.count] else price.default
-        param = price.count.rpartition("/")[2]
+        outputs, param = _number(price.outputs, texts, 1)
+        if outputs is None:
+            continue
+        count, name = _number(price.count, texts, price.default if price.count else 1)
+        param = name or param
         if count is not None:
-            return price, units.counts({price.unit: count}), param
-    return None, units.counts({"tasks": 1}), param
+            made = outputs if price.unit == "seconds" else outputs * count
+            return price, units.counts({price.unit: count * outputs}), made, param or "model"
+    return None, units.counts({"tasks": 1}), 1, param
+
+
+def _number(names: Sequence[str], texts: Mapping[str, str], default: int | None) -> tuple[int | None, str]:
+    """The number in the first of these options that is there, and the name of its parameter; None: it is none."""
+    given = next((name for name in names if texts[name]), None)
+    if given is None:
+        return default, names[0].rpartition("/")[2] if names else ""
+    return read_number(texts[given]), given.rpartition("/")[2]
 
 
 def _row_model(row: Passthrough, price: Price | None, *, repeat: bool) -> Model:

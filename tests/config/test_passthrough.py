@@ -9,9 +9,12 @@ import yaml
 
 from gateway.config import Config, ConfigError, build
 from gateway.config.operations import (
+    KeyPlace,
     at_pointer,
+    count_at,
     format_value,
     holds,
+    read_key_place,
     read_number,
     read_operation,
     read_options,
@@ -84,6 +87,19 @@ def test_the_ready_rows_are_good() -> None:
         ({"prices": [{"second": 1}]}, "prices[0]", "count is required"),
         ({"prices": [{"second": 1, "task": 1, "count": "/n"}]}, "prices[0]", "expected one of task, second and image"),
         ({"prices": [{"task": -1}]}, "prices[0].task", "expected a number of US dollars from 0"),
+        ({"prices": [{"image": 1, "outputs": "n"}]}, "prices[0].outputs", "no path in submit has {n}"),
+        ({"prices": [{"image": 1, "count": ["/n", 5]}]}, "prices[0].count[1]", "expected text"),
+        ({"charged": {"state": "a"}}, "charged.state", "expected a JSON pointer"),
+        ({"made": ["state"]}, "made[0]", "expected a JSON pointer"),
+        ({"task": None, "done": {}, "charged": {"/a": "b"}}, "charged", "has no effect without task"),
+        ({"tasks_of": "other"}, "tasks_of", "there is no other row 'other'; there are: none"),
+        ({"tasks_of": "row"}, "tasks_of", "there is no other row 'row'; there are: none"),
+        ({"key_in": ["x key"]}, "key_in[0]", "expected a header such as x-key, a parameter such as ?key, or a scheme"),
+        ({"key_in": ["Authorization: "]}, "key_in[0]", "expected a header such as x-key"),
+        ({"key_in": ["Cookie"]}, "key_in[0]", "cookie cannot be one"),
+        ({"key_in": ["x-key"], "headers": ["X-Key"]}, "key_in[0]", "x-key has the key, which is never sent on"),
+        ({"error": "text"}, "error", "expected"),
+        ({"error": {"a": [{"b": "x {mesage}"}]}}, "error.a[0].b", "there is no {mesage}; there are: {status}, {code}"),
         ({"price": 1}, "price", "there is no such setting; did you mean 'prices'?"),
     ],
 )  # fmt: skip
@@ -91,6 +107,20 @@ def test_every_fault_has_its_path(changes: dict[str, Any], path: str, words: str
     found = faults(**changes)
     assert path in found, found
     assert words in found[path]
+
+
+def test_every_fault_of_a_template_is_reported_at_once() -> None:
+    found = faults(error={"code": "{stat}", "message": "{msg} {message}"}, key_in=["x-key"], headers=["x-key"])
+    assert set(found) == {"error.code", "error.message", "key_in[0]"}
+
+
+def test_rows_with_the_tasks_of_one() -> None:
+    with pytest.raises(ConfigError) as raised:
+        built(a=GOOD, b=GOOD | {"prefix": "/q", "tasks_of": "a"}, c=GOOD | {"prefix": "/r", "tasks_of": "b"})
+    (fault,) = raised.value.faults
+    assert (fault.path, fault.message) == (
+        "passthrough.c.tasks_of", "b has another upstream or tasks of another row itself"
+    )  # fmt: skip
 
 
 def test_faults_between_rows() -> None:
@@ -130,6 +160,38 @@ def test_operations(text: str, method: str, path: str, query: str, parts: dict[s
     if parts is not None:
         filled, _, asked = operation.fill(parts).partition("?")
         assert operation.match(operation.method, filled, asked) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("X-Key", KeyPlace(header="x-key")), ("?key", KeyPlace(param="key")),
+        ("Authorization: Token", KeyPlace(scheme="token")), ("authorization: Key", KeyPlace(scheme="key")),
+    ],
+)  # fmt: skip
+def test_key_places(text: str, place: KeyPlace) -> None:
+    assert read_key_place(text) == place
+
+
+@pytest.mark.parametrize(
+    ("document", "pointer", "count"),
+    [
+        ({"r": {"s": [{}, {"u": 1}]}}, "/r/s/*", 2), ({"r": {}}, "/r/s/*", 0), ({}, "/r/s/*", None),
+        ({"d": [{"u": "x"}, {"u": ""}, {"u": None}, {}, 5]}, "/d/*/u", 1), ({"d": []}, "/d/*/u", 0),
+        ({}, "/d/*/u", None), ({"d": None}, "/d/*/u", None), ([], "/d/*", None), ({"o": {"u": "x"}}, "/o/u", 1),
+        ({"o": {}}, "/o/u", 0), ({"d": {"a": 1}}, "/d/*", 0),
+    ],
+)  # fmt: skip
+def test_count_at(document: Any, pointer: str, count: int | None) -> None:
+    assert count_at(document, pointer) == count
+
+
+def test_a_pointer_goes_into_a_text_of_json() -> None:
+    """Such as the field of a form."""
+    assert at_pointer({"a": '{"n": 4}'}, "/a/n") == 4
+    assert at_pointer({"a": ' [{"n": 4}]'}, "/a/0/n") == 4
+    for text in ("n", "{n", "4", "[" * 100_000):
+        assert at_pointer({"a": text}, "/a/n") is None
 
 
 def test_options_and_conditions() -> None:

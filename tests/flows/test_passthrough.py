@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.conftest import StartsGateways
+from tests.fakes.forms import TYPE, form
 from tests.flows import task_rows as scenario
 from tests.flows.task_rows import SUBMISSIONS
 
@@ -26,6 +27,62 @@ def test_what_a_client_sees_settles_at_once(gateway: Gateway) -> None:
     made = scenario.submit(gateway, "kling", takes_s=0)
     assert scenario.read(gateway, "kling", scenario.id_in("kling", made)).json["data"]["task_status"] == "succeed"
     assert len(scenario.records(gateway, made.id)) == 1
+
+
+SAMPLE = {"video": {"uri": "https://generativelanguage.googleapis.com/v1beta/files/1:download?alt=media"}}
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read by the client", "polled"])
+@pytest.mark.parametrize(
+    ("samples", "paid_seconds", "status"), [(2, 8, 200), (1, 4, 200), (0, None, 502)], ids=["all", "one", "none"]
+)
+def test_videos_that_are_blocked_are_not_charged(
+    gateway: Gateway, samples: int, paid_seconds: int | None, status: int, *, is_read: bool
+) -> None:
+    """Veo names the blocked ones in raiMediaFilteredCount, and they are missing in generatedSamples."""
+    before, reserved = scenario.spent(gateway)
+    shown = {"generatedSamples": [SAMPLE] * samples} if samples else {"raiMediaFilteredCount": 2}
+    body = {
+        "instances": [{"prompt": "cat"}], "parameters": {"durationSeconds": 4, "sampleCount": 2},
+        "simulate": {"shows": {"done": True, "response": {"generateVideoResponse": shown}}},
+    }  # fmt: skip
+    made = gateway.post("/veo/v1beta/models/veo-3.0-generate-001:predictLongRunning", body)
+    assert scenario.spent(gateway) == (before, pytest.approx(reserved + 3.2))
+    if is_read:
+        assert scenario.read(gateway, "veo", scenario.id_in("veo", made)).json["done"] is True
+    record = scenario.settled(gateway, made.id)
+    units = {"seconds": paid_seconds} if paid_seconds else {}
+    check(record, units=units, status=status, usage_source="reported", model="veo/veo-3.0-generate-001")
+    assert record["cost_usd"] == pytest.approx(0.4 * (paid_seconds or 0))
+    assert scenario.spent(gateway) == (pytest.approx(before + record["cost_usd"]), reserved)
+
+
+def test_what_moderation_rejects_is_charged_where_the_vendor_does(gateway: Gateway) -> None:
+    """docs.dev.runwayml.com/usage/moderation: as much as what succeeds."""
+    shown = {"status": "FAILED", "failureCode": "SAFETY.INPUT.TEXT"}
+    body = {**SUBMISSIONS["runway"].members, "simulate": {"shows": shown}}
+    made = gateway.post(SUBMISSIONS["runway"].path, body)
+    record = scenario.settled(gateway, made.id)
+    check(record, units={"seconds": 5}, status=502, ended="error", usage_source="reported", cost_usd=0.25)
+
+
+def test_images_that_are_missing_are_not_charged(gateway: Gateway) -> None:
+    """Ideogram is priced per output image, and an unsafe one has no url."""
+    images = [{"url": "https://cdn.example/i.png"}, {"url": None, "is_image_safe": False}]
+    fields = [
+        ("image_request", '{"prompt": "cat", "num_images": 2}'),
+        ("simulate", json.dumps({"shows": {"data": images}})),
+    ]
+    made = gateway.post("/ideogram/remix", form(*fields, ("image_file", b"\x89PNG")), headers=TYPE)
+    check(gateway.call(made.id), units={"images": 1}, usage_source="reported", cost_usd=0.08)
+
+
+def test_a_file_in_a_form_may_decide_the_price(gateway: Gateway) -> None:
+    """Ideogram has another price for images with a character reference."""
+    fields = [("prompt", "cat"), ("simulate", json.dumps({"shows": {"data": [{"url": "https://cdn.example/i.png"}]}}))]
+    path = "/ideogram/v1/ideogram-v3/generate"
+    made = gateway.post(path, form(*fields, ("character_reference_images", b"\x89PNG")), headers=TYPE)
+    check(gateway.call(made.id), units={"images": 1}, cost_usd=0.15)
 
 
 def test_further_ids_belong_to_the_key(gateway: Gateway) -> None:

@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from gateway.config.operations import Reference, TaskOperation, format_value, is_pointer, read_operation, read_reference
+from gateway.config.operations import (
+    KeyPlace,
+    Reference,
+    TaskOperation,
+    format_value,
+    is_pointer,
+    read_key_place,
+    read_operation,
+    read_reference,
+)
 
 from .prices import Price
 from .values import Positive, Section, Usd
@@ -35,6 +44,17 @@ def _is_operation(text: str) -> str:
     return text
 
 
+def _is_key_place(text: str) -> str:
+    place = read_key_place(text)
+    if place.header in _WITHHELD:
+        raise ValueError(f"{place.header} cannot be one: it is read everywhere, or is of the connection")
+    return text
+
+
+def _read_options(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 def _read_texts(value: Any) -> Any:
     values = value if isinstance(value, list | tuple) else [value]
     if not values or any(each is not None and not isinstance(each, str | int | float) for each in values):
@@ -52,6 +72,8 @@ Option = Annotated[str, AfterValidator(_is_option)]
 Pointer = Annotated[str, AfterValidator(_is_pointer)]
 ReferenceText = Annotated[str, AfterValidator(_is_reference)]
 OperationText = Annotated[str, AfterValidator(_is_operation)]
+KeyPlaceText = Annotated[str, AfterValidator(_is_key_place)]
+Options = Annotated[tuple[Option, ...], BeforeValidator(_read_options)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_read_texts)]
 
 
@@ -66,16 +88,18 @@ class TaskPrice(Section):
     """USD per second; `count` names the option with their number."""
     image: Usd | None = None
     """USD per image; `count` names the option with their number."""
-    count: Option | None = None
-    """The option with the number of seconds, images or tasks; default: one."""
+    count: Options = ()
+    """The option with the number of seconds, images or tasks, or a list: the first that is there; default: one."""
     default: Positive | None = None
     """That number where the request has none; default: then the price does not apply."""
+    outputs: Options = ()
+    """The option with the number of outputs that each have this price, or such a list; default: one."""
 
     @model_validator(mode="after")
     def _has_one_unit(self) -> Self:
         if len(self.model_fields_set & {"task", "second", "image"}) != 1:
             raise ValueError("expected one of task, second and image")
-        if self.count is None and (self.default is not None or self.second is not None):
+        if not self.count and (self.default is not None or self.second is not None):
             raise ValueError("count is required: the option with the number")
         return self
 
@@ -107,6 +131,8 @@ class Passthrough(Section):
     """Operations on one task, which cost nothing: GET /v1/tasks/{task}; the first one is how the gateway polls."""
     headers: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")], ...] = ()
     """Further request headers that are sent on."""
+    key_in: tuple[KeyPlaceText, ...] = ()
+    """Where clients may put the key besides: a header (x-key), the query (?key), a scheme (Authorization: Token)."""
     model: Option | None = None
     """The option that names the model; default: the row has one model, of the row's name."""
     default_model: Annotated[str, Field(min_length=1)] | None = None
@@ -117,16 +143,24 @@ class Passthrough(Section):
     """Values in the answer to a submission that is paid; default: an id, where the row has tasks."""
     task: Pointer | None = None
     """Where the answer to a submission has the id of the task; default: it is the whole result."""
+    tasks_of: str | None = None
+    """The row whose tasks these are, where one API has several rows; default: its own."""
     done: dict[Pointer, Texts] = {}
     """Values in the answer about a task that has ended and is paid."""
     failed: dict[Pointer, Texts] = {}
     """Values in the answer about a task that has ended and is not paid."""
+    charged: dict[Pointer, Texts] = {}
+    """Values in the answer about a task that has failed and is paid all the same; these are looked at first."""
+    made: tuple[Pointer, ...] = ()
+    """Where the answer has what was made, * for each of an array; fewer than were asked for cost less."""
     also: tuple[Pointer, ...] = ()
     """Where the answer about a task has further ids, such as of files, that are read like tasks."""
     links: tuple[Pointer, ...] = ()
     """Where answers have addresses of the upstream; they become the gateway's own of a read, else null."""
     lists: tuple[OperationText, ...] = ()
     """Operations that list tasks: refused, because an upstream lists those of all keys."""
+    error: dict[str, Any] | None = None
+    """The JSON of the gateway's errors: {code: "{status}", message: "{message}"}; default: that of OpenAI."""
     callbacks: bool = False
     """Whether a submission may name an address that the upstream calls."""
     prices: tuple[TaskPrice, ...] = ()
@@ -140,6 +174,11 @@ class Passthrough(Section):
         if withheld := _WITHHELD.intersection(map(str.lower, headers)):
             raise ValueError(f"{min(withheld)} is never sent on")
         return headers
+
+    @cached_property
+    def key_places(self) -> tuple[KeyPlace, ...]:
+        """Those of `key_in`."""
+        return tuple(map(read_key_place, self.key_in))
 
     @cached_property
     def forwarded(self) -> frozenset[str]:

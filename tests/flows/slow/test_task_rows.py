@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -105,14 +106,42 @@ ACTIONS: list[tuple[str, dict[str, Any], str, dict[str, int], float]] = [
     (REPLICATE.format("flux-1.1-pro"), {"input": {}}, "replicate/flux-1.1-pro", {"tasks": 1}, 0.04),
     (REPLICATE.format("flux-kontext-max"), {"input": {}}, "replicate/flux-kontext-max", {"tasks": 1}, 0.08),
     (REPLICATE.format("flux-pro"), {"input": {}}, "replicate/flux-pro", {"tasks": 1}, 0.055),
+    ("/veo/v1beta/models/veo-3.0-generate-001:predictLongRunning",
+     {"instances": [{"prompt": "cat"}], "parameters": {"durationSeconds": 4, "sampleCount": 2}},
+     "veo/veo-3.0-generate-001", {"seconds": 8}, 3.2),
     *[
         (f"/ideogram/v1/ideogram-v3/{action}", {"num_images": 2} | speed, f"ideogram/{action}", {"images": 2}, usd)
-        for action in ("generate", "edit", "remix", "reframe")
-        for speed, usd in (({}, 0.12), ({"rendering_speed": "TURBO"}, 0.06), ({"rendering_speed": "QUALITY"}, 0.18))
+        for action in ("generate", "edit", "inpaint", "remix", "reframe", "replace-background")
+        for speed, usd in (
+            ({}, 0.12), ({"rendering_speed": "TURBO"}, 0.06), ({"rendering_speed": "FLASH"}, 0.06),
+            ({"rendering_speed": "QUALITY"}, 0.18),
+        )
     ],
+    *[
+        ("/ideogram/v1/ideogram-v3/generate", {"character_reference_images": ["AAAA"]} | speed, "ideogram/generate",
+         {"images": 1}, usd)
+        for speed, usd in (({}, 0.15), ({"rendering_speed": "TURBO"}, 0.1), ({"rendering_speed": "QUALITY"}, 0.2))
+    ],
+    *[
+        (f"/ideogram/{action}", {"image_request": {"num_images": 4} | model}, f"ideogram/{action}", {"images": 4}, usd)
+        for action in ("generate", "remix")
+        for model, usd in (
+            ({}, 0.32), ({"model": "V_2"}, 0.32), ({"model": "V_2_TURBO"}, 0.2), ({"model": "V_2A"}, 0.16),
+            ({"model": "V_2A_TURBO"}, 0.1), ({"model": "V_1"}, 0.24), ({"model": "V_1_TURBO"}, 0.08),
+        )
+    ],
+    # In a form it is a text (its OpenAPI, /remix).
+    ("/ideogram/remix", {"image_request": json.dumps({"prompt": "cat", "num_images": 3})}, "ideogram/remix",
+     {"images": 3}, 0.24),
+    ("/ideogram/edit", {"num_images": "2"}, "ideogram/edit", {"images": 2}, 0.16),
+    ("/ideogram/reframe", {"model": "V_2_TURBO"}, "ideogram/reframe", {"images": 1}, 0.05),
+    ("/ideogram/generate", {"image_request": {"prompt": "cat"}}, "ideogram/generate", {"images": 1}, 0.08),
     ("/ideogram/upscale", {}, "ideogram/upscale", {"images": 1}, 0.06),
+    ("/ideogram/upscale", {"image_request": {"num_images": 2}}, "ideogram/upscale", {"images": 2}, 0.12),
     ("/ideogram/describe", {}, "ideogram/describe", {"tasks": 1}, PRICE),
-    ("/recraft/v1/images/generations", {"prompt": "cat"}, "recraft/generations", {"images": 1}, 0.04),
+    ("/recraft/v1/images/generations", {"prompt": "cat"}, "recraft/generations", {"images": 1}, 0.035),
+    ("/recraft/v1/images/generations", {"model": "recraftv3", "n": 2}, "recraft/generations", {"images": 2}, 0.08),
+    ("/recraft/v1/images/generations", {"model": "recraftv3_vector"}, "recraft/generations", {"images": 1}, 0.08),
     ("/recraft/v1/images/generations", {"style": "icon", "n": 3}, "recraft/generations", {"images": 3}, 0.24),
     *[
         (f"/recraft/v1/images/{action}", {}, f"recraft/{action}", {"tasks": 1}, usd)
@@ -126,9 +155,18 @@ ACTIONS: list[tuple[str, dict[str, Any], str, dict[str, int], float]] = [
 ]  # fmt: skip
 
 
+def delivered(model: str, units: dict[str, int]) -> dict[str, Any]:
+    """The request for an answer with as many outputs as were asked for, where the answer decides what is paid."""
+    if model == "veo/veo-3.0-generate-001":
+        return {"shows": {"done": True, "response": {"generateVideoResponse": {"generatedSamples": [{}] * 4}}}}
+    images = [{"url": "https://cdn.example/i.png"}] * units.get("images", 1)
+    return {"shows": {"data": images}} if model.startswith("ideogram/") else {}
+
+
 def test_every_action_has_its_price(gateway: Gateway) -> None:
     """Sent as JSON, also where the API itself takes a form: options are read alike."""
-    made = [(gateway.post(path, {**members, "simulate": {}}), *rest) for path, members, *rest in ACTIONS]
+    made = [(gateway.post(path, {**members, "simulate": delivered(model, units)}), model, units, usd)
+            for path, members, model, units, usd in ACTIONS]  # fmt: skip
     assert {answer.status for answer, *_ in made} <= {200, 201}
     for answer, model, units, usd in made:
         record = scenario.settled(gateway, answer.id)
