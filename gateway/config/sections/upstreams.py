@@ -243,7 +243,9 @@ class Upstream(Section):
     """Bearer key that the gateway presents; null sends none."""
     api_keys: tuple[Secret, ...] = ()
     """Several keys instead of api_key, used in turn; a refused one is not used during its cooldown."""
-    key_header: Literal["authorization", "x-api-key", "api-key", "x-goog-api-key"] = "authorization"
+    key_header: Literal["authorization", "x-api-key", "api-key", "x-goog-api-key", "x-key", "mj-api-secret"] = (
+        "authorization"
+    )
     """Header with the key; default: x-api-key for api.anthropic.com, x-goog-api-key for Google's native API."""
     headers: dict[str, SecretStr] = {}
     """Added to every request, for instance OpenAI-Organization."""

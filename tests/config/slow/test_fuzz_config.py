@@ -68,8 +68,12 @@ GOOD: dict[str, Any] = {
             "read": ["GET /v1/{kind}?id={task}"], "headers": ["Prefer"], "model": "/model", "default_model": "a",
             "refers": ["/old"], "accepted": {"/code": [0, 1]}, "task": "/id", "done": {"/done": True},
             "failed": {"/error": "?*"}, "also": ["/file"], "links": ["/a/*/url"],
+            "charged": {"/code": "SAFETY*"}, "made": ["/data/*/url"],
+            "key_in": ["x-key", "?key", "Authorization: Token"],
+            "error": {"code": "{status}", "texts": ["{message}", 5, None]},
             "lists": ["GET /v1/{kind}"], "callbacks": True, "unpriced": "allow",
-            "prices": [{"when": {"kind": ["a", "b*"]}, "second": "0.1", "count": "/seconds", "default": 5}],
+            "prices": [{"when": {"kind": ["a", "b*"]}, "second": "0.1", "count": ["/seconds", "kind"], "default": 5,
+                        "outputs": "/n"}],
         },
     },
     "defaults": {

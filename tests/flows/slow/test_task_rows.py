@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 
-from gateway.config import build
+from gateway.config import TaskPrice, build
 from gateway.config.operations import at_pointer, holds, read_options
 from tests.conftest import StartsGateways
 from tests.flows import task_rows as scenario
@@ -110,45 +110,61 @@ ACTIONS: list[tuple[str, dict[str, Any], str, dict[str, int], float]] = [
      {"instances": [{"prompt": "cat"}], "parameters": {"durationSeconds": 4, "sampleCount": 2}},
      "veo/veo-3.0-generate-001", {"seconds": 8}, 3.2),
     *[
-        (f"/ideogram/v1/ideogram-v3/{action}", {"num_images": 2} | speed, f"ideogram/{action}", {"images": 2}, usd)
+        (f"/ideogram/v1/ideogram-v3/{action}", speed | number, f"ideogram/{action}", {"images": images}, usd * images)
         for action in ("generate", "edit", "inpaint", "remix", "reframe", "replace-background")
         for speed, usd in (
-            ({}, 0.12), ({"rendering_speed": "TURBO"}, 0.06), ({"rendering_speed": "FLASH"}, 0.06),
-            ({"rendering_speed": "QUALITY"}, 0.18),
+            ({}, 0.06), ({"rendering_speed": "TURBO"}, 0.03), ({"rendering_speed": "FLASH"}, 0.03),
+            ({"rendering_speed": "QUALITY"}, 0.09),
         )
+        for number, images in (({}, 1), ({"num_images": 2}, 2))
     ],
     *[
-        ("/ideogram/v1/ideogram-v3/generate", {"character_reference_images": ["AAAA"]} | speed, "ideogram/generate",
-         {"images": 1}, usd)
+        ("/ideogram/v1/ideogram-v3/generate", {"character_reference_images": ["AAAA"]} | speed | number,
+         "ideogram/generate", {"images": images}, usd * images)
         for speed, usd in (({}, 0.15), ({"rendering_speed": "TURBO"}, 0.1), ({"rendering_speed": "QUALITY"}, 0.2))
+        for number, images in (({}, 1), ({"num_images": 3}, 3))
     ],
     *[
-        (f"/ideogram/{action}", {"image_request": {"num_images": 4} | model}, f"ideogram/{action}", {"images": 4}, usd)
+        (f"/ideogram/{action}", {"image_request": number | model}, f"ideogram/{action}", {"images": images},
+         usd * images)
         for action in ("generate", "remix")
         for model, usd in (
-            ({}, 0.32), ({"model": "V_2"}, 0.32), ({"model": "V_2_TURBO"}, 0.2), ({"model": "V_2A"}, 0.16),
-            ({"model": "V_2A_TURBO"}, 0.1), ({"model": "V_1"}, 0.24), ({"model": "V_1_TURBO"}, 0.08),
+            ({}, 0.08), ({"model": "V_2"}, 0.08), ({"model": "V_2_TURBO"}, 0.05), ({"model": "V_2A"}, 0.04),
+            ({"model": "V_2A_TURBO"}, 0.025), ({"model": "V_1"}, 0.06), ({"model": "V_1_TURBO"}, 0.02),
         )
+        for number, images in (({}, 1), ({"num_images": 4}, 4))
     ],
     # In a form it is a text (its OpenAPI, /remix).
     ("/ideogram/remix", {"image_request": json.dumps({"prompt": "cat", "num_images": 3})}, "ideogram/remix",
      {"images": 3}, 0.24),
     ("/ideogram/edit", {"num_images": "2"}, "ideogram/edit", {"images": 2}, 0.16),
+    ("/ideogram/edit", {}, "ideogram/edit", {"images": 1}, 0.08),
     ("/ideogram/reframe", {"model": "V_2_TURBO"}, "ideogram/reframe", {"images": 1}, 0.05),
-    ("/ideogram/generate", {"image_request": {"prompt": "cat"}}, "ideogram/generate", {"images": 1}, 0.08),
+    ("/ideogram/reframe", {"model": "V_2_TURBO", "num_images": 2}, "ideogram/reframe", {"images": 2}, 0.1),
     ("/ideogram/upscale", {}, "ideogram/upscale", {"images": 1}, 0.06),
     ("/ideogram/upscale", {"image_request": {"num_images": 2}}, "ideogram/upscale", {"images": 2}, 0.12),
     ("/ideogram/describe", {}, "ideogram/describe", {"tasks": 1}, PRICE),
     ("/recraft/v1/images/generations", {"prompt": "cat"}, "recraft/generations", {"images": 1}, 0.035),
     ("/recraft/v1/images/generations", {"model": "recraftv3", "n": 2}, "recraft/generations", {"images": 2}, 0.08),
+    ("/recraft/v1/images/generations", {"model": "recraftv3"}, "recraft/generations", {"images": 1}, 0.04),
     ("/recraft/v1/images/generations", {"model": "recraftv3_vector"}, "recraft/generations", {"images": 1}, 0.08),
+    ("/recraft/v1/images/generations", {"model": "recraftv3_vector", "n": 2}, "recraft/generations", {"images": 2},
+     0.16),
+    ("/recraft/v1/images/generations", {"model": "recraftv4_1", "n": 6}, "recraft/generations", {"images": 6}, 0.21),
+    ("/recraft/v1/images/generations", {"style": "icon"}, "recraft/generations", {"images": 1}, 0.08),
     ("/recraft/v1/images/generations", {"style": "icon", "n": 3}, "recraft/generations", {"images": 3}, 0.24),
     *[
         (f"/recraft/v1/images/{action}", {}, f"recraft/{action}", {"tasks": 1}, usd)
         for action, usd in (("removeBackground", 0.01), ("vectorize", 0.01), ("clarityUpscale", 0.004),
                             ("crispUpscale", 0.004), ("generativeUpscale", 0.25), ("creativeUpscale", 0.25))
     ],
+    ("/veo/v1beta/models/veo-3.0-fast-generate-001:predictLongRunning",
+     {"instances": [{"prompt": "cat"}], "parameters": {"sampleCount": 3}}, "veo/veo-3.0-fast-generate-001",
+     {"seconds": 24}, 3.6),
     ("/v1/videos", {"prompt": "cat"}, "videos/sora-2", {"seconds": 4}, 0.4),
+    ("/v1/videos", {"prompt": "cat", "seconds": "12"}, "videos/sora-2", {"seconds": 12}, 1.2),
+    ("/v1/videos", {"model": "sora-2-pro"}, "videos/sora-2-pro", {"seconds": 4}, 1.2),
+    ("/v1/videos", {"model": "sora-2-pro", "size": "1024x1792"}, "videos/sora-2-pro", {"seconds": 4}, 2),
     ("/v1/videos", {"model": "sora-2-pro", "seconds": "8"}, "videos/sora-2-pro", {"seconds": 8}, 2.4),
     ("/v1/videos", {"model": "sora-2-pro", "seconds": "12", "size": "1792x1024"}, "videos/sora-2-pro",
      {"seconds": 12}, 6),
@@ -157,7 +173,7 @@ ACTIONS: list[tuple[str, dict[str, Any], str, dict[str, int], float]] = [
 
 def delivered(model: str, units: dict[str, int]) -> dict[str, Any]:
     """The request for an answer with as many outputs as were asked for, where the answer decides what is paid."""
-    if model == "veo/veo-3.0-generate-001":
+    if model.startswith("veo/"):
         return {"shows": {"done": True, "response": {"generateVideoResponse": {"generatedSamples": [{}] * 4}}}}
     images = [{"url": "https://cdn.example/i.png"}] * units.get("images", 1)
     return {"shows": {"data": images}} if model.startswith("ideogram/") else {}
@@ -174,23 +190,45 @@ def test_every_action_has_its_price(gateway: Gateway) -> None:
         assert record["cost_usd"] == pytest.approx(usd), record
 
 
+def prices_of(path: str, members: dict[str, Any]) -> Iterator[tuple[str, int, TaskPrice]]:
+    """The price of a call by the ready rows, with its row and its number; none where no price applies."""
+    for name, row in READY.items():
+        found = [operation.match("POST", path.removeprefix(row.prefix), "") for operation in row.submissions]
+        parts = next((parts for parts in found if parts is not None), None)
+        if parts is None or not path.startswith(row.prefix):
+            continue
+        pointed = row.model is not None and row.model.startswith("/")
+        model = at_pointer(members, row.model or "") if pointed else parts.get(row.model or "")
+        for number, price in enumerate(row.prices):
+            texts = read_options(price.when, parts, members) | {"model": model or row.default_model or name}
+            if holds(price.when, texts):
+                yield name, number, price
+                break
+
+
 def test_every_price_of_the_ready_rows_is_tried() -> None:
     """Each row of prices is the first that applies to one of the calls above."""
-    tried: Counter[tuple[str, int]] = Counter()
+    tried = {(name, number) for path, members, *_ in ACTIONS for name, number, _ in prices_of(path, members)}
+    assert tried == {(name, number) for name, row in READY.items() for number in range(len(row.prices))}
+
+
+def test_every_count_of_the_ready_rows_is_tried_with_and_without_it() -> None:
+    """Each documented default is reserved and charged by the calls above, and each number that is asked for."""
+    given, left_out = set(), set()
     for path, members, *_ in ACTIONS:
-        for name, row in READY.items():
-            found = [operation.match("POST", path.removeprefix(row.prefix), "") for operation in row.submissions]
-            parts = next((parts for parts in found if parts is not None), None)
-            if parts is None or not path.startswith(row.prefix):
-                continue
-            pointed = row.model is not None and row.model.startswith("/")
-            model = at_pointer(members, row.model or "") if pointed else parts.get(row.model or "")
-            for number, price in enumerate(row.prices):
-                texts = read_options(price.when, parts, members) | {"model": model or row.default_model or name}
-                if holds(price.when, texts):
-                    tried[name, number] += 1
-                    break
-    assert set(tried) == {(name, number) for name, row in READY.items() for number in range(len(row.prices))}
+        for name, number, price in prices_of(path, members):
+            for part in ("count", "outputs"):
+                if names := getattr(price, part):
+                    texts = read_options(names, {}, members)
+                    (given if any(texts.values()) else left_out).add((name, number, part))
+    every = {
+        (name, number, part)
+        for name, row in READY.items()
+        for number, price in enumerate(row.prices)
+        for part in ("count", "outputs")
+        if getattr(price, part)
+    }
+    assert (every - given, every - left_out) == (set(), set())
 
 
 @pytest.mark.parametrize("row", POLLED)
