@@ -17,6 +17,7 @@ from tests.flows.task_rows import SUBMISSIONS
 from .gateway_process import UPSTREAM_KEY, Gateway, eventually, key, secret, settings
 
 SECRET = secret("alice")
+PLAIN = "plain-words-as-a-key-of-words"
 
 KEYS: dict[str, list[tuple[str, dict[str, str]]]] = {
     # novicezk/midjourney-proxy, docs/config.md; QuantumNous/new-api reads it with Bearer in front, too (TokenAuth).
@@ -43,7 +44,11 @@ KEYS: dict[str, list[tuple[str, dict[str, str]]]] = {
 @pytest.fixture(scope="module")
 def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     return start_shared_gateway(
-        settings(shared_upstream.url, passthrough=scenario.rows(own_errors=True), keys=[key("alice"), key("bob")])
+        settings(
+            shared_upstream.url,
+            passthrough=scenario.rows(own_errors=True),
+            keys=[key("alice"), key("bob"), key("plain") | {"secret": PLAIN}],
+        )
     )
 
 
@@ -78,6 +83,14 @@ def test_a_key_is_taken_for_reads_and_lists_and_never_logged(gateway: Gateway, r
     gateway.post("/v1/models", {}, key=None)
     eventually(lambda: any(line.get("path") == "/v1/models" for line in gateway.lines()))
     assert SECRET not in gateway.stdout
+
+
+def test_a_key_in_the_path_is_not_logged_either(gateway: Gateway) -> None:
+    """Also one that does not look like a key, which the request bears where its row alone has one."""
+    for headers in ({"mj-api-secret": PLAIN}, {"mj-api-secret": f"Bearer {PLAIN}"}):
+        refused = gateway.get(f"/mj/task/{PLAIN}/fetch", key=None, headers=headers)
+        assert refused.status == 404
+        assert gateway.line(id=refused.id)["path"] == "/mj/task/***/fetch"
 
 
 @pytest.mark.parametrize(
