@@ -42,6 +42,9 @@ from .status import Status, shutting_down
 MAX_MODEL = 256
 """Characters of a model's name."""
 
+MAX_COUNT = 999_999
+"""Units of one submission; more is no number of seconds or images that a price could be of."""
+
 CALLBACKS = (
     "callback", "callback_url", "callbackUrl", "callBackUrl", "notify_hook", "notifyHook", "webhook", "webhook_url",
     "webhookUrl",
@@ -365,14 +368,13 @@ def _price_of(
         texts |= {"model": model or asked.name}
         if not holds(price.when, texts):
             continue
-        outputs, param = _number(price.outputs, texts, 1)
-        if outputs is None:
+        outputs, asked_by = _number(price.outputs, texts, 1)
+        count, counted_by = _number(price.count, texts, price.default if price.count else 1)
+        if outputs is None or count is None or outputs * count > MAX_COUNT:
+            param = asked_by if outputs is None or (count is not None and outputs > 1) else counted_by
             continue
-        count, name = _number(price.count, texts, price.default if price.count else 1)
-        param = name or param
-        if count is not None:
-            made = outputs if price.unit == "seconds" else outputs * count
-            return price, units.counts({price.unit: count * outputs}), made, param or "model"
+        made = outputs if price.unit == "seconds" else outputs * count
+        return price, units.counts({price.unit: outputs * count}), made, counted_by or asked_by or "model"
     return None, units.counts({"tasks": 1}), 1, param
 
 

@@ -301,6 +301,16 @@ def test_no_price_under_a_quota_of_money(small: Callable[..., Gateway]) -> None:
     check(scenario.settled(gateway, made.id), units={"tasks": 1}, cost_usd=None)
 
 
+@pytest.mark.parametrize("parameters", [{"sampleCount": 0}, {"sampleCount": "x"}, {"sampleCount": 200_000},
+                                        {"durationSeconds": 999_999, "sampleCount": 999_999}])  # fmt: skip
+def test_a_number_of_outputs_that_is_none(small: Callable[..., Gateway], parameters: dict[str, Any]) -> None:
+    gateway = small(key("alice", quotas=[{"usd": 1, "per": "day"}]))
+    body = {"instances": [{"prompt": "cat"}], "parameters": parameters}
+    refused = gateway.post("/veo/v1beta/models/veo-3.0-generate-001:predictLongRunning", body)
+    assert (refused.status, refused.error["code"]) == (400, "invalid_value")
+    assert refused.error["param"] in parameters
+
+
 def test_the_quota_is_drawn_before_the_upstream_is_asked(small: Callable[..., Gateway], simulated_port: int) -> None:
     gateway = small(key("alice", quotas=[{"usd": "0.5", "per": "day"}]))
     made = [scenario.submit(gateway, "kling", takes_s=60) for _ in range(2)]
