@@ -139,11 +139,9 @@ class EventScan:
         """The part of this complete event that may go to the client now."""
         if self.is_alike(event):
             return event
-        if event.isspace():
-            return b""
         data = sse.data_of(event)
         if not data:
-            return self._cleaned(event) if self.HAS_COMMENTS and sse.is_comment(event) else b""
+            return self._without_data(event)
         if data.startswith(b"[DONE]"):
             self.is_done = self.ENDS_WITH_DONE
             return b""
@@ -158,13 +156,16 @@ class EventScan:
         if self._may_matter(data):
             if (value := parsed(data)) is not None:
                 return self._object(event, data, value)
-            if self.writer is not None:
-                raise Unfit("an event that cannot be read")
             return self._unread(event, data)
         self.has_begun = True
         if texts and event is as_it_came:
             self._passed_with_text(event)
         return event
+
+    def _without_data(self, event: bytes) -> bytes:
+        """The client's part of an event that has no data: comments."""
+        is_comment = self.HAS_COMMENTS and not event.isspace() and sse.is_comment(event)
+        return self._cleaned(event) if is_comment else b""
 
     def _may_matter(self, data: bytes) -> bool:
         """Whether an event with this data has to be parsed."""
@@ -197,7 +198,11 @@ class EventScan:
 
     def _unread(self, event: bytes, data: bytes) -> bytes:
         """The client's part of an event whose data is no JSON object."""
-        return event
+        if self.writer is None:
+            return event
+        if data.strip() == b"null":  # AgentRouter sends it between chunks (kilocode#3083)
+            return b""
+        raise Unfit("an event that cannot be read")
 
     def _long_piece(self, piece: bytes) -> bytes:
         """A piece of an event too long to hold: the part that may go to the client now. All of it counts as text."""

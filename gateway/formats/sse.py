@@ -98,7 +98,7 @@ class EventSplitter:
 def begins_stream(data: bytes) -> bool | None:
     """Whether an answer that begins with these bytes is a stream of events and not JSON; None: too few of them."""
     start = data.removeprefix(MARK).lstrip()[:_LONGEST_FIELD]
-    if not start or any(field.startswith(start) for field in _KNOWN_FIELDS if field != start):
+    if MARK.startswith(data) or not start or any(field.startswith(start) for field in _KNOWN_FIELDS if field != start):
         return None
     return start.startswith((b":", *_KNOWN_FIELDS))
 

@@ -6,9 +6,12 @@ else by their order. Upstreams break each of these rules:
 1. Ollama and Gemini's chat endpoint give every call the index 0 (vercel/ai#14277, litellm#37792). The arguments of a
    call are one JSON value, so a new id, or a name once more, behind a whole value begins a new call.
 2. Some repeat the id or the name in each piece (vLLM, Azure), or send the id later than the name.
-3. Some send `{}` first, and then the arguments (litellm's translation of Anthropic's `input: {}`): it is held back
+3. Some give each piece an index of its own (dirac#215): a piece without id and name belongs to the call before it.
+4. Some send all arguments so far in each piece (hermes-agent#35718), or all once more at the end (opencode#17339). Two
+   values that begin with `{` are never the beginning of one object.
+5. Some send `{}` first, and then the arguments (litellm's translation of Anthropic's `input: {}`): it is held back
    until it is known to be all.
-4. Some write the arguments as an object (older Ollama, Mistral).
+6. Some write the arguments as an object (older Ollama, Mistral).
 """
 
 from __future__ import annotations
@@ -61,6 +64,8 @@ class CollectedCall:
             self.id = self.id or call_id
             if name != self.name:
                 self.name += name
+        if arguments.startswith("{") and (so_far := self.arguments).startswith("{") and arguments.startswith(so_far):
+            arguments = arguments[len(so_far) :]
         if self._held.strip() == "{}" and arguments.strip():
             self._held = ""
         self._held += arguments
@@ -122,6 +127,8 @@ class ToolCalls:
             known = self._by_index.get(index)
             if named is not None and named is not known and not name:
                 return named
+            if known is None and not name and not call_id and self._all:
+                return self._all[-1]
         if known is None or _is_another(known, call_id, name, arguments):
             return self._new(index)
         return known

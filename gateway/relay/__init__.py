@@ -177,6 +177,7 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
         return Streamed(body)
     assert exchange.head is not None
     headers = response_headers(exchange.head, this.format)
-    if exchange.head.get("content-type") is None:
-        headers = (*headers, ("content-type", "application/json"))  # it is, and clients look
+    if "json" not in (exchange.head.get("content-type") or "") and body.lstrip()[:1] == b"{":
+        # It is JSON, and clients look (openai-node, `defaultParseResponse`).
+        headers = (*[each for each in headers if each[0] != "content-type"], ("content-type", "application/json"))
     return Answer(exchange.head.status, headers, body)

@@ -116,6 +116,7 @@ def _conversation(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]
     """The blocks of the system prompt, and the messages."""
     system: list[dict[str, Any]] = []
     messages: list[dict[str, Any]] = []
+    ids = _CallIds()
     for number, each in enumerate(a_list(given, "messages")):
         path = f"messages[{number}]"
         message = an_object(each, path)
@@ -125,17 +126,40 @@ def _conversation(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]
             case "user":
                 _append(messages, "user", _of_user(message.get("content"), f"{path}.content"))
             case "tool":
-                _append(messages, "user", [_result(message, path)])
+                _append(messages, "user", [_result(message, path, ids)])
             case "assistant":
-                _append(messages, "assistant", _of_assistant(message, path))
+                _append(messages, "assistant", _of_assistant(message, path, ids))
             case other:
                 raise unsupported(f"{path}.role", f"a message of the role `{other}` has no equivalent")
     if not messages:
         raise unsupported("messages", "there has to be a message of the user")
+    for each in messages:  # results come first (agentscope#2612)
+        each["content"].sort(key=lambda block: each["role"] == "user" and block["type"] != "tool_result")
     last = messages[-1]["content"][-1]
     if messages[-1]["role"] == "assistant" and last.get("type") == "text":
         last["text"] = last["text"].rstrip()  # else its 400 (opencode#1295)
     return system, messages
+
+
+class _CallIds:
+    """The ids of calls as Messages accepts them. They have to be unique there, and some upstreams number the calls of
+    each turn anew (litellm#23510)."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, str] = {}
+        """The newest call of each id."""
+        self._all: set[str] = set()
+
+    def of_call(self, given: str) -> str:
+        call_id = accepted.messages_id(given)
+        if call_id in self._all:
+            call_id = f"{call_id}_{len(self._all)}"
+        self._all.add(call_id)
+        self._newest[given] = call_id
+        return call_id
+
+    def of_result(self, given: str) -> str:
+        return self._newest.get(given) or accepted.messages_id(given)
 
 
 def _append(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
@@ -181,14 +205,14 @@ def _of_user(content: Any, path: str) -> list[dict[str, Any]]:
     return blocks
 
 
-def _result(message: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _result(message: Mapping[str, Any], path: str, ids: _CallIds) -> dict[str, Any]:
     call_id = a_text(message.get("tool_call_id"), f"{path}.tool_call_id")
-    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": accepted.messages_id(call_id)}
+    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": ids.of_result(call_id)}
     blocks = _of_user(message.get("content"), f"{path}.content")
     return {**result, "content": blocks} if blocks else result
 
 
-def _of_assistant(message: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
+def _of_assistant(message: Mapping[str, Any], path: str, ids: _CallIds) -> list[dict[str, Any]]:
     if message.get("function_call"):
         raise unsupported(f"{path}.function_call", "use `tool_calls`")
     if message.get("audio"):
@@ -200,11 +224,14 @@ def _of_assistant(message: Mapping[str, Any], path: str) -> list[dict[str, Any]]
         *thinking,
         *_texts(message.get("content"), f"{path}.content"),
         *_texts(refusal, f"{path}.refusal"),
-        *(_call(an_object(each, f"{path}.tool_calls[{n}]"), f"{path}.tool_calls[{n}]") for n, each in enumerate(calls)),
+        *(
+            _call(an_object(each, f"{path}.tool_calls[{n}]"), f"{path}.tool_calls[{n}]", ids)
+            for n, each in enumerate(calls)
+        ),
     ]
 
 
-def _call(call: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _call(call: Mapping[str, Any], path: str, ids: _CallIds) -> dict[str, Any]:
     if call.get("type", "function") != "function":
         raise unsupported(f"{path}.type", f"a call of type `{call['type']}` has no equivalent")
     function = an_object(call.get("function"), f"{path}.function")
@@ -215,7 +242,7 @@ def _call(call: Mapping[str, Any], path: str) -> dict[str, Any]:
         given = None
     if not isinstance(given, dict):
         raise unsupported(f"{path}.function.arguments", "arguments have to be a JSON object")
-    call_id = accepted.messages_id(a_text(call.get("id"), f"{path}.id"))
+    call_id = ids.of_call(a_text(call.get("id"), f"{path}.id"))
     return {"type": "tool_use", "id": call_id, "name": _name(function, f"{path}.function"), "input": given}
 
 

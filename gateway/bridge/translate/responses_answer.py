@@ -400,6 +400,7 @@ class _Call:
         where: dict[str, Any] = {"item_id": self.object()["id"], "output_index": self._index}
         match self._kind:
             case "function":
+                written += b"" if self._arguments else self.add(stream, "{}")
                 done = {**where, "name": self.object()["name"], "arguments": "".join(self._arguments)}
                 written += stream.event("response.function_call_arguments.done", done)
             case "custom":

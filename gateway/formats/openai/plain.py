@@ -9,9 +9,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from gateway.config import Capabilities
+from gateway.formats.event_scan import parsed
 from gateway.formats.format import PlainFacts
 from gateway.records import Call
 
+from .reader import ChatReader
 from .usage import ChatUsage
 
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
@@ -45,13 +47,22 @@ def facts(body: bytes) -> PlainFacts:
     """Of a plain answer. Raises `ValueError` if it is not JSON."""
     answer = _Body.model_validate_json(body)
     refuse_constants(body)
+    error = answer.error or (_error_in_choice(body) if b'"error"' in body else None)
     return PlainFacts(
         model=answer.model if isinstance(answer.model, str) else None,
         usage=ChatUsage().take(vars(answer)),
         has_usage=answer.usage is not None,
-        is_error=bool(answer.error) or answer.success is False,
+        is_error=bool(error) or answer.success is False,
         has_output=b'"choices"' in body,
+        error=error if isinstance(error, dict) else None,
     )
+
+
+def _error_in_choice(body: bytes) -> Any:
+    """The error in a choice of a plain answer: OpenRouter puts it there (genkit#6259)."""
+    reader = ChatReader()
+    reader.facts(parsed(body) or {})
+    return reader.error
 
 
 def stream_options(call: Call, capabilities: Capabilities) -> dict[str, Any]:

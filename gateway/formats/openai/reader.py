@@ -18,6 +18,15 @@ from gateway.records import Usage
 
 from .usage import ChatUsage
 
+_REASONS = {
+    "max_tokens": "length", "MAX_TOKENS": "length", "model_length": "length", "max_output_tokens": "length",
+    "STOP": "stop", "end_turn": "stop", "eos": "stop", "COMPLETE": "stop",
+    "tool_use": "tool_calls", "TOOL_CALL": "tool_calls", "function_call": "tool_calls",
+    "SAFETY": "content_filter", "refusal": "content_filter", "sensitive": "content_filter",
+}  # fmt: skip
+"""Reasons of other APIs that relays pass on (qwen-code#9884, ferro-labs#142), as chat has them."""
+_FAILURES = frozenset({"error", "abort", "insufficient_system_resource", "network_error"})
+"""Reasons of an answer that broke off: OpenRouter's, vLLM's, DeepSeek's, Z.AI's."""
 _TEXTS = frozenset({"text", "output_text"})
 _THOUGHTS = frozenset({"thinking", "reasoning"})
 
@@ -43,6 +52,9 @@ class ChatReader(AnswerReader):
             return None
         self.take_model(value.get("model"))
         for choice in objects(value.get("choices")):
+            if choice.get("error"):  # OpenRouter (genkit#6259)
+                self.take_error(choice["error"])
+                return None
             index, reason = choice.get("index"), choice.get("finish_reason")
             if reason and isinstance(reason, str) and isinstance(index, int | None):
                 self.finished.add(self._unnamed() if index is None else index)
@@ -54,7 +66,9 @@ class ChatReader(AnswerReader):
         if not isinstance(choices, list) or not choices:
             return found
         choice = choices[0]
-        if len(choices) > 1 or not isinstance(choice, dict) or (choice.get("index") or 0) != 0:
+        # Foundry Local numbers its chunks, and has a message beside the delta (foundry-local#144).
+        is_numbered = isinstance(choice, dict) and "delta" in choice and "message" in choice
+        if len(choices) > 1 or not isinstance(choice, dict) or ((choice.get("index") or 0) != 0 and not is_numbered):
             raise Unfit("a choice that was not asked for")
         delta = choice.get("delta", choice.get("message"))
         delta = {} if delta is None else delta
@@ -67,8 +81,10 @@ class ChatReader(AnswerReader):
         reason, stop = choice.get("finish_reason"), choice.get("stop_reason")
         if reason is not None and not isinstance(reason, str):
             raise Unfit("a finish_reason that is no text")
+        if reason in _FAILURES:
+            raise Unfit(f"the finish_reason {reason}")
         if reason or isinstance(stop, str):  # vLLM's stop_reason is the stop sequence
-            found.append(Ended(reason or "", stop if isinstance(stop, str) else None))
+            found.append(Ended(_REASONS.get(reason or "", reason or ""), stop if isinstance(stop, str) else None))
         return found
 
     def rest(self) -> list[Event]:
@@ -99,13 +115,20 @@ class ChatReader(AnswerReader):
 def _content(delta: Mapping[str, Any], logprobs: Any) -> Iterator[Event]:
     """The thoughts, the text and the refusal in a message or a delta."""
     thought, text = contents(delta.get("content"))
-    if reasoning := text_of(delta.get("reasoning_content")) or text_of(delta.get("reasoning")) or thought:
+    shown = text_of(delta.get("reasoning_content")) or text_of(delta.get("reasoning")) or thought
+    if reasoning := shown or "".join(_details(delta.get("reasoning_details"))):
         yield Thought(reasoning)
     annotations = objects(delta.get("annotations"))
     if text or annotations:
         yield Text(text, objects(logprobs.get("content")) if isinstance(logprobs, dict) else (), annotations)
     if refusal := text_of(delta.get("refusal")):
         yield Refusal(refusal)
+
+
+def _details(given: Any) -> Iterator[str]:
+    """The texts of OpenRouter's `reasoning_details`, where nothing else has them (inspect_ai#4184)."""
+    for detail in objects(given):
+        yield text_of(detail.get("text")) or text_of(detail.get("summary"))
 
 
 def contents(content: Any) -> tuple[str, str]:

@@ -124,11 +124,9 @@ class ResponsesScan(EventScan):
     def _event(self, event: bytes) -> bytes:
         if self.is_alike(event):
             return event
-        if event.isspace():
-            return b""
         data = sse.data_of(event)
         if not data:
-            return self._cleaned(event) if sse.is_comment(event) else b""
+            return self._without_data(event)
         if data.startswith(b"[DONE]"):
             return b""
         kind, value = _read(data)
