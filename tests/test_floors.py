@@ -277,9 +277,8 @@ PURE = frozenset({
     "observe.span_attributes", "queueing.fair_queue", "queueing.classes",
     "relay.charge", "relay.reasoning_models",
     "reports.compare", "reports.invoice", "reports.invoice_cells", "reports.invoice_pages",
-    "upstream.circuit_breaker", "upstream.first_bytes", "upstream.learned_limits", "upstream.provider_errors",
-    "upstream.refusal",
-    "upstream.retry_policy", "upstream.status",
+    "upstream.circuit_breaker", "upstream.error_shapes", "upstream.first_bytes", "upstream.learned_limits",
+    "upstream.provider_errors", "upstream.refusal", "upstream.retry_policy", "upstream.status",
     "web.admin.request_bodies", "web.http_guard.login_throttle",
 })  # fmt: skip
 """Modules and packages that decide without a clock, I/O or async: their tests are tables."""

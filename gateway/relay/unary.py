@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gateway.errors import UpstreamRefused
 from gateway.formats.format import PlainFacts
 from gateway.records import Failure, Fault
-from gateway.upstream import provider_errors
+from gateway.upstream import error_shapes, provider_errors
 
 from . import charge
 from .attempt import Attempt
@@ -52,7 +52,7 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
         failure = exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), body), None, failure)
     model = answer.model
-    if answer.is_error and (error := answer.error or provider_errors.error_of(body)) is not None:
+    if answer.is_error and (error := answer.error or error_shapes.error_of(body)) is not None:
         in_band = provider_errors.judge_in_band(this.route.upstream, error, head, hide=this.hidden)
         if answer.has_usage or answer.has_output:
             charged = charge.of_plain(sent, answer.usage, body, model, charge.Ending.ERROR)

@@ -6,7 +6,8 @@
    error of the client as 500, a model without a channel as 503 or 500, and each of these inside a 200 as well. So a row
    matches the status, the words for programs (`code` and `type`), or the beginning of the message. Only its beginning:
    the rest may quote the client, and a client must not be able to fake a spent balance.
-3. An error inside a 200 is judged like one with the status that it names.
+3. An error inside a 200 is judged like one with the status that it names. error_shapes.py finds the error in an answer,
+   and its reason.
 4. The log has what the client does not see: the original codes, and the upstream's request id for its support.
 
 Sources: one-api (middleware/auth.go, middleware/distributor.go, monitor/manage.go) and new-api (types/error.go,
@@ -15,7 +16,6 @@ middleware/distributor.go). Their messages are Chinese unless the owner chose an
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +26,7 @@ from gateway.errors import UpstreamRefused
 from gateway.records import Failure, Fault, Phase
 
 from .connection import Head
+from .error_shapes import error_of, normal
 from .refusal import cleaned, shown, unwrapped
 
 _ID_HEADERS = ("x-oneapi-request-id", "x-request-id", "request-id")
@@ -122,7 +123,8 @@ TABLE: tuple[Row, ...] = (
     Row(Fault.RATE_LIMITED, words=frozenset({"rate_limit_exceeded", "rate_limit_error", "slow_down"})),
     # It does not have this URL: a page, a text, or OpenAI's and Azure's words for it.
     Row(Fault.WRONG_URL, frozenset({404}), message=_starts(
-        rf"{NO_ERROR_OBJECT}\Z", r"invalid url \((?:GET|POST) ", r"resource not found\Z",
+        rf"{NO_ERROR_OBJECT}\Z", r"invalid url \((?:GET|POST) ", r"(?:resource |404 page )?not found\.?\Z",
+        r"could not route to /", r"no route matched with those values\Z",  # Cloudflare, Kong
     )),
     # The request is at fault. new-api sends a 500 for it (new-api#6773).
     Row(None, RELAYED),
@@ -183,37 +185,14 @@ def _retry_delay_s(error: Mapping[str, Any] | None) -> float | None:
     return None
 
 
-def error_of(body: bytes) -> dict[str, Any] | None:
-    """The error object of an answer; None if it has none.
-
-    Older vLLM sends the members of the error object as the answer itself. The management API of one-api answers
-    `{"success": false, "message": ...}`; some of its forks do so everywhere.
-    """
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(answer, list) and len(answer) == 1:  # Google's, where a stream was asked for
-        answer = answer[0]
-    if not isinstance(answer, dict):
-        return None
-    error = answer.get("error")
-    if not error and answer.get("object") == "error":
-        return answer
-    if not error and answer.get("success") is False:
-        return {"message": answer.get("message"), "code": answer.get("code")}
-    if isinstance(error, str) and error:
-        return {"message": error}
-    return error if isinstance(error, dict) and error else None
-
-
 def judge(
     upstream: str, head: Head, body: bytes, *, now: float, hide: Iterable[tuple[str, str]]
 ) -> Failure | UpstreamRefused:
     """Judge an answer with an error status. `hide` holds texts to keep from the client, with replacements."""
     if 300 <= head.status < 400:
         return Failure(upstream, Phase.REFUSED, Fault.REDIRECT, f"status {head.status}", head.status)
-    error, hide = error_of(body), list(hide)
+    is_page = "html" in (head.get("content-type") or "").lower()
+    error, hide = None if is_page else error_of(body), list(hide)
     detail = _detail(f"status {head.status}", error, head, hide)
     row = row_of(head.status, error)
     if row.fault is Fault.WRONG_URL:
@@ -231,7 +210,7 @@ def judge_in_band(
     upstream: str, error: dict[str, Any], head: Head | None = None, *, hide: Iterable[tuple[str, str]]
 ) -> Failure | UpstreamRefused:
     """Judge an error inside a 200, as if the answer had the status that the error names."""
-    hide = list(hide)
+    error, hide = normal({"error": error}) or {}, list(hide)
     status = _status_of(error)
     detail = _detail("in a 200", error, head, hide)
     row = row_of(status, error)

@@ -27,7 +27,16 @@ _PORT = re.compile(r"\b(the upstream|the proxy):[0-9]{1,5}\b")
 _ACCOUNT = re.compile(
     r"\b(?:org-|proj_)[A-Za-z0-9]{16,}\b"  # OpenAI's ids of organizations and projects
     r"|\bsk-[\w-]{0,16}\*{3,}[\w*-]*|\bsk-[\w-]{20,}"  # keys, masked or not, of the gateway or of the reseller
+    r"|\bAIza[\w-]{35}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:gsk_|xai-|hf_|r8_|pplx-|nvapi-)\w{20,}"  # of other vendors
+    r"|(?<=[Bb]earer )[\w.~+/-]{16,}=*"
+    r"|\barn:aws[\w-]*:[^\s'\",;]+|(?<=/accounts/)[0-9a-f]{32}"  # AWS, Cloudflare
+    r"|(?<=/subscriptions/)[0-9a-fA-F-]{36}|(?<=\bprojects/)[\w:.-]+"  # Azure, Google
+    r"|\b(?:10|127|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}(?::\d{1,5})?\b"  # hosts behind it
+    r"|\b[\w-]+(?:\.[\w-]+)*\.(?:svc\.cluster\.local|internal|local)(?::\d{1,5})?\b"
 )
+MAX_MESSAGE = 2000
+"""Characters of a message that are shown: some upstreams repeat the whole request."""
+_MAX_READ = 20 * MAX_MESSAGE
 _NULLS = ("", "None", "null")
 
 _TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
@@ -78,12 +87,19 @@ def shown(status: int, error: dict[str, Any], hide: Iterable[tuple[str, str]], *
         return None if value is None or value in _NULLS else cleaned(str(value), hide)
 
     # Unwrapped first: a replacement may be the client's own model name, which can look like a wrapper.
-    message = cleaned(unwrapped(error.get("message"))[0], hide)
+    message = cleaned(unwrapped(error.get("message"))[0][:_MAX_READ], hide)
+    if len(message) > MAX_MESSAGE:
+        message = f"{message[:MAX_MESSAGE]}..."
     code, param, error_type = clean("code"), clean("param"), clean("type")
     if code == _OWN_CODE:
         code = param = None
     if code is not None and code.isdecimal():
         code = None  # the status again
-    if error_type is None or error_type == error.get("code") or _FOREIGN_TYPE.fullmatch(error_type):
+    if (
+        error_type is None
+        or error_type == error.get("code")
+        or _FOREIGN_TYPE.fullmatch(error_type)
+        or ":" in error_type
+    ):  # RFC 9457's is an address
         error_type = "invalid_request_error"
     return UpstreamRefused(status, message or NO_REASON, error_type, param, code, detail=detail)

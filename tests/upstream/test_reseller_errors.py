@@ -7,7 +7,8 @@ import pytest
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.records import Failure, Fault
 from gateway.upstream.connection import Head
-from gateway.upstream.provider_errors import TABLE, error_of, fault_of, judge, judge_in_band, row_of
+from gateway.upstream.error_shapes import error_of
+from gateway.upstream.provider_errors import TABLE, fault_of, judge, judge_in_band, row_of
 from gateway.upstream.refusal import unwrapped
 
 from .resellers import GOOD, POISON, RECORDED, REQUEST_ID, ROWS, Row, recorded
