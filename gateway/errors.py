@@ -20,6 +20,9 @@ def error_body(message: str, error_type: str, param: str | None, code: str | Non
     return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
 
 
+NO_RETRY = {"X-Should-Retry": "false"}
+
+
 class GatewayError(Exception):
     """A refusal or a failure that is sent to a client. Children fix status, type and code; `reason` labels metrics."""
 
@@ -31,6 +34,9 @@ class GatewayError(Exception):
     """For the log: which limit refused the call."""
     limit_state: str | None = None
     """For the log: the state of that limit."""
+    is_final = False
+    """Whether the same request cannot succeed a little later: `x-should-retry: false` stops the official SDKs, which
+    repeat a 409 and a 429, and Claude Code, which repeats a 401 for minutes without a word."""
 
     def __init__(
         self,
@@ -44,7 +50,7 @@ class GatewayError(Exception):
         self.message = message
         self.param = param
         self.code = code or self.code
-        self.headers: Mapping[str, str] = headers or {}
+        self.headers: Mapping[str, str] = {**(headers or {}), **(NO_RETRY if self.is_final else {})}
 
     @property
     def name(self) -> str:
@@ -62,6 +68,7 @@ class InvalidRequest(GatewayError):
     status = 400
     type = "invalid_request_error"
     reason = "invalid_request"
+    is_final = True
 
 
 class Unauthorized(GatewayError):
@@ -71,7 +78,9 @@ class Unauthorized(GatewayError):
     type = "invalid_request_error"
     reason = "unauthorized"
 
-    def __init__(self, message: str, *, code: str | None = None) -> None:
+    def __init__(self, message: str, *, code: str | None = None, may_be_renewed: bool = False) -> None:
+        """`may_be_renewed`: a client with a helper for its tokens asks it for a new one, and repeats the request."""
+        self.is_final = not may_be_renewed
         super().__init__(message, code=code, headers={"WWW-Authenticate": "Bearer"})
 
 
@@ -81,6 +90,7 @@ class NotFound(GatewayError):
     status = 404
     type = "invalid_request_error"
     reason = "not_found"
+    is_final = True
 
 
 class ModelNotFound(NotFound):
@@ -100,6 +110,7 @@ class ModelNotPriced(GatewayError):
     type = "invalid_request_error"
     code = "model_not_priced"
     reason = "model_not_priced"
+    is_final = True
 
     def __init__(self, model: str) -> None:
         super().__init__(
@@ -116,6 +127,7 @@ class Forbidden(GatewayError):
     type = "invalid_request_error"
     code = "read_only_token"
     reason = "forbidden"
+    is_final = True
 
 
 class MethodNotAllowed(GatewayError):
@@ -124,6 +136,7 @@ class MethodNotAllowed(GatewayError):
     status = 405
     type = "invalid_request_error"
     reason = "method_not_allowed"
+    is_final = True
 
 
 class UpgradeRequired(GatewayError):
@@ -133,6 +146,7 @@ class UpgradeRequired(GatewayError):
     status = 426
     type = "invalid_request_error"
     reason = "upgrade_required"
+    is_final = True
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -149,6 +163,10 @@ class Conflict(GatewayError):
     type = "invalid_request_error"
     reason = "conflict"
 
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        self.is_final = code != "changed_meanwhile"
+        super().__init__(message, param=param, code=code)
+
 
 class BodyTimeout(GatewayError):
     """408: the body did not arrive in time."""
@@ -164,6 +182,7 @@ class BodyTooLarge(GatewayError):
     status = 413
     type = "server_error"
     reason = "body_too_large"
+    is_final = True
 
 
 LONGEST_RETRY_MS = 120_000
@@ -178,7 +197,7 @@ def retry_headers(ms: int) -> dict[str, str]:
     """
     ms = max(1, ms)
     headers = {"Retry-After-Ms": str(ms), "Retry-After": str(-(-ms // 1000))}
-    return headers if ms <= LONGEST_RETRY_MS else {**headers, "X-Should-Retry": "false"}
+    return headers if ms <= LONGEST_RETRY_MS else {**headers, **NO_RETRY}
 
 
 class RateLimited(GatewayError):
@@ -216,9 +235,10 @@ class QuotaSpent(GatewayError):
     type = "insufficient_quota"
     code = "insufficient_quota"
     reason = "quota_spent"
+    is_final = True
 
     def __init__(self, message: str, *, headers: Mapping[str, str]) -> None:
-        super().__init__(message, headers={**headers, "X-Should-Retry": "false"})
+        super().__init__(message, headers=headers)
 
 
 class Unavailable(GatewayError):
@@ -240,6 +260,7 @@ class UpstreamRefused(GatewayError):
     """
 
     reason = "upstream_refused"
+    is_final = True
 
     def __init__(
         self, status: int, message: str, error_type: str, param: str | None, code: str | None, *, detail: str = ""
@@ -303,7 +324,7 @@ class UpstreamFailed(GatewayError):
         if status in (429, 503, *passed):
             headers = retry_headers(1000 if failure.retry_after_s is None else math.ceil(failure.retry_after_s * 1000))
         if not may_repeat:
-            headers["X-Should-Retry"] = "false"
+            headers |= NO_RETRY
         error = cls(f"The upstream for this model {what}.", code=code, headers=headers)
         error.status = status
         if status == 429:

@@ -20,6 +20,10 @@ class TokenRefused(Exception):
     """Why a token is not accepted, in words that may be shown: they have nothing of the token."""
 
 
+class TokenExpired(TokenRefused):
+    """A newer token of the same person would be accepted."""
+
+
 class ExpectedToken(NamedTuple):
     """The required claims of a token."""
 
@@ -86,7 +90,7 @@ def check_claims(claims: Mapping[str, Any], expected: ExpectedToken, now: float)
     if expires is None:
         raise TokenRefused("it has no expiry")
     if now >= expires + expected.skew_s:
-        raise TokenRefused("it has expired")
+        raise TokenExpired("it has expired")
     if any(moment is not None and moment > now + expected.skew_s for moment in (begins, issued)):
         raise TokenRefused("it is not valid yet")
     if expected.nonce is not None and claims.get("nonce") != expected.nonce:

@@ -22,7 +22,7 @@ from gateway.api import auth
 from gateway.config import JwtSettings
 from gateway.errors import Conflict, InvalidRequest, Unauthorized, Unavailable
 from gateway.identity.claims import NotAllowed, groups_of, name_of
-from gateway.identity.id_tokens import ExpectedToken, TokenRefused, check_token
+from gateway.identity.id_tokens import ExpectedToken, TokenExpired, TokenRefused, check_token
 from gateway.identity.key_set import KeySet, ProviderUnavailable
 from gateway.identity.provider import HttpFetcher
 from gateway.keys.registry import Registry
@@ -114,7 +114,7 @@ class PersonTokens:
             claims = await check_token(token, issuer.keys, expected, now)
             person = _read(claims, settings, now)
         except (TokenRefused, NotAllowed) as error:
-            raise _refused(str(error).rstrip(".")) from None
+            raise _refused(str(error).rstrip("."), may_be_renewed=isinstance(error, TokenExpired)) from None
         except ProviderUnavailable as error:
             log.warning("tokens cannot be checked: %s", error)
             raise Unavailable("Tokens cannot be checked right now.", code="identity_provider_unavailable") from None
@@ -173,5 +173,6 @@ def _narrowed(key: Key, models: frozenset[str]) -> tuple[str, ...]:
     return tuple(name for name in plain if any(fnmatchcase(name, pattern) for pattern in key.models))
 
 
-def _refused(why: str) -> Unauthorized:
-    return Unauthorized(f"Your token is not accepted: {why}.", code="invalid_api_key")
+def _refused(why: str, *, may_be_renewed: bool = False) -> Unauthorized:
+    message = f"Your token is not accepted: {why}."
+    return Unauthorized(message, code="invalid_api_key", may_be_renewed=may_be_renewed)
