@@ -69,17 +69,29 @@ FORMATS: Mapping[Endpoint, Format] = _Table(
 AZURE = "/openai"
 """Where Azure's clients call."""
 
-_OF_AZURE: tuple[Endpoint, ...] = (
+_OF_DEPLOYMENTS: tuple[Endpoint, ...] = (
     "completions", "chat", "embeddings", "images", "image_edits", "speech", "transcriptions", "translations"
 )  # fmt: skip
 """Endpoints that Azure has below a deployment (openai-python, lib/azure.py, `_deployments_endpoints`)."""
+_BELOW_AZURE = (
+    "/v1/responses", "/v1/moderations", "/v1/images/variations", "/v1/files", "/v1/batches", "/v1/conversations"
+)  # fmt: skip
+"""What openai-python's AzureOpenAI asks for at `/openai/...` with `api-version`, and at Azure's v1 API without."""
 
 
 def azure_paths(spec: Format) -> tuple[str, ...]:
     """Azure's path forms of a format: with the model as a deployment, and without."""
+    if spec.name not in _OF_DEPLOYMENTS:
+        return without_deployment(spec.path)
     below = spec.path.removeprefix("/v1")
-    named = (f"{AZURE}/deployments/{{model}}{below}",) if spec.name in _OF_AZURE else ()
-    return (*named, f"{AZURE}/v1{below}") if named or spec.path.startswith("/v1/responses") else ()
+    return f"{AZURE}/deployments/{{model}}{below}", f"{AZURE}{below}", f"{AZURE}/v1{below}"
+
+
+def without_deployment(path: str) -> tuple[str, ...]:
+    """Azure's forms of a path of OpenAI's API; none if Azure has nothing like it."""
+    below = path.removeprefix("/v1")
+    is_there = any(path == each or path.startswith(f"{each}/") for each in _BELOW_AZURE)
+    return (f"{AZURE}{below}", f"{AZURE}/v1{below}") if is_there else ()
 
 
 def of_path(path: str) -> Format | None:

@@ -21,6 +21,7 @@ from gateway.accounting.changed_windows import ChangedWindows
 from gateway.accounting.delivered_reports import DeliveredReports
 from gateway.config import Config
 from gateway.files import naming
+from gateway.formats import without_deployment
 from gateway.journal import Journal
 from gateway.keys.cache import KeyCache
 from gateway.keys.decisions import Decisions
@@ -150,7 +151,7 @@ async def build(
         most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
         has_own_listener = config.admin.listen is not None
         app = _application(most, door, passed, [
-            *plane.routes(), *stored, *ops.outside(), *([] if has_own_listener else behind),
+            *plane.routes(), *stored, *_as_azure(stored), *ops.outside(), *([] if has_own_listener else behind),
             *Landing(has_dashboard=not has_own_listener).routes(),
         ])  # fmt: skip
         admin_app = (
@@ -207,6 +208,14 @@ async def _open_ledger(
     telemetry.follow(ledger.last_end)
     await ledger.wait_until_heir(INHERIT_WITHIN_S)
     return store, ledger
+
+
+def _as_azure(routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
+    return [
+        web.RouteDef(each.method, path, each.handler, each.kwargs)
+        for each in routes
+        for path in without_deployment(each.path)
+    ]
 
 
 def _application(

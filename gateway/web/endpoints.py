@@ -23,7 +23,7 @@ from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
 from gateway.config import Config, Model, NamedModel
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
-from gateway.formats import AZURE, FORMATS, azure_paths, of_client
+from gateway.formats import AZURE, FORMATS, azure_paths, of_client, without_deployment
 from gateway.formats.anthropic.batches import MESSAGE_BATCHES
 from gateway.formats.format import Format, no_json
 from gateway.queueing import classes
@@ -94,12 +94,13 @@ class DataPlane:
         """Every route, with the handler of its endpoint."""
         # Longer ones first: `…/{model}/completions` matches `…/m/chat/completions`, too.
         calls = [*self.calls.items(), *sorted(self._named_calls.items(), key=lambda each: -len(each[0]))]
+        responses = FORMATS["responses"].path
         google = partial(self.list_models, spec=FORMATS["generate_content"])
         return [
             *[web.post(path, handler, expect_handler=continue_later) for path, handler in calls],
             web.get("/v1beta/models", google),
             web.get("/v1beta/models/{model:.+}", partial(self.show_model, spec=FORMATS["generate_content"])),
-            web.get(FORMATS["responses"].path, refuse_socket),
+            *[web.get(path, refuse_socket) for path in (responses, *without_deployment(responses))],
             web.head("/", say_nothing),
             *[
                 route

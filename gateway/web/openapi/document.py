@@ -29,7 +29,7 @@ from gateway.api.schema import (
     Part,
     Response,
 )
-from gateway.formats import AZURE, FORMATS, azure_paths
+from gateway.formats import AZURE, FORMATS, azure_paths, without_deployment
 from gateway.formats.anthropic.batches import CreateMessageBatch
 from gateway.formats.anthropic.messages import OVERLOADED
 from gateway.formats.gemini.embeddings import BatchEmbedContents, EmbedContent
@@ -294,6 +294,10 @@ def _of_azure() -> Iterator[tuple[tuple[str, str], Operation]]:
             operation = _OPERATIONS["POST", spec.path]
             model = (_MODEL,) if "{model}" in path else ()
             yield ("POST", path), operation._replace(parameters=(*operation.parameters, *model))
+    calls = {spec.path for spec in FORMATS.values()}
+    for (method, path), operation in _OPERATIONS.items():
+        if method != "POST" or path not in calls:
+            yield from (((method, form), operation) for form in without_deployment(path))
     for root in (AZURE, f"{AZURE}/v1"):
         for path in ("/models", "/models/{model}"):
             yield ("GET", f"{root}{path}"), _OPERATIONS["GET", f"/v1{path}"]
