@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +10,7 @@ from gateway.chunked import in_chunks
 from gateway.quota.pricing import PaidPrice, cost_parts, read_price, usd
 from gateway.records import OTHER, TAG_SEPARATOR, Usage
 
+from .csv_text import csv_text
 from .registry import Column
 from .table import plain_usd, utc
 
@@ -101,17 +100,15 @@ def _price_members(price: PaidPrice | None) -> dict[str, Any]:
 
 def format_calls_csv(calls: Iterable[Mapping[str, Any]], *, has_heading: bool) -> str:
     """One line for each row of `Store.calls`, with line ends as in RFC 4180. For a thread: it takes its time."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
-    if has_heading:
-        writer.writeheader()
-    for call in in_chunks(calls, ROWS_AT_ONCE):
-        members = _members(call)
-        rows = {f"price_{name}": value for name, value in (members["price"] or {}).items()}
-        further = [f"{name}={plain_usd(usd)}" for name, usd in rows.items() if name not in _MONEY]
-        members |= rows | {"price_more": " ".join(further).replace("price_", "")}
-        members |= {"units": units.format_counts(call["usage"]["more"])}
-        members |= {name: call[name] for name in ("failed", "timeline")}
-        members |= {"tags": call["tags"].replace(TAG_SEPARATOR, " ")}
-        writer.writerow(members | {name: plain_usd(members.get(name)) for name in _MONEY})
-    return text.getvalue()
+    return csv_text(COLUMNS, map(_line, in_chunks(calls, ROWS_AT_ONCE)), has_heading=has_heading)
+
+
+def _line(call: Mapping[str, Any]) -> dict[str, Any]:
+    members = _members(call)
+    rows = {f"price_{name}": value for name, value in (members["price"] or {}).items()}
+    further = [f"{name}={plain_usd(usd)}" for name, usd in rows.items() if name not in _MONEY]
+    members |= rows | {"price_more": " ".join(further).replace("price_", "")}
+    members |= {"units": units.format_counts(call["usage"]["more"])}
+    members |= {name: call[name] for name in ("failed", "timeline")}
+    members |= {"tags": call["tags"].replace(TAG_SEPARATOR, " ")}
+    return members | {name: plain_usd(members.get(name)) for name in _MONEY}

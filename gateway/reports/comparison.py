@@ -7,8 +7,6 @@ of unknown cost of the gateway. An unknown number is null in JSON, empty in CSV 
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,6 +14,7 @@ from gateway.config import printable
 from gateway.store.report_rows import percent
 
 from .compare import Pair, RecordedUsage, total
+from .csv_text import csv_text
 from .invoice import Tally
 from .table import UNKNOWN, Row, aligned, decimals_of, plain_usd
 
@@ -44,13 +43,9 @@ def rows_of(pairs: Iterable[Pair], known: Tally) -> list[dict[str, Any]]:
 
 def format_csv(rows: Sequence[Row]) -> str:
     """A line of names, then one for each row; several `names` have a space between."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        costs = {name: plain_usd(row[name]) for name in COLUMNS if name.startswith("cost_usd_")}
-        writer.writerow({**row, **costs, "names": " ".join(row["names"])})
-    return text.getvalue()
+    money = [name for name in COLUMNS if name.startswith("cost_usd_")]
+    lines = ({**row, **{name: plain_usd(row[name]) for name in money}, "names": " ".join(row["names"])} for row in rows)
+    return csv_text(COLUMNS, lines, line_end="\n")
 
 
 def format_table(pairs: Sequence[Pair], known: Tally) -> str:

@@ -25,6 +25,7 @@ from typing import NamedTuple, TypeVar
 
 from gateway.config import printable
 
+from .csv_text import unguarded
 from .invoice_cells import read_amount, read_count, read_moment, whole_nusd
 from .invoice_pages import entries_of, is_json, text_of
 
@@ -117,7 +118,7 @@ def read_export(lines: Iterable[str]) -> Export:
             if reading is None:
                 reading = _Reading([re.sub(r"[\s-]+", "_", name.strip().lower()) for name in row])
             else:
-                reading.take(row, f"line {before + table.line_num}")
+                reading.take(list(map(unguarded, row)), f"line {before + table.line_num}")
     except csv.Error as error:
         raise NotUnderstood([f"line {before + table.line_num}: {error}"]) from None
     return (reading or _Reading([])).end()

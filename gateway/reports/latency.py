@@ -6,8 +6,6 @@ adds up by model and upstream, or, where the report is about a key, a team or a 
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,6 +16,7 @@ from gateway.quota.measures import DURATION, FAILED, FIRST_TOKEN, SPEED, count_o
 from gateway.records import Record, Usage
 from gateway.store import MEASURE_GROUPS, Measures
 
+from .csv_text import csv_text
 from .table import Row
 
 PERCENTILES = {
@@ -101,8 +100,4 @@ def _row(names: dict[str, Any], requests: int, errors: int, counters: Mapping[in
 
 def format_latency_csv(groups: Sequence[str], rows: Sequence[Row]) -> str:
     """A line of names, then one for each row, with line ends as in RFC 4180."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*groups, *COLUMNS])
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text([*groups, *COLUMNS], rows)

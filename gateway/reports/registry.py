@@ -5,8 +5,6 @@ The rows are the registry's. A table has one line for each row, however long; wh
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +12,7 @@ from typing import Any, NamedTuple
 from gateway.config import printable
 from gateway.config.quantities import format_quota
 
+from .csv_text import csv_text
 from .table import UNKNOWN, Row, aligned, plain_usd
 
 
@@ -94,11 +93,8 @@ _COLUMNS: Mapping[str, Column] = {column.name: column for column in _ONE}
 
 def format_csv(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     """A line of names, then one for each row."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.name for column in columns])
-    writer.writerows([[_cell(column, row, "") for column in columns] for row in rows])
-    return text.getvalue()
+    lines = ({column.name: _cell(column, row, "") for column in columns} for row in rows)
+    return csv_text([column.name for column in columns], lines, line_end="\n")
 
 
 def with_change(row: Row) -> dict[str, Any]:

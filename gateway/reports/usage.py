@@ -7,8 +7,6 @@ and others have none, the cost is that of the former, and `unpriced` counts the 
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +18,7 @@ from gateway.config.quantities import is_duration, read_duration_s
 from gateway.store import ATTRIBUTED_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, check_groups, is_attribution
 from gateway.store.report_rows import percent
 
+from .csv_text import csv_text
 from .table import UNKNOWN, Row, aligned, decimals_of, plain_usd
 
 HEADINGS = {
@@ -137,13 +136,8 @@ def format_json(rows: Iterable[Row]) -> str:
 
 def format_csv(groups: Sequence[str], rows: Sequence[Row], line_end: str = "\r\n", *, has_heading: bool = True) -> str:
     """A line of names, then one for each row. The default of `line_end` is that of RFC 4180. Usable in a thread."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*groups, *USAGE_COLUMNS], lineterminator=line_end)
-    if has_heading:
-        writer.writeheader()
-    for row in in_chunks(rows, ROWS_AT_ONCE):
-        writer.writerow({**row, "cost_usd": plain_usd(row["cost_usd"])})
-    return text.getvalue()
+    lines = ({**row, "cost_usd": plain_usd(row["cost_usd"])} for row in in_chunks(rows, ROWS_AT_ONCE))
+    return csv_text([*groups, *USAGE_COLUMNS], lines, line_end=line_end, has_heading=has_heading)
 
 
 def format_table(groups: Sequence[str], rows: Sequence[Row]) -> str:

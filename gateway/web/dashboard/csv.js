@@ -3,7 +3,8 @@
 import { h } from "./dom.js";
 
 // Names come from clients; a spreadsheet would run a text that begins like a formula.
-const FORMULA = /^[=+\-@\t\r]/;
+// As gateway/reports/csv_text.py: OWASP, "CSV Injection".
+const FORMULA = /^[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]/;
 
 function cell(value) {
   if (value === null || value === undefined) return "";
