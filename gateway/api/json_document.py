@@ -59,13 +59,14 @@ _KINDS = {"[": "an array", '"': "a string", "t": "a boolean", "f": "a boolean", 
 
 
 def parse(raw: bytes) -> Document:
-    """The JSON object in `raw`. Raises `InvalidRequest` with the first error and its position."""
+    """The JSON object in `raw`. Raises `InvalidRequest` with the first error and its position.
+
+    A byte order mark, which PowerShell and some editors write, is left out (RFC 8259, 8.1).
+    """
     try:
-        text = raw.decode()
+        text = raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         _refuse(f"The body is not UTF-8: look at its byte {error.start + 1}")
-    if text.startswith("\ufeff"):
-        _refuse("The body begins with a byte order mark, which JSON does not allow")
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:  # hardly ever: fewer brackets cannot be deep
         _refuse_depth(raw)
     try:

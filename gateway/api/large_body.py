@@ -8,6 +8,7 @@ document has placeholders for long values. It keeps the body as the received pie
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ def brief(params: Params) -> bytes:
 def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) -> Params:
     """The `Params` of the body in these pieces, from the result of `brief`."""
     places = {name: (start, end) for name, (start, end) in known["places"].items()}
-    document = Document("", known["members"], LargeBody(pieces, known["opening"], places))
+    document = Document("", known["members"], LargeBody(_without_mark(pieces), known["opening"], places))
     params = Params(document, **known["params"])
     counts, parts = (tuple([(name, count) for name, count in each]) for each in (params.units, params.token_parts))
     items = tuple([ItemRef(*item) for item in params.items])
@@ -61,6 +62,14 @@ def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) ->
     return params._replace(
         other_models=tuple(params.other_models), units=counts, token_parts=parts, items=items, line_ceilings=ceilings
     )
+
+
+def _without_mark(pieces: Sequence[bytes | bytearray]) -> Sequence[bytes | bytearray]:
+    """As `json_document.parse` reads them: places are counted behind a byte order mark."""
+    whole = _Pieces(pieces)
+    if b"".join(whole.up_to(len(BOM_UTF8))) != BOM_UTF8:
+        return pieces
+    return list(map(bytes, whole.up_to(None)))
 
 
 def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:

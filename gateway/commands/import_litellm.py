@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     if target.exists() and not args.force:
         return fail(f"{target} is there already; name another with --config, or replace it with --force", code=2)
     try:
-        done = convert(Path(args.file).read_text(encoding="utf-8"), args.file)
+        done = convert(Path(args.file).read_text(encoding="utf-8-sig"), args.file)
     except ConfigError as error:
         return fail(*[fault.located(args.file) for fault in error.faults], code=2)
     except (OSError, UnicodeDecodeError) as error:

@@ -80,7 +80,7 @@ def _token(args: argparse.Namespace) -> str:
 
     if args.token_file is not None:
         try:
-            token = Path(args.token_file).read_text().strip()
+            token = Path(args.token_file).read_text(encoding="utf-8-sig").strip()
         except (OSError, ValueError):
             raise UsageError(f"argument --token-file: cannot read {args.token_file}") from None
     else:

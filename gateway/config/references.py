@@ -65,7 +65,7 @@ _SHOWN_BY_THE_PARSER = (
 
 def read_text(path: str) -> str:
     """A file's text without the line break at its end."""
-    return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    return Path(path).read_text(encoding="utf-8-sig").rstrip("\r\n")
 
 
 def load(text: str) -> dict[Any, Any]:

@@ -56,7 +56,7 @@ class Source:
             seen.setdefault(path, None)
             data = Path(path).read_bytes()
             seen[path] = _hash(data)
-            return data.decode("utf-8")
+            return data.decode("utf-8-sig")
 
         def find_files(pattern: str) -> list[str]:
             files = _files(pattern)

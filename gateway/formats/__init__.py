@@ -76,7 +76,7 @@ _OF_DEPLOYMENTS: tuple[Endpoint, ...] = (
 _BELOW_AZURE = (
     "/v1/responses", "/v1/moderations", "/v1/images/variations", "/v1/files", "/v1/batches", "/v1/conversations"
 )  # fmt: skip
-"""Paths that openai-python's AzureOpenAI asks for at `/openai/...` with `api-version`, and at Azure's v1 API without."""
+"""Paths of openai-python's AzureOpenAI, at `/openai/...` with `api-version`, and of Azure's v1 API, without."""
 
 
 def azure_paths(spec: Format) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import time
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, NoReturn
 
@@ -259,7 +260,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 async def _lines(file: UploadedFile) -> AsyncIterator[bytes]:
-    held, at = b"", 0
+    held, at = b"", len(BOM_UTF8) if file.read(0, len(BOM_UTF8)) == BOM_UTF8 else 0
     while piece := file.read(at, PIECE_BYTES):
         at += len(piece)
         *lines, held = (held + piece).split(b"\n")

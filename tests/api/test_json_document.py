@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import sys
+from codecs import BOM_UTF8
 from typing import Any
 
 import pytest
@@ -121,7 +122,6 @@ REFUSED_ON_TOP = (
     "surrogate",
     "too large",
     "not a JSON value",
-    "byte order mark",
     "has to be an object",
 )
 
@@ -134,7 +134,7 @@ FRAGMENTS = st.sampled_from(
 @given(st.lists(FRAGMENTS, max_size=12).map("".join) | st.lists(FRAGMENTS).map(lambda parts: '{"x":' + "".join(parts)))
 def test_agrees_with_python_on_what_is_json(text: str) -> None:
     try:
-        expected = json.loads(text)
+        expected = json.loads(text.removeprefix("\ufeff"))
     except ValueError:
         expected = None
     found = outcome(text.encode())
@@ -148,7 +148,7 @@ def test_agrees_with_python_on_what_is_json(text: str) -> None:
 def test_no_bytes_raise_anything_else(raw: bytes) -> None:
     found = outcome(raw)
     if isinstance(found, Document):
-        assert replace(found, {}) == raw
+        assert replace(found, {}) == raw.removeprefix(BOM_UTF8)
     else:
         assert found.status == 400
         assert found.message.isprintable()

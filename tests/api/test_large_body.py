@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from itertools import pairwise
 from typing import Any
 
@@ -74,3 +75,14 @@ def test_endless_names_are_refused(more: dict[str, int]) -> None:
     read = formats.read("completions", json.dumps({"model": "m", "prompt": "p", **more}).encode())
     with pytest.raises(InvalidRequest, match="too many parameters"):
         large_body.brief(read)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 1000])
+def test_a_byte_order_mark_is_left_out(size: int) -> None:
+    plain = json.dumps({"model": "m", "prompt": "p" * 5000, "n": 1}).encode()
+    raw = BOM_UTF8 + plain
+    known = json.loads(large_body.brief(formats.read("completions", raw)))
+    large = large_body.from_brief(known, [raw[at : at + size] for at in range(0, len(raw), size)]).document.large
+    assert large is not None
+    assert b"".join(large.pieces) == plain
+    assert json.loads(b"".join(large_body.replace(large, {"model": "there"})))["model"] == "there"

@@ -157,8 +157,9 @@ def test_references(text: str, env: dict[str, str], value: str) -> None:
     assert api_key(text, env, secrets="from-a-file") == value
 
 
-def test_a_file_is_read_without_its_last_line_end(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("from-a-file\r\n")
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_file_is_read_without_its_last_line_end_and_its_byte_order_mark(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "key").write_text(f"{mark}from-a-file\r\n", encoding="utf-8")
     config = parse(GOOD.replace("${OPENAI_API_KEY}", f"${{file:{tmp_path}/key}}"), {})
     assert (key := config.upstreams["up"].api_key) is not None
     assert key.get_secret_value() == "from-a-file"

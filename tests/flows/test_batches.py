@@ -154,6 +154,12 @@ def test_models_are_mapped_and_limits_written_in_the_file(gateway: Gateway) -> N
     assert (record["model"], record["routed_model"]) == ("plain", CHAT)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(gateway: Gateway, simulator: str) -> None:
+    file = upload(gateway, b"\xef\xbb\xbf", line("a"), line("b"))
+    assert file.status == 200, file.body
+    assert create(gateway, file.json["id"]).status == 200
+
+
 def test_a_line_that_needs_no_change_keeps_its_bytes(gateway: Gateway) -> None:
     text = written(line("a", note="é"), line("b"))
     file_id = upload(gateway, text).json["id"]
