@@ -37,6 +37,7 @@ from gateway.store import Store, StoreUnavailable, open_store
 from gateway.tasks import Tasks
 from gateway.upstream.status import UpstreamReport
 
+from . import cors
 from .access_log import AccessLog
 from .admin.routes import AdminAPI
 from .admin.whole_gateway import Ask
@@ -226,7 +227,10 @@ def _application(
     @web.middleware
     async def front_door(request: web.Request, handler: Handler) -> web.StreamResponse:
         if passed is not None and request.match_info.http_exception is not None:
-            handler = passed.handler(door.config, request) or handler
+            if cors.is_preflight(door.config, request):
+                handler = cors.answer_preflight
+            else:
+                handler = passed.handler(door.config, request) or handler
         return await door.handle(request, handler)
 
     app = web.Application(middlewares=[front_door], client_max_size=max_request_bytes)

@@ -41,7 +41,7 @@ from gateway.records import Endpoint, StoredBytes
 from gateway.store import RefusalEntry
 from gateway.tasks import is_cut_off
 
-from . import unknown_paths
+from . import cors, unknown_paths
 from .access_log import AccessLog
 from .responses import EventStream, Whole
 from .status import Status, shutting_down
@@ -130,6 +130,7 @@ class ErrorMiddleware:
             client_address(remote, request.headers.getall(hdrs.X_FORWARDED_FOR, ()), trusted) if trusted else remote
         )
         context = request[CONTEXT] = RequestContext(new_id(), time.perf_counter(), parts, remote)
+        permission = cors.permit(parts.config, request) if hdrs.ORIGIN in request.headers else None
         try:
             response = await handler(request)
         except asyncio.CancelledError as cancelled:
@@ -152,6 +153,8 @@ class ErrorMiddleware:
             context.stream = None
         if isinstance(response, Whole):
             response.own_headers.append(("x-request-id", context.id))
+            if permission:
+                response.own_headers += permission
             if (id_header := _format_of(request, context).id_header) is not None:
                 response.own_headers.append((id_header, context.id))
             if not self._status.is_ready:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 
@@ -32,6 +32,10 @@ def head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
         lines = [_UNSAFE.sub(" ", line) for line in lines]
     first = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown"
     return "\r\n".join([first, f"Date: {rfc822_formatted_time()}", *lines, "\r\n"]).encode("latin-1", "replace")
+
+
+CORS = web.RequestKey("cors", list)
+"""The headers that let the page of a request with an `Origin` read the answer."""
 
 
 class Whole(web.StreamResponse):
@@ -104,6 +108,8 @@ class EventStream(web.StreamResponse):
         self._keep_alive = False
         self._is_last = is_last or not self._is_chunked or not request.keep_alive
         lines = [*headers, ("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")]
+        if hdrs.ORIGIN in request.headers:
+            lines += request.get(CORS, ())
         if self._is_chunked:
             lines.append(("Transfer-Encoding", "chunked"))
         if self._is_last:

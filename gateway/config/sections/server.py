@@ -37,6 +37,8 @@ class ServerSettings(Section):
     """Send a comment to streaming clients while the upstream is silent for this long; 0 is off."""
     trusted_proxies: tuple[Network, ...] = ()
     """Networks of the proxies whose X-Forwarded-For is trusted, for keys[].ips and the access log."""
+    cors_origins: tuple[Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")], ...] = ("*",)
+    """Origins of pages that may call from a browser, such as https://chat.example; `*`: all; empty: none."""
     public_url: Annotated[str, AfterValidator(read_public_url)] | None = None
     """The address of the gateway for clients, without /v1; the dashboard shows it. Null: that of the dashboard."""
     reload_on_change: bool = True
