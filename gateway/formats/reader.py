@@ -48,7 +48,7 @@ class AnswerReader:
 
     def take_error(self, error: Any) -> None:
         """Keep an error as an object."""
-        self.error = error if isinstance(error, dict) else {"message": str(error)}
+        self.error = error if isinstance(error, dict) else {"message": error}
 
 
 def objects(value: Any) -> list[dict[str, Any]]:
