@@ -237,13 +237,12 @@ def _format_of(request: web.Request, context: RequestContext) -> Format:
 
 
 def _row_of(request: web.Request, context: RequestContext) -> Passthrough | None:
-    """The passthrough row that a request belongs to, or below whose prefix it is; None: there is none."""
+    """The passthrough row that a request belongs to, or whose path it asks for in vain; None: there is none."""
     rows = context.parts.config.passthrough
     if context.endpoint is not None:
         return rows.get(context.endpoint)
     path = request.rel_url.raw_path
-    below = [row for row in rows.values() if row.prefix and path.startswith(f"{row.prefix}/")]
-    return max(below, key=lambda row: len(row.prefix), default=None)
+    return max([row for row in rows.values() if row.has_path(path)], key=lambda row: len(row.prefix), default=None)
 
 
 def _error_body(request: web.Request, context: RequestContext, error: GatewayError) -> bytes:

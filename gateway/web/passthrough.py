@@ -20,7 +20,7 @@ from gateway import units
 from gateway.accounting.bonds import TASK, task_id
 from gateway.api import auth, validate
 from gateway.api.attribution import attribution_of
-from gateway.api.large_body import LARGE_BYTES
+from gateway.api.large_body import LARGE_BYTES, MAX_KEPT
 from gateway.api.multipart import content_type
 from gateway.config import Config, Model, Passthrough, Price, Route, TaskPrice, is_plain_name
 from gateway.config.operations import Reference, TaskOperation, at_pointer, holds, read_number, read_options
@@ -248,7 +248,9 @@ class PassthroughCalls:
             return params, (*kept, ("Content-Type", content_type(boundary)))
         pieces = await self._bodies.read(request, context)
         if context.held_bytes > LARGE_BYTES:
-            return await self._large_bodies.read(PASSTHROUGH.name, pieces), headers
+            params = await self._large_bodies.read(PASSTHROUGH.name, pieces)
+            if not _has_placeholders(row, params):
+                return params, headers
         return PASSTHROUGH.read(b"".join(pieces), counter), headers
 
     async def _earlier(
@@ -299,6 +301,16 @@ class PassthroughCalls:
 
 def _written(answer: Any) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def _has_placeholders(row: Passthrough, params: Params) -> bool:
+    """Whether a value of a large body is too long to be kept in which the row reads a price, an earlier task or an
+    address to call: it has to be read as it is, or a client could hide these behind its length."""
+    large = params.document.large
+    names = row.members if row.callbacks else row.members.union(CALLBACKS)
+    return large is not None and any(
+        end - start > MAX_KEPT for name, (start, end) in large.places.items() if name in names
+    )
 
 
 def _refuse_callbacks(row: Passthrough, members: Mapping[str, Any]) -> None:

@@ -257,6 +257,44 @@ def test_a_large_body(gateway: Gateway) -> None:
     check(scenario.settled(gateway, made.id), units={"seconds": 5}, model="runway/gen4_turbo")
 
 
+LONG = "A" * 10_000
+"""Longer than what is kept of a value of a large body."""
+
+
+@pytest.mark.parametrize(
+    ("path", "members"),
+    [
+        ("/mj/submit/simple-change", {"content": "{} U2" + " " * 10_000}),
+        ("/kling/v1/videos/lip-sync", {"input": {"video_id": "{}", "audio_file": LONG}}),
+        ("/luma/dream-machine/v1/generations", {"model": "ray-2", "keyframes": {"frame0": {"id": "{}", "x": LONG}}}),
+    ],
+)
+def test_a_large_body_hides_no_task_of_another_key(gateway: Gateway, path: str, members: dict[str, Any]) -> None:
+    row = {"mj": "midjourney", "kling": "kling", "luma": "luma"}[path.split("/")[1]]
+    task = scenario.id_in(row, scenario.submit(gateway, row, "bob"))
+    body = json.loads(json.dumps({**members, "prompt": "A" * 300_000}).replace("{}", task))
+    refused = gateway.post(path, body)
+    assert (refused.status, refused.error["code"]) == (404, "task_not_found")
+    assert gateway.post(path, body, key="bob").status in (200, 201)
+
+
+def test_a_large_body_hides_no_address_to_call(gateway: Gateway) -> None:
+    refused = gateway.post(
+        "/bfl/v1/flux-pro-1.1", {"prompt": "A" * 300_000, "webhook_url": f"https://a.example/{LONG}"}
+    )
+    assert (refused.status, refused.error["param"]) == (400, "webhook_url")
+
+
+def test_a_large_body_hides_no_number_of_outputs(gateway: Gateway) -> None:
+    before = scenario.spent(gateway)[1]
+    body = {
+        "instances": [{"prompt": "cat", "image": {"bytesBase64Encoded": "A" * 300_000}}],
+        "parameters": {"sampleCount": 4, "negativePrompt": LONG}, "simulate": {"takes_s": 60},
+    }  # fmt: skip
+    assert gateway.post("/veo/v1beta/models/veo-3.0-generate-001:predictLongRunning", body).status == 200
+    assert scenario.spent(gateway)[1] == pytest.approx(before + 4 * 8 * 0.4)
+
+
 def test_metrics_have_rows_and_no_models(gateway: Gateway) -> None:
     scenario.submit(gateway, "suno", "carol")
     scenario.settled(gateway, scenario.submit(gateway, "suno", "carol").id)

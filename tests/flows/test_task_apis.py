@@ -169,6 +169,8 @@ def test_every_error_is_in_the_form_of_the_api(refusing: Gateway, row: str) -> N
         errors.append((404, "task_not_found", refusing.get(asked.read.format("9" * 16))))
     if prefix:
         errors.append((404, "invalid_request_error", refusing.get(f"{prefix}/no/such/path/at/all")))
+    if row == "midjourney-modes":  # it has no prefix
+        errors.append((404, "invalid_request_error", refusing.send("PUT", asked.path, {})))
     assert scenario.submit(refusing, row, who).status in (200, 201)
     errors.append((429, "rate_limit_exceeded", scenario.submit(refusing, row, who)))
     for status, code, answer in errors:

@@ -201,9 +201,22 @@ class Passthrough(Section):
         return tuple(map(read_reference, self.refers))
 
     @cached_property
+    def members(self) -> frozenset[str]:
+        """The members of a body in which the row reads options or ids of tasks."""
+        read = [*([] if self.model is None else [self.model]), *[each.pointer for each in self.references]]
+        read += [name for price in self.prices for name in (*price.when, *price.count, *price.outputs)]
+        return frozenset(name.split("/")[1].replace("~1", "/").replace("~0", "~") for name in read if "/" in name)
+
+    @cached_property
     def listings(self) -> tuple[TaskOperation, ...]:
         """The operations of `lists`."""
         return tuple(map(read_operation, self.lists))
+
+    def has_path(self, path: str) -> bool:
+        """Whether a path is below the prefix or, where there is none, that of an operation with any method."""
+        if self.prefix:
+            return path.startswith(f"{self.prefix}/")
+        return any(each.pattern.fullmatch(path) for each in (*self.submissions, *self.reads, *self.listings))
 
     def at_upstream(self, path: str) -> str:
         """Where a path below the prefix is at the upstream."""
