@@ -263,6 +263,8 @@ class Format:
     """Whether a whole answer to this request is text and not JSON; None: never."""
     scan: Callable[[ScanInput], Scan] | None = None
     """Scans a streamed answer; None: the format has no streams."""
+    gather: Callable[[bytes], bytes | None] | None = None
+    """Puts a streamed answer to a plain call together; None: that is not possible."""
     reader: Callable[[], AnswerReader] | None = None
     """Reads answers for translations; None: there is no way from this format to another."""
     kept_id: Callable[[Scan], str | None] | None = None

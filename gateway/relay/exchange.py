@@ -167,6 +167,10 @@ class Exchange:
         if self.body:
             self._body = bytes(self.body)
             self.body = bytearray()
+            gather = self.attempt.format.gather
+            is_good = self.head is not None and self.head.status == 200
+            if gather is not None and is_good and self._body[:1] != b"{" and sse.begins_stream(self._body):
+                self._body = gather(self._body) or self._body
         return self._body
 
     def pass_rest(self) -> None:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from gateway.formats.anthropic.messages import type_of
@@ -31,21 +32,59 @@ def shown(ask: Ask) -> list[Any]:
     return ask.events[:-1] if ask.kind in WITH_USAGE_EVENT else ask.events
 
 
+def chunk_of_a_plain_answer(ask: Ask) -> list[Any]:
+    """The one chunk that the gateway writes of a plain answer, without the usage, for which nobody asked."""
+    answer = {name: value for name, value in ask.document.items() if name != "usage"}
+    choices = [
+        {"delta" if name == "message" else name: value for name, value in each.items()} for each in answer["choices"]
+    ]
+    chat = {"object": "chat.completion.chunk"} if answer["object"] == "chat.completion" else {}
+    return [answer | chat | {"choices": choices}]
+
+
+def events_of_a_plain_message(ask: Ask) -> list[Any]:
+    """The events that the gateway writes of one."""
+    message = ask.document
+    (block,) = message["content"]
+    ended = {name: message[name] for name in ("stop_reason", "stop_sequence")}
+    return [
+        {"type": "message_start", "message": message | {"content": [], "stop_reason": None, "stop_sequence": None}},
+        {"type": "content_block_start", "index": 0, "content_block": block | {"text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": block["text"]}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": ended, "usage": message["usage"]},
+        {"type": "message_stop"},
+    ]
+
+
+def events_of_a_plain_response(ask: Ask) -> list[Any]:
+    """The events that the gateway writes of one."""
+    response = ask.document
+    place = {"output_index": 0, "item": response["output"][0]}
+    started = response | {"status": "in_progress", "output": [], "usage": None}
+    return [
+        {"type": "response.created", "sequence_number": 0, "response": started},
+        {"type": "response.output_item.added", "sequence_number": 1, **place},
+        {"type": "response.output_item.done", "sequence_number": 2, **place},
+        {"type": "response.completed", "sequence_number": 3, "response": response},
+    ]
+
+
 @dataclass(frozen=True)
 class Whole:
     """Status 200 and the whole good answer."""
 
     has_done: bool = True
     """Of a stream: whether what ends it comes. It must come from the upstream."""
-    is_json: bool = False
-    """Of a streamed call: the upstream has answered in JSON all the same."""
     events: Events = shown
     """Of a stream: what comes before its end."""
+    document: Callable[[Ask], Any] = attrgetter("document")
+    """Of a plain call: the answer."""
 
     def check(self, ask: Ask, answer: Answer) -> None:
         assert answer.status == 200
-        if self.is_json or not ask.kind.is_streamed:
-            assert answer.json == ask.document
+        if not ask.kind.is_streamed:
+            assert answer.json == self.document(ask)
             return
         assert answer.headers["content-type"].lower().startswith("text/event-stream")
         end = data_of_events(ask.form.end()) if self.has_done else []
@@ -433,9 +472,11 @@ TABLE: dict[str, tuple[Either, Either]] = {
     "gzip that is none": (FAILED, FAILED),
     "half of a gzip": (FAILED, FAILED),
     "gzip in chunks, not said": (FAILED, FAILED),
-    "JSON for a stream": (None, Whole(is_json=True)),
+    # As events, because the SDKs read nothing else of a stream.
+    "JSON for a stream": (None, Whole(has_done=False, events=chunk_of_a_plain_answer)),
     "an error as JSON for a stream": (None, FAILED),
-    "a stream for a plain call": (FAILED, None),
+    # Some upstreams stream whether they are asked to or not (new-api#6924): the answer is put together.
+    "a stream for a plain call": (WHOLE, None),
     "events said to be JSON": (None, WHOLE),
     "events said to be nothing": (None, WHOLE),
     "events in capitals, with a charset": (None, WHOLE),
@@ -534,19 +575,6 @@ def first_event_is(error: Error) -> tuple[Either, Either]:
     return None, error
 
 
-def events_of_a_plain_response(ask: Ask) -> list[Any]:
-    """The events that the gateway writes of one."""
-    response = ask.document
-    place = {"output_index": 0, "item": response["output"][0]}
-    started = response | {"status": "in_progress", "output": [], "usage": None}
-    return [
-        {"type": "response.created", "sequence_number": 0, "response": started},
-        {"type": "response.output_item.added", "sequence_number": 1, **place},
-        {"type": "response.output_item.done", "sequence_number": 2, **place},
-        {"type": "response.completed", "sequence_number": 3, "response": response},
-    ]
-
-
 def image_as_event(ask: Ask) -> list[Any]:
     """The event that the gateway writes of a plain answer with an image."""
     answer = ask.document
@@ -554,6 +582,7 @@ def image_as_event(ask: Ask) -> list[Any]:
 
 
 OF_MEDIA: dict[str, tuple[Either, Either]] = {
+    "a stream for a plain call": (FAILED, None),
     # `[DONE]` is dropped and ends nothing.
     "stalled after a false DONE": (None, SILENT),
     # The event that completes the answer is the end: what follows is not read.
@@ -575,6 +604,7 @@ OF_FORMAT: dict[str, dict[str, tuple[Either, Either]]] = {
         ),
     },
     "messages": {
+        "JSON for a stream": (None, Whole(has_done=False, events=events_of_a_plain_message)),
         # Clients of the API wait and repeat at 529; other gateways' clients do not know it.
         "529": (OVERLOADED, OVERLOADED),
         "529 with Retry-After": (OVERLOADED_FOR_LONG, OVERLOADED_FOR_LONG),
@@ -591,6 +621,7 @@ OF_FORMAT: dict[str, dict[str, tuple[Either, Either]]] = {
         "an answer as one event": (None, Broken("upstream_error", lambda ask: [ask.form.document(ask.text)])),
     },
     "responses": {
+        "a stream for a plain call": (Whole(document=lambda ask: ask.form.document(f"{ask.text} \u2603 ")), None),
         # `[DONE]` is dropped and ends nothing.
         "stalled after a false DONE": (None, SILENT),
         "DONE without a finish_reason": (None, CUT),
@@ -610,6 +641,7 @@ OF_FORMAT: dict[str, dict[str, tuple[Either, Either]]] = {
         "an answer as one event": (None, Broken("upstream_error", lambda ask: [ask.form.document(ask.text)])),
     },
     "generate_content": {
+        "a stream for a plain call": (FAILED, None),
         # `[DONE]` is dropped and ends nothing.
         "stalled after a false DONE": (None, SILENT),
         "DONE without a finish_reason": (None, CUT),

@@ -343,10 +343,15 @@ def test_an_error_before_the_first_event_has_the_type_of_the_api(gateway: Gatewa
     assert gateway.call(got.id)["completion_tokens"] == 0
 
 
-def test_a_plain_answer_where_a_stream_was_asked_for_is_passed_on(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+def test_a_plain_answer_where_a_stream_was_asked_for_comes_as_events(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    """The SDKs read nothing else of a stream."""
     upstream.answer_with(ok_json(MESSAGE))
     got = post(gateway, stream=True)
-    assert (got.status, got.json) == (200, MESSAGE)
+    assert got.headers["content-type"].startswith("text/event-stream")
+    kinds = [json.loads(line[6:])["type"] for line in got.body.splitlines() if line.startswith(b"data: ")]
+    assert (got.status, kinds[0], kinds[-1]) == (200, "message_start", "message_stop")
 
 
 # --------------------------------------------------------------------------------------------------------- other models

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.formats import other_models
+from gateway.formats import gathered, other_models
 from gateway.formats.format import Format, PlainFacts, Scan, no_usage
 from gateway.formats.openai import plain
 from gateway.quota.limit_headers import anthropic_headers
@@ -213,6 +213,8 @@ MESSAGES = Format(
     usage=messages_usage.reported,
     scan=MessagesScan,
     reader=MessagesReader,
+    gather=gathered.message,
+    streams_only_events=True,
     as_events=_as_events,
     changes=_changes,
     limit_fields=("max_tokens",),

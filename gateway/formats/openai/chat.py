@@ -9,7 +9,7 @@ from gateway.api import prompt_tokens, validate, validation_errors
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Chat
 from gateway.config import Capabilities, Route
-from gateway.formats import reported_usage
+from gateway.formats import gathered, reported_usage
 from gateway.formats.format import Format
 from gateway.records import Call, Document, Params
 
@@ -45,6 +45,8 @@ CHAT = Format(
     usage=reported_usage.reported,
     scan=StreamScan,
     reader=ChatReader,
+    gather=gathered.chat,
+    streams_only_events=True,
     as_events=lambda answer, shows_usage, _: as_event(answer, shows_usage=shows_usage),
     changes=_changes,
     limit_fields=plain.LIMIT_FIELDS,

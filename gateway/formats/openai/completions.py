@@ -10,7 +10,7 @@ from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Completion
 from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
-from gateway.formats import reported_usage
+from gateway.formats import gathered, reported_usage
 from gateway.formats.format import Format
 from gateway.records import Call, Document, Params
 
@@ -66,6 +66,8 @@ COMPLETIONS = Format(
     facts=plain.facts,
     usage=reported_usage.reported,
     scan=partial(StreamScan, is_chat=False),
+    gather=gathered.chat,
+    streams_only_events=True,
     as_events=lambda answer, shows_usage, _: as_event(answer, shows_usage=shows_usage),
     changes=_changes,
     limit_fields=plain.LIMIT_FIELDS,

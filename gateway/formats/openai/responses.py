@@ -19,7 +19,7 @@ from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Response
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, StreamInterrupted
-from gateway.formats import other_models, sse
+from gateway.formats import gathered, other_models, sse
 from gateway.formats.format import Format, PlainFacts, Scan, no_usage
 from gateway.formats.unfit import Unfit
 from gateway.records import Call, Document, ItemRef, Params, Usage
@@ -314,6 +314,7 @@ RESPONSES = Format(
     facts=facts,
     usage=_usage,
     scan=ResponsesScan,
+    gather=gathered.response,
     kept_id=_kept_id,
     kept_items=_kept_items,
     pending_id=_pending_id,

@@ -1,0 +1,108 @@
+"""Puts the events of a stream together as one plain answer, for upstreams that stream whether they are asked to or not
+(new-api#6924, litellm#34095, kaito#1880)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import sse
+from .event_scan import parsed
+from .reader import objects
+
+Gathers = Callable[[bytes], bytes | None]
+"""The plain answer that a stream makes; None if it is no complete one."""
+
+
+def chat(stream: bytes) -> bytes | None:
+    """Chunks of chat or completions as an answer: pieces of texts are joined, lists by the `index` of their items
+    (openai-python, `lib/streaming/_deltas.py`)."""
+    answer: dict[str, Any] = {}
+    choices: dict[int, dict[str, Any]] = {}
+    for chunk in _objects_of(stream):
+        if chunk.get("error"):
+            return json.dumps(chunk).encode()
+        for given in objects(chunk.pop("choices", None)):
+            index = given.get("index") or 0
+            choice = choices.setdefault(index if isinstance(index, int) else 0, {})
+            given["message"] = given.pop("delta", given.get("message", {}))
+            _add(choice, {name: value for name, value in given.items() if name != "index"})
+        answer |= {name: value for name, value in chunk.items() if value is not None or name not in answer}
+    if not choices or not all(choice.get("finish_reason") for choice in choices.values()):
+        return None
+    for choice in choices.values():
+        if not choice["message"]:
+            del choice["message"]
+    answer["choices"] = [{"index": index, **choices[index]} for index in sorted(choices)]
+    if answer.get("object") == "chat.completion.chunk":
+        answer["object"] = "chat.completion"
+    return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def response(stream: bytes) -> bytes | None:
+    """The response that its last event holds whole."""
+    ends = [event for event in _objects_of(stream) if isinstance(event.get("response"), dict)]
+    if not ends or ends[-1].get("type") not in ("response.completed", "response.incomplete", "response.failed"):
+        return None
+    return json.dumps(ends[-1]["response"], separators=(",", ":")).encode()
+
+
+def message(stream: bytes) -> bytes | None:
+    """The message that its events make (anthropic-sdk, `accumulate_event`)."""
+    whole: dict[str, Any] = {}
+    blocks: dict[Any, dict[str, Any]] = {}
+    inputs: dict[Any, str] = {}
+    for event in _objects_of(stream):
+        index, delta = event.get("index"), event.get("delta")
+        match event.get("type"):
+            case "error":
+                return json.dumps(event).encode()
+            case "message_start" if isinstance(event.get("message"), dict):
+                whole = event["message"]
+            case "content_block_start" if isinstance(event.get("content_block"), dict):
+                blocks[index] = event["content_block"]
+            case "content_block_delta" if isinstance(delta, dict) and index in blocks:
+                inputs[index] = inputs.get(index, "") + str(delta.get("partial_json") or "")
+                for name in ("text", "thinking", "signature"):
+                    if isinstance(delta.get(name), str):
+                        blocks[index][name] = str(blocks[index].get(name) or "") + delta[name]
+            case "message_delta":
+                given = event.get("usage")
+                whole |= delta if isinstance(delta, dict) else {}
+                counts = {name: value for name, value in (given or {}).items() if value is not None}
+                whole["usage"] = {**(whole.get("usage") or {}), **counts}
+    if not whole.get("stop_reason"):
+        return None
+    for index, text in inputs.items():
+        if text and (given := parsed(text.encode())) is not None:
+            blocks[index]["input"] = given
+    return json.dumps({**whole, "content": list(blocks.values())}, separators=(",", ":")).encode()
+
+
+def _objects_of(stream: bytes) -> Iterator[dict[str, Any]]:
+    splitter = sse.EventSplitter(len(stream) + 1)
+    events = [event for event, _ in splitter.split(stream.removeprefix(sse.MARK))]
+    for event in [*events, splitter.rest()]:
+        data = sse.data_of(event)
+        if data and (value := parsed(data)) is not None:
+            yield value
+
+
+def _add(whole: dict[str, Any], piece: dict[str, Any]) -> None:
+    for name, value in piece.items():
+        before = whole.get(name)
+        if isinstance(before, str) and isinstance(value, str) and name not in ("id", "type", "role", "finish_reason"):
+            whole[name] = before + value
+        elif isinstance(before, dict) and isinstance(value, dict):
+            _add(before, value)
+        elif isinstance(before, list) and isinstance(value, list):
+            for item in value:
+                at = item.get("index") if isinstance(item, dict) else None
+                known = next((each for each in before if isinstance(each, dict) and each.get("index") == at), None)
+                if at is None or known is None:
+                    before.append(item)
+                else:
+                    _add(known, item)
+        elif value is not None or name not in whole:
+            whole[name] = value

@@ -1,0 +1,100 @@
+"""A stream that was not asked for becomes the plain answer that the official SDKs would make of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.formats import gathered
+
+
+def stream(*events: Any, end: bytes = b"\n\n") -> bytes:
+    return b"".join(b"data: " + json.dumps(event).encode() + end for event in events)
+
+
+def chunk(delta: dict[str, Any], reason: str | None = None, index: int = 0) -> dict[str, Any]:
+    choices = [{"index": index, "delta": delta, "finish_reason": reason}]
+    return {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": choices}
+
+
+def call(index: int, arguments: str, **more: Any) -> dict[str, Any]:
+    return {"tool_calls": [{"index": index, "function": {"arguments": arguments, **more.pop("named", {})}, **more}]}
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_chunks_of_several_choices_and_calls(end: bytes) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 2}
+    text = stream(
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": "He"}),
+        chunk({"content": "other"}, "length", index=1),
+        chunk({"content": "llo", "reasoning_content": "hm"}),
+        chunk(call(0, "", id="a", type="function", named={"name": "f"})),
+        chunk(call(1, '{"y"', id="b", type="function", named={"name": "g"})),
+        chunk(call(0, '{"x":1}')),
+        chunk(call(1, ":2}")),
+        chunk({}, "tool_calls"),
+        {"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": usage},
+        end=end,
+    )
+    answer = json.loads(gathered.chat(b"\xef\xbb\xbf: a comment" + end + text + b"data: [DONE]\n\n") or b"")
+    assert (answer["object"], answer["usage"], [each["finish_reason"] for each in answer["choices"]]) == (
+        "chat.completion", usage, ["tool_calls", "length"],
+    )  # fmt: skip
+    message = answer["choices"][0]["message"]
+    assert (message["role"], message["content"], message["reasoning_content"]) == ("assistant", "Hello", "hm")
+    assert [(each["id"], each["function"]) for each in message["tool_calls"]] == [
+        ("a", {"arguments": '{"x":1}', "name": "f"}), ("b", {"arguments": '{"y":2}', "name": "g"}),
+    ]  # fmt: skip
+
+
+def test_a_message_is_that_of_anthropics_sdk() -> None:
+    from anthropic.lib.streaming._messages import accumulate_event
+    from anthropic.types import Message, RawMessageStreamEvent
+    from pydantic import TypeAdapter
+
+    start = {
+        "id": "m", "type": "message", "role": "assistant", "model": "c", "content": [], "stop_reason": None,
+        "stop_sequence": None, "usage": {"input_tokens": 9, "output_tokens": 1, "cache_read_input_tokens": 4},
+    }  # fmt: skip
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": start},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "H"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "i"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1,
+         "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"x":'}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "1}"}},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+         "usage": {"output_tokens": 12}},
+        {"type": "message_stop"},
+    ]  # fmt: skip
+    whole: Any = None
+    json_bufs: dict[int, bytes] = {}
+    adapter: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+    for each in events:
+        parsed = adapter.validate_python(json.loads(json.dumps(each)))
+        whole = accumulate_event(event=parsed, current_snapshot=whole, json_bufs=json_bufs)
+    made: Any = Message.model_validate_json(gathered.message(stream(*events)) or b"")
+    assert made.model_dump() == whole.model_dump()
+
+
+def test_half_a_stream_is_no_answer() -> None:
+    assert gathered.chat(stream(chunk({"content": "He"}))) is None
+    assert gathered.message(stream({"type": "message_start", "message": {"content": []}})) is None
+    assert gathered.response(stream({"type": "response.created", "response": {"id": "r"}})) is None
+    assert gathered.chat(b"data: x\n\n") is None
+
+
+def test_an_error_in_the_stream_is_the_answer() -> None:
+    error = {"error": {"message": "no"}}
+    assert json.loads(gathered.chat(stream(chunk({"content": "He"}), error)) or b"") == error
+    failed = {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}
+    assert json.loads(gathered.message(stream(failed)) or b"") == failed
+    response = {"id": "r", "status": "completed"}
+    ended = {"type": "response.completed", "response": response}
+    assert json.loads(gathered.response(stream(ended)) or b"") == response
