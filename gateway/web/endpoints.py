@@ -102,6 +102,7 @@ class DataPlane:
             web.get("/v1beta/models/{model:.+}", partial(self.show_model, spec=FORMATS["generate_content"])),
             *[web.get(path, refuse_socket) for path in (responses, *without_deployment(responses))],
             web.head("/", say_nothing),
+            web.head("/api/hello", say_nothing),
             *[
                 route
                 for root in ("/v1", AZURE, f"{AZURE}/v1")
@@ -478,7 +479,7 @@ async def refuse_socket(request: web.Request) -> web.StreamResponse:
 
 
 async def say_nothing(request: web.Request) -> web.StreamResponse:
-    """`HEAD /`, with which Claude Code opens its connection."""
+    """`HEAD /` and `HEAD /api/hello`, with which Claude Code opens its connection (CLIProxyAPI#5905)."""
     request[CONTEXT].is_quiet = True
     return Whole(200, (), b"")
 

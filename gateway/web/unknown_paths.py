@@ -51,7 +51,16 @@ def meant(path: str) -> str:
         path = path.removeprefix("/v1")
     elif path.rstrip("/") in {served.removeprefix("/v1") for served in _served()}:
         path = f"/v1{path}"
+    elif (appended := _appended(path.rstrip("/"))) is not None:
+        path = appended
     return path
+
+
+def _appended(path: str) -> str | None:
+    """The path that was appended to another one: a client whose base URL is the address of an endpoint."""
+    served = _served()
+    rests = [path.removeprefix(base) for base in served if path.startswith(f"{base}/")]
+    return next((each for each in served for rest in rests if rest in (each, each.removeprefix("/v1"))), None)
 
 
 def advice(path: str) -> str | None:
