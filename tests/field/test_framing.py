@@ -45,6 +45,15 @@ LINES = [json.dumps(each).encode() for each in CHUNKS]
 GOOD = sse(CHUNKS)
 
 
+ANNOTATION = {
+    "id": "", "object": "", "created": 0, "model": "", "choices": [{
+        "index": 0, "finish_reason": None, "content_filter_results": {"hate": {"filtered": False, "severity": "safe"}},
+        "content_filter_offsets": {"check_offset": 44, "start_offset": 44, "end_offset": 198},
+    }],
+}  # fmt: skip
+"""What Azure's asynchronous filter says of some text (learn.microsoft.com, content streaming)."""
+
+
 class Row(NamedTuple):
     """The body of a stream of chat, under the type that an upstream gave it."""
 
@@ -108,6 +117,11 @@ ROWS = (
     Row("an empty finish_reason", "Mintplex-Labs/anything-llm#5112",
         in_place(1, chat_chunk({"content": " there"}, ""))),
     Row("an object without choices", "Mintplex-Labs/anything-llm#5112", filled({"id": "", "object": ""}, {})),
+    Row("annotations without a delta between chunks",
+        "langchain-ai/langchain#18977, microsoft/autogen#6465, openai/openai-node#1982, spring-projects/spring-ai#7014",
+        filled(ANNOTATION)),
+    Row("annotations without a delta at the end", "openai/openai-python#1677, uezo/aiavatarkit#124",
+        filled(ANNOTATION, at=3)),
     Row("a cost at the end", "anomalyco/opencode#39606", sse([*CHUNKS, {"choices": [], "cost": "0"}])),
     Row("nothing but choices", "openvinotoolkit/model_server#3553",
         sse([*[{"choices": each["choices"]} for each in CHUNKS[:3]], {"choices": [], "usage": CHUNKS[3]["usage"]}])),
