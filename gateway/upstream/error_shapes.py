@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 MEMBERS: tuple[str, ...] = (
     "message",  # OpenAI, Anthropic, Google; alone: Cohere (docs.cohere.com, "Errors"), Mistral, NestJS as a list
     "Message",  # AWS (smithy.io, AWS JSON protocols, "Operation error serialization")
+    "errorMessage",  # gateways behind AWS Lambda (NousResearch/hermes-agent#100783)
     "msg",  # pydantic, in FastAPI's `detail`; Suno's resellers
     "detail",  # FastAPI as a text or a list; RFC 9457, 3.1.4; Perplexity, Replicate
     "error",  # Ollama (docs/api/errors) and text-generation-inference (docs, "Error") as a text

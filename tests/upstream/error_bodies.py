@@ -46,6 +46,8 @@ _INNER = {"error": {"message": "At most 1 picture.", "type": "invalid_request_er
 SHAPES: tuple[Shape, ...] = (
     # docs.cohere.com, "Errors"
     Shape("cohere", 400, {"id": "1-2", "message": "too many documents"}, "too many documents"),
+    # AWS Lambda: NousResearch/hermes-agent#100783
+    Shape("lambda", 400, {"errorMessage": "too many documents", "errorType": "ValueError"}, "too many documents"),
     # fastapi.tiangolo.com, "Handling errors"
     Shape("fastapi-text", 422, {"detail": "The file is too short."}, "The file is too short."),
     Shape("fastapi-list", 422, {"detail": _PYDANTIC}, _PYDANTIC_SAYS, "seed"),
