@@ -112,6 +112,11 @@ ROWS = (
     Row("inlineData", "diegosouzapw/OmniRoute#8368", "gemini", contents(INLINE)),
     Row("inline_data", "diegosouzapw/OmniRoute#8368", "gemini",
         contents({"inline_data": {"mime_type": "image/png", "data": DATA}})),
+    Row("a picture as a functionResponse", "google-gemini/gemini-cli#17923", "gemini", {"contents": [
+        {"role": "user", "parts": [{"text": "Look."}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "look", "response": {}, "parts": [INLINE]}}]},
+    ]}),
     Row("a signature of thoughts", "UKGovernmentBEIS/inspect_ai#4184", "gemini", {"contents": [
         {"role": "user", "parts": [{"text": "Look."}]},
         {"role": "model", "parts": [{"text": "Yes.", "thoughtSignature": DATA[:200_000]}]},

@@ -23,6 +23,7 @@ from .played import (
     ask,
     chat_chunk,
     configuration,
+    counted,
     gemini_chunk,
     message_events,
     named,
@@ -92,6 +93,7 @@ ROWS = (
     Row("CR alone", "langchain-ai/langgraph#2593", of_lines(b"data: %s\r\r", b"data: [DONE]\r\r")),
     Row("a byte order mark", "elizaOS/eliza#19260, Effect-TS/effect#6976, vm0-ai/vm0#24687", BOM + GOOD),
     Row("a byte order mark before a comment", "vm0-ai/vm0#24716", BOM + b": ok\n\n" + GOOD),
+    Row("null for a chunk", "Kilo-Org/kilocode#3083, earendil-works/pi#2466", filled(None)),
     Row("data without a value", "lidge-jun/opencodex#1188", b"data:\n\n" + of_lines(b"data: %s\n\ndata:\n\n")),
     Row("more blank lines", "Mintplex-Labs/anything-llm#1475", of_lines(b"data: %s\n\n\n")),
     Row("blank lines first", "diegosouzapw/OmniRoute#11036", b"\n\n" + GOOD),
@@ -117,6 +119,14 @@ ROWS = (
     Row("an empty finish_reason", "Mintplex-Labs/anything-llm#5112",
         in_place(1, chat_chunk({"content": " there"}, ""))),
     Row("an object without choices", "Mintplex-Labs/anything-llm#5112", filled({"id": "", "object": ""}, {})),
+    Row("an index of the choice that grows, ids of their own, a message beside the delta",
+        "microsoft/foundry-local#144, ggml-org/llama.cpp#5876",
+        sse([
+            {**each, "id": f"chat.id.{number}", "choices": [
+                {**choice, "index": number, "message": choice["delta"]} for choice in each["choices"]
+            ]}
+            for number, each in enumerate(CHUNKS)
+        ])),
     Row("annotations without a delta between chunks",
         "langchain-ai/langchain#18977, microsoft/autogen#6465, openai/openai-node#1982, spring-projects/spring-ai#7014",
         filled(ANNOTATION)),
@@ -233,6 +243,10 @@ THOUGHTS = {
         {"reasoning": "I am", "reasoning_details": [{"type": "reasoning.text", "text": "I am", "index": 0}]},
         {"reasoning": " here", "reasoning_details": [{"type": "reasoning.text", "text": " here", "index": 0}]},
     ],
+    "details alone [UKGovernmentBEIS/inspect_ai#4184]": [
+        {"reasoning_details": [{"type": "reasoning.text", "text": "I am", "index": 0}]},
+        {"reasoning_details": [{"type": "reasoning.text", "text": " here", "index": 0}]},
+    ],
     "reasoning [oumi-ai/oumi#2465]": [{"reasoning": "I am"}, {"reasoning": " here"}],
     "reasoning_content, and null for the text [HKUDS/nanobot#3445]": [
         {"reasoning_content": "I am", "content": None}, {"reasoning_content": " here", "content": ""},
@@ -254,6 +268,14 @@ def test_a_thought_is_shown_once(
     assert [(block.type, getattr(block, block.type)) for block in message.content] == [
         ("thinking", "I am here"), ("text", TEXT),
     ]  # fmt: skip
+
+
+def test_a_byte_order_mark_in_pieces(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    """elizaOS/eliza#19260: its bytes come in packets of their own."""
+    upstream.answer_with(raw(CHUNKED, chunk(BOM[:1]), chunk(BOM[1:]), chunk(GOOD), b"0\r\n\r\n", delay_s=0.01))
+    answer = ask(gateway, "chat", is_stream=True)
+    assert answer.body.count(b'"content"') == 2
+    assert counted(gateway, answer) == (*COUNTS, "reported")
 
 
 # ------------------------------------------------------------------------------------------------------ other formats
@@ -371,6 +393,7 @@ def test_plain_json_under_another_type(
     answer = ask(gateway, "chat")
     assert answer.status == 200
     assert answer.json["choices"][0]["message"]["content"] == TEXT
+    assert answer.headers["content-type"].startswith("application/json")  # openai-node takes any other for a text
     recorded(gateway, answer.id)
 
 

@@ -70,6 +70,14 @@ ROWS = (
         calls(piece(call_id="call_a", name="look", arguments=HERE)),
         calls(piece(1, "call_b", "look", '{"at":')), calls(piece(1, arguments='"there"}')),
     ], TWO),
+    Row("the second call begins at index 0 and goes on at 1", "agno-agi/agno#8880", [
+        calls(piece(0, "call_a", "look", HERE)), calls(piece(0, "call_b", "look", "")),
+        calls(piece(1, arguments='{"at":')), calls(piece(1, arguments='"there"}')),
+    ], TWO),
+    Row("the index grows within a call", "dirac-run/dirac#215", [
+        calls(piece(0, "call_a", "look", "")), calls(piece(1, arguments='{"at":')),
+        calls(piece(2, arguments='"here"}')),
+    ], ONE),
     Row("one index for all, in pieces", "apache/maka#1976", [
         calls(piece(0, "call_a", "look", '{"at":')), calls(piece(0, arguments='"here"}')),
         calls(piece(0, "call_b", "look", '{"at":')), calls(piece(0, arguments='"there"}')),
@@ -89,6 +97,14 @@ ROWS = (
     Row("id, type and name in every piece", "SillyTavern/SillyTavern#5948, NousResearch/hermes-agent#8259", [
         calls(piece(0, "call_a", "look", "")), calls(piece(0, "call_a", "look", '{"at":')),
         calls(piece(0, "call_a", "look", '"here"}')),
+    ], ONE),
+    Row("arguments so far in every piece", "NousResearch/hermes-agent#35718, langchain-ai/langgraphjs#2697", [
+        calls(piece(0, "call_a", "look", "")), calls(piece(0, arguments='{"at"')),
+        calls(piece(0, arguments='{"at":"he')), calls(piece(0, arguments=HERE)),
+    ], ONE),
+    Row("all arguments once more", "anomalyco/opencode#17339, lidge-jun/opencodex#361, elizaOS/eliza#16973", [
+        calls(piece(0, "call_a", "look", "")), calls(piece(0, arguments='{"at":')),
+        calls(piece(0, arguments='"here"}')), calls(piece(0, arguments=HERE)),
     ], ONE),
     Row("the finish twice", "decolua/9router#2869", [
         calls(piece(0, "call_a", "look", HERE)), chat_chunk(None, "tool_calls"),
@@ -218,6 +234,11 @@ PLAIN = (
     Row("arguments as an object", "ggml-org/llama.cpp#20198, sipeed/picoclaw#1379", [
         piece(call_id="call_a", name="look", arguments={"at": "here"}),
     ], ONE),
+    Row("no arguments", "isair/jarvis#560", [{"id": "call_a", "type": "function", "function": {"name": "look"}}],
+        [("look", {})]),
+    Row("null arguments", "mrdushidush/claudette#238", [
+        {"id": "call_a", "type": "function", "function": {"name": "look", "arguments": None}},
+    ], [("look", {})]),
     Row("no type, and the ids twice", "NVIDIA-NeMo/Switchyard#502", [
         {"id": "call_0", "function": {"name": "look", "arguments": HERE}},
         {"id": "call_0", "function": {"name": "look", "arguments": THERE}},

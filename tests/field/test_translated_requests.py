@@ -135,9 +135,22 @@ ROWS = (
          {"role": "user", "content": [{"type": "text", "text": ""}, {"type": "text", "text": "Hi"}]}),
     chat("an empty text beside calls", "NousResearch/hermes-agent#11929, aliasrobotics/cai#182", USER,
          {"role": "assistant", "content": "", "tool_calls": [call("call_a")]}, result("call_a"), tools=[CHAT_TOOL]),
+    chat("a text of whitespace", "NousResearch/hermes-agent#11929, coasys/ad4m#996", USER,
+         {"role": "assistant", "content": "\n", "tool_calls": [call("call_a")]}, result("call_a"), tools=[CHAT_TOOL]),
+    chat("an empty message between two", "microsoft/autogen#6083", USER, {"role": "assistant", "content": ""},
+         {"role": "user", "content": "Go on."}, check=has("Look.", "Go on.")),
+    chat("ids that come again in each turn", "BerriAI/litellm#23510, NVIDIA-NeMo/Switchyard#502, trycua/cua#524", USER,
+         {"role": "assistant", "content": None, "tool_calls": [call("call_0", "here")]}, result("call_0", "one"),
+         {"role": "assistant", "content": None, "tool_calls": [call("call_0", "there")]}, result("call_0", "two"),
+         tools=[CHAT_TOOL], check=has("one", "two")),
     chat("results of parallel calls", "browseros-ai/BrowserOS-agent#106", USER,
          {"role": "assistant", "content": "I look.", "tool_calls": [call("call_a"), call("call_b", "there")]},
          result("call_a"), result("call_b"), {"role": "user", "content": "And?"}, tools=[CHAT_TOOL]),
+    chat("a picture between two results", "agentscope-ai/agentscope#2612", USER,
+         {"role": "assistant", "content": None, "tool_calls": [call("call_a"), call("call_b", "there")]},
+         result("call_a"),
+         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": DATA_URL}}]}, result("call_b"),
+         tools=[CHAT_TOOL], check=has(PIXEL)),
     chat("calls of one turn in two messages", "exoharness/exo#256, BerriAI/litellm#21154", USER,
          {"role": "assistant", "content": "I look."},
          {"role": "assistant", "content": None, "tool_calls": [call("call_a")]},
@@ -256,10 +269,21 @@ def test_the_target_takes_it(row: Row, gateway: Gateway, upstream: ScriptedUpstr
     assert row.check(body), body
 
 
-@pytest.mark.parametrize("length", [1, 64])
+def test_a_user_who_says_nothing(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    """microsoft/autogen#6083, anthropics/claude-code#59812: refused before it is sent, or sent as something good."""
+    upstream.answer_with(ok_json(MESSAGE))
+    answer = ask(gateway, "chat-over-messages", messages=[{"role": "user", "content": ""}])
+    if answer.status == 200:
+        fits_messages(upstream.requests[0].json)
+    else:
+        assert (answer.status, upstream.hits) == (400, 0)
+        upstream.answer_with()
+
+
+@pytest.mark.parametrize("length", [64, 65, 80, 128])
 def test_a_long_name_of_a_tool(length: int, gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """cline/cline#11885, anthropics/claude-code#21136, ChromeDevTools/chrome-devtools-mcp#1169: OpenAI takes 64."""
-    name = "x" * length
+    name = "mcp__plugin__" + "x" * (length - 13)
 
     async def same_name(wire: Any) -> None:
         given = json.loads(wire.request.body)["tools"][0]["function"]["name"]
