@@ -408,3 +408,30 @@ def test_json_for_a_stream(content_type: str, gateway: Gateway, upstream: Script
     assert answer.status == 200
     assert TEXT.encode() in answer.body
     recorded(gateway, answer.id)
+
+
+# --------------------------------------------------------------------------------------- events for a plain call
+
+PLAIN_TEXTS: dict[str, Any] = {
+    "chat": lambda whole: whole["choices"][0]["message"]["content"],
+    "completions": lambda whole: whole["choices"][0]["text"],
+    "messages": lambda whole: whole["content"][0]["text"],
+    "responses": lambda whole: whole["output"][0]["content"][0]["text"],
+    "messages-over-chat": lambda whole: whole["content"][0]["text"],
+    "responses-over-chat": lambda whole: whole["output"][0]["content"][0]["text"],
+    "chat-over-messages": lambda whole: whole["choices"][0]["message"]["content"],
+}
+"""Where a plain answer of each model has its text."""
+
+
+@pytest.mark.parametrize("content_type", ["text/event-stream", "application/json", "text/plain"])
+@pytest.mark.parametrize("name", PLAIN_TEXTS)
+def test_events_for_a_plain_call(name: str, content_type: str, gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    """kaito-project/kaito#1880, unslothai/unsloth#6570, BerriAI/litellm#34095, headroomlabs-ai/headroom#3131,
+    Wei-Shaw/sub2api#2826, quangdang46/openproxy#306: upstreams that stream whatever was asked for."""
+    upstream.answer_with(as_stream(FORMATS.get(name, GOOD), content_type))
+    answer = ask(gateway, name)
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("application/json")
+    assert PLAIN_TEXTS[name](answer.json) == TEXT
+    recorded(gateway, answer.id)
