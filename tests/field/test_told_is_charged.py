@@ -1,0 +1,306 @@
+"""What a client is told of an answer's usage is what the record says and what is charged: one number, in every format,
+on every way to its upstream, plain and streamed, however the upstream reports it.
+
+The upstream's own words are passed on unchanged where the client speaks its format. Where those words are not what they
+mean, `Shape.says` has them, and the meaning is recorded and charged. Where the answer is translated, the client is told
+the meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from gateway.bridge.bridges import WAYS as TRANSLATED
+from gateway.formats import FORMATS
+from tests.conftest import ScriptedUpstream, StartsGateways
+from tests.fakes.forms import TYPE, form, wav
+from tests.fakes.scripted import Behaviour
+from tests.flows.client import Answer
+from tests.flows.gateway_process import Gateway, eventually, key, model, settings
+
+from . import usage_answers as said
+from . import usage_shapes as shapes
+from .usage_answers import Members, Places, SDKs
+from .usage_shapes import Counts, Shape
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+CONTENT = {"parts": [{"text": "Hello"}]}
+JSON_TYPE = {"Content-Type": "application/json"}
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
+
+Reads = Callable[..., Counts | None]
+
+
+class Upstream(NamedTuple):
+    """The answers of an upstream's format, and the shapes of its reports."""
+
+    shapes: Sequence[Shape]
+    plain: Callable[[Members], Behaviour] | None = None
+    stream: Callable[[Places], Behaviour] | None = None
+
+
+class Way(NamedTuple):
+    """A client's format, and the upstream that answers it."""
+
+    client: str
+    """The endpoint."""
+    upstream: Upstream
+    ask: Callable[..., Answer]
+    told: str
+    """The name of a reader in `READERS`."""
+    is_passed: bool = True
+    """Whether the upstream's words are passed on unchanged."""
+    model: Mapping[str, Any] = {}
+    able: Mapping[str, Any] = {}
+    """Capabilities of the upstream."""
+    requests: int = 1
+    """How many requests the upstream gets for a call."""
+    always_told: bool = False
+    """Whether an answer of the client's format has a usage always."""
+
+
+def post(path: str, **members: Any) -> Callable[..., Answer]:
+    def ask(gateway: Gateway, name: str, *, is_stream: bool) -> Answer:
+        streamed = {"stream": True} if is_stream else {}
+        if is_stream and path in ("/v1/chat/completions", "/v1/completions"):
+            streamed["stream_options"] = {"include_usage": True}  # type: ignore[assignment]
+        return gateway.post(path, {"model": name, **members, **streamed})
+
+    return ask
+
+
+def gemini(verb: str, **members: Any) -> Callable[..., Answer]:
+    def ask(gateway: Gateway, name: str, *, is_stream: bool) -> Answer:
+        called = "streamGenerateContent?alt=sse" if is_stream else verb
+        return gateway.post(f"/v1beta/models/{name}:{called}", members)
+
+    return ask
+
+
+def post_form(path: str, *fields: tuple[str, str | bytes]) -> Callable[..., Answer]:
+    def ask(gateway: Gateway, name: str, *, is_stream: bool) -> Answer:
+        streamed = [("stream", "true")] if is_stream else []
+        return gateway.send("POST", path, form(("model", name), *streamed, *fields), headers=TYPE)
+
+    return ask
+
+
+CHAT = Upstream(shapes.CHAT, said.chat_plain, said.chat_stream)
+OF_MESSAGES = Upstream(shapes.MESSAGES, said.messages_plain, said.messages_stream)
+OF_COMPLETIONS = Upstream(shapes.COMPLETIONS, said.completions_plain, said.completions_stream)
+EDITS = Upstream(shapes.IMAGES, said.images_plain, said.pictures_stream("image_edit"))
+TRANSCRIBED = Upstream(shapes.TRANSCRIPTIONS, said.transcriptions_plain, said.transcriptions_stream)
+SOUND = ("file", wav(2))
+
+PASSED: dict[str, Way] = {
+    "completions": Way("completions", OF_COMPLETIONS, post("/v1/completions", prompt="Hello"), "completions"),
+    "chat": Way("chat", CHAT, post("/v1/chat/completions", messages=MESSAGES), "chat"),
+    "embeddings": Way("embeddings", Upstream(shapes.EMBEDDINGS, said.embeddings_plain),
+                      post("/v1/embeddings", input="Hello"), "tokens"),
+    "messages": Way("messages", OF_MESSAGES, post("/v1/messages", messages=MESSAGES, max_tokens=4000), "messages"),
+    "responses": Way("responses", Upstream(shapes.RESPONSES, said.responses_plain, said.responses_stream),
+                     post("/v1/responses", input="Hello"), "responses"),
+    "compact": Way("compact", Upstream(shapes.COMPACT, said.compact_plain),
+                   post("/v1/responses/compact", input="Hello"), "compact"),
+    "moderations": Way("moderations", Upstream(shapes.MODERATIONS, said.moderations_plain),
+                       post("/v1/moderations", input="Hello"), "tokens"),
+    "rerank": Way("rerank", Upstream(shapes.RERANK, said.rerank_plain),
+                  post("/v1/rerank", query="which?", documents=["one", "two"]), "rerank",
+                  model={"price": shapes.RERANK_PRICE}),
+    "images": Way("images", Upstream(shapes.IMAGES, said.images_plain, said.pictures_stream("image_generation")),
+                  post("/v1/images/generations", prompt="a cat"), "media", model={"price": shapes.IMAGE_PRICE}),
+    "image_edits": Way("image_edits", EDITS, post_form("/v1/images/edits", ("prompt", "a cat"), ("image", PNG)),
+                       "media", model={"price": shapes.IMAGE_PRICE}),
+    "image_variations": Way("image_variations", Upstream(shapes.shapes_with(shapes.IMAGES, "plain"), said.images_plain),
+                            post_form("/v1/images/variations", ("image", PNG)), "media",
+                            model={"price": shapes.IMAGE_PRICE}),
+    "speech": Way("speech", Upstream(shapes.SPEECH, None, said.speech_stream),
+                  post("/v1/audio/speech", input="Hello there.", voice="alloy", stream_format="sse"), "media"),
+    "transcriptions": Way("transcriptions", TRANSCRIBED, post_form("/v1/audio/transcriptions", SOUND), "media"),
+    "translations": Way("translations", Upstream(shapes.TRANSCRIPTIONS, said.transcriptions_plain),
+                        post_form("/v1/audio/translations", SOUND), "media"),
+    "generate_content": Way("generate_content", Upstream(shapes.GEMINI, said.gemini_plain, said.gemini_stream),
+                            gemini("generateContent", contents=[{"role": "user", **CONTENT}]), "gemini"),
+    "embed_content": Way("embed_content", Upstream(shapes.GEMINI_EMBEDDINGS, said.embed_content_plain),
+                         gemini("embedContent", content=CONTENT), "metadata"),
+    "batch_embed_contents": Way("batch_embed_contents",
+                                Upstream(shapes.GEMINI_EMBEDDINGS, said.batch_embed_contents_plain),
+                                gemini("batchEmbedContents", requests=[{"content": CONTENT}]), "metadata"),
+    "transcriptions by second": Way("transcriptions",
+                                    Upstream(shapes.SECONDS, said.transcriptions_plain, said.transcriptions_stream),
+                                    post_form("/v1/audio/transcriptions", SOUND), "media",
+                                    model={"price": shapes.SECOND_PRICE}),
+    "translations by second": Way("translations", Upstream(shapes.SECONDS, said.transcriptions_plain),
+                                  post_form("/v1/audio/translations", SOUND), "media",
+                                  model={"price": shapes.SECOND_PRICE}),
+    "speech by character": Way("speech", Upstream(shapes.CHARACTERS, None, said.speech_bytes),
+                               post("/v1/audio/speech", input="Hello there.", voice="alloy"), "media",
+                               model={"price": shapes.CHARACTER_PRICE}),
+    "completions in parts": Way("completions", OF_COMPLETIONS, post("/v1/completions", prompt=["Hello", "there"]),
+                                "completions", is_passed=False, able={"prompt_arrays": False}, requests=2),
+}  # fmt: skip
+"""By name; the name of a format is that of its own way."""
+
+OVER: dict[tuple[str, str], Way] = {
+    ("responses", "chat"): PASSED["responses"]._replace(upstream=CHAT, is_passed=False, able={"responses": "via_chat"}),
+    ("messages", "chat"): PASSED["messages"]._replace(
+        upstream=CHAT, is_passed=False, able={"messages": "via_chat"}, always_told=True
+    ),
+    ("chat", "messages"): PASSED["chat"]._replace(
+        upstream=OF_MESSAGES, is_passed=False, able={"chat": "via_messages", "messages": True}
+    ),
+}
+"""Translations, by the client's format and the upstream's."""
+
+FAN_OUT = PASSED["completions in parts"]._replace(upstream=CHAT, able={"completions": "via_chat"})
+
+WITHOUT_USAGE = {
+    "count_tokens": "a count of tokens is free",
+    "input_tokens": "a count of tokens is free",
+    "count_content_tokens": "a count of tokens is free",
+    "batches": "charged by its lines: test_a_batch_is_charged_what_its_lines_tell",
+    "message_batches": "charged by its lines: test_a_batch_is_charged_what_its_lines_tell",
+    "realtime": "a socket: test_realtime_is_told_what_is_charged",
+}
+"""Formats whose answers to a call have no usage, and where their usage is held."""
+
+ALL_WAYS = {
+    **PASSED,
+    **{f"{client} over {upstream}": way for (client, upstream), way in OVER.items()},
+    "completions over chat": FAN_OUT,
+}
+
+
+SERVED_WITH = {"compact": "responses", "batch_embed_contents": "embed_content"}
+"""Formats that a model has with another one."""
+
+
+def model_of(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+CASES = [
+    pytest.param(name, shape, how, id=f"{model_of(name)}-{how}-{shape.name}")
+    for name, way in ALL_WAYS.items()
+    for shape in way.upstream.shapes
+    for how in ("plain", "stream", "stream of a plain answer")
+    if (how == "stream" and shape.stream is not None and way.upstream.stream is not None)
+    or (how == "plain" and shape.plain is not None and way.upstream.plain is not None)
+    or (how == "stream of a plain answer" and shape.plain is not None and not way.is_passed and way.requests == 1)
+]
+
+
+def test_every_format_and_every_way_is_held() -> None:
+    assert PASSED.keys() & FORMATS.keys() | WITHOUT_USAGE.keys() == FORMATS.keys()
+    assert OVER.keys() == {(client, way.target) for client, way in TRANSLATED.items()}
+    for name, way in PASSED.items():
+        assert way.client in FORMATS
+        has_stream = FORMATS[way.client].scan is not None
+        assert (way.upstream.stream is not None) == has_stream, name
+
+
+@pytest.fixture(scope="module")
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    native = {"messages": True, "generate_content": True, "responses": True}
+    upstreams: dict[str, Any] = {}
+    models: dict[str, Any] = {}
+    for name, way in ALL_WAYS.items():
+        upstreams[model_of(name)] = {"base_url": shared_upstream.url, "capabilities": way.able or native}
+        plain = {"price": shapes.PRICE, "max_output_tokens": 4096}
+        models[model_of(name)] = model(
+            SERVED_WITH.get(way.client, way.client), model_of(name), **plain | dict(way.model)
+        )
+    quotas = [{"tokens": 10**14, "per": "day"}, {"usd": 8_000_000, "per": "month"}]
+    keys = [key("alice", quotas=quotas)]
+    return start_shared_gateway(settings(shared_upstream.url, upstreams=upstreams, models=models, keys=keys))
+
+
+@pytest.fixture(scope="module")
+def readers() -> Mapping[str, Reads]:
+    sdks = SDKs()
+    tokens = said.of_members(("prompt_tokens", "completion_tokens"))
+    return {
+        "chat": sdks.of_chat, "completions": sdks.of_completions, "messages": sdks.of_messages,
+        "responses": sdks.of_responses, "gemini": said.of_gemini, "metadata": said.of_metadata, "tokens": tokens,
+        "rerank": said.of_rerank, "media": said.of_members(("input_tokens", "output_tokens")),
+        "compact": said.of_compact,
+    }  # fmt: skip
+
+
+class Charged(NamedTuple):
+    """What the quotas of the key have been charged."""
+
+    tokens: int
+    nusd: int
+
+
+def charged(gateway: Gateway) -> Charged:
+    """Since the beginning, when nothing is reserved any more."""
+
+    def look() -> Charged | None:
+        rows = gateway.get("/v1/key").json["quotas"]
+        if any(row["reserved"] for row in rows):
+            return None
+        used = {row["unit"]: row["used"] for row in rows}
+        return Charged(used["tokens"], round(used["usd"] * 1e9))
+
+    return eventually(look)
+
+
+def recorded(record: Mapping[str, Any]) -> Counts:
+    units = record["units"]
+    written = units.get("cache_write", 0) + units.get("cache_write_1h", 0)
+    names = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    return Counts(*[record[name] for name in names], written, record["reasoning_tokens"])
+
+
+@pytest.mark.parametrize(("name", "shape", "how"), CASES)
+def test_told_is_recorded_is_charged(
+    gateway: Gateway, upstream: ScriptedUpstream, readers: Mapping[str, Reads], name: str, shape: Shape, how: str
+) -> None:
+    way = ALL_WAYS[name]
+    is_stream = how != "plain"
+    if how == "stream":
+        assert way.upstream.stream is not None
+        assert shape.stream is not None
+        behaviour = way.upstream.stream(shape.stream)
+    else:
+        assert way.upstream.plain is not None
+        assert shape.plain is not None
+        behaviour = way.upstream.plain(shape.plain)
+    upstream.answer_with(*[behaviour] * way.requests)
+    before = charged(gateway)
+    answer = way.ask(gateway, model_of(name), is_stream=is_stream)
+    assert answer.status == 200, answer
+    record = gateway.call(answer.id)
+    after = charged(gateway)
+    kept = recorded(record)
+    assert record["ended"] == "done"
+    # Charged is what is recorded.
+    assert after.tokens - before.tokens == kept.prompt + kept.output
+    assert record["cost_usd"] is not None
+    assert after.nusd - before.nusd == round(record["cost_usd"] * 1e9)
+    # Recorded is what the report means.
+    if shape.counts is not None:
+        assert kept == shape.counts.times(way.requests)
+        assert record["usage_source"] == "reported" or not shape.is_final
+        nusd = shapes.cost_nusd(shape.counts, shape.parts) if shape.nusd is None else shape.nusd
+        assert round(record["cost_usd"] * 1e9) == nusd * way.requests
+    elif shape.total is not None:
+        assert kept.prompt + kept.output == shape.total * way.requests
+    else:
+        assert record["usage_source"] == "estimated"
+    # Told is what is recorded, or the upstream's own words.
+    if way.is_passed:
+        words = shape.says if shape.says is not None else shape.counts
+        if words is not None:
+            told = readers[way.told](answer.body, is_stream=is_stream)
+            assert (told or Counts(0, 0)) == words
+        return
+    told = readers[way.told](answer.body, is_stream=is_stream)
+    assert told is not None or not way.always_told
+    assert told is None or told == kept
+    assert told is not None or shape.counts is None
