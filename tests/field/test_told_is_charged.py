@@ -231,23 +231,36 @@ def readers() -> Mapping[str, Reads]:
 
 
 class Charged(NamedTuple):
-    """What the quotas of the key have been charged."""
+    """What the quotas of a key were charged."""
 
     tokens: int
     nusd: int
 
 
-def charged(gateway: Gateway) -> Charged:
-    """Since the beginning, when nothing is reserved any more."""
+class Quotas:
+    """Reads the quotas of the key, for what was charged since the last look."""
 
-    def look() -> Charged | None:
-        rows = gateway.get("/v1/key").json["quotas"]
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._before = Charged(0, 0)
+
+    def charged(self) -> Charged:
+        """When nothing is reserved any more."""
+        now = eventually(self._look)
+        before, self._before = self._before, now
+        return Charged(now.tokens - before.tokens, now.nusd - before.nusd)
+
+    def _look(self) -> Charged | None:
+        rows = self._gateway.get("/v1/key").json["quotas"]
         if any(row["reserved"] for row in rows):
             return None
         used = {row["unit"]: row["used"] for row in rows}
         return Charged(used["tokens"], round(used["usd"] * 1e9))
 
-    return eventually(look)
+
+@pytest.fixture(scope="module")
+def quotas(gateway: Gateway) -> Quotas:
+    return Quotas(gateway)
 
 
 def recorded(record: Mapping[str, Any]) -> Counts:
@@ -259,8 +272,9 @@ def recorded(record: Mapping[str, Any]) -> Counts:
 
 @pytest.mark.parametrize(("name", "shape", "how"), CASES)
 def test_told_is_recorded_is_charged(
-    gateway: Gateway, upstream: ScriptedUpstream, readers: Mapping[str, Reads], name: str, shape: Shape, how: str
-) -> None:
+    gateway: Gateway, upstream: ScriptedUpstream, quotas: Quotas, readers: Mapping[str, Reads], name: str,
+    shape: Shape, how: str,
+) -> None:  # fmt: skip
     way = ALL_WAYS[name]
     is_stream = how != "plain"
     if how == "stream":
@@ -272,23 +286,26 @@ def test_told_is_recorded_is_charged(
         assert shape.plain is not None
         behaviour = way.upstream.plain(shape.plain)
     upstream.answer_with(*[behaviour] * way.requests)
-    before = charged(gateway)
     answer = way.ask(gateway, model_of(name), is_stream=is_stream)
-    assert answer.status == 200, answer
     record = gateway.call(answer.id)
-    after = charged(gateway)
+    charged = quotas.charged()
+    assert answer.status == 200, answer
     kept = recorded(record)
     assert record["ended"] == "done"
     # Charged is what is recorded.
-    assert after.tokens - before.tokens == kept.prompt + kept.output
+    assert charged.tokens == kept.prompt + kept.output
     assert record["cost_usd"] is not None
-    assert after.nusd - before.nusd == round(record["cost_usd"] * 1e9)
+    assert charged.nusd == round(record["cost_usd"] * 1e9)
     # Recorded is what the report means.
     if shape.counts is not None:
-        assert kept == shape.counts.times(way.requests)
+        means = shape.counts.times(way.requests)
+        if not shape.knows_reasoning:
+            means = means._replace(reasoning=kept.reasoning)
+        assert kept == means
         assert record["usage_source"] == "reported" or not shape.is_final
-        nusd = shapes.cost_nusd(shape.counts, shape.parts) if shape.nusd is None else shape.nusd
-        assert round(record["cost_usd"] * 1e9) == nusd * way.requests
+        parts = {row: count * way.requests for row, count in shape.parts.items()}
+        nusd = shapes.cost_nusd(means, parts) if shape.nusd is None else shape.nusd * way.requests
+        assert round(record["cost_usd"] * 1e9) == nusd
     elif shape.total is not None:
         assert kept.prompt + kept.output == shape.total * way.requests
     else:

@@ -324,6 +324,18 @@ class SDKs:
             usage = self._anthropic.messages.create(model="m", max_tokens=9, messages=[]).usage
         return None if usage is None else _of_messages(usage)
 
+    def message(self, body: bytes) -> Any:
+        """A streamed message, assembled."""
+        self._take(body, is_stream=True)
+        with self._anthropic.messages.stream(model="m", max_tokens=9, messages=[]) as given:
+            return given.get_final_message()
+
+    def chat(self, body: bytes) -> Any:
+        """The message of a streamed chat, assembled."""
+        self._take(body, is_stream=True)
+        with self._openai.chat.completions.stream(model="m", messages=[]) as given:
+            return given.get_final_completion().choices[0].message
+
     def _take(self, body: bytes, *, is_stream: bool) -> None:
         self._body, self._type = body, "text/event-stream" if is_stream else "application/json"
 

@@ -57,6 +57,8 @@ class Shape(NamedTuple):
     """The sum of prompt and output, where the report has nothing else."""
     nusd: int | None = None
     """The cost, where it is no sum over `PRICE`."""
+    knows_reasoning: bool = True
+    """Whether the report says how much of the output is reasoning."""
     is_final: bool = True
     """Whether the report comes with the end of the answer. If not, the same counts may be marked as an estimate."""
 
@@ -144,7 +146,8 @@ CHAT: list[Shape] = [
     ),
     anywhere(
         "thoughts in the total alone", "discuss.ai.google.dev/t/98760: they are billed as output",
-        Counts(300, 1120, reasoning=1000), chat_usage(300, 120, total_tokens=1420), says=_PLAIN,
+        Counts(300, 1120), chat_usage(300, 120, total_tokens=1420), says=_PLAIN,
+        knows_reasoning=False,
     ),
     anywhere(
         "reasoning beside the completion", "docs.x.ai: total_tokens is prompt, completion and reasoning",
@@ -194,9 +197,9 @@ CHAT: list[Shape] = [
              ("last", chat_usage(300, 120, prompt_tokens_details={"cached_tokens": 200}))),
     streamed("lower later", HIGHEST, _PLAIN, ("finish", _WHOLE), ("last", chat_usage(300, 90)), says=Counts(300, 90)),
     streamed("zeros at the end", HIGHEST, _PLAIN, ("finish", _WHOLE), ("last", _ZEROS), says=Counts(0, 0)),
-    streamed("thoughts in the total, cumulative", "discuss.ai.google.dev/t/98760", Counts(300, 1120, reasoning=1000),
+    streamed("thoughts in the total, cumulative", "discuss.ai.google.dev/t/98760", Counts(300, 1120),
              ("begin", chat_usage(300, 20, total_tokens=1320)), ("finish", chat_usage(300, 120, total_tokens=1420)),
-             says=_PLAIN),
+             says=_PLAIN, knows_reasoning=False),
     # Nothing that can be believed.
     anywhere("none", "no report is an estimate", None, {}),
     anywhere("null", "no report is an estimate", None, {"usage": None}),
@@ -355,10 +358,10 @@ GEMINI: list[Shape] = [
     anywhere("cached pictures", "google-genai: cacheTokensDetails says which tokens are cached", Counts(300, 120, 250),
              gemini_usage(300, 120, cachedContentTokenCount=250, cacheTokensDetails=of_modality(TEXT=50, IMAGE=200),
                           promptTokensDetails=of_modality(TEXT=100, IMAGE=200)), place="finish"),
-    anywhere("thoughts in the total alone", "agentscope-ai/agentscope-java#3033", Counts(300, 1120, reasoning=1000),
-             gemini_usage(300, 120, total=1420), place="finish", says=_PLAIN),
+    anywhere("thoughts in the total alone", "agentscope-ai/agentscope-java#3033", Counts(300, 1120),
+             gemini_usage(300, 120, total=1420), place="finish", says=_PLAIN, knows_reasoning=False),
     anywhere("no candidates and a total", "agentscope-ai/agentscope-java#3033", _PLAIN,
-             gemini_usage(300, None, total=420), place="finish", says=Counts(300, 0)),
+             gemini_usage(300, None, total=420), place="finish", says=Counts(300, 0), knows_reasoning=False),
     streamed("in each chunk", CUMULATIVE, _PLAIN, ("begin", gemini_usage(300, 1)), ("text", gemini_usage(300, 60)),
              ("finish", _GEMINI)),
     streamed("the prompt alone at first", CUMULATIVE, _PLAIN, ("begin", gemini_usage(300, None)), ("finish", _GEMINI)),
