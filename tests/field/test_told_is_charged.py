@@ -8,7 +8,9 @@ the meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,9 +19,11 @@ from gateway.bridge.bridges import WAYS as TRANSLATED
 from gateway.formats import FORMATS
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form, wav
+from tests.fakes.realtime import RealtimeUpstream
 from tests.fakes.scripted import Behaviour
 from tests.flows.client import Answer
-from tests.flows.gateway_process import Gateway, eventually, key, model, settings
+from tests.flows.gateway_process import Gateway, Process, eventually, key, model, settings
+from tests.flows.test_realtime import records, session, until
 
 from . import usage_answers as said
 from . import usage_shapes as shapes
@@ -28,7 +32,7 @@ from .usage_shapes import Counts, Shape
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 CONTENT = {"parts": [{"text": "Hello"}]}
-JSON_TYPE = {"Content-Type": "application/json"}
+QUOTAS = [{"tokens": 10**14, "per": "day"}, {"usd": 8_000_000, "per": "month"}]
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
 
 Reads = Callable[..., Counts | None]
@@ -213,8 +217,7 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         models[model_of(name)] = model(
             SERVED_WITH.get(way.client, way.client), model_of(name), **plain | dict(way.model)
         )
-    quotas = [{"tokens": 10**14, "per": "day"}, {"usd": 8_000_000, "per": "month"}]
-    keys = [key("alice", quotas=quotas)]
+    keys = [key("alice", quotas=QUOTAS)]
     return start_shared_gateway(settings(shared_upstream.url, upstreams=upstreams, models=models, keys=keys))
 
 
@@ -321,3 +324,118 @@ def test_told_is_recorded_is_charged(
     assert told is not None or not way.always_told
     assert told is None or told == kept
     assert told is not None or shape.counts is None
+
+
+# ------------------------------------------------------------------------------------------------- batches and sockets
+
+
+@pytest.fixture(scope="module")
+def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    process = Process(tmp_path_factory.mktemp("simulator"), "simulate", "--port", "0")
+    try:
+        yield process.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
+    finally:
+        process.end()
+
+
+BATCHED = {"chat": "gpt-4o-mini", "messages": "claude-sonnet-5"}
+"""Models of the simulator."""
+BATCH_PRICE = {"input": 2, "output": 8, "variants": {"batch": {"input": 1, "output": 4}}}
+
+
+@pytest.fixture(scope="module")
+def batching(start_shared_gateway: StartsGateways, simulator: str) -> Gateway:
+    able = {"main": {"base_url": simulator, "capabilities": {"messages": True}}}
+    models = {BATCHED[name]: model(name, price=BATCH_PRICE) for name in ("chat", "messages")}
+    config = settings(simulator, upstreams=able, models=models, keys=[key("alice", quotas=QUOTAS)])
+    return start_shared_gateway({**config, "files": {"upstream": "main"}})
+
+
+def openai_batch(gateway: Gateway) -> tuple[Answer, Callable[[], list[Any]]]:
+    """A batch, and how its results are read once it is over."""
+    body = {"model": BATCHED["chat"], "messages": MESSAGES, "max_tokens": 40}
+    lines = [{"custom_id": str(at), "method": "POST", "url": "/v1/chat/completions", "body": body} for at in range(3)]
+    written = b"".join([json.dumps(line).encode() + b"\n" for line in lines])
+    uploaded = gateway.send("POST", "/v1/files", form(("purpose", "batch"), ("file", written)), headers=TYPE).json
+    asked = {"input_file_id": uploaded["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    made = gateway.post("/v1/batches", asked)
+
+    def results() -> list[Any]:
+        seen = gateway.get(f"/v1/batches/{made.json['id']}").json
+        body = gateway.get(f"/v1/files/{seen['output_file_id']}/content").body
+        return [json.loads(line)["response"]["body"]["usage"] for line in body.splitlines()]
+
+    return made, results
+
+
+def anthropic_batch(gateway: Gateway) -> tuple[Answer, Callable[[], list[Any]]]:
+    params = {"model": BATCHED["messages"], "messages": MESSAGES, "max_tokens": 40}
+    made = gateway.post(
+        "/v1/messages/batches", {"requests": [{"custom_id": str(at), "params": params} for at in range(3)]}
+    )
+
+    def results() -> list[Any]:
+        body = gateway.get(f"/v1/messages/batches/{made.json['id']}/results").body
+        return [json.loads(line)["result"]["message"]["usage"] for line in body.splitlines()]
+
+    return made, results
+
+
+@pytest.mark.parametrize("begin", [openai_batch, anthropic_batch])
+def test_a_batch_is_charged_what_its_lines_tell(
+    batching: Gateway, begin: Callable[[Gateway], tuple[Answer, Callable[[], list[Any]]]]
+) -> None:
+    quotas = Quotas(batching)
+    quotas.charged()
+    made, results = begin(batching)
+    assert made.status == 200, made
+    record = batching.call(made.id)
+    charged = quotas.charged()
+    told = results()
+    assert len(told) == 3
+    prompt = sum([usage.get("prompt_tokens", usage.get("input_tokens")) for usage in told])
+    output = sum([usage.get("completion_tokens", usage.get("output_tokens")) for usage in told])
+    assert (record["prompt_tokens"], record["completion_tokens"], record["usage_source"]) == (
+        prompt,
+        output,
+        "reported",
+    )
+    assert charged == (prompt + output, prompt * 1000 + output * 4000)
+    assert round(record["cost_usd"] * 1e9) == charged.nusd
+
+
+@pytest.fixture(scope="module")
+def speaking() -> Iterator[RealtimeUpstream]:
+    with RealtimeUpstream() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def listening(start_shared_gateway: StartsGateways, speaking: RealtimeUpstream) -> Gateway:
+    models = {"gpt-realtime": model("realtime", price=shapes.PRICE)}
+    upstreams = {"main": {"capabilities": {"realtime": True}}}
+    keys = [key("alice", quotas=QUOTAS)]
+    return start_shared_gateway(settings(speaking.url, upstreams=upstreams, models=models, keys=keys))
+
+
+@pytest.mark.parametrize("shape", shapes.REALTIME, ids=lambda shape: shape.name)
+async def test_realtime_is_told_what_is_charged(listening: Gateway, speaking: RealtimeUpstream, shape: Shape) -> None:
+    assert shape.plain is not None
+    speaking.reset()
+    speaking.usage = shape.plain["usage"]
+    known = {row["id"] for row in listening.calls(limit=1000)}
+    quotas = Quotas(listening)
+    quotas.charged()
+    async with session(listening) as socket:
+        await socket.send_json({"type": "response.create"})
+        told = (await until(socket, "response.done"))["response"]["usage"]
+    assert told == shape.plain["usage"]
+    _, record = await asyncio.to_thread(records, listening, "alice", known, 2)
+    charged = await asyncio.to_thread(quotas.charged)
+    kept = recorded(record)
+    assert charged == (kept.prompt + kept.output, round(record["cost_usd"] * 1e9))
+    if shape.counts is None:
+        assert record["usage_source"] == "estimated"
+    else:
+        assert (kept, record["usage_source"]) == (shape.counts, "reported")
+        assert charged.nusd == shapes.cost_nusd(shape.counts, shape.parts)

@@ -465,6 +465,24 @@ CHARACTERS: list[Shape] = [
              nusd=12 * 15_000),
 ]  # fmt: skip
 
+REALTIME: list[Shape] = [
+    Shape("text and sound", "openai-openapi, RealtimeResponse.usage", Counts(100, 30),
+          response_usage(100, 30, input_token_details={"text_tokens": 40, "audio_tokens": 60, "cached_tokens": 0},
+                         output_token_details={"text_tokens": 10, "audio_tokens": 20}),
+          parts={"audio_in": 60, "audio_out": 20}),
+    Shape("cached text and sound", "openai-openapi, RealtimeResponse.usage: cached_tokens_details", Counts(100, 30, 20),
+          response_usage(100, 30, input_token_details={
+              "text_tokens": 40, "audio_tokens": 60, "cached_tokens": 20,
+              "cached_tokens_details": {"text_tokens": 10, "audio_tokens": 10}},
+              output_token_details={"text_tokens": 10, "audio_tokens": 20}),
+          parts={"audio_in": 50, "audio_out": 20}),
+    Shape("a picture", "openai-openapi, RealtimeResponse.usage: image_tokens", Counts(100, 30),
+          response_usage(100, 30, input_token_details={"text_tokens": 40, "image_tokens": 60, "cached_tokens": 0},
+                         output_token_details={"text_tokens": 30, "audio_tokens": 0}), parts={"image_in": 60}),
+    Shape("without details", "openai-openapi, RealtimeResponse.usage", Counts(100, 30), response_usage(100, 30)),
+    Shape("null", "no report is an estimate", None, {"usage": None}),
+]  # fmt: skip
+
 
 def shapes_with(found: Sequence[Shape], part: str) -> list[Shape]:
     """Those that have a plain answer, or a stream."""
