@@ -330,11 +330,17 @@ class SDKs:
         with self._anthropic.messages.stream(model="m", max_tokens=9, messages=[]) as given:
             return given.get_final_message()
 
-    def chat(self, body: bytes) -> Any:
-        """The message of a streamed chat, assembled."""
+    def completion(self, body: bytes) -> Any:
+        """A streamed chat completion, assembled."""
         self._take(body, is_stream=True)
         with self._openai.chat.completions.stream(model="m", messages=[]) as given:
-            return given.get_final_completion().choices[0].message
+            for _ in given:
+                pass
+            return given.current_completion_snapshot
+
+    def chat(self, body: bytes) -> Any:
+        """The message of a streamed chat."""
+        return self.completion(body).choices[0].message
 
     def _take(self, body: bytes, *, is_stream: bool) -> None:
         self._body, self._type = body, "text/event-stream" if is_stream else "application/json"
