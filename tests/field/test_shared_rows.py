@@ -112,7 +112,12 @@ def request(name: str, *, is_stream: bool = False, **members: Any) -> tuple[str,
         case "rerank":
             return "/v1/rerank", {"query": "which?", "documents": ["one", "two"], **given}
     file = ("image", b"\x89PNG\r\n\x1a\n" + bytes(40)) if endpoint == "image_edits" else ("file", wav(2))
-    fields = [("model", name), *([("stream", "true")] if is_stream else []), ("prompt", "a cat"), file]
+    fields: list[tuple[str, str | bytes]] = [
+        ("model", name),
+        *([("stream", "true")] if is_stream else []),
+        ("prompt", "a cat"),
+        file,
+    ]
     path = {"image_edits": "/v1/images/edits"}.get(endpoint, f"/v1/audio/{endpoint}")
     return path, form(*fields)
 
@@ -347,7 +352,7 @@ def test_10_the_search_of_a_chat_is_never_free(
 ) -> None:
     """Helicone/helicone#4098, BerriAI/litellm#31316; OpenAI's pricing: a fee for each call of a search model."""
     message = {"role": "assistant", "content": "Yes", "annotations": CITED}
-    usage = {"usage": chat_usage(100, 10)}
+    usage: dict[str, Any] = {"usage": chat_usage(100, 10)}
     if is_stream:
         upstream.answer_with(
             stream([chat_chunk(message), chat_chunk({}, "stop"), chat_chunk(choices=[], **usage)])
@@ -355,7 +360,7 @@ def test_10_the_search_of_a_chat_is_never_free(
     else:
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
         upstream.answer_with(ok_json({"object": "chat.completion", "model": "m", "choices": choices, **usage}))
-    members = {"web_search_options": {}} if name == "chat" else {}
+    members: dict[str, Any] = {"web_search_options": {}} if name == "chat" else {}
     record = gateway.call(ask(gateway, name, is_stream=is_stream, **members).id)
     cost = cost_of(record)
     assert cost is None or cost >= 25_000_000
@@ -501,11 +506,11 @@ def test_11_caches_that_come_in_the_last_report_replace_the_first(gateway: Gatew
     client = anthropic_sdk(gateway)
     asked: Any = {"model": "messages", "max_tokens": 99, "messages": MESSAGES}
     with client.messages.stream(**asked) as events:
-        told, call_id = events.get_final_message().usage, str(events.response.headers["x-request-id"])
+        shown, call_id = events.get_final_message().usage, str(events.response.headers["x-request-id"])
     record = gateway.call(call_id)
-    prompt = told.input_tokens + (told.cache_creation_input_tokens or 0) + (told.cache_read_input_tokens or 0)
+    prompt = shown.input_tokens + (shown.cache_creation_input_tokens or 0) + (shown.cache_read_input_tokens or 0)
     assert record["prompt_tokens"] == prompt == 9009
-    assert record["cached_tokens"] == told.cache_read_input_tokens == 9000
+    assert record["cached_tokens"] == shown.cache_read_input_tokens == 9000
     assert cost_of(record) == 9 * 1000 + 9000 * 100 + 50 * 10_000
 
 
@@ -665,7 +670,7 @@ BLOCKS: dict[str, list[dict[str, Any]]] = {
 def test_13_each_piece_of_a_message_goes_to_its_call_of_a_chat(
     gateway: Gateway, upstream: ScriptedUpstream, case: str
 ) -> None:
-    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None,
+    head: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None,
             "stop_sequence": None, "usage": {"input_tokens": 20, "output_tokens": 1}}  # fmt: skip
     ended = {"stop_reason": "tool_use", "stop_sequence": None}
     upstream.answer_with(said.events(
@@ -1112,7 +1117,7 @@ def test_30_a_page_of_another_origin_may_call(gateway: Gateway, path: str) -> No
 
 def test_34_a_call_without_arguments_has_an_empty_object(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """BerriAI/litellm#5063, pgEdge/pgedge-postgres-mcp#217: `{}`, and a `stop` with calls is `tool_use`."""
-    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "c", "content": [], "stop_reason": None,
+    head: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "c", "content": [], "stop_reason": None,
             "stop_sequence": None, "usage": {"input_tokens": 5, "output_tokens": 1}}  # fmt: skip
     ended = {"stop_reason": "tool_use", "stop_sequence": None}
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": ""}}

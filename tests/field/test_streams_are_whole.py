@@ -6,7 +6,7 @@ stream, wherever its bytes were cut and however the upstream divided and framed 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ ASKED: dict[str, dict[str, Any]] = {
 """A request of each way, as in tests/bridge/translated.py: `anthropic` is a chat over Messages."""
 
 
-class Told(NamedTuple):
+class Shown(NamedTuple):
     """What a client has of an answer."""
 
     text: str
@@ -71,6 +71,8 @@ class Content:
         return "max_tokens" if self.is_cut_off else "tool_use" if self.calls else "end_turn"
 
 
+Draws = Callable[[st.SearchStrategy[Any]], Any]
+
 WORDS = st.text(st.sampled_from('ab \n"\\é☃😀{}[]:,0'), max_size=24)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 99) | WORDS,
@@ -89,14 +91,14 @@ CONTENTS = st.builds(
 ).filter(lambda content: bool(content.text or content.calls))
 
 
-def divided(draw: st.DrawFn, text: str) -> list[str]:
+def divided(draw: Draws, text: str) -> list[str]:
     """The text in pieces."""
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     return [piece for piece in pieces if piece]
 
 
-def by_turns(draw: st.DrawFn, rows: Sequence[Sequence[Any]]) -> list[Any]:
+def by_turns(draw: Draws, rows: Sequence[Sequence[Any]]) -> list[Any]:
     """The items of all rows, each row in its own order."""
     left = [list(row) for row in rows if row]
     found = []
@@ -133,7 +135,7 @@ def chat_plain(content: Content) -> dict[str, Any]:
     return {"id": "c", "object": "chat.completion", "model": "up", "choices": [choice], "usage": chat_usage(content)}
 
 
-def chat_events(draw: st.DrawFn, content: Content) -> list[dict[str, Any]]:
+def chat_events(draw: Draws, content: Content) -> list[dict[str, Any]]:
     """Pieces of calls come by turns where they have an index of their own, else one call behind the other."""
     numbering = draw(st.sampled_from(("index", "index", "all zero", "none")))
 
@@ -186,7 +188,7 @@ def message_plain(content: Content) -> dict[str, Any]:
             "stop_reason": content.message_stop, "stop_sequence": None, "usage": message_usage(content)}  # fmt: skip
 
 
-def message_events(draw: st.DrawFn, content: Content) -> list[dict[str, Any]]:
+def message_events(draw: Draws, content: Content) -> list[dict[str, Any]]:
     usage = message_usage(content)
     first = {**message_plain(content), "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": first}]
@@ -212,7 +214,7 @@ def message_events(draw: st.DrawFn, content: Content) -> list[dict[str, Any]]:
     return [*events, {"type": "message_delta", "delta": ended, "usage": usage}, {"type": "message_stop"}]
 
 
-def written(draw: st.DrawFn, events: Sequence[dict[str, Any]], *, is_named: bool) -> bytes:
+def written(draw: Draws, events: Sequence[dict[str, Any]], *, is_named: bool) -> bytes:
     """The bytes of a stream, in one of the ways in which the same events may be written (WHATWG HTML)."""
     line = draw(st.sampled_from((b"\n", b"\r\n")))
     ascii_only, space = draw(st.booleans()), draw(st.sampled_from((b" ", b"")))
@@ -233,10 +235,10 @@ def sdks() -> SDKs:
     return SDKs()
 
 
-def of_message(whole: Any) -> Told:
+def of_message(whole: Any) -> Shown:
     content = whole["content"]
     usage = {name: value for name, value in whole["usage"].items() if value is not None}
-    return Told(
+    return Shown(
         "".join([each["text"] for each in content if each["type"] == "text"]),
         "".join([each["thinking"] for each in content if each["type"] == "thinking"]),
         tuple([(each["id"], each["name"], each["input"]) for each in content if each["type"] == "tool_use"]),
@@ -244,7 +246,7 @@ def of_message(whole: Any) -> Told:
     )  # fmt: skip
 
 
-def of_response(whole: Any) -> Told:
+def of_response(whole: Any) -> Shown:
     output = whole["output"]
     parts = [part for item in output if item["type"] == "message" for part in item["content"]]
     thoughts = [part["text"] for item in output if item["type"] == "reasoning"
@@ -253,28 +255,28 @@ def of_response(whole: Any) -> Told:
              if item["type"] == "function_call"]  # fmt: skip
     stop = json.dumps([whole["status"], whole.get("incomplete_details")])
     texts = [part["text"] for part in parts if part["type"] == "output_text"]
-    return Told("".join(texts), "".join(thoughts), tuple(calls), stop, whole["usage"])
+    return Shown("".join(texts), "".join(thoughts), tuple(calls), stop, whole["usage"])
 
 
-def of_chat(whole: Any) -> Told:
+def of_chat(whole: Any) -> Shown:
     message, choice = whole["choices"][0]["message"], whole["choices"][0]
     calls = [(each["id"], each["function"]["name"], json.loads(each["function"]["arguments"]))
              for each in message.get("tool_calls") or []]  # fmt: skip
-    return Told(message.get("content") or "", message.get("reasoning_content") or "", tuple(calls),
+    return Shown(message.get("content") or "", message.get("reasoning_content") or "", tuple(calls),
                 choice["finish_reason"], whole["usage"])  # fmt: skip
 
 
-def check_deltas(body: bytes, told: Told) -> None:
+def check_deltas(body: bytes, shown: Shown) -> None:
     """The pieces of a stream of Responses make up what its last event has."""
     events = data_of(body)
     texts = [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
-    assert "".join(texts) == told.text
+    assert "".join(texts) == shown.text
     arguments: dict[str, str] = {}
     for each in events:
         if each["type"] == "response.function_call_arguments.delta":
             arguments[each["item_id"]] = arguments.get(each["item_id"], "") + each["delta"]
     done = [each for each in events if each["type"] == "response.function_call_arguments.done"]
-    assert [json.loads(each["arguments"]) for each in done] == [given for _, _, given in told.calls]
+    assert [json.loads(each["arguments"]) for each in done] == [given for _, _, given in shown.calls]
     assert [arguments.get(each["item_id"], "") for each in done] == [each["arguments"] for each in done]
 
 
@@ -305,15 +307,15 @@ def test_a_stream_says_what_the_plain_answer_says(way: str, data: st.DataObject,
     body += scan.last(scan.usage)
     of_plain = plain(way, ASKED[way], whole)
     if way == "messages":
-        told, expected = of_message(sdks().message(body).to_dict()), of_message(of_plain)
+        shown, expected = of_message(sdks().message(body).to_dict()), of_message(of_plain)
     elif way == "responses":
-        told, expected = of_response(data_of(body)[-1]["response"]), of_response(of_plain)
-        check_deltas(body, told)
+        shown, expected = of_response(data_of(body)[-1]["response"]), of_response(of_plain)
+        check_deltas(body, shown)
     else:
-        told, expected = of_chat(sdks().completion(body).to_dict()), of_chat(of_plain)
-    assert told._replace(usage=without_nones(told.usage)) == expected._replace(usage=without_nones(expected.usage))
+        shown, expected = of_chat(sdks().completion(body).to_dict()), of_chat(of_plain)
+    assert shown._replace(usage=without_nones(shown.usage)) == expected._replace(usage=without_nones(expected.usage))
     # Both say what the upstream said.
     calls = tuple([(content.call_id(at), name, given) for at, (name, given) in enumerate(content.calls)])
-    assert (told.text, told.thoughts, told.calls) == (content.text, content.thoughts, calls)
+    assert (shown.text, shown.thoughts, shown.calls) == (content.text, content.thoughts, calls)
     fresh, cached, output, _ = content.usage
     assert scan.usage[:3] == Usage(fresh + cached, output, cached)[:3]

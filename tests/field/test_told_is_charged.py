@@ -1,8 +1,8 @@
-"""What a client is told of an answer's usage is what the record says and what is charged: one number, in every format,
-on every way to its upstream, plain and streamed, however the upstream reports it.
+"""The usage that a client is shown is what the record says and what is charged: one number, in every format, on every
+way to its upstream, plain and streamed, however the upstream reports it.
 
 The upstream's own words are passed on unchanged where the client speaks its format. Where those words are not what they
-mean, `Shape.says` has them, and the meaning is recorded and charged. Where the answer is translated, the client is told
+mean, `Shape.says` has them, and the meaning is recorded and charged. Where the answer is translated, the client gets
 the meaning.
 """
 
@@ -53,7 +53,7 @@ class Way(NamedTuple):
     """The endpoint."""
     upstream: Upstream
     ask: Callable[..., Answer]
-    told: str
+    reader: str
     """The name of a reader in `READERS`."""
     is_passed: bool = True
     """Whether the upstream's words are passed on unchanged."""
@@ -62,7 +62,7 @@ class Way(NamedTuple):
     """Capabilities of the upstream."""
     requests: int = 1
     """How many requests the upstream gets for a call."""
-    always_told: bool = False
+    always_shown: bool = False
     """Whether an answer of the client's format has a usage always."""
 
 
@@ -151,7 +151,7 @@ PASSED: dict[str, Way] = {
 OVER: dict[tuple[str, str], Way] = {
     ("responses", "chat"): PASSED["responses"]._replace(upstream=CHAT, is_passed=False, able={"responses": "via_chat"}),
     ("messages", "chat"): PASSED["messages"]._replace(
-        upstream=CHAT, is_passed=False, able={"messages": "via_chat"}, always_told=True
+        upstream=CHAT, is_passed=False, able={"messages": "via_chat"}, always_shown=True
     ),
     ("chat", "messages"): PASSED["chat"]._replace(
         upstream=OF_MESSAGES, is_passed=False, able={"chat": "via_messages", "messages": True}
@@ -165,9 +165,9 @@ WITHOUT_USAGE = {
     "count_tokens": "a count of tokens is free",
     "input_tokens": "a count of tokens is free",
     "count_content_tokens": "a count of tokens is free",
-    "batches": "charged by its lines: test_a_batch_is_charged_what_its_lines_tell",
-    "message_batches": "charged by its lines: test_a_batch_is_charged_what_its_lines_tell",
-    "realtime": "a socket: test_realtime_is_told_what_is_charged",
+    "batches": "charged by its lines: test_a_batch_is_charged_what_its_lines_show",
+    "message_batches": "charged by its lines: test_a_batch_is_charged_what_its_lines_show",
+    "realtime": "a socket: test_realtime_shows_what_is_charged",
 }
 """Formats whose answers to a call have no usage, and where their usage is held."""
 
@@ -202,7 +202,7 @@ def test_every_format_and_every_way_is_held() -> None:
     assert OVER.keys() == {(client, way.target) for client, way in TRANSLATED.items()}
     for name, way in PASSED.items():
         assert way.client in FORMATS
-        has_stream = FORMATS[way.client].scan is not None
+        has_stream = next(each.scan for each in FORMATS.values() if each.name == way.client) is not None
         assert (way.upstream.stream is not None) == has_stream, name
 
 
@@ -269,12 +269,12 @@ def quotas(gateway: Gateway) -> Quotas:
 def recorded(record: Mapping[str, Any]) -> Counts:
     units = record["units"]
     written = units.get("cache_write", 0) + units.get("cache_write_1h", 0)
-    names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-    return Counts(*[record[name] for name in names], written, record["reasoning_tokens"])
+    prompt, output, cached = [record[f"{name}_tokens"] for name in ("prompt", "completion", "cached")]
+    return Counts(prompt, output, cached, written, record["reasoning_tokens"])
 
 
 @pytest.mark.parametrize(("name", "shape", "how"), CASES)
-def test_told_is_recorded_is_charged(
+def test_shown_is_recorded_is_charged(
     gateway: Gateway, upstream: ScriptedUpstream, quotas: Quotas, readers: Mapping[str, Reads], name: str,
     shape: Shape, how: str,
 ) -> None:  # fmt: skip
@@ -313,17 +313,17 @@ def test_told_is_recorded_is_charged(
         assert kept.prompt + kept.output == shape.total * way.requests
     else:
         assert record["usage_source"] == "estimated"
-    # Told is what is recorded, or the upstream's own words.
+    # Shown is what is recorded, or the upstream's own words.
     if way.is_passed:
         words = shape.says if shape.says is not None else shape.counts
         if words is not None:
-            told = readers[way.told](answer.body, is_stream=is_stream)
-            assert [*(told or Counts(0, 0))] == [*words]
+            shown = readers[way.reader](answer.body, is_stream=is_stream)
+            assert [*(shown or Counts(0, 0))] == [*words]
         return
-    told = readers[way.told](answer.body, is_stream=is_stream)
-    assert told is not None or not way.always_told
-    assert told is None or [*told] == [*kept]
-    assert told is not None or shape.counts is None
+    shown = readers[way.reader](answer.body, is_stream=is_stream)
+    assert shown is not None or not way.always_shown
+    assert shown is None or [*shown] == [*kept]
+    assert shown is not None or shape.counts is None
 
 
 # ------------------------------------------------------------------------------------------------- batches and sockets
@@ -382,7 +382,7 @@ def anthropic_batch(gateway: Gateway) -> tuple[Answer, Callable[[], list[Any]]]:
 
 
 @pytest.mark.parametrize("begin", [openai_batch, anthropic_batch])
-def test_a_batch_is_charged_what_its_lines_tell(
+def test_a_batch_is_charged_what_its_lines_show(
     batching: Gateway, begin: Callable[[Gateway], tuple[Answer, Callable[[], list[Any]]]]
 ) -> None:
     quotas = Quotas(batching)
@@ -391,16 +391,16 @@ def test_a_batch_is_charged_what_its_lines_tell(
     assert made.status == 200, made
     record = batching.call(made.id)
     charged = quotas.charged()
-    told = results()
-    assert len(told) == 3
-    prompt = sum([usage.get("prompt_tokens", usage.get("input_tokens")) for usage in told])
-    output = sum([usage.get("completion_tokens", usage.get("output_tokens")) for usage in told])
+    shown = results()
+    assert len(shown) == 3
+    prompt = sum([usage.get("prompt_tokens", usage.get("input_tokens")) for usage in shown])
+    output = sum([usage.get("completion_tokens", usage.get("output_tokens")) for usage in shown])
     assert (record["prompt_tokens"], record["completion_tokens"], record["usage_source"]) == (
         prompt,
         output,
         "reported",
     )
-    assert charged == (prompt + output, prompt * 1000 + output * 4000)
+    assert [*charged] == [prompt + output, prompt * 1000 + output * 4000]
     assert round(record["cost_usd"] * 1e9) == charged.nusd
 
 
@@ -419,7 +419,7 @@ def listening(start_shared_gateway: StartsGateways, speaking: RealtimeUpstream) 
 
 
 @pytest.mark.parametrize("shape", shapes.REALTIME, ids=lambda shape: shape.name)
-async def test_realtime_is_told_what_is_charged(listening: Gateway, speaking: RealtimeUpstream, shape: Shape) -> None:
+async def test_realtime_shows_what_is_charged(listening: Gateway, speaking: RealtimeUpstream, shape: Shape) -> None:
     assert shape.plain is not None
     speaking.reset()
     speaking.usage = shape.plain["usage"]
@@ -428,12 +428,12 @@ async def test_realtime_is_told_what_is_charged(listening: Gateway, speaking: Re
     quotas.charged()
     async with session(listening) as socket:
         await socket.send_json({"type": "response.create"})
-        told = (await until(socket, "response.done"))["response"]["usage"]
-    assert told == shape.plain["usage"]
+        shown = (await until(socket, "response.done"))["response"]["usage"]
+    assert shown == shape.plain["usage"]
     _, record = await asyncio.to_thread(records, listening, "alice", known, 2)
     charged = await asyncio.to_thread(quotas.charged)
     kept = recorded(record)
-    assert charged == (kept.prompt + kept.output, round(record["cost_usd"] * 1e9))
+    assert [*charged] == [kept.prompt + kept.output, round(record["cost_usd"] * 1e9)]
     if shape.counts is None:
         assert record["usage_source"] == "estimated"
     else:

@@ -132,7 +132,7 @@ def responses_stream(places: Places) -> Behaviour:
     item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "in_progress", "content": []}
     part = {"type": "output_text", "text": "", "annotations": []}
     ending = ("incomplete", found["incomplete"][0]) if "incomplete" in found else ("completed", _one(found, "last"))
-    said = [
+    said: list[dict[str, Any]] = [
         {"type": "response.created", "response": _response(_one(found, "begin"), "in_progress")},
         *[{"type": "response.in_progress", "response": _response(each, "in_progress")} for each in found["progress"]],
         {"type": "response.output_item.added", "output_index": 0, "item": item},
@@ -140,7 +140,7 @@ def responses_stream(places: Places) -> Behaviour:
         {"type": "response.output_text.delta", **place, "delta": TEXT, "logprobs": []},
         {"type": f"response.{ending[0]}", "response": _response(ending[1], ending[0])},
     ]
-    return events(*[{**each, "sequence_number": number} for number, each in enumerate(said)])
+    return events(*[each | {"sequence_number": number} for number, each in enumerate(said)])
 
 
 def compact_plain(members: Members) -> Behaviour:
