@@ -651,6 +651,9 @@ def part_of_input(at: int, text: str) -> dict[str, Any]:
     return block(at, "delta", delta={"type": "input_json_delta", "partial_json": text})
 
 
+BEGUN = {"type": "message_start", "message": {
+    "id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None,
+    "stop_sequence": None, "usage": {"input_tokens": 20, "output_tokens": 1}}}  # fmt: skip
 BLOCKS: dict[str, list[dict[str, Any]]] = {
     "in a row": [block(0, "start", content_block=use("call_a")), part_of_input(0, HERE), block(0, "stop"),
                  block(1, "start", content_block=use("call_b")), part_of_input(1, THERE), block(1, "stop")],
@@ -670,11 +673,9 @@ BLOCKS: dict[str, list[dict[str, Any]]] = {
 def test_13_each_piece_of_a_message_goes_to_its_call_of_a_chat(
     gateway: Gateway, upstream: ScriptedUpstream, case: str
 ) -> None:
-    head: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None,
-            "stop_sequence": None, "usage": {"input_tokens": 20, "output_tokens": 1}}  # fmt: skip
     ended = {"stop_reason": "tool_use", "stop_sequence": None}
     upstream.answer_with(said.events(
-        {"type": "message_start", "message": head}, *BLOCKS[case],
+        BEGUN, *BLOCKS[case],
         {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 12}}, {"type": "message_stop"},
     ))  # fmt: skip
     tools = [{"type": "function", "function": TOOL}]
@@ -1117,14 +1118,12 @@ def test_30_a_page_of_another_origin_may_call(gateway: Gateway, path: str) -> No
 
 def test_34_a_call_without_arguments_has_an_empty_object(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """BerriAI/litellm#5063, pgEdge/pgedge-postgres-mcp#217: `{}`, and a `stop` with calls is `tool_use`."""
-    head: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "c", "content": [], "stop_reason": None,
-            "stop_sequence": None, "usage": {"input_tokens": 5, "output_tokens": 1}}  # fmt: skip
     ended = {"stop_reason": "tool_use", "stop_sequence": None}
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": ""}}
     choices = [{"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": [call]},
                 "finish_reason": "stop"}]  # fmt: skip
     upstream.answer_with(
-        said.events({"type": "message_start", "message": head}, block(0, "start", content_block=use("toolu_1")),
+        said.events(BEGUN, block(0, "start", content_block=use("toolu_1")),
                     part_of_input(0, ""), block(0, "stop"),
                     {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 9}}, {"type": "message_stop"}),
         ok_json({"choices": choices, "usage": chat_usage(10, 5)}),
