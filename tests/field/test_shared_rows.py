@@ -1004,8 +1004,6 @@ HELD: dict[str, tuple[str, dict[str, Any]]] = {
     "responses, an image of the code interpreter": ("responses", {"input": [
         NOW, {"type": "code_interpreter_call", "id": "ci_1", "status": "completed", "container_id": "cntr_1",
               "code": "plot()", "outputs": [{"type": "image", "url": DATA_URL}]}]}),
-    "responses, encrypted reasoning": ("responses", {"input": [
-        NOW, {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": PICTURE}]}),
     "gemini, inlineData": ("gemini", {"contents": [{"role": "user", "parts": [
         {"inlineData": {"mimeType": "image/png", "data": PICTURE}}]}]}),
     "gemini, inline_data": ("gemini", {"contents": [{"role": "user", "parts": [
@@ -1201,7 +1199,6 @@ REASONS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "RFC 9457": ({"type": "about:blank", "title": "Bad", "status": 400, "detail": REASON}, (REASON,)),
     "a text": (REASON, (REASON,)),
     "error as a text": ({"error": REASON}, (REASON,)),
-    "error_message": ({"error_message": REASON}, (REASON,)),
     "msg": ({"code": 400, "msg": REASON}, (REASON,)),
 }  # fmt: skip
 REFUSED = ("chat", "completions", "messages", "responses", "gemini", "embeddings", "rerank", "images",
