@@ -54,6 +54,8 @@ class EventScan:
     """Finds reasoning in an event."""
     MATTERS: ClassVar[re.Pattern[bytes] | None] = None
     """Finds events that may have a fact; None: all may."""
+    NAMES_MODEL: ClassVar[re.Pattern[bytes]] = re.compile(rb"(?!)")
+    """Finds events that name the model, as long as it is not known."""
     ENDS_WITH_DONE = False
     """Whether `[DONE]` ends the stream. It is never passed on here."""
     DROPS_FIELDS = True
@@ -153,7 +155,13 @@ class EventScan:
         if texts := self.TEXTS.findall(data):
             self._take_texts(texts)
         self.has_reasoned = self.has_reasoned or self.THINKS.search(data) is not None
-        if self._may_matter(data):
+        matters = self.MATTERS
+        if (
+            matters is None
+            or matters.search(data) is not None
+            or self.writer is not None
+            or (self.model is None and self.NAMES_MODEL.search(data) is not None)
+        ):
             if (value := parsed(data)) is not None:
                 return self._object(event, data, value)
             return self._unread(event, data)
@@ -166,10 +174,6 @@ class EventScan:
         """The client's part of an event that has no data: comments."""
         is_comment = self.HAS_COMMENTS and not event.isspace() and sse.is_comment(event)
         return self._cleaned(event) if is_comment else b""
-
-    def _may_matter(self, data: bytes) -> bool:
-        """Whether an event with this data has to be parsed."""
-        return self.writer is not None or self.MATTERS is None or self.MATTERS.search(data) is not None
 
     def _object(self, event: bytes, data: bytes, value: Mapping[str, Any]) -> bytes:
         """Take an event that was parsed; return what of it may go to the client now."""
@@ -187,7 +191,7 @@ class EventScan:
             return False
         self.has_begun = True
         if self._all_at < 0 and self._has_all():
-            self._all_at = self._seen
+            self._all_at = self._counted_bytes + len(self._texts)
         if report is not None:
             self._take_report(report)
         return True
@@ -254,14 +258,15 @@ class EventScan:
             self._cut_crlf = None
         piece = kept = b""
         try:
-            self._bound(data)
+            if self.writer is not None:
+                self._bound(data)
             for piece, is_whole in self._splitter.split(data):
                 if self.is_over:
                     break
                 kept = self._event(piece) if is_whole else self._long_piece(piece)
                 passed.append(kept)
             is_over = self.is_over
-            if is_over:
+            if is_over and self.writer is not None:
                 passed.append(self._write_rest())
         except Unfit:
             self._is_unfit = True
@@ -305,10 +310,9 @@ class EventScan:
         return written
 
     def _bound(self, data: bytes) -> None:
-        if self.writer is not None:
-            self._bytes_left -= len(data)
-            if self._bytes_left < 0:
-                raise Unfit("a stream that is too long to be translated")
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            raise Unfit("a stream that is too long to be translated")
 
     def _without_mark(self, data: bytes) -> bytes:
         """The stream's first bytes without a byte order mark (WHATWG HTML, "event stream interpretation")."""
@@ -408,7 +412,7 @@ class EventScan:
         if self.reader.counts_output and (
             self.usage is None or report.completion_tokens >= self.usage.completion_tokens
         ):
-            self._reported_at = self._seen
+            self._reported_at = self._counted_bytes + len(self._texts)
         self.usage = self._merged(report)
 
     def _merged(self, report: Usage) -> Usage:

@@ -115,7 +115,12 @@ class Exchange:
             if self._is_stream(head):
                 self._begin_scan()
                 return
-        self._begin_plain(head)
+        make_reader = self.attempt.format.facts_reader
+        if head.status == 200 and make_reader is not None:
+            self.facts_reader = make_reader()
+        announced = head.get("content-length") or ""
+        if announced.isdecimal() and int(announced) > self.attempt.max_response_bytes:
+            self._refuse_length()
 
     def _begin_scan(self) -> None:
         params, sent, make_scan = self.attempt.call.params, self.attempt.sent, self.attempt.format.scan
@@ -124,13 +129,6 @@ class Exchange:
         self.scan = make_scan(
             ScanInput(params.choices, params.include_usage, sent.count_texts, clean, sent.allows, members)
         )
-
-    def _begin_plain(self, head: Head) -> None:
-        if head.status == 200 and self.attempt.format.facts_reader is not None:
-            self.facts_reader = self.attempt.format.facts_reader()
-        announced = head.get("content-length") or ""
-        if announced.isdecimal() and int(announced) > self.attempt.max_response_bytes:
-            self._refuse_length()
 
     def _is_stream(self, head: Head) -> bool:
         content_type = (head.get("content-type") or "").lower()
@@ -292,7 +290,7 @@ class Exchange:
                 return
             self._is_unsure = False
             self.body.clear()
-        if not self.body:
+        if not self.body and data.startswith(sse.MARK):
             data = sse.without_mark(data)
         self.body += data
         if self.facts_reader is not None:
@@ -315,15 +313,16 @@ class Exchange:
     def _take_for_plain(self, data: bytes) -> None:
         """The answer is plain JSON by its first bytes, although its head calls it a stream."""
         self._is_unsure, self.scan = False, None
-        self._begin_plain(self._relabel("application/json"))
+        self._relabel("application/json")
+        make_reader = self.attempt.format.facts_reader
+        self.facts_reader = None if make_reader is None else make_reader()
         self._collect(data)
 
-    def _relabel(self, content_type: str) -> Head:
-        """The head with this type in place of its own, which is wrong."""
+    def _relabel(self, content_type: str) -> None:
+        """Give the head this type in place of its own, which is wrong."""
         assert self.head is not None
         others = [each for each in self.head.headers if each[0] != "content-type"]
         self.head = Head(self.head.status, (*others, ("content-type", content_type)))
-        return self.head
 
     def _scan(self, scan: Scan, data: bytes) -> None:
         if self._is_unsure:

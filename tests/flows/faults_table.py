@@ -33,7 +33,7 @@ def shown(ask: Ask) -> list[Any]:
 
 
 def chunk_of_a_plain_answer(ask: Ask) -> list[Any]:
-    """The one chunk that the gateway writes of a plain answer, without the usage, for which nobody asked."""
+    """The one chunk that the gateway writes of a plain answer, without the usage, which was not asked for."""
     answer = {name: value for name, value in ask.document.items() if name != "usage"}
     choices = [
         {"delta" if name == "message" else name: value for name, value in each.items()} for each in answer["choices"]

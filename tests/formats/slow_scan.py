@@ -191,9 +191,12 @@ def parsed(data: bytes) -> Any:
 
 
 def assert_passed(passed: bytes, expected: list[bytes | Rewritten]) -> None:
-    """Whether these bytes are what should have left, to the byte but where an event had to be changed."""
-    for item in expected:
+    """Whether these bytes are what should have left, to the byte but where an event had to be changed, and but for a
+    last LF that was cut from its CR."""
+    for place, item in enumerate(expected, 1):
         if isinstance(item, bytes):
+            if place == len(expected) and item.endswith(b"\r\n") and passed == item[:-1]:
+                return
             assert passed[: len(item)] == item
             passed = passed[len(item) :]
         else:

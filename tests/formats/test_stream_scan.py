@@ -286,8 +286,8 @@ def test_an_index_is_0_where_none_is_given() -> None:
     [
         ({"message": "no", "code": 500}, {"message": "no", "code": 500}),
         ("overloaded", {"message": "overloaded"}),
-        (["odd"], {"message": "['odd']"}),
-        (7, {"message": "7"}),
+        (["odd"], {"message": ["odd"]}),
+        (7, {"message": 7}),
     ],
 )
 def test_error_ends_the_stream(error: Any, received: dict[str, Any]) -> None:

@@ -22,7 +22,6 @@ from gateway.formats.reader import objects
 
 from .reader import ChatReader
 
-_NAMES_MODEL = re.compile(rb'"model"\s*:\s*"')
 _CHAT_CHUNK = "chat.completion.chunk"
 
 
@@ -34,6 +33,7 @@ class StreamScan(EventScan):
     MATTERS = re.compile(
         rb'"finish_reason"\s*:\s*"(?!")|"usage"\s*:\s*(?!\s|null)|"error"\s*:\s*(?!\s|null)|"url_citation"'
     )
+    NAMES_MODEL = re.compile(rb'"model"\s*:\s*"')
     ENDS_WITH_DONE = True
 
     reader: ChatReader
@@ -53,9 +53,6 @@ class StreamScan(EventScan):
         """`[DONE]`, if it came. An answer without it ends without: both SDKs take that, and an invented one would be
         false."""
         return sse.DONE if self.is_done else b""
-
-    def _may_matter(self, data: bytes) -> bool:
-        return super()._may_matter(data) or (self.model is None and _NAMES_MODEL.search(data) is not None)
 
     def _shown(self, event: bytes, data: bytes, value: Mapping[str, Any]) -> bytes:
         if value.get("usage") is None:

@@ -50,8 +50,12 @@ class ChatReader(AnswerReader):
         if value.get("error"):
             self.take_error(value["error"])
             return None
-        self.take_model(value.get("model"))
-        for choice in objects(value.get("choices")):
+        if self.model is None:
+            self.take_model(value.get("model"))
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if not isinstance(choice, dict):
+                continue
             if choice.get("error"):  # OpenRouter (genkit#6259)
                 self.take_error(choice["error"])
                 return None
