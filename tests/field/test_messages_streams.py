@@ -44,6 +44,7 @@ THOUGHT_START = {"type": "content_block_start", "index": 0, "content_block": {"t
 THOUGHT = {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}}
 
 STREAMS: dict[str, tuple[tuple[dict[str, Any], ...], list[Any]]] = {
+    "input in the start [anomalyco/opencode#38733]": ((begin(0, "toolu_1", HERE), end(0)), [HERE]),
     "no input [kittors/CliRelay#739]": ((begin(0, "toolu_1"), end(0)), [{}]),
     "a piece without text [kittors/CliRelay#739]": (
         (begin(0, "toolu_1"), piece(0, ""), piece(0, '{"at":'), piece(0, '"here"}'), end(0)), [HERE],

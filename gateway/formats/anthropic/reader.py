@@ -129,9 +129,8 @@ class MessagesReader(AnswerReader):
     def _end_block(self, index: Any) -> list[Event]:
         block, call = self._blocks.pop(index, {}), self._open_calls.pop(index, None)
         if call is not None:
-            if not call.arguments:
-                call.take("", "", as_arguments(block.get("input") or {}))
-            rest = call.rest()
+            given = "" if call.arguments else call.take("", "", as_arguments(block.get("input") or {})) or ""
+            rest = given + call.rest()
             return [CallPiece(call, rest)] if rest else []
         return [KeptThought(block)] if block.get("type") in _THINKING else []
 
