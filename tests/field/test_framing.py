@@ -417,6 +417,7 @@ PLAIN_TEXTS: dict[str, Any] = {
     "completions": lambda whole: whole["choices"][0]["text"],
     "messages": lambda whole: whole["content"][0]["text"],
     "responses": lambda whole: whole["output"][0]["content"][0]["text"],
+    "gemini": lambda whole: whole["candidates"][0]["content"]["parts"][0]["text"],
     "messages-over-chat": lambda whole: whole["content"][0]["text"],
     "responses-over-chat": lambda whole: whole["output"][0]["content"][0]["text"],
     "chat-over-messages": lambda whole: whole["choices"][0]["message"]["content"],
