@@ -80,6 +80,28 @@ def message(stream: bytes) -> bytes | None:
     return json.dumps({**whole, "content": list(blocks.values())}, separators=(",", ":")).encode()
 
 
+def content(stream: bytes) -> bytes | None:
+    """Gemini's chunks as one answer: each is an answer whose parts follow those before it (google-genai, `types.py`,
+    `GenerateContentResponse`)."""
+    answer: dict[str, Any] = {}
+    candidates: dict[Any, dict[str, Any]] = {}
+    for chunk in _objects_of(stream):
+        if chunk.get("error"):
+            return json.dumps(chunk).encode()
+        for given in objects(chunk.pop("candidates", None)):
+            candidate = candidates.setdefault(given.get("index", 0), {})
+            before, now = candidate.get("content"), given.get("content")
+            if isinstance(before, dict) and isinstance(now, dict):
+                given["content"] = before | now | {"parts": [*objects(before.get("parts")), *objects(now.get("parts"))]}
+            candidate |= given
+        answer |= chunk
+    if not candidates and not answer.get("promptFeedback"):
+        return None
+    if not all(candidate.get("finishReason") for candidate in candidates.values()):
+        return None
+    return json.dumps(answer | {"candidates": list(candidates.values())}, separators=(",", ":")).encode()
+
+
 def _objects_of(stream: bytes) -> Iterator[dict[str, Any]]:
     splitter = sse.EventSplitter(len(stream) + 1)
     events = [event for event, _ in splitter.split(stream.removeprefix(sse.MARK))]

@@ -641,7 +641,6 @@ OF_FORMAT: dict[str, dict[str, tuple[Either, Either]]] = {
         "an answer as one event": (None, Broken("upstream_error", lambda ask: [ask.form.document(ask.text)])),
     },
     "generate_content": {
-        "a stream for a plain call": (FAILED, None),
         # `[DONE]` is dropped and ends nothing.
         "stalled after a false DONE": (None, SILENT),
         "DONE without a finish_reason": (None, CUT),

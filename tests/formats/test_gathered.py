@@ -83,6 +83,19 @@ def test_a_message_is_that_of_anthropics_sdk() -> None:
     assert made.model_dump() == whole.model_dump()
 
 
+def test_geminis_chunks_are_parts_of_one_answer() -> None:
+    def part(text: str, **more: Any) -> dict[str, Any]:
+        return {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, "index": 0, **more}]}
+
+    usage = {"usageMetadata": {"promptTokenCount": 1}, "modelVersion": "g"}
+    answer = json.loads(gathered.content(stream(part("He"), part("llo", finishReason="STOP") | usage)) or b"")
+    parts = [{"text": "He"}, {"text": "llo"}]
+    assert answer == {
+        **usage, "candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, "finishReason": "STOP"}],
+    }  # fmt: skip
+    assert gathered.content(stream(part("He"))) is None
+
+
 def test_half_a_stream_is_no_answer() -> None:
     assert gathered.chat(stream(chunk({"content": "He"}))) is None
     assert gathered.message(stream({"type": "message_start", "message": {"content": []}})) is None

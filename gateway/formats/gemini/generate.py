@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, QuotaSpent
+from gateway.formats import gathered
 from gateway.formats.format import Format, PlainFacts, Scan, no_usage
 from gateway.formats.openai import plain
 from gateway.records import Call, Endpoint, Usage
@@ -205,6 +206,7 @@ GENERATE_CONTENT = Format(
     facts=_facts,
     usage=gemini_usage.reported,
     scan=GeminiScan,
+    gather=gathered.content,
     is_array=_is_array,
     as_events=_as_events,
     streams_only_events=True,
