@@ -29,6 +29,7 @@ class _Body(BaseModel):
     usage: Any = None
     error: Any = None
     success: Any = None
+    object: Any = None
     service_tier: Any = None
 
 
@@ -52,7 +53,7 @@ def facts(body: bytes) -> PlainFacts:
         model=answer.model if isinstance(answer.model, str) else None,
         usage=ChatUsage().take(vars(answer)),
         has_usage=answer.usage is not None,
-        is_error=bool(error) or answer.success is False,
+        is_error=bool(error) or answer.success is False or answer.object == "error",
         has_output=b'"choices"' in body,
         error=error if isinstance(error, dict) else None,
     )
