@@ -141,6 +141,8 @@ class _FanOut:
                     self._take(result, number, call, share)
                 elif result.fault is not None:
                     raise _refusal_of(result.last or b"", share.status)
+                elif side.writer is not None and result.last and result.last != sse.DONE:
+                    side.writer.write(result.last)  # a plain answer, written as events
             except UpstreamRefused as refused:
                 if self._is_chat(call, share):
                     raise reword(refused, self._call.params.document.members, number) from None

@@ -42,6 +42,11 @@ class CollectedCall:
         return bool(self._held) or not self.has_begun
 
     @property
+    def _is_empty(self) -> bool:
+        """Whether the arguments so far are `{}`, which may be none."""
+        return not self._pieces and self._held.strip() == "{}"
+
+    @property
     def arguments(self) -> str:
         """All arguments so far."""
         return "".join(self._pieces) + self._held
@@ -66,12 +71,13 @@ class CollectedCall:
                 self.name += name
         if arguments.startswith("{") and (so_far := self.arguments).startswith("{") and arguments.startswith(so_far):
             arguments = arguments[len(so_far) :]
-        if self._held.strip() == "{}" and arguments.strip():
+        if self._is_empty and arguments.strip():
             self._held = ""
         self._held += arguments
-        if not self.name or not (self.id or self._held or self.has_begun) or self._held.strip() == "{}":
+        if not self.name or not (self.id or self._held or self.has_begun):
             return None
-        return self.rest()
+        self.has_begun = True
+        return "" if self._is_empty else self.rest()
 
     def rest(self) -> str:
         """The arguments that were held back."""

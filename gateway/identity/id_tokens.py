@@ -42,11 +42,11 @@ def read_header(token: str) -> dict[str, Any]:
         raise TokenRefused("it is no signed token, or too long")
     try:
         header = json.loads(base64.b64decode(parts[0] + "=" * (-len(parts[0]) % 4), altchars=b"-_", validate=True))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise TokenRefused("its header cannot be read") from None
     if not isinstance(header, dict):
         raise TokenRefused("its header cannot be read")
-    if header.get("alg") not in ALGORITHMS:
+    if not isinstance(header.get("alg"), str) or header["alg"] not in ALGORITHMS:
         raise TokenRefused("its algorithm is not accepted")
     if "crit" in header:
         raise TokenRefused("its header has extensions that are not known")
@@ -66,7 +66,7 @@ async def check_token(token: str, keys: KeySet, expected: ExpectedToken, now: fl
     try:
         registry = jws.JWSRegistry(algorithms=[algorithm])
         claims = json.loads(jws.deserialize_compact(token, key, registry=registry).payload)
-    except (JoseError, ValueError, TypeError):
+    except (JoseError, ValueError, TypeError, RecursionError):
         raise TokenRefused("its signature is wrong") from None
     if not isinstance(claims, dict):
         raise TokenRefused("its claims cannot be read")

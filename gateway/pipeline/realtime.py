@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from gateway.accounting.call_log import CallLog
 from gateway.accounting.reservation import Reservation, limit_failure
@@ -286,7 +286,8 @@ def _output_limits(call: Call, accounts: ResponseAccounts, protocols: Sequence[s
     is_beta = realtime.BETA_PROTOCOL in protocols or any(
         name.lower() == "openai-beta" and realtime.BETA in value for name, value in call.forwarded_headers
     )
-    has_output = "intent=transcription" not in call.query
+    intents = {value for name, value in parse_qsl(call.query.removeprefix("?")) if name == "intent"}
+    has_output = intents != {"transcription"}
     return OutputLimits(bounds, is_kept=has_output and (bool(bounds) or accounts.counts_output), is_beta=is_beta)
 
 

@@ -329,7 +329,10 @@ def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:
 
 
 def _is_plausible(call: Call, report: Usage, *, has_text: bool) -> bool:
-    return report.completion_tokens > 0 or not has_text or (_is_echo(call) and report.prompt_tokens > 0)
+    if report.completion_tokens > 0 or not has_text:
+        return True
+    # A transcript may be billed by the length of its sound alone.
+    return (_is_echo(call) and report.prompt_tokens > 0) or any(name == "audio_ms" for name, _ in report.more)
 
 
 def _is_echo(call: Call) -> bool:

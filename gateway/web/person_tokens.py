@@ -4,7 +4,8 @@
 2. The person of a token has a record, which is a key without a secret: its settings, quotas, pause and revocation hold
    for her calls like those of any key, within the same time. The record is made at her first call, from
    `defaults.keys`.
-3. The team of the token becomes the team of the record. Models of the token narrow those of the record, for this token.
+3. The team of the token becomes the team of the record; a token without one changes no team, so that a person
+   cannot leave a team whose quota is spent. Models of the token narrow those of the record, for this token.
 """
 
 from __future__ import annotations
@@ -92,13 +93,13 @@ class PersonTokens:
             raise _refused("its team does not exist here")
         digest = person_digest(settings.issuer, person.name)
         known = key_cache.known.get(digest) or await key_cache.look_up_digest(digest)
-        if known is None or (settings.team_claim is not None and known.key.team != person.team):
+        if known is None or (person.team is not None and known.key.team != person.team):
             await self._record(settings.issuer, person, parts)
             known = await key_cache.look_up_digest(digest)
             if known is None:
                 raise _refused("there is another key with the id of your record")
         key = auth.admit(known, "", now=time.time(), remote=remote)
-        if settings.team_claim is not None and key.team != person.team:
+        if person.team is not None and key.team != person.team:
             raise Unavailable(
                 "Your record is being moved to another team. Please try again.", code="too_many_unknown_keys"
             )
@@ -141,7 +142,7 @@ class PersonTokens:
             try:
                 if await self._registry.key_facts(name) is None:
                     await self._registry.create_person(issuer, person.name, person.team)
-                elif parts.config.jwt is not None and parts.config.jwt.team_claim is not None:
+                elif person.team is not None:
                     await self._registry.update_key(name, {"team": person.team}, f"person {person.name}, token")
             except Conflict:
                 pass  # another worker was faster; a revoked record is refused by its key

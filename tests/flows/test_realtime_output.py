@@ -163,6 +163,16 @@ async def test_a_session_that_transcribes_has_no_limit(gateway: Gateway, upstrea
     assert upstream.seen == [SILENT]
 
 
+@pytest.mark.parametrize(
+    "query", ["&x=intent=transcription", "&intent=transcription&intent=conversation", "&intent=transcriptions"]
+)
+async def test_another_session_has_its_limit(gateway: Gateway, upstream: RealtimeUpstream, query: str) -> None:
+    async with session(gateway, "capped", query=query):
+        eventually(lambda: upstream.seen)
+    (event,) = upstream.seen
+    assert event["session"]["max_output_tokens"] == 40
+
+
 async def test_an_upstream_that_takes_no_limit(gateway: Gateway, upstream: RealtimeUpstream) -> None:
     upstream.takes_limits = False
     async with session(gateway, "plain") as socket:

@@ -180,6 +180,8 @@ async def test_the_team_of_a_token(inside: Inside, provider: IdentityProvider, u
     assert (await admin(client, "GET", f"keys/{ALICE}"))[1]["team"] == "others"
     _, calls = await admin(client, "GET", "calls")
     assert [each["team"] for each in calls["data"]] == ["others", "ours"]
+    assert (await call(client, sign(provider.good_claims())))[0] == 200
+    assert (await admin(client, "GET", f"keys/{ALICE}"))[1]["team"] == "others"  # a token cannot leave a team
     for team in ("none-such", "", ["ours"]):
         assert (await call(client, sign(provider.good_claims(team=team))))[0] == 401
 

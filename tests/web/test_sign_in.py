@@ -128,7 +128,16 @@ def by_secret(claims: dict[str, Any]) -> str:
     return f"{signed}.{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 
 
+def with_header(header: Any) -> str:
+    """A token with this header, as JSON or as text."""
+    text = header if isinstance(header, str) else json.dumps(header)
+    return ".".join([base64.urlsafe_b64encode(text.encode()).decode().rstrip("="), "e30", "c2ln"])
+
+
 BAD_TOKENS = {
+    "a list of algorithms": lambda claims: with_header({"alg": [], "kid": "k"}),
+    "an object as its algorithm": lambda claims: with_header({"alg": {"a": 1}}),
+    "brackets without end": lambda claims: with_header("[" * 1500),
     "wrong issuer": lambda claims: sign(claims | {"iss": "https://evil.example"}),
     "no issuer": lambda claims: sign({**claims, "iss": None}),
     "issuer with a slash": lambda claims: sign(claims | {"iss": claims["iss"] + "/"}),

@@ -59,6 +59,13 @@ class _Block:
         return self.call is None or self.call.is_whole
 
 
+def _delta(block: _Block, index: int, piece: str) -> bytes:
+    """The event of one piece of a block."""
+    kind, member = _DELTAS.get(block.kind, ("input_json_delta", "partial_json"))
+    delta = {"type": "content_block_delta", "index": index, "delta": {"type": kind, member: piece}}
+    return events.named("content_block_delta", delta)
+
+
 class MessageWriter(AnswerWriter):
     """Writes one message."""
 
@@ -144,12 +151,13 @@ class MessageWriter(AnswerWriter):
                 start = {"type": "content_block_start", "index": index, "content_block": dict(block.block)}
                 written += events.named("content_block_start", start)
             for piece in block.pieces[block.sent :]:
-                kind, member = _DELTAS.get(block.kind, ("input_json_delta", "partial_json"))
-                delta = {"type": "content_block_delta", "index": index, "delta": {"type": kind, member: piece}}
-                written += events.named("content_block_delta", delta)
+                written += _delta(block, index, piece)
             block.sent = len(block.pieces)
             if not (is_last or (len(self._waiting) > 1 and block.is_whole)):
                 break
+            if block.call is not None and (rest := block.call.rest()):
+                written += _delta(block, index, rest)
+                block.pieces.append(rest)
             written += events.named("content_block_stop", {"type": "content_block_stop", "index": index})
             text = "".join(block.pieces)
             content = {block.kind: text} if block.call is None else {"input": self._input(text)}

@@ -64,7 +64,7 @@ class ResponsesReader(AnswerReader):
         if kind not in ENDS:
             if kind is None and value.get("error"):
                 self._fail(value["error"])
-            return None
+            return self._usage.take(response) if response.get("usage") else None
         self.has_ended = kind != "error"
         usage = None if kind == "error" else self._output(response)
         if kind in GOOD_ENDS and response.get("status") != "failed":
