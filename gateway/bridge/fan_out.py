@@ -134,15 +134,13 @@ class _FanOut:
         call = self._split.call(number)
         async with PartLog(self._whole, self._accounting, call, self._share_ended) as share:
             self._shares.append(share)
-            side = ClientStream(partial(self._open, number, call, share), tuple, 0, hold=self._hold)
+            side = ClientStream(partial(self._open, number, call, share), tuple, 0, hold=self._hold, reads_plain=True)
             try:
                 result = await self._one(call, share, side)
                 if isinstance(result, Answer):
                     self._take(result, number, call, share)
                 elif result.fault is not None:
                     raise _refusal_of(result.last or b"", share.status)
-                elif side.writer is not None and result.last and result.last != sse.DONE:
-                    side.writer.write(result.last)  # a plain answer, written as events
             except UpstreamRefused as refused:
                 if self._is_chat(call, share):
                     raise reword(refused, self._call.params.document.members, number) from None

@@ -150,7 +150,8 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
             raise this.format.reword(read.problem) if this.format.reword else read.problem
         return read.problem
     as_events = this.format.as_events
-    needs_events = this.client.writer is not None or (this.call.params.stream and this.format.streams_only_events)
+    is_promised = this.call.params.stream and this.format.streams_only_events and not this.client.reads_plain
+    needs_events = is_promised or this.client.writer is not None
     if needs_events and as_events is None:
         log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, "a plain answer where a stream was asked for")

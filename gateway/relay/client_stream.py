@@ -81,12 +81,16 @@ class ClientStream:
         keepalive: bytes = b"",
         hold: Callable[[int], None] = lambda size: None,
         loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        reads_plain: bool = False,
     ) -> None:
         self.writer: StreamWriter | None = None
         self.speaker: InterruptibleWriter | None = None
         """The exchange whose answer is awaited or passed on; None between attempts."""
         self.hold = hold
         """Called with the number of further bytes of an answer that is not streamed."""
+        self.reads_plain = reads_plain
+        """Whether a plain answer is handed out as it is where a stream was asked for."""
         self._open_stream = open_stream
         self._own_headers = own_headers
         self._keepalive_s = keepalive_s

@@ -84,7 +84,7 @@ def test_taken(row: Row, connection: HTTPConnection, upstream: ScriptedUpstream)
         sent_members, members = sent.json, json.loads(raw_of(row))
         assert {name: value for name, value in sent_members.items() if name not in added - set(members)} == members
     else:
-        assert sent.body == raw_of(row)
+        assert sent.body == raw_of(row).removeprefix(b"\xef\xbb\xbf")
 
 
 def test_no_row_was_charged(gateway: Gateway) -> None:
