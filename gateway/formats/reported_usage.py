@@ -17,34 +17,9 @@ TEXT = re.compile(
 )
 REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"(?!")')
 _USAGE = re.compile(rb'"usage(?:Metadata)?"\s*+:\s*+(\{(?:[^{}]++|\{[^{}]*+\})*+\})')
+_DIGITS = re.compile(r"[0-9]{1,16}")
 _USAGE_WITHIN = 8192
 """Bytes at the end of an answer."""
-
-
-def reported(report: Any, service_tier: Any = None) -> Usage | None:
-    """The usage object of an answer or a chunk, and the service tier named beside it; None if the former is missing or
-    cannot be read.
-
-    xAI and Gemini leave reasoning out of `completion_tokens` and bill it: `total_tokens` is then the sum of all three.
-    """
-    if not isinstance(report, dict):
-        return None
-    prompt, completion = count(report.get("prompt_tokens")), count(report.get("completion_tokens"))
-    if prompt is None and completion is None:
-        return None
-    of_prompt, of_completion = report.get("prompt_tokens_details"), report.get("completion_tokens_details")
-    cached, reasoning = detail(of_prompt, "cached_tokens"), detail(of_completion, "reasoning_tokens")
-    # Asked here, because most reports have none of them.
-    has_more = (
-        isinstance(of_prompt, dict)
-        and (of_prompt.get("cache_write_tokens") or of_prompt.get("audio_tokens") or of_prompt.get("image_tokens"))
-    ) or (isinstance(of_completion, dict) and (of_completion.get("audio_tokens") or of_completion.get("image_tokens")))
-    more = more_of(of_prompt, of_completion) if has_more else ()
-    variant = service_tier if isinstance(service_tier, str) else ""
-    prompt, completion = prompt or 0, completion or 0
-    if reasoning and report.get("total_tokens") == prompt + completion + reasoning:
-        completion += reasoning
-    return Usage(prompt, completion, cached, reasoning, "reported", more, variant)
 
 
 def found_in(body: bytes, read: Callable[[Any], Usage | None]) -> Usage | None:
@@ -104,15 +79,20 @@ def has_reasoning(data: bytes) -> bool:
 
 
 def count(value: Any) -> int | None:
-    """A count in a report; None: it is none."""
+    """A count in a report; None: it is none. Some upstreams write `12.0` or `"12"`."""
+    if (isinstance(value, float) and value.is_integer()) or (isinstance(value, str) and _DIGITS.fullmatch(value)):
+        value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
 def input_and_output(report: Any) -> tuple[int, int] | None:
-    """`input_tokens` and `output_tokens` of a report, as OpenAI's newer formats write them; None: it has neither."""
+    """`input_tokens` and `output_tokens` of a report, as OpenAI's newer formats write them, or the names of chat, which
+    relays write in their place (Helicone/helicone#5003); None: it has neither."""
     if not isinstance(report, dict):
         return None
     given, made = count(report.get("input_tokens")), count(report.get("output_tokens"))
+    if given is None and made is None:
+        given, made = count(report.get("prompt_tokens")), count(report.get("completion_tokens"))
     return None if given is None and made is None else (given or 0, made or 0)
 
 

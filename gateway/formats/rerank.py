@@ -1,12 +1,14 @@
 """Rerank in the request shape that Cohere (`/v2/rerank`), Jina and vLLM share.
 
-Usage is what comes first of: `meta.billed_units.search_units` (Cohere, types/api_meta_billed_units.py),
-`usage.total_tokens` (Jina; vLLM, entrypoints/pooling/score/protocol.py), `meta.tokens`; else the estimated tokens.
+Usage is what comes first and is not 0 of: `meta.billed_units.search_units` (Cohere, types/api_meta_billed_units.py),
+tokens of `meta.billed_units` (BerriAI/litellm#36186), `usage.total_tokens` (Jina; vLLM,
+entrypoints/pooling/score/protocol.py), `meta.tokens`; else the estimated tokens.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -81,14 +83,27 @@ def reported(report: Any) -> Usage | None:
     """The usage in a `meta` or `usage` object; None: it has none."""
     if not isinstance(report, dict):
         return None
-    billed = report.get("billed_units")
-    if isinstance(billed, dict) and (found := _count(billed.get("search_units"))) is not None:
-        return Usage(source="reported", more=units.counts({"search_units": found}))
-    tokens = report.get("tokens")
-    for value in (report.get("total_tokens"), tokens.get("input_tokens") if isinstance(tokens, dict) else None):
-        if (found := _count(value)) is not None:
-            return Usage(found, source="reported")
-    return None
+    found = [(_count(_at(report, path)), path) for path in _COUNTS]
+    given = [(amount, path) for amount, path in found if amount is not None]
+    if not given:
+        return None
+    # No search units beside tokens are no bill of a rerank that was made (maximhq/bifrost#4897).
+    amount, path = next((each for each in given if each[0]), given[0])
+    if path[-1] == "search_units":
+        return Usage(source="reported", more=units.counts({"search_units": amount}))
+    return Usage(amount, source="reported")
+
+
+_COUNTS = (
+    ("billed_units", "search_units"), ("billed_units", "total_tokens"), ("billed_units", "input_tokens"),
+    ("total_tokens",), ("tokens", "input_tokens"),
+)  # fmt: skip
+
+
+def _at(report: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        report = report.get(name) if isinstance(report, dict) else None
+    return report
 
 
 def _count(value: Any) -> int | None:

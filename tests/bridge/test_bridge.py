@@ -21,7 +21,7 @@ from gateway.config import Capabilities, Config, Route, build
 from gateway.errors import UpstreamRefused
 from gateway.formats.format import ScanInput
 from gateway.formats.openai.chat_scan import StreamScan
-from gateway.formats.reported_usage import reported
+from gateway.formats.openai.usage import reported
 from gateway.formats.unfit import Unfit
 from gateway.pipeline.request import changed_members
 from gateway.quota.pricing import total_usage

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.formats import reported_usage
+from gateway.formats.openai.usage import reported
 from gateway.records import Usage
 
 
@@ -49,7 +50,7 @@ from gateway.records import Usage
                 100,
                 0,
                 "reported",
-                (("cache_write", 300), ("cache_write_1h", 200), ("audio_out", 80), ("image_in", 40)),
+                (("cache_write", 300), ("cache_write_1h", 200), ("audio_out", 80), ("image_in", 40), ("image_out", 9)),
             ),
         ),
         (
@@ -65,7 +66,8 @@ from gateway.records import Usage
             Usage(3, 4, source="reported"),
         ),
         ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": None}}, Usage(3, source="reported")),
-        ({"prompt_tokens": "3", "completion_tokens": 4}, Usage(0, 4, source="reported")),
+        ({"prompt_tokens": "3", "completion_tokens": 4.0}, Usage(3, 4, source="reported")),
+        ({"prompt_tokens": "3.5", "completion_tokens": 4}, Usage(0, 4, source="reported")),
         # xAI's own example: the reasoning is not in completion_tokens.
         (
             {
@@ -89,7 +91,7 @@ from gateway.records import Usage
     ],
 )
 def test_reported(report: Any, expected: Usage | None) -> None:
-    assert reported_usage.reported(report) == expected
+    assert reported(report) == expected
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists) | st.dictionaries(
@@ -97,7 +99,7 @@ def test_reported(report: Any, expected: Usage | None) -> None:
     st.none() | st.integers() | st.floats() | st.dictionaries(st.just("cached_tokens"), st.integers()),
 ))  # fmt: skip
 def test_no_report_hurts(report: Any) -> None:
-    found = reported_usage.reported(report)
+    found = reported(report)
     if found is not None:
         assert min(found.prompt_tokens, found.completion_tokens, found.cached_tokens, found.reasoning_tokens) >= 0
         assert max(found.prompt_tokens, found.completion_tokens) < 2**53

@@ -16,6 +16,7 @@ from gateway.records import Call, Document, Params
 from . import plain
 from .chat_scan import StreamScan, as_event
 from .reader import ChatReader
+from .usage import reported
 
 
 def _read(document: Document, body: Chat, count: Counter | None) -> Params:
@@ -42,7 +43,7 @@ CHAT = Format(
     operation="chat",
     read=partial(validate.read, validate.Rules(Chat, _read)),
     facts=plain.facts,
-    usage=reported_usage.reported,
+    usage=reported,
     scan=StreamScan,
     reader=ChatReader,
     gather=gathered.chat,

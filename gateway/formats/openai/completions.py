@@ -16,6 +16,7 @@ from gateway.records import Call, Document, Params
 
 from . import plain
 from .chat_scan import StreamScan, as_event
+from .usage import reported
 
 MAX_CHOICES = 2048
 """Choices of one call, prompts times n. OpenAI caps the product without naming the number (ai-dynamo took 128, which
@@ -64,7 +65,7 @@ COMPLETIONS = Format(
     operation="text_completion",
     read=partial(validate.read, validate.Rules(Completion, _read)),
     facts=plain.facts,
-    usage=reported_usage.reported,
+    usage=reported,
     scan=partial(StreamScan, is_chat=False),
     gather=gathered.chat,
     streams_only_events=True,

@@ -12,6 +12,7 @@ from gateway.formats.format import Format
 from gateway.records import Document, Params
 
 from . import plain
+from .usage import embedded
 
 
 def _read(document: Document, body: Embedding, count: Counter | None) -> Params:
@@ -34,7 +35,7 @@ EMBEDDINGS = Format(
     upstream_path="/embeddings",
     operation="embeddings",
     read=partial(validate.read, validate.Rules(Embedding, _read)),
-    facts=plain.facts,
-    usage=reported_usage.reported,
+    facts=partial(plain.facts, read=embedded),
+    usage=embedded,
     texts=reported_usage.TEXT,
 )

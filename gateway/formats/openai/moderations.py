@@ -10,11 +10,11 @@ from pydantic import Field, Tag
 from gateway.api import prompt_tokens, validate
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import MAX_PROMPTS, Body, one_of
-from gateway.formats import reported_usage
 from gateway.formats.format import Format
 from gateway.records import Document, Params
 
 from . import plain
+from .usage import reported
 
 DEFAULT_MODEL = "omni-moderation-latest"
 """The API's default (openai-openapi, CreateModerationRequest)."""
@@ -54,5 +54,5 @@ MODERATIONS = Format(
     operation="moderation",
     read=partial(validate.read, validate.Rules(Moderation, _read)),
     facts=plain.facts,
-    usage=reported_usage.reported,
+    usage=reported,
 )

@@ -14,7 +14,7 @@ from gateway.formats.format import PlainFacts
 from gateway.records import Call
 
 from .reader import ChatReader
-from .usage import ChatUsage
+from .usage import ReadsUsage, reported
 
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 
@@ -44,14 +44,14 @@ def refuse_constants(body: bytes) -> None:
         json.loads(body, parse_constant=_refuse_constant)
 
 
-def facts(body: bytes) -> PlainFacts:
-    """Of a plain answer. Raises `ValueError` if it is not JSON."""
+def facts(body: bytes, read: ReadsUsage = reported) -> PlainFacts:
+    """Of a plain answer, whose usage object `read` reads. Raises `ValueError` if it is not JSON."""
     answer = _Body.model_validate_json(body)
     refuse_constants(body)
     error = answer.error or (_error_in_choice(body) if b'"error"' in body else None)
     return PlainFacts(
         model=answer.model if isinstance(answer.model, str) else None,
-        usage=ChatUsage().take(vars(answer)),
+        usage=read(answer.usage, answer.service_tier),
         has_usage=answer.usage is not None,
         is_error=bool(error) or answer.success is False or answer.object == "error",
         has_output=b'"choices"' in body,

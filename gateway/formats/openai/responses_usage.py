@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 from gateway import units
 from gateway.formats.reader import objects
-from gateway.formats.reported_usage import count, detail, more_of, reported
+from gateway.formats.reported_usage import count, detail, more_of
 from gateway.records import Usage
+
+from .usage import reported
 
 Items = Mapping[str, int]
 """How many items of each type the `output` has."""

@@ -1,12 +1,156 @@
-"""The usage that an answer of chat completions, completions or embeddings reports."""
+"""The usage that an answer of chat completions, completions or embeddings reports.
+
+`OWN` has the counts that vendors and resellers write under names of their own, and `PLACES` where a report stands that
+is not in `usage`. OpenAI's own name wins, also with a count of 0.
+
+The sums differ as well. A total that is more than prompt and completion has tokens that neither of them counts: the
+cache, where it is just as much, else thoughts, which xAI and Gemini's chat endpoint leave out of `completion_tokens`
+and bill (docs.x.ai, "Reasoning"; discuss.ai.google.dev/t/98760).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from gateway.formats import reported_usage
+from gateway import units
+from gateway.formats.reported_usage import count, detail, more_of
 from gateway.records import Usage
+
+
+class Own(NamedTuple):
+    """A count in a report, under a name that is not OpenAI's."""
+
+    vendor: str
+    path: tuple[str, ...]
+    meaning: str
+    """`prompt`, `completion`; `cached`, `written` and `written_1h` of the prompt; `reasoning`; `beside`: output that
+    `completion_tokens` does not count; `seconds` of sound; or one of `units.UNITS`."""
+    source: str
+
+
+_ANTHROPIC = "anthropic-sdk, Usage and CacheCreation; LiteLLM, `Usage` in types/utils.py"
+_PERPLEXITY = "docs.perplexity.ai, sonar-deep-research: pricing"
+
+OWN = (
+    Own("mlx-vlm", ("input_tokens",), "prompt", "earendil-works/pi#2326"),
+    Own("mlx-vlm", ("output_tokens",), "completion", "earendil-works/pi#2326"),
+    Own("llama.cpp", ("prompt_n",), "prompt", "llama.cpp, tools/server/README.md, `timings`"),
+    Own("llama.cpp", ("predicted_n",), "completion", "llama.cpp, tools/server/README.md, `timings`"),
+    Own("llama.cpp", ("cache_n",), "cached", "llama.cpp, tools/server/README.md, `timings`"),
+    Own("Cohere", ("tokens", "input_tokens"), "prompt", "genai-prices, cohere"),
+    Own("Cohere", ("tokens", "output_tokens"), "completion", "genai-prices, cohere"),
+    Own("Moonshot, Anthropic", ("cached_tokens",), "cached", "vercel/ai, convert-moonshotai-chat-usage.ts"),
+    Own("DeepSeek", ("prompt_cache_hit_tokens",), "cached", "api-docs.deepseek.com, create chat completion"),
+    Own("xAI", ("cached_prompt_text_tokens",), "cached", "genai-prices, x-ai"),
+    Own("Databricks, LiteLLM", ("cache_read_input_tokens",), "cached", f"genai-prices, databricks; {_ANTHROPIC}"),
+    Own("LiteLLM", ("cache_creation_input_tokens",), "written", _ANTHROPIC),
+    Own("LiteLLM", ("prompt_tokens_details", "cache_creation_tokens"), "written", _ANTHROPIC),
+    Own("LiteLLM", ("cache_creation", "ephemeral_1h_input_tokens"), "written_1h", _ANTHROPIC),
+    Own("Databricks, Modal, Perplexity", ("reasoning_tokens",), "reasoning", "genai-prices, these providers"),
+    Own("Perplexity", ("citation_tokens",), "beside", _PERPLEXITY),
+    Own("Perplexity", ("num_search_queries",), "web_searches", _PERPLEXITY),
+    Own("LiteLLM", ("server_tool_use", "web_search_requests"), "web_searches", _ANTHROPIC),
+    Own("LiteLLM", ("prompt_tokens_details", "web_search_requests"), "web_searches", "LiteLLM, PromptTokensDetails"),
+    Own("Mistral", ("prompt_audio_seconds",), "seconds", "docs.mistral.ai, audio"),
+)
+"""Vendor, place, meaning and source."""
+
+_THOUGHTS_BESIDE = frozenset({"citation_tokens", "num_search_queries", "cached_prompt_text_tokens"})
+"""Members of the reports in which `reasoning_tokens` are beside `completion_tokens`: of Perplexity, and of xAI's old
+form (genai-prices, `perplexity` and `x-ai`). Others have them within, as OpenAI has."""
+
+_PLAIN = frozenset({
+    "prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details",
+})  # fmt: skip
+_PLAIN_DETAILS = frozenset({
+    "cached_tokens", "audio_tokens", "text_tokens", "image_tokens", "cache_write_tokens", "cache_write_tokens_details",
+})  # fmt: skip
+
+
+def reported(report: Any, service_tier: Any = None) -> Usage | None:
+    """The usage object of an answer or a chunk, and the service tier named beside it; None if the former is missing or
+    cannot be read."""
+    if not isinstance(report, dict):
+        return None
+    prompt, completion = count(report.get("prompt_tokens")), count(report.get("completion_tokens"))
+    of_prompt, of_completion = report.get("prompt_tokens_details"), report.get("completion_tokens_details")
+    variant = service_tier if isinstance(service_tier, str) else ""
+    if not (
+        _PLAIN.issuperset(report)
+        and report.get("total_tokens", 0) in (0, (prompt or 0) + (completion or 0))
+        and (not isinstance(of_prompt, dict) or _PLAIN_DETAILS.issuperset(of_prompt))
+    ):
+        return _by_own_names(report, variant)
+    if prompt is None and completion is None:
+        return None
+    cached, reasoning = detail(of_prompt, "cached_tokens"), detail(of_completion, "reasoning_tokens")
+    # Asked here, because most reports have none of them.
+    has_more = (
+        isinstance(of_prompt, dict)
+        and (of_prompt.get("cache_write_tokens") or of_prompt.get("audio_tokens") or of_prompt.get("image_tokens"))
+    ) or (isinstance(of_completion, dict) and (of_completion.get("audio_tokens") or of_completion.get("image_tokens")))
+    more = more_of(of_prompt, of_completion) if has_more else ()
+    return Usage(prompt or 0, completion or 0, cached, reasoning, "reported", more, variant)
+
+
+def embedded(report: Any, service_tier: Any = None) -> Usage | None:
+    """As `reported`, of embeddings, whose tokens are all prompt: Voyage and DashScope report the total alone
+    (docs.voyageai.com, embeddings; alibabacloud.com, text embedding)."""
+    usage = reported(report, service_tier)
+    if usage is None and isinstance(report, dict) and (total := count(report.get("total_tokens"))):
+        return Usage(total, source="reported")
+    return usage
+
+
+def _by_own_names(report: Mapping[str, Any], variant: str) -> Usage | None:
+    """A report with members or sums that are not OpenAI's."""
+    own: dict[str, int] = {}
+    for each in OWN:
+        if found := _at(report, each.path):
+            own[each.meaning] = max(found, own.get(each.meaning, 0))
+    of_prompt, of_completion = report.get("prompt_tokens_details"), report.get("completion_tokens_details")
+    total = count(report.get("total_tokens")) or 0
+    prompt, completion = count(report.get("prompt_tokens")), count(report.get("completion_tokens"))
+    prompt, completion = prompt or own.get("prompt", prompt), completion or own.get("completion", completion)
+    if prompt is None and completion is None:
+        return None
+    is_whole = completion is not None
+    prompt, completion = prompt or 0, completion or 0
+    more = dict(more_of(of_prompt, of_completion))
+    cached = _first(_at(of_prompt, ("cached_tokens",)), own.get("cached"))
+    if "cache_write" not in more and "cache_write_1h" not in more:
+        more["cache_write_1h"] = own.get("written_1h", 0)
+        more["cache_write"] = max(0, own.get("written", 0) - own.get("written_1h", 0))
+    of_cache = cached + more.get("cache_write", 0) + more.get("cache_write_1h", 0)
+    if of_cache and ("cached" in own or "written" in own) and of_cache > prompt:
+        prompt += of_cache  # beside the prompt, as Anthropic counts
+    elif of_cache and total == prompt + completion + of_cache:
+        prompt += of_cache
+    reasoning = _first(_at(of_completion, ("reasoning_tokens",)), own.get("reasoning"))
+    rest = total - prompt - completion if is_whole else 0
+    if not _THOUGHTS_BESIDE.isdisjoint(report):
+        completion += own.get("reasoning", 0) + own.get("beside", 0)
+    elif rest > 0 and "seconds" not in own:
+        completion, reasoning = completion + rest, max(reasoning, rest)
+    more["web_searches"] = own.get("web_searches", 0)
+    more["audio_ms"] = 1000 * own.get("seconds", 0)
+    return Usage(prompt, completion, cached, reasoning, "reported", units.counts(more), variant)
+
+
+def _at(value: Any, path: tuple[str, ...]) -> int | None:
+    """The count at a path."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return count(value)
+
+
+def _first(one: int | None, other: int | None) -> int:
+    return (other or 0) if one is None else one
+
+
+ReadsUsage = Callable[[Any, Any], Usage | None]
+"""Given a usage object and the service tier beside it."""
 
 
 class ChatUsage:
@@ -14,4 +158,21 @@ class ChatUsage:
 
     def take(self, value: Mapping[str, Any]) -> Usage | None:
         """Take an answer or a chunk; return the usage so far if this is a report of it."""
-        return reported_usage.reported(value.get("usage"), value.get("service_tier"))
+        report = value.get("usage")
+        if report is None:
+            report = next(_elsewhere(value), None)
+        return reported(report, value.get("service_tier"))
+
+
+def _elsewhere(value: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Reports that are not in `usage`: in the choice (Moonshot's streams: northes/go-moonshot#17), in `x_groq` (Groq's
+    streams: groq-sdk, ChatCompletionChunk), and llama.cpp's `timings`, where there is no other."""
+    choices, groq, timings = value.get("choices"), value.get("x_groq"), value.get("timings")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    for holder in (choice, groq):
+        report = holder.get("usage") if isinstance(holder, dict) else None
+        if isinstance(report, dict):
+            yield report
+    if isinstance(timings, dict):
+        cached = count(timings.get("cache_n")) or 0
+        yield {**timings, "prompt_n": (count(timings.get("prompt_n")) or 0) + cached}
