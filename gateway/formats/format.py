@@ -252,6 +252,8 @@ class Format:
     """Reads a plain answer. Raises `ValueError` if it is not JSON."""
     usage: Callable[[Any], Usage | None]
     """Reads one usage object of an answer; None if it cannot be read."""
+    tier_header: str = ""
+    """The header of an answer that names the tier that served it, where its usage does not; empty: there is none."""
     more_paths: tuple[str, ...] = ()
     """Further paths of the gateway for POST."""
     read_form: Callable[[StoredBytes, Sequence[FormPart], FindsCounter], Params] | None = None

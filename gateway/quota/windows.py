@@ -268,7 +268,9 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
         return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
     params, members = call.params, call.params.document.members
     variant = "fast" if members.get("speed") == "fast" else params.variant or members.get("service_tier")
-    variant = variant_of(variant if isinstance(variant, str) else "", members.get("inference_geo"))
+    variant = variant or members.get("serviceTier")  # Gemini's, with a prefix at times (google-genai, ServiceTier)
+    variant = variant.lower().removeprefix("service_tier_") if isinstance(variant, str) else ""
+    variant = variant_of(variant, members.get("inference_geo"))
     return pricing.most_nusd(
         price, prompt_tokens, output_tokens, call.started, variant, lambda unit: _may_use(call, price, unit),
         params.units,

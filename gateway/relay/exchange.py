@@ -100,7 +100,15 @@ class Exchange:
             ending = charge.ending_of(failure)
         else:
             ending = charge.Ending.BROKEN if self.is_over else charge.Ending.STOPPED
+        if self.attempt.format.tier_header:
+            self.scan.usage = self.as_served(self.scan.usage)
         return charge.of_stream(self.attempt.sent, self.scan, ending, self.elapsed_s)
+
+    def as_served(self, report: Usage | None) -> Usage | None:
+        """The report with the tier that the head names, if it names none itself."""
+        if report is None or report.variant or self.head is None:
+            return report
+        return report._replace(variant=(self.head.get(self.attempt.format.tier_header) or "").lower())
 
     def head_received(self, head: Head) -> None:
         self.head = head

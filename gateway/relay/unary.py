@@ -52,6 +52,8 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
         failure = exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), body), None, failure)
     model = answer.model
+    if this.format.tier_header:
+        answer = answer._replace(usage=exchange.as_served(answer.usage))
     if answer.is_error and (error := answer.error or error_shapes.error_of(body)) is not None:
         in_band = provider_errors.judge_in_band(this.route.upstream, error, head, hide=this.hidden)
         if answer.has_usage or answer.has_output:

@@ -801,6 +801,8 @@ CACHING = {
     [
         (CACHING, {}, 10 * 3_000 + 5 * 2_000),
         (CACHING, {"service_tier": "flex"}, 10 * 3_000 + 5 * 1_000),
+        (CACHING, {"serviceTier": "flex"}, 10 * 3_000 + 5 * 1_000),  # Gemini's
+        (CACHING, {"serviceTier": "SERVICE_TIER_FLEX"}, 10 * 3_000 + 5 * 1_000),
         (CACHING, {"cache": {"ttl": "1h"}}, 10 * 4_000 + 5 * 2_000),
         (CACHING, {"modalities": ["audio"]}, 10 * 9_000 + 5 * 2_000),
         ({**CACHING, "cache_write_on_request": True}, {}, 10 * 1_000 + 5 * 2_000),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,12 +13,14 @@ import pytest
 from gateway import relay
 from gateway.config import Price
 from gateway.formats import FORMATS
+from gateway.formats.gemini.usage import TIER_HEADER
 from gateway.records import Granted, Record, Usage
 from gateway.relay.attempt import Attempt
 from gateway.relay.charge import SentRequest
 from gateway.relay.client_stream import ClientStream
 from gateway.relay.disconnect import client_left
-from gateway.relay.exchange import Exchange
+from gateway.relay.exchange import Exchange, no_client
+from gateway.relay.unary import read_plain
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
 from tests.accounting.test_call_log import ScriptedLedger, a_call, books_of, log_of
@@ -142,3 +145,41 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scenario
     await exchange.bind_again(Usage(30, 12))
     await scenario.tasks.wait_until_idle(5)
     assert bound[-1] == ("resp_1", 42)
+
+
+@pytest.mark.parametrize(
+    ("named", "header", "served"),
+    [
+        ({}, "flex", "flex"),
+        ({}, "Standard", "standard"),
+        ({"serviceTier": "standard"}, "priority", "standard"),  # the body's own word wins
+        ({"serviceTier": "priority"}, None, "priority"),
+        ({}, None, ""),
+    ],
+)
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_the_tier_of_a_head_is_charged_where_the_usage_names_none(
+    scenario: Scenario, named: dict[str, str], header: str | None, served: str, *, is_stream: bool
+) -> None:
+    """ai.google.dev, "Priority inference": `x-gemini-service-tier` names it."""
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 2, **named}
+    candidate = {"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP", "index": 0}
+    said = json.dumps({"candidates": [candidate], "usageMetadata": usage}).encode()
+    params = scenario.call.params._replace(stream=is_stream)
+    call = scenario.call._replace(endpoint="generate_content", params=params)
+    this = scenario.attempt(
+        format=FORMATS["generate_content"], heard=None, bind=None, route=None, max_response_bytes=10_000, hidden=(),
+        answered=lambda: None,
+        upstream=SimpleNamespace(timeouts=SimpleNamespace(idle_s=60)),
+    )  # fmt: skip
+    this.call, this.sent = call, SentRequest(call)  # type: ignore[misc]
+    this.client = ClientStream(lambda headers: no_client(()), tuple, 0)  # type: ignore[misc]
+    exchange = Exchange(this)
+    of_tier = () if header is None else ((TIER_HEADER, header),)
+    kind = "text/event-stream" if is_stream else "application/json"
+    exchange.head_received(Head(200, (("content-type", kind), *of_tier)))
+    exchange.body_received(b"data: " + said + b"\n\n" if is_stream else said)
+    exchange.ended(None)
+    exchange.pass_rest()
+    charged = exchange.charge_stream() if is_stream else read_plain(exchange, exchange.take_body(), None).charged
+    assert (charged.usage.variant, charged.usage.source) == (served, "reported")

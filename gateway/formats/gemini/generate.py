@@ -205,6 +205,7 @@ GENERATE_CONTENT = Format(
     needs_all=request.needs_all,
     facts=_facts,
     usage=gemini_usage.reported,
+    tier_header=gemini_usage.TIER_HEADER,
     scan=GeminiScan,
     gather=gathered.content,
     is_array=_is_array,

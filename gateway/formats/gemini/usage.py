@@ -23,8 +23,12 @@ _COUNTS = ("promptTokenCount", "candidatesTokenCount", "toolUsePromptTokenCount"
 _PROMPT_DETAILS = ("promptTokensDetails", "toolUsePromptTokensDetails", "promptTokenDetails")
 """The last one is that of embeddings (`EmbeddingUsageMetadata`)."""
 _OUTPUT_DETAILS = ("candidatesTokensDetails",)
-_TIERS: Mapping[str, str] = {"ON_DEMAND_FLEX": "flex", "ON_DEMAND_PRIORITY": "priority"}
-"""Traffic types with prices of their own, as variants of a price."""
+TIER_HEADER = "x-gemini-service-tier"
+_TIERS = ("serviceTier", "trafficType")
+"""Members that name the tier that served: of the Gemini API (ai.google.dev, "Priority inference"; its own body is at
+discuss.ai.google.dev/t/174074), and of Vertex AI (google-genai, `TrafficType`). The former stands in `TIER_HEADER` as
+well."""
+_TIER_PREFIX = re.compile("service_tier_|on_demand_")
 
 
 def reported(report: Any, searches: int = 0) -> Usage | None:
@@ -45,7 +49,8 @@ def reported(report: Any, searches: int = 0) -> Usage | None:
         }
     )
     cached = count(report.get("cachedContentTokenCount")) or 0
-    variant = _TIERS.get(str(report.get("trafficType")), "")
+    tiers = [tier for name in _TIERS if isinstance(tier := report.get(name), str)]
+    variant = _TIER_PREFIX.sub("", tiers[0].lower()) if tiers else ""
     return Usage(prompt + tools, output + thoughts, cached, thoughts, "reported", more, variant)
 
 
