@@ -17,7 +17,8 @@ class Unit(NamedTuple):
 
     what: str
     part_of: str | None = None
-    """`prompt` or `completion` if these tokens are included in its tokens; None: counted separately."""
+    """`prompt`, `completion` or `cached` (of the prompt, from a cache) if its tokens have these among them; None: they
+    are counted separately."""
 
 
 UNITS: Mapping[str, Unit] = {
@@ -27,13 +28,26 @@ UNITS: Mapping[str, Unit] = {
     "cache_write_1h": Unit("Prompt tokens written to the upstream's cache for an hour or longer.", "prompt"),
     # Each search of a hosted tool.
     "web_searches": Unit("Web searches made by the upstream."),
+    # Google Maps: a prompt that is answered with it.
+    "maps_searches": Unit("Prompts that the upstream answered with a map."),
+    # xAI's live search.
+    "search_sources": Unit("Sources that the upstream's search used."),
+    # Paid tools of other kinds: searches of X, tools that Groq runs.
+    "tool_calls": Unit("Calls of paid tools that the upstream ran."),
     "file_searches": Unit("Searches in stored files made by the upstream."),
     # OpenAI's code interpreter and shell.
     "containers": Unit("Containers started by the upstream."),
     "audio_in": Unit("Audio tokens of the prompt.", "prompt"),
     "audio_out": Unit("Audio tokens of the completion.", "completion"),
     "image_in": Unit("Image tokens of the prompt.", "prompt"),
+    "video_in": Unit("Video tokens of the prompt.", "prompt"),
     "image_out": Unit("Image tokens of the completion.", "completion"),
+    "video_out": Unit("Video tokens of the completion.", "completion"),
+    # Of cached tokens; `audio_in` and `image_in` do not have them.
+    "cached_audio": Unit("Audio tokens of the prompt from the upstream's cache.", "cached"),
+    "cached_image": Unit("Image tokens of the prompt from the upstream's cache.", "cached"),
+    # Perplexity's deep research.
+    "citations": Unit("Citation tokens of the completion.", "completion"),
     # Speech from text.
     "characters": Unit("Characters of a text that was spoken."),
     # Transcription; whole milliseconds, because seconds come with fractions.
@@ -85,7 +99,7 @@ def highest(one: Counts, other: Counts) -> Counts:
 
 def within(of: Counts, prompt: int, completion: int) -> Counts:
     """The counts, each limited to the whole that includes it. `prompt` and `completion` are tokens."""
-    wholes = {"prompt": prompt, "completion": completion}
+    wholes = {"prompt": prompt, "cached": prompt, "completion": completion}
     limits = {name: wholes[unit.part_of] for name, unit in UNITS.items() if unit.part_of is not None}
     return counts({name: min(count, limits.get(name, count)) for name, count in of})
 

@@ -5,7 +5,7 @@ The package is imported here alone, when a configuration needs it: by the parent
 worker, because the import takes a quarter of a second and 25 MB. It looks nothing up over the network.
 
 The table's numbers are decimals, and stay decimals. One with more than 9 decimals (a converted binary fraction) is
-rounded to 9. Units of the table that the gateway does not count (pages, pixels, video) are left out; a call that
+rounded to 9. Units of the table that the gateway does not count (pages, pixels, messages) are left out; a call that
 reports none of them has the table's price.
 """
 
@@ -68,6 +68,11 @@ ROWS: Mapping[str, tuple[str, int]] = {
     "output_audio_mtok": ("audio_out", 1),
     "input_image_mtok": ("image_in", 1),
     "output_image_mtok": ("image_out", 1),
+    "input_video_mtok": ("video_in", 1),
+    "output_video_mtok": ("video_out", 1),
+    "cache_audio_read_mtok": ("cached_audio", 1),
+    "cache_image_read_mtok": ("cached_image", 1),
+    "output_citation_mtok": ("citations", 1),
     "input_mchars": ("characters_per_million", 1),
     "audio_hours": ("audio_per_hour", 1),
     "input_audio_hours": ("audio_per_hour", 1),

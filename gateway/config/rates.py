@@ -41,12 +41,20 @@ ROWS: Mapping[str, PriceRow] = {
     "audio_out": PriceRow("audio_out", 1_000_000),
     "image_in": PriceRow("image_in", 1_000_000),
     "image_out": PriceRow("image_out", 1_000_000),
+    "video_in": PriceRow("video_in", 1_000_000),
+    "video_out": PriceRow("video_out", 1_000_000),
+    "cached_audio": PriceRow("cached_audio", 1_000_000),
+    "cached_image": PriceRow("cached_image", 1_000_000),
+    "citations": PriceRow("citations", 1_000_000),
     "image_tool_in": PriceRow("image_tool_in", 1_000_000),
     "image_tool_out": PriceRow("image_tool_out", 1_000_000),
     "characters_per_million": PriceRow("characters", 1_000_000),
     "audio_per_hour": PriceRow("audio_ms", 3_600_000),
     "audio_per_minute": PriceRow("audio_ms", 60_000),
     "web_searches_per_1000": PriceRow("web_searches", 1_000),
+    "maps_searches_per_1000": PriceRow("maps_searches", 1_000),
+    "search_sources_per_1000": PriceRow("search_sources", 1_000),
+    "tool_calls_per_1000": PriceRow("tool_calls", 1_000),
     "file_searches_per_1000": PriceRow("file_searches", 1_000),
     "search_units_per_1000": PriceRow("search_units", 1_000),
     "container": PriceRow("containers", 1),
@@ -60,12 +68,16 @@ ROWS: Mapping[str, PriceRow] = {
 BESIDE_TOKENS = tuple([name for name, row in ROWS.items() if row.unit in UNITS and UNITS[row.unit].part_of is None])
 """The rows of what is counted beside tokens."""
 
-DEFAULTS: Mapping[str, str] = {"cached": "prompt", "image_in": "prompt", "reasoning": "completion"}
-"""Units that cost as much as another where they have no row."""
+DEFAULTS: Mapping[str, Sequence[str]] = {
+    "cached_audio": ("cached", "audio_in", "prompt"), "cached_image": ("cached", "image_in", "prompt"),
+    "cached": ("prompt",), "image_in": ("prompt",), "video_in": ("prompt",), "reasoning": ("completion",),
+    "citations": ("completion",),
+}  # fmt: skip
+"""Units that cost as much as another where they have no row: as the first of these that has one."""
 
-TABLE_DEFAULTS: Mapping[str, str] = {
-    **DEFAULTS, "cache_write": "prompt", "cache_write_1h": "cache_write", "audio_in": "prompt",
-    "audio_out": "completion", "image_out": "completion",
+TABLE_DEFAULTS: Mapping[str, Sequence[str]] = {
+    **DEFAULTS, "cache_write": ("prompt",), "cache_write_1h": ("cache_write",), "audio_in": ("prompt",),
+    "audio_out": ("completion",), "image_out": ("completion",), "video_out": ("completion",),
 }  # fmt: skip
 """The same for prices of a table: it has a row for each part that costs something else than its whole."""
 
@@ -169,13 +181,15 @@ def plan_of(price: Price) -> Plan:
     )
 
 
-def _variants(rows: TieredRows, defaults: Mapping[str, str], variants: Mapping[str, TieredRows]) -> dict[str, Tiers]:
+def _variants(
+    rows: TieredRows, defaults: Mapping[str, Sequence[str]], variants: Mapping[str, TieredRows]
+) -> dict[str, Tiers]:
     found = {"": _tiers([rows], defaults, "")}
     found |= {name: _tiers([own, rows], defaults, name) for name, own in variants.items()}
     return found
 
 
-def _tiers(layers: Sequence[TieredRows], defaults: Mapping[str, str], variant: str) -> Tiers:
+def _tiers(layers: Sequence[TieredRows], defaults: Mapping[str, Sequence[str]], variant: str) -> Tiers:
     """The tiers of some rows; a row that the first layer does not name comes from the next one."""
     starts = sorted({0, *[tier.above for rows in layers for tier in rows.tiers]})
     prices = [(start, _prices_above(start, layers)) for start in starts]
@@ -193,15 +207,15 @@ def _prices_above(start: int, layers: Sequence[TieredRows]) -> dict[str, Decimal
     return prices
 
 
-def rates_of(prices: Mapping[str, Decimal], defaults: Mapping[str, str]) -> Rates:
+def rates_of(prices: Mapping[str, Decimal], defaults: Mapping[str, Sequence[str]]) -> Rates:
     """The rates of these rows."""
     rates = {
         ROWS[name].unit: int(usd.scaleb(9).to_integral_value()) * (SCALE // ROWS[name].per)
         for name, usd in prices.items()
     }
-    for unit, whole in defaults.items():
-        if unit not in rates and whole in rates:
-            rates[unit] = rates[whole]
+    for unit, others in defaults.items():
+        if unit not in rates and (known := [rates[other] for other in others if other in rates]):
+            rates[unit] = known[0]
     return rates
 
 

@@ -47,22 +47,27 @@ def highest(one: Usage | None, other: Usage) -> Usage:
     )
 
 
+_FRESH = ("cache_write_1h", "cache_write", "audio_in", "image_in", "video_in")
+"""Parts of the prompt that was not read from a cache."""
+_CACHED = ("cached_audio", "cached_image")
+
+
 def coherent(usage: Usage) -> Usage:
     """Cached tokens are part of the prompt, and reasoning is part of the completion: clamped to these, and so are
-    further units of either. A token that was read from a cache was not written to it."""
+    further units of either. No token is in two parts: one that was read from a cache was not written to it, and where
+    a report does not say of what kind the cached tokens are, as many of a kind as fit beside them were not cached."""
     prompt, completion, cached, reasoning = usage[:4]
     if cached <= prompt and reasoning <= completion and not usage.more:
         return usage
     cached, reasoning = min(cached, prompt), min(reasoning, completion)
     more = usage.more and units.within(usage.more, prompt, completion)
-    written = dict(more)
-    left = prompt - cached
-    for name in ("cache_write_1h", "cache_write"):
-        if written.get(name, 0) > left:
-            written[name] = left
-            more = units.counts(written)
-        left -= written.get(name, 0)
-    return usage._replace(cached_tokens=cached, reasoning_tokens=reasoning, more=more)
+    given = dict(more)
+    for left, parts in ((prompt - cached, _FRESH), (cached, _CACHED)):
+        for name in parts:
+            if name in given:
+                given[name] = min(given[name], left)
+                left -= given[name]  # noqa: PLW2901
+    return usage._replace(cached_tokens=cached, reasoning_tokens=reasoning, more=units.counts(given))
 
 
 def texts_of(data: bytes) -> list[bytes]:

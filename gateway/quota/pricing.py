@@ -127,7 +127,8 @@ def _scaled(rates: Rates, usage: Usage) -> int | None:
 def _amounts(rates: Rates, usage: Usage) -> dict[str, int]:
     """The usage by unit, each token in one unit only."""
     amounts = dict(usage.more)
-    amounts["cached"] = min(usage.cached_tokens, usage.prompt_tokens)
+    cached = min(usage.cached_tokens, usage.prompt_tokens)
+    amounts["cached"] = max(0, cached - sum([amounts.get(part, 0) for part in _OF_CACHED]))
     amounts["reasoning"] = min(usage.reasoning_tokens, usage.completion_tokens)
     if "calls" in rates and "calls" not in amounts and usage != _NOTHING:
         amounts["calls"] = 1
@@ -137,7 +138,8 @@ def _amounts(rates: Rates, usage: Usage) -> dict[str, int]:
 
 
 _OF_PLAIN_TOKENS = frozenset({"prompt", "cached", "completion", "reasoning"})
-_OF_PROMPT = ("cached", *[name for name, unit in units.UNITS.items() if unit.part_of == "prompt"])
+_OF_CACHED = tuple([name for name, unit in units.UNITS.items() if unit.part_of == "cached"])
+_OF_PROMPT = ("cached", *_OF_CACHED, *[name for name, unit in units.UNITS.items() if unit.part_of == "prompt"])
 _OF_COMPLETION = ("reasoning", *[name for name, unit in units.UNITS.items() if unit.part_of == "completion"])
 
 

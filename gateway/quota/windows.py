@@ -279,7 +279,8 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
 
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "cache_write": ("cache_control",), "cache_write_1h": ('"1h"', '"12h"'), "audio_in": ("audio",),
-    "audio_out": ("audio",), "image_in": ("image",), "image_out": ("image",),
+    "audio_out": ("audio",), "image_in": ("image",), "image_out": ("image",), "cached_audio": ("audio",),
+    "cached_image": ("image",), "video_in": ("video",), "video_out": ("video",),
 }  # fmt: skip
 """Words of which one is in every body of a call that can use a unit. It may be there for another reason, too: then more
 is reserved, never less."""

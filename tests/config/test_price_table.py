@@ -227,7 +227,9 @@ OURS: dict[str, str] = {
     "cache_write": "cache_write_tokens", "cache_write_1h": "cache_write_1h_tokens", "audio_in": "input_audio_tokens",
     "audio_out": "output_audio_tokens", "image_in": "input_image_tokens", "image_out": "output_image_tokens",
     "web_searches": "web_searches", "file_searches": "storage_searches", "characters": "input_characters",
-    "search_units": "rerank_searches",
+    "search_units": "rerank_searches", "video_in": "input_video_tokens", "video_out": "output_video_tokens",
+    "cached_audio": "cache_audio_read_tokens", "cached_image": "cache_image_read_tokens",
+    "citations": "output_citation_tokens",
 }  # fmt: skip
 PROVIDERS = ("anthropic", "azure", "deepseek", "google", "groq", "mistral", "openai", "x-ai")
 MODELS_OF_EACH = 7
@@ -237,8 +239,12 @@ MOMENTS = ("2026-11-23T00:10", "2026-11-23T02:30", "2026-11-23T12:00", "2026-11-
 
 
 def theirs(used: Usage) -> TheirUsage:
-    """Our usage in the package's words. It counts a part in its whole as well, as we do."""
+    """Our usage in the package's words. It counts a part in its whole as well, as we do, and cached sound in all sound,
+    which we do not."""
     more = {OURS[name]: count for name, count in used.more if name in OURS}
+    for kind in ("audio", "image"):
+        if cached := more.setdefault(f"cache_{kind}_read_tokens", 0):
+            more[f"input_{kind}_tokens"] = more.get(f"input_{kind}_tokens", 0) + cached
     if "cache_write_1h_tokens" in more:
         more["cache_write_tokens"] = more.get("cache_write_tokens", 0) + more["cache_write_1h_tokens"]
     if milliseconds := dict(used.more).get("audio_ms"):
@@ -250,13 +256,14 @@ def theirs(used: Usage) -> TheirUsage:
 
 
 def random_usage(choose: random.Random, price: Price, variants: list[str]) -> Usage:
-    """One that the package can price: parts within their whole, and not sound and its cache at once."""
+    """One that the package can price: parts within their whole, and cached sound or images where it has a price for
+    these, else it charges them as sound and as cached tokens."""
     near_a_tier = choose.choice([128_000, 200_000, 272_000]) + choose.randint(-1, 2)
     prompt = choose.choice([0, 1, choose.randrange(5_000), near_a_tier, choose.randrange(600_000)])
     completion = choose.choice([0, 1, choose.randrange(100_000)])
     more: dict[str, int] = {}
     left, out = prompt, completion
-    for unit in choose.sample(sorted(UNITS), choose.choice([0, 0, 1, 2, 4])):
+    for unit in choose.sample(sorted(set(UNITS) - {"cached_audio", "cached_image"}), choose.choice([0, 0, 1, 2, 4])):
         part_of = UNITS[unit].part_of
         if part_of == "prompt":
             more[unit] = choose.randint(0, left)
@@ -266,8 +273,11 @@ def random_usage(choose: random.Random, price: Price, variants: list[str]) -> Us
             out -= more[unit]
         elif unit in OURS or unit == "audio_ms":
             more[unit] = choose.randrange(3)
-    has_modes = any(more.get(unit) for unit in ("audio_in", "image_in"))
-    cached = 0 if has_modes else choose.randint(0, left)
+    cached = free = choose.randint(0, left)
+    for unit in ("cached_audio", "cached_image"):
+        if getattr(price, unit) is not None:
+            more[unit] = choose.choice([0, choose.randint(0, free)])
+            free -= more[unit]
     reasoning = 0 if any(more.get(unit) for unit in ("audio_out", "image_out")) else choose.randint(0, out)
     return Usage(prompt, completion, cached, reasoning, "reported", counts(more), choose.choice(variants))
 

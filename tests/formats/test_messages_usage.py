@@ -114,7 +114,9 @@ def test_reports(report: Any, expected: Usage | None) -> None:
         ),
         ([{"input_tokens": 10, "cache_read_input_tokens": 100}, {"input_tokens": 10}], (110, 0, 100)),
         ([{"input_tokens": 10}, {"cache_read_input_tokens": 100}], (110, 0, 100)),
-        ([{"input_tokens": 10, "cache_read_input_tokens": 1}, {"cache_read_input_tokens": 100}], (11, 0, 1)),
+        # Each count that is given replaces its own (anthropic-sdk, `accumulate_event`); zeros alone replace none.
+        ([{"input_tokens": 10, "cache_read_input_tokens": 1}, {"cache_read_input_tokens": 100}], (110, 0, 100)),
+        ([{"input_tokens": 10, "cache_read_input_tokens": 100}, {"cache_read_input_tokens": 0}], (110, 0, 100)),
     ],
 )  # fmt: skip
 def test_reports_of_a_stream_are_cumulative(reports: list[dict[str, Any]], expected: tuple[int, int, int]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import units
 from gateway.formats import reported_usage
 from gateway.formats.openai.usage import reported
 from gateway.records import Usage
@@ -117,6 +118,24 @@ def test_the_highest_of_two_reports_counts_unit_by_unit() -> None:
 def test_no_part_is_above_its_whole_and_no_token_is_in_two_of_them() -> None:
     report = Usage(10, 5, 40, 20, "reported", (("cache_write", 30), ("web_searches", 30), ("audio_out", 30)))
     assert reported_usage.coherent(report) == Usage(10, 5, 10, 5, "reported", (("web_searches", 30), ("audio_out", 5)))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cached", "more", "left"),
+    [
+        # Of 90 cached tokens and 80 of an image among 100, at least 70 are both (BerriAI/litellm#37281).
+        (100, 90, {"image_in": 80}, {"image_in": 10}),
+        (1000, 1000, {"audio_in": 600}, {}),
+        (1000, 100, {"audio_in": 600}, {"audio_in": 600}),
+        (100, 20, {"audio_in": 50, "image_in": 50, "cache_write": 10}, {"audio_in": 50, "image_in": 20,
+                                                                       "cache_write": 10}),
+        (100, 50, {"cached_audio": 30, "cached_image": 30, "audio_in": 50}, {"cached_audio": 30, "cached_image": 20,
+                                                                            "audio_in": 50}),
+    ],
+)  # fmt: skip
+def test_parts_of_a_prompt_do_not_overlap(prompt: int, cached: int, more: dict[str, int], left: dict[str, int]) -> None:
+    found = reported_usage.coherent(Usage(prompt, 5, cached, source="reported", more=units.counts(more)))
+    assert found == Usage(prompt, 5, cached, source="reported", more=units.counts(left))
 
 
 def size_of(answer: bytes) -> int:

@@ -22,9 +22,9 @@ MEANT = {
     "written": Usage(1000, 100, source="reported", more=(("cache_write", 60),)),
     "written_1h": Usage(1000, 100, source="reported", more=(("cache_write_1h", 60),)),
     "reasoning": Usage(1000, 100, 0, 60, source="reported"),
-    "beside": Usage(1000, 160, source="reported"),
+    "citations": Usage(1000, 160, source="reported", more=(("citations", 60),)),
     "web_searches": Usage(1000, 100, source="reported", more=(("web_searches", 60),)),
-    "seconds": Usage(1000, 100, source="reported", more=(("audio_ms", 60_000),)),
+    "audio_s": Usage(1000, 100, source="reported", more=(("audio_ms", 60_000),)),
 }
 
 

@@ -16,8 +16,9 @@ from .values import NUSD, Positive, Section, Usd, nusd_of
 
 
 class Rows(Section):
-    """Prices in US dollars, by what they count. A row that is left out: cached_input and image_in cost as input,
-    reasoning as output; a call that uses anything else without a row has an unknown cost."""
+    """Prices in US dollars, by what they count. A row that is left out: cached_input, image_in and video_in cost as
+    input, cached_audio and cached_image as cached_input, reasoning and citations as output; a call that uses anything
+    else without a row has an unknown cost."""
 
     input: Usd | None = None
     """USD per million prompt tokens."""
@@ -39,6 +40,16 @@ class Rows(Section):
     """USD per million image tokens of the prompt; default: as input."""
     image_out: Usd | None = None
     """USD per million image tokens of the completion."""
+    video_in: Usd | None = None
+    """USD per million video tokens of the prompt; default: as input."""
+    video_out: Usd | None = None
+    """USD per million video tokens of the completion."""
+    cached_audio: Usd | None = None
+    """USD per million audio tokens of the prompt that the upstream had in its cache; default: as cached_input."""
+    cached_image: Usd | None = None
+    """The same for image tokens."""
+    citations: Usd | None = None
+    """USD per million citation tokens; default: as output."""
     image_tool_in: Usd | None = None
     """USD per million prompt tokens of the image tool of a response."""
     image_tool_out: Usd | None = None
@@ -51,6 +62,12 @@ class Rows(Section):
     """USD per minute of audio, in place of audio_per_hour."""
     web_searches_per_1000: Usd | None = None
     """USD per thousand web searches of the upstream."""
+    maps_searches_per_1000: Usd | None = None
+    """USD per thousand prompts that were answered with Google Maps."""
+    search_sources_per_1000: Usd | None = None
+    """USD per thousand sources that a search of the upstream used."""
+    tool_calls_per_1000: Usd | None = None
+    """USD per thousand calls of other paid tools of the upstream."""
     file_searches_per_1000: Usd | None = None
     """USD per thousand file searches of the upstream."""
     search_units_per_1000: Usd | None = None

@@ -3,10 +3,10 @@
 1. `input_tokens` does not include the cache: the prompt is `input_tokens + cache_creation_input_tokens +
    cache_read_input_tokens`. Writes that last an hour are `cache_creation.ephemeral_1h_input_tokens`, the other writes
    last 5 minutes. `output_tokens` includes thinking.
-2. The reports of a stream are cumulative. Input counts are one set, from the last report that has `input_tokens`,
-   because Kimi's first report counts the cache in `input_tokens` and its last does not (maximhq/bifrost#5510); a set of
-   zeros replaces none. A count that is left out or null is as before, and so is the part that lasts an hour, which only
-   the first report names.
+2. The reports of a stream are cumulative, and each count replaces its own (anthropic-sdk, `accumulate_event`). Input
+   counts of a report with `input_tokens` are one set, because Kimi's first report counts the cache in `input_tokens`
+   and its last does not (maximhq/bifrost#5510); zeros alone replace none. A count that is left out or null is as
+   before, and so is the part that lasts an hour, which only the first report names.
 3. `iterations` lists the runs of models inside one call. Compactions are not in the counts at the top (anthropic-sdk,
    BetaUsage), so each count is the sum over the list, if that is more. Each run is then a part of the usage, with the
    `model` that it names, because each has the price of its model and of its own length.
@@ -111,7 +111,7 @@ def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     has_input = any(_count(given.get(name)) for name in _INPUT)
     known = dict(before)
     for name, value in given.items():
-        if name in _INPUT and (not has_input or "input_tokens" not in given) and name in before:
+        if name in _INPUT and name in before and not (has_input if "input_tokens" in given else _count(value)):
             continue
         is_sum = name == "output_tokens"
         known[name] = max(_count(value) or 0, _count(before.get(name)) or 0) if is_sum else value

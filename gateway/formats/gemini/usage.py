@@ -22,7 +22,11 @@ THOUGHT = re.compile(rb'"thought"\s*:\s*true')
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "toolUsePromptTokenCount", "thoughtsTokenCount")
 _PROMPT_DETAILS = ("promptTokensDetails", "toolUsePromptTokensDetails", "promptTokenDetails")
 """The last one is that of embeddings (`EmbeddingUsageMetadata`)."""
+_CACHED_DETAILS = ("cacheTokensDetails",)
+"""The modalities of those tokens of the prompt that were cached (google-genai, types.py, `cache_tokens_details`)."""
 _OUTPUT_DETAILS = ("candidatesTokensDetails",)
+_MODALITIES = {"AUDIO": "audio", "IMAGE": "image", "DOCUMENT": "image", "VIDEO": "video"}
+"""Pages of documents are images (genai-prices, google)."""
 TIER_HEADER = "x-gemini-service-tier"
 _TIERS = ("serviceTier", "trafficType")
 """Members that name the tier that served: of the Gemini API (ai.google.dev, "Priority inference"; its own body is at
@@ -31,32 +35,40 @@ well."""
 _TIER_PREFIX = re.compile("service_tier_|on_demand_")
 
 
-def reported(report: Any, searches: int = 0) -> Usage | None:
-    """The usage in `usageMetadata`; None if it cannot be read. `searches`: web searches that the answer names."""
+def reported(report: Any, paid: Mapping[str, int] | None = None) -> Usage | None:
+    """The usage in `usageMetadata`; None if it cannot be read. `paid`: units that the answer names elsewhere.
+
+    The total is the sum of the four counts: what it has beyond those that are given is output
+    (agentscope-ai/agentscope-java#3033)."""
     if not isinstance(report, dict):
         return None
     given = [count(report.get(name)) for name in _COUNTS]
     if given[0] is None and given[1] is None:
         return None
     prompt, output, tools, thoughts = [each or 0 for each in given]
-    more = units.counts(
-        {
-            "audio_in": _of_modality(report, _PROMPT_DETAILS, "AUDIO"),
-            "image_in": _of_modality(report, _PROMPT_DETAILS, "IMAGE"),
-            "audio_out": _of_modality(report, _OUTPUT_DETAILS, "AUDIO"),
-            "image_out": _of_modality(report, _OUTPUT_DETAILS, "IMAGE"),
-            "web_searches": searches,
-        }
-    )
+    rest = (count(report.get("totalTokenCount")) or 0) - prompt - output - tools - thoughts
+    if rest > 0 and given[1] is None:
+        output += rest
+    elif rest > 0 and given[3] is None:
+        thoughts = rest
+    asked, kept, made = [_by_modality(report, names) for names in (_PROMPT_DETAILS, _CACHED_DETAILS, _OUTPUT_DETAILS)]
+    more = dict(paid or {})
+    if asked or kept or made:
+        more |= {f"{kind}_in": max(0, amount - kept.get(kind, 0)) for kind, amount in asked.items()}
+        more |= {f"{kind}_out": amount for kind, amount in made.items()}
+        more |= {f"cached_{kind}": amount for kind, amount in kept.items() if kind != "video"}
     cached = count(report.get("cachedContentTokenCount")) or 0
     tiers = [tier for name in _TIERS if isinstance(tier := report.get(name), str)]
     variant = _TIER_PREFIX.sub("", tiers[0].lower()) if tiers else ""
-    return Usage(prompt + tools, output + thoughts, cached, thoughts, "reported", more, variant)
+    return Usage(prompt + tools, output + thoughts, cached, thoughts, "reported", units.counts(more), variant)
 
 
-def _of_modality(report: Mapping[str, Any], names: Iterable[str], modality: str) -> int:
-    details = [each for name in names for each in _objects(report.get(name))]
-    return sum([count(each.get("tokenCount")) or 0 for each in details if each.get("modality") == modality])
+def _by_modality(report: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in [each for name in names for each in _objects(report.get(name))]:
+        if (kind := _MODALITIES.get(str(each.get("modality")))) is not None:
+            found[kind] = found.get(kind, 0) + (count(each.get("tokenCount")) or 0)
+    return found
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
@@ -68,11 +80,21 @@ def candidates(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     return _objects(answer.get("candidates"))
 
 
-def searches(candidate: Mapping[str, Any]) -> int:
-    """How many web searches a candidate is grounded in."""
+_A_PROMPT = re.compile(r"(?:^|/)gemini-[12][.-]")
+"""Models of which a grounded prompt is billed; of others each query is (ai.google.dev, pricing)."""
+_QUERIES = ("webSearchQueries", "imageSearchQueries")
+
+
+def searches(candidate: Mapping[str, Any]) -> tuple[set[str], bool]:
+    """The searches that a candidate is grounded in, those that are billed: each query once, and no empty one
+    (ai.google.dev, grounding with Google Search: pricing); and whether it is grounded in Google Maps."""
     grounding = candidate.get("groundingMetadata")
-    queries = grounding.get("webSearchQueries") if isinstance(grounding, dict) else None
-    return len(queries) if isinstance(queries, list) else 0
+    if not isinstance(grounding, dict):
+        return set(), False
+    lists = [given for name in _QUERIES if isinstance(given := grounding.get(name), list)]
+    queries = {query for given in lists for query in given if isinstance(query, str) and query.strip()}
+    has_maps = any("maps" in chunk for chunk in _objects(grounding.get("groundingChunks")))
+    return queries, has_maps or bool(grounding.get("googleMapsWidgetContextToken"))
 
 
 def is_blocked(answer: Mapping[str, Any]) -> bool:
@@ -85,13 +107,24 @@ class GeminiUsage:
     """Follows the reports of one answer."""
 
     def __init__(self) -> None:
-        self._searches: dict[Any, int] = {}
-        """The searches of each candidate."""
+        self._queries: dict[Any, set[str]] = {}
+        """The queries of each candidate."""
+        self._has_maps = False
+        self._is_by_prompt = False
 
     def take(self, value: Mapping[str, Any]) -> Usage | None:
         """Take an answer or a chunk; return the usage so far if this is a report of it."""
         for place, candidate in enumerate(candidates(value)):
-            index, found = candidate.get("index", place), searches(candidate)
-            if found and isinstance(index, int):
-                self._searches[index] = max(found, self._searches.get(index, 0))
-        return reported(value.get("usageMetadata"), sum(self._searches.values()))
+            if "groundingMetadata" in candidate:
+                queries, has_maps = searches(candidate)
+                self._queries.setdefault(str(candidate.get("index", place)), set()).update(queries)
+                self._has_maps = self._has_maps or has_maps
+        if not self._queries:
+            return reported(value.get("usageMetadata"))
+        self._is_by_prompt = self._is_by_prompt or _A_PROMPT.search(str(value.get("modelVersion"))) is not None
+        queries = sum(map(len, self._queries.values()))
+        paid = {
+            "web_searches": min(queries, 1) if self._is_by_prompt else queries,
+            "maps_searches": int(self._has_maps),
+        }
+        return reported(value.get("usageMetadata"), paid)

@@ -1,7 +1,7 @@
 """OpenAI's Realtime API (openai-python, `types/realtime/`): events of JSON over a WebSocket, in both directions.
 
 Usage is in each `response.done`, and in `conversation.item.input_audio_transcription.completed`, whose model is the one
-of the transcription. Cached audio tokens are cached tokens: `audio_in` has the others.
+of the transcription. Cached audio tokens are cached tokens, `cached_audio`: `audio_in` has the others.
 """
 
 from __future__ import annotations
@@ -171,6 +171,8 @@ def reported(report: Any) -> Usage | None:
     more = units.counts({
         "audio_in": fresh("audio_tokens"),
         "image_in": fresh("image_tokens"),
+        "cached_audio": reported_usage.detail(of_cached, "audio_tokens"),
+        "cached_image": reported_usage.detail(of_cached, "image_tokens"),
         "audio_out": reported_usage.detail(made, "audio_tokens"),
     })  # fmt: skip
     return reported_usage.coherent(Usage(*tokens, cached, source="reported", more=more))

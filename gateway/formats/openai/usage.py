@@ -24,8 +24,8 @@ class Own(NamedTuple):
     vendor: str
     path: tuple[str, ...]
     meaning: str
-    """`prompt`, `completion`; `cached`, `written` and `written_1h` of the prompt; `reasoning`; `beside`: output that
-    `completion_tokens` does not count; `seconds` of sound; or one of `units.UNITS`."""
+    """`prompt`, `completion`; `cached`, `written` and `written_1h` of the prompt; `reasoning`; `audio_s`
+    seconds of sound; or one of `units.UNITS`."""
     source: str
 
 
@@ -48,11 +48,11 @@ OWN = (
     Own("LiteLLM", ("prompt_tokens_details", "cache_creation_tokens"), "written", _ANTHROPIC),
     Own("LiteLLM", ("cache_creation", "ephemeral_1h_input_tokens"), "written_1h", _ANTHROPIC),
     Own("Databricks, Modal, Perplexity", ("reasoning_tokens",), "reasoning", "genai-prices, these providers"),
-    Own("Perplexity", ("citation_tokens",), "beside", _PERPLEXITY),
+    Own("Perplexity", ("citation_tokens",), "citations", _PERPLEXITY),
     Own("Perplexity", ("num_search_queries",), "web_searches", _PERPLEXITY),
     Own("LiteLLM", ("server_tool_use", "web_search_requests"), "web_searches", _ANTHROPIC),
     Own("LiteLLM", ("prompt_tokens_details", "web_search_requests"), "web_searches", "LiteLLM, PromptTokensDetails"),
-    Own("Mistral", ("prompt_audio_seconds",), "seconds", "docs.mistral.ai, audio"),
+    Own("Mistral", ("prompt_audio_seconds",), "audio_s", "docs.mistral.ai, audio"),
 )
 """Vendor, place, meaning and source."""
 
@@ -130,11 +130,11 @@ def _by_own_names(report: Mapping[str, Any], variant: str) -> Usage | None:
     reasoning = _first(_at(of_completion, ("reasoning_tokens",)), own.get("reasoning"))
     rest = total - prompt - completion if is_whole else 0
     if not _THOUGHTS_BESIDE.isdisjoint(report):
-        completion += own.get("reasoning", 0) + own.get("beside", 0)
-    elif rest > 0 and "seconds" not in own:
+        completion += own.get("reasoning", 0) + own.get("citations", 0)
+    elif rest > 0 and "audio_s" not in own:
         completion, reasoning = completion + rest, max(reasoning, rest)
-    more["web_searches"] = own.get("web_searches", 0)
-    more["audio_ms"] = 1000 * own.get("seconds", 0)
+    more |= {name: own[name] for name in own if name in units.UNITS}
+    more["audio_ms"] = 1000 * own.get("audio_s", 0)
     return Usage(prompt, completion, cached, reasoning, "reported", units.counts(more), variant)
 
 
