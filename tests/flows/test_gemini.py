@@ -34,7 +34,7 @@ GENERATED = {
 }  # fmt: skip
 SEEN = {
     "prompt_tokens": 1240, "completion_tokens": 79, "cached_tokens": 1024, "reasoning_tokens": 61,
-    "units": {"image_in": 258, "web_searches": 2}, "usage_source": "reported",
+    "units": {"image_in": 216, "web_searches": 1}, "usage_source": "reported",
 }  # fmt: skip
 CONTENTS = [{"role": "user", "parts": [{"text": "Hi"}]}]
 
@@ -135,7 +135,7 @@ def test_model_of_the_path_is_mapped(gateway: Gateway, upstream: ScriptedUpstrea
     [
         ("text", (8, 9, 0, 0, {}, "reported")),
         ("thinking-and-tool", (120, 79, 0, 61, {}, "reported")),
-        ("cached-and-searched", (5540, 6, 4096, 0, {"web_searches": 2}, "reported")),
+        ("cached-and-searched", (5540, 6, 4096, 0, {"web_searches": 1}, "reported")),
         ("two-candidates", (4, 4, 0, 0, {}, "reported")),
         ("blocked", (11, 0, 0, 0, {}, "reported")),
         ("audio-in-image-out", (300, 1292, 0, 0, {"audio_in": 256, "image_out": 1290}, "reported")),

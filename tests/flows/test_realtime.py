@@ -150,7 +150,7 @@ async def test_events_are_passed_on_and_each_response_is_charged(
     assert [row["id"] for row in responses] == [f"{of_session['id']}-1", f"{of_session['id']}-2"]
     for row in responses:
         counts = (row["prompt_tokens"], row["completion_tokens"], row["cached_tokens"], row["units"])
-        assert counts == (100, 30, 20, {"audio_in": 50, "audio_out": 20})
+        assert counts == (100, 30, 20, {"audio_in": 50, "audio_out": 20, "cached_audio": 10})
         assert (row["usage_source"], row["ended"], row["endpoint"]) == ("reported", "done", "realtime")
         assert row["cost_usd"] == pytest.approx(COST)
     assert eventually(lambda: upstream.close_codes) == [1000]

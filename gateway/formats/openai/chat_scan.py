@@ -32,6 +32,7 @@ class StreamScan(EventScan):
     THINKS = reported_usage.REASONING
     MATTERS = re.compile(
         rb'"finish_reason"\s*:\s*"(?!")|"usage"\s*:\s*(?!\s|null)|"error"\s*:\s*(?!\s|null)|"url_citation"'
+        rb'|"(?:executed_tools|web_search)"\s*:\s*\['
     )
     NAMES_MODEL = re.compile(rb'"model"\s*:\s*"')
     ENDS_WITH_DONE = True

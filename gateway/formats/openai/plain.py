@@ -14,7 +14,7 @@ from gateway.formats.format import PlainFacts
 from gateway.records import Call
 
 from .reader import ChatReader
-from .usage import ReadsUsage, reported
+from .usage import NAMED, SEARCHES_ALWAYS, ChatUsage, ReadsUsage, reported
 
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 
@@ -49,9 +49,13 @@ def facts(body: bytes, read: ReadsUsage = reported) -> PlainFacts:
     answer = _Body.model_validate_json(body)
     refuse_constants(body)
     error = answer.error or (_error_in_choice(body) if b'"error"' in body else None)
+    usage = read(answer.usage, answer.service_tier)
+    model = answer.model if isinstance(answer.model, str) else None
+    if NAMED[0] in body or NAMED[1] in body or NAMED[2] in body or (model and SEARCHES_ALWAYS.search(model)):
+        usage = ChatUsage().take(parsed(body) or {})
     return PlainFacts(
-        model=answer.model if isinstance(answer.model, str) else None,
-        usage=read(answer.usage, answer.service_tier),
+        model=model,
+        usage=usage,
         has_usage=answer.usage is not None,
         is_error=bool(error) or answer.success is False or answer.object == "error",
         has_output=b'"choices"' in body,

@@ -30,7 +30,9 @@ MAX_ITEMS = 100
 _RESPONSE = (
     "id", "model", "created_at", "store", "background", "status", "service_tier", "error", "usage", "tool_usage",
 )  # fmt: skip
-_ITEM = (("type",), ("id",), ("container_id",), ("environment", "container_id"))
+_ITEM = (
+    ("type",), ("id",), ("status",), ("action", "type"), ("container_id",), ("environment", "container_id"),
+)  # fmt: skip
 
 
 class ResponsesReader(AnswerReader):

@@ -18,7 +18,7 @@ from gateway.formats.reader import objects
 from gateway.formats.reported_usage import count, detail, more_of
 from gateway.records import Usage
 
-from .usage import reported
+from .usage import own_counts, reported
 
 Items = Mapping[str, int]
 """How many items of each type the `output` has."""
@@ -36,36 +36,38 @@ class Used(NamedTuple):
 
 
 def usage_of(used: Used) -> Usage | None:
-    """The usage of a response; None if it has no usage object that can be read."""
-    report = used.usage
-    if not isinstance(report, dict):
-        return None
+    """The usage of a response; None if it has no usage object that can be read, and used no tools."""
+    report = used.usage if isinstance(used.usage, dict) else {}
     of_input, of_output = report.get("input_tokens_details"), report.get("output_tokens_details")
     prompt, completion = count(report.get("input_tokens")), count(report.get("output_tokens"))
+    usage: Usage | None
     if prompt is None and completion is None:
         usage = reported(report, used.service_tier)  # some clones write a chat's usage
-        if usage is None:
-            return None
     else:
         usage = Usage(
             prompt or 0,
             completion or 0,
-            detail(of_input, "cached_tokens"),
+            detail(of_input, "cached_tokens") or detail(of_input, "cache_read_input_tokens"),  # Perplexity's name
             detail(of_output, "reasoning_tokens"),
             "reported",
             more_of(of_input, of_output),
             used.service_tier if isinstance(used.service_tier, str) else "",
         )
-    tools, is_estimate = _tools(used)
+    tools, is_estimate = _tools(used, report)
     if not tools:
         return usage
+    if usage is None:
+        return Usage(source="estimated", more=units.counts(tools))
     return usage._replace(
         more=units.total((usage.more, units.counts(tools))), source="estimated" if is_estimate else usage.source
     )
 
 
-def _tools(used: Used) -> tuple[dict[str, int], bool]:
+def _tools(used: Used, report: Mapping[str, Any]) -> tuple[dict[str, int], bool]:
     """Units of the hosted tools, and whether some are not what the upstream bills."""
+    if not _COUNTS_TOOLS.isdisjoint(report):
+        own = own_counts(report)
+        return {name: own[name] for name in own if name in units.UNITS}, False
     tools = used.tool_usage if isinstance(used.tool_usage, dict) else {}
     found = {"file_searches": used.items.get("file_search_call", 0)}
     found["containers"] = len(used.containers) or int(used.items.get("code_interpreter_call", 0) > 0)
@@ -78,6 +80,10 @@ def _tools(used: Used) -> tuple[dict[str, int], bool]:
             amounts = {_INSTEAD[name]: shown}
         found.update(amounts)
     return {name: amount for name, amount in found.items() if amount}, is_estimate
+
+
+_COUNTS_TOOLS = frozenset({"server_side_tool_usage_details", "tool_calls_details", "num_sources_used"})
+"""Members of a usage object that count the tools that ran: of xAI and Perplexity."""
 
 
 def _web_search(tools: Any) -> dict[str, int] | None:
@@ -112,12 +118,20 @@ class ResponsesUsage:
         return usage_of(Used(response.get("usage"), response.get("tool_usage"), response.get("service_tier"), *items))
 
 
+_FREE_ACTIONS = frozenset({"open_page", "find_in_page"})
+"""Of a web search (openai-python, response_function_web_search.py)."""
+
+
 def items_of(output: Collection[Mapping[str, Any]]) -> tuple[dict[str, int], set[str]]:
-    """How many items of each type an output has, and the containers that they name."""
+    """How many items of each type an output has, and the containers that they name. Of web searches only those that are
+    billed: a page that was opened is none (OpenAI's guide on web search), nor is a search that failed."""
     kinds: dict[str, int] = {}
     containers: set[str] = set()
     for item in output:
-        kind = str(item.get("type"))
+        kind, action = str(item.get("type")), item.get("action")
+        done = action.get("type") if isinstance(action, dict) else None
+        if kind == "web_search_call" and (item.get("status") == "failed" or done in _FREE_ACTIONS):
+            continue
         kinds[kind] = kinds.get(kind, 0) + 1
         environment = item.get("environment")
         for place in (item, environment if isinstance(environment, dict) else {}):

@@ -1,7 +1,7 @@
 """The usage that an answer of chat completions, completions or embeddings reports.
 
-`OWN` has the counts that vendors and resellers write under names of their own, and `PLACES` where a report stands that
-is not in `usage`. OpenAI's own name wins, also with a count of 0.
+`OWN` has the counts that vendors and resellers write under names of their own. OpenAI's own name wins, also with a
+count of 0.
 
 The sums differ as well. A total that is more than prompt and completion has tokens that neither of them counts: the
 cache, where it is just as much, else thoughts, which xAI and Gemini's chat endpoint leave out of `completion_tokens`
@@ -10,10 +10,12 @@ and bill (docs.x.ai, "Reasoning"; discuss.ai.google.dev/t/98760).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gateway import units
+from gateway.formats.reader import objects
 from gateway.formats.reported_usage import count, detail, more_of
 from gateway.records import Usage
 
@@ -27,9 +29,12 @@ class Own(NamedTuple):
     """`prompt`, `completion`; `cached`, `written` and `written_1h` of the prompt; `reasoning`; `audio_s`
     seconds of sound; or one of `units.UNITS`."""
     source: str
+    adds: bool = False
+    """Whether it counts beside others of its meaning; else the highest is the count."""
 
 
 _ANTHROPIC = "anthropic-sdk, Usage and CacheCreation; LiteLLM, `Usage` in types/utils.py"
+_XAI = "docs.x.ai, pricing: each call of a server-side tool is billed"
 _PERPLEXITY = "docs.perplexity.ai, sonar-deep-research: pricing"
 
 OWN = (
@@ -52,6 +57,14 @@ OWN = (
     Own("Perplexity", ("num_search_queries",), "web_searches", _PERPLEXITY),
     Own("LiteLLM", ("server_tool_use", "web_search_requests"), "web_searches", _ANTHROPIC),
     Own("LiteLLM", ("prompt_tokens_details", "web_search_requests"), "web_searches", "LiteLLM, PromptTokensDetails"),
+    Own("Perplexity", ("tool_calls_details", "search_web", "invocation"), "web_searches", "genai-prices, perplexity"),
+    Own("Perplexity", ("tool_calls_details", "fetch_url", "invocation"), "tool_calls", "docs.perplexity.ai, pricing"),
+    Own("xAI", ("server_side_tool_usage_details", "web_search_calls"), "web_searches", _XAI),
+    Own("xAI", ("server_side_tool_usage_details", "x_search_calls"), "tool_calls", _XAI, adds=True),
+    Own("xAI", ("server_side_tool_usage_details", "code_interpreter_calls"), "tool_calls", _XAI, adds=True),
+    Own("xAI", ("server_side_tool_usage_details", "file_search_calls"), "file_searches", _XAI, adds=True),
+    Own("xAI", ("server_side_tool_usage_details", "document_search_calls"), "file_searches", _XAI, adds=True),
+    Own("xAI", ("num_sources_used",), "search_sources", "docs.x.ai, live search: each source is billed"),
     Own("Mistral", ("prompt_audio_seconds",), "audio_s", "docs.mistral.ai, audio"),
 )
 """Vendor, place, meaning and source."""
@@ -105,10 +118,7 @@ def embedded(report: Any, service_tier: Any = None) -> Usage | None:
 
 def _by_own_names(report: Mapping[str, Any], variant: str) -> Usage | None:
     """A report with members or sums that are not OpenAI's."""
-    own: dict[str, int] = {}
-    for each in OWN:
-        if found := _at(report, each.path):
-            own[each.meaning] = max(found, own.get(each.meaning, 0))
+    own = own_counts(report)
     of_prompt, of_completion = report.get("prompt_tokens_details"), report.get("completion_tokens_details")
     total = count(report.get("total_tokens")) or 0
     prompt, completion = count(report.get("prompt_tokens")), count(report.get("completion_tokens"))
@@ -138,6 +148,16 @@ def _by_own_names(report: Mapping[str, Any], variant: str) -> Usage | None:
     return Usage(prompt, completion, cached, reasoning, "reported", units.counts(more), variant)
 
 
+def own_counts(report: Mapping[str, Any]) -> dict[str, int]:
+    """The counts of a report by the names of `OWN`, by their meaning."""
+    own: dict[str, int] = {}
+    for each in OWN:
+        if found := _at(report, each.path):
+            before = own.get(each.meaning, 0)
+            own[each.meaning] = before + found if each.adds else max(before, found)
+    return own
+
+
 def _at(value: Any, path: tuple[str, ...]) -> int | None:
     """The count at a path."""
     for name in path:
@@ -153,26 +173,58 @@ ReadsUsage = Callable[[Any, Any], Usage | None]
 """Given a usage object and the service tier beside it."""
 
 
+NAMED = (b'"url_citation"', b'"executed_tools"', b'"web_search"')
+"""An answer without any of these in its bytes names no paid tool beside its usage."""
+
+SEARCHES_ALWAYS = re.compile(r"\bgpt-[\w.-]+-search-(?:preview|api)\b")
+"""OpenAI's models that search for each call of a chat (OpenAI's guide on web search)."""
+
+
 class ChatUsage:
-    """Follows the reports of one answer."""
+    """Follows the reports of one answer, and the paid tools that it names beside them.
+
+    These are citations of a search, of which there was one at least (openai-python, ChatCompletionMessage.annotations),
+    tools that Groq ran (groq-sdk, ChatCompletionMessage.executed_tools), and the results of Z.AI's search."""
+
+    def __init__(self) -> None:
+        self._is_searched = False
+        self._tools: set[Any] = set()
+        """The tools that ran, by their numbers."""
 
     def take(self, value: Mapping[str, Any]) -> Usage | None:
         """Take an answer or a chunk; return the usage so far if this is a report of it."""
-        report = value.get("usage")
-        if report is None:
-            report = next(_elsewhere(value), None)
-        return reported(report, value.get("service_tier"))
+        report, choices, model = value.get("usage"), value.get("choices"), value.get("model")
+        for choice in choices if isinstance(choices, list) else ():
+            if not isinstance(choice, dict):
+                continue
+            if report is None:  # Moonshot's streams: northes/go-moonshot#17
+                report = choice.get("usage")
+            said = choice.get("delta") or choice.get("message")
+            if isinstance(said, dict) and (said.get("annotations") or said.get("executed_tools")):
+                self._note(said)
+        if value.get("web_search") or (isinstance(model, str) and SEARCHES_ALWAYS.search(model) is not None):
+            self._is_searched = True
+        if report is None and ("x_groq" in value or "timings" in value):
+            report = _elsewhere(value)
+        usage = reported(report, value.get("service_tier"))
+        if usage is None or not (self._is_searched or self._tools):
+            return usage
+        paid = units.counts({"web_searches": int(self._is_searched), "tool_calls": len(self._tools)})
+        return usage._replace(more=units.highest(usage.more, paid))
+
+    def _note(self, said: Mapping[str, Any]) -> None:
+        cited = [each.get("type") for each in objects(said.get("annotations"))]
+        self._is_searched = self._is_searched or "url_citation" in cited
+        tools = objects(said.get("executed_tools"))
+        self._tools |= {str(tool.get("index", place)) for place, tool in enumerate(tools)}
 
 
-def _elsewhere(value: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Reports that are not in `usage`: in the choice (Moonshot's streams: northes/go-moonshot#17), in `x_groq` (Groq's
-    streams: groq-sdk, ChatCompletionChunk), and llama.cpp's `timings`, where there is no other."""
-    choices, groq, timings = value.get("choices"), value.get("x_groq"), value.get("timings")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    for holder in (choice, groq):
-        report = holder.get("usage") if isinstance(holder, dict) else None
-        if isinstance(report, dict):
-            yield report
-    if isinstance(timings, dict):
-        cached = count(timings.get("cache_n")) or 0
-        yield {**timings, "prompt_n": (count(timings.get("prompt_n")) or 0) + cached}
+def _elsewhere(value: Mapping[str, Any]) -> Any:
+    """A report in `x_groq` (Groq's streams: groq-sdk, ChatCompletionChunk), or llama.cpp's `timings`."""
+    groq, timings = value.get("x_groq"), value.get("timings")
+    if isinstance(groq, dict) and isinstance(groq.get("usage"), dict):
+        return groq["usage"]
+    if not isinstance(timings, dict):
+        return None
+    cached = count(timings.get("cache_n")) or 0
+    return {**timings, "prompt_n": (count(timings.get("prompt_n")) or 0) + cached}

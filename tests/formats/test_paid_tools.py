@@ -1,0 +1,88 @@
+"""Paid tools that answers of OpenAI's formats name: each is counted, plain and streamed, and nothing that is free."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.formats.format import ScanInput
+from gateway.formats.openai import plain
+from gateway.formats.openai.chat_scan import StreamScan
+from gateway.formats.openai.responses_usage import ResponsesUsage
+from gateway.units import counts
+
+USAGE = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
+TOKENS = {"input_tokens": 100, "output_tokens": 50, "total_tokens": 150}
+CITED = [{"type": "url_citation", "url_citation": {"url": "https://a.example/", "title": "a"}}]
+RAN = [{"index": 0, "type": "search"}, {"index": 1, "type": "python"}]
+
+# What an answer has beside its text: members of the message, members of the answer, and the units that are paid.
+NAMED = [
+    pytest.param({"annotations": CITED}, {}, {"web_searches": 1}, id="citations"),
+    pytest.param({"annotations": CITED * 3}, {}, {"web_searches": 1}, id="three citations of a search"),
+    pytest.param({"annotations": []}, {}, {}, id="no citations"),
+    pytest.param({"annotations": [{"type": "file_citation"}]}, {}, {}, id="a citation of a file"),
+    pytest.param({"executed_tools": RAN}, {}, {"tool_calls": 2}, id="tools of Groq"),
+    pytest.param({}, {"web_search": [{"link": "https://a.example/"}]}, {"web_searches": 1}, id="results of Z.AI"),
+    pytest.param({}, {"web_search": []}, {}, id="no results of Z.AI"),
+    pytest.param({}, {"model": "gpt-4o-search-preview-2025-03-11"}, {"web_searches": 1}, id="a model that searches"),
+    pytest.param({}, {"model": "gpt-5-search-api"}, {"web_searches": 1}, id="another one"),
+    pytest.param({}, {"model": "qwen-search-r1"}, {}, id="a model that is called so"),
+    pytest.param({"content": 'an "executed_tools": [1] and a "url_citation"'}, {}, {}, id="a text about it"),
+]
+
+
+@pytest.mark.parametrize(("said", "beside", "paid"), NAMED)
+def test_what_a_chat_names_is_counted(said: dict[str, Any], beside: dict[str, Any], paid: dict[str, int]) -> None:
+    message = {"role": "assistant", "content": "Hi", **said}
+    whole = {"model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], **beside}
+    usage = plain.facts(json.dumps({**whole, "usage": USAGE}).encode()).usage
+    assert usage is not None
+    assert usage.more == counts(paid)
+    chunks: list[dict[str, Any]] = [
+        {"model": "m", **beside, "choices": [{"index": 0, "delta": {"content": "H"}}]},
+        {"choices": [{"index": 0, "delta": message}]},
+        {"choices": [{"index": 0, "delta": said, "finish_reason": "stop"}]},  # some repeat them
+        {"model": "m", **beside, "choices": [], "usage": USAGE},
+    ]
+    scan = StreamScan(ScanInput(shows_usage=True))
+    for chunk in chunks:
+        scan.feed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+    assert scan.usage is not None
+    assert scan.usage.more == counts(paid)
+
+
+def search(action: str | None = "search", status: str = "completed") -> dict[str, Any]:
+    named = {} if action is None else {"action": {"type": action}}
+    return {"type": "web_search_call", "id": "ws", "status": status, **named}
+
+
+@pytest.mark.parametrize(
+    ("response", "paid", "source"),
+    [
+        # OpenAI's guide on web search: search actions are billed.
+        ({"output": [search(), search("open_page"), search("find_in_page"), search()]}, {"web_searches": 2}, "est"),
+        ({"output": [search(None), search(status="failed")]}, {"web_searches": 1}, "est"),
+        ({"output": [search("open_page")]}, {}, "rep"),
+        ({"output": [search(), search()], "usage": None}, {"web_searches": 2}, "est"),
+        ({"output": [search()], "tool_usage": {"web_search": {"num_requests": 3}}}, {"web_searches": 3}, "rep"),
+        # docs.x.ai, pricing: by the calls that the usage counts, whatever items there are
+        (
+            {"output": [search()], "usage": {**TOKENS, "server_side_tool_usage_details": {
+                "web_search_calls": 3, "x_search_calls": 2, "code_interpreter_calls": 1, "mcp_calls": 9}}},
+            {"web_searches": 3, "tool_calls": 3}, "rep",
+        ),
+        ({"usage": {**TOKENS, "num_sources_used": 4}}, {"search_sources": 4}, "rep"),
+        # genai-prices, perplexity
+        (
+            {"usage": {**TOKENS, "tool_calls_details": {"search_web": {"invocation": 3}}}}, {"web_searches": 3}, "rep",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_response_names_is_counted(response: dict[str, Any], paid: dict[str, int], source: str) -> None:
+    usage = ResponsesUsage().take({"usage": TOKENS, **response})
+    assert usage is not None
+    assert usage.more == counts(paid)
+    assert usage.source.startswith(source)
