@@ -10,7 +10,8 @@
 3. `none` means that the attempt cannot have cost anything: see `Ending`.
 4. Several attempts of one call are several costs: accounting/call_log.py adds them.
 5. Sound and images without a report are counted in characters, seconds or images. Where the model has a price for
-   tokens only, tokens are charged instead, marked `estimated` (`_in_priced_units`).
+   tokens only, tokens are charged instead, and where it has one for the former only, these, marked `estimated`
+   (`_in_priced_units`).
 
 Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else by formats/token_rule.py, at
 least one token for each event with text. Unknown remains the output that an upstream generated after the last event
@@ -304,21 +305,25 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
     is_of_something = usage.completion_tokens > 0 or call.params.default_output == 0
     if not (usage.prompt_tokens or usage.more) and is_of_something and call.params.prompt_tokens:
         usage = usage._replace(prompt_tokens=call.params.prompt_tokens, source="estimated")
-    if call.params.token_parts and not (usage.prompt_tokens or usage.completion_tokens):
+    if call.params.token_parts:
         usage = _in_priced_units(call, usage)
     return Charge(usage, doubts)
 
 
 def _in_priced_units(call: Call, counted: Usage, made: int = 0) -> Usage:
-    """The counted units; if the model has a price for tokens only, an estimate of the tokens: the prompt, and the
-    output that was seen (`made`), else the whole reserved output."""
+    """The counted units or the reported tokens. If the model has a price only for the other of these, an estimate of
+    that: what the request asks for, or its prompt and the output that was seen (`made`), else the whole reserved
+    output."""
     params, price = call.params, call.model.price
     if not params.token_parts or price is None or pricing.cost_nusd(price, counted, call.started) is not None:
         return counted
-    prompt, output = params.prompt_tokens, made or windows.output_limit(call) * params.candidates
-    parts = units.within(params.token_parts, prompt, output)
-    tokens = Usage(prompt, output, source="estimated", more=parts, variant=counted.variant)
-    return counted if pricing.cost_nusd(price, tokens, call.started) is None else tokens
+    if counted.prompt_tokens or counted.completion_tokens:
+        other = Usage(source="estimated", more=params.units, variant=params.variant)
+    else:
+        prompt, output = params.prompt_tokens, made or windows.output_limit(call) * params.candidates
+        parts = units.within(params.token_parts, prompt, output)
+        other = Usage(prompt, output, source="estimated", more=parts, variant=counted.variant)
+    return counted if pricing.cost_nusd(price, other, call.started) is None else other
 
 
 def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:

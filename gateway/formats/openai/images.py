@@ -24,6 +24,7 @@ from gateway.api.schema import Body, Name
 from gateway.formats import reported_usage, sse
 from gateway.formats.format import Format, PlainFacts, ScanInput, no_json
 from gateway.formats.member_reader import EACH, MemberReader
+from gateway.formats.reader import objects
 from gateway.formats.unfit import Unfit
 from gateway.records import Document, Params, StoredBytes, Usage
 
@@ -115,7 +116,7 @@ class ImagesReader:
     """Reads a plain answer in pieces: its usage, or how many images it has."""
 
     def __init__(self) -> None:
-        self._reader = MemberReader((("usage",), ("error",), ("data", EACH)))
+        self._reader = MemberReader((("usage",), ("error",), ("data", EACH), ("data", EACH, "error")))
         self._start = b""
         """The first byte that is no blank."""
 
@@ -128,7 +129,9 @@ class ImagesReader:
         """Raises `ValueError` if it is no whole JSON object."""
         if self._start != b"{" or not self._reader.is_whole:
             raise ValueError("no JSON object")
-        images = self._reader.counts["data", EACH]
+        # BytePlus makes several and lists one that failed by its error (Comfy-Org/ComfyUI#9952).
+        failed = [each for each in objects(self._reader.value().get("data")) if each.get("error")]
+        images = self._reader.counts["data", EACH] - len(failed)
         report, error = self._reader.get("usage"), self._reader.get("error")
         usage = reported(report)
         counted = Usage(source="reported", more=units.counts({"images": images})) if images else None
