@@ -132,12 +132,12 @@ def _by_own_names(report: Mapping[str, Any], variant: str) -> Usage | None:
     if "cache_write" not in more and "cache_write_1h" not in more:
         more["cache_write_1h"] = own.get("written_1h", 0)
         more["cache_write"] = max(0, own.get("written", 0) - own.get("written_1h", 0))
+    reasoning = _first(_at(of_completion, ("reasoning_tokens",)), own.get("reasoning"))
     of_cache = cached + more.get("cache_write", 0) + more.get("cache_write_1h", 0)
     if of_cache and ("cached" in own or "written" in own) and of_cache > prompt:
         prompt += of_cache  # beside the prompt, as Anthropic counts
-    elif of_cache and total == prompt + completion + of_cache:
+    elif of_cache and of_cache != reasoning and total == prompt + completion + of_cache:
         prompt += of_cache
-    reasoning = _first(_at(of_completion, ("reasoning_tokens",)), own.get("reasoning"))
     rest = total - prompt - completion if is_whole else 0
     if not _THOUGHTS_BESIDE.isdisjoint(report):
         completion += own.get("reasoning", 0) + own.get("citations", 0)
