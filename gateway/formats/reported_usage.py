@@ -55,7 +55,7 @@ _CACHED = ("cached_audio", "cached_image")
 def coherent(usage: Usage) -> Usage:
     """Cached tokens are part of the prompt, and reasoning is part of the completion: clamped to these, and so are
     further units of either. No token is in two parts: one that was read from a cache was not written to it, and where
-    a report does not say of what kind the cached tokens are, as many of a kind as fit beside them were not cached."""
+    a report has no kinds of its cached tokens, as many tokens of a kind as fit beside them were not cached."""
     prompt, completion, cached, reasoning = usage[:4]
     if cached <= prompt and reasoning <= completion and not usage.more:
         return usage

@@ -194,8 +194,8 @@ def test_each_report_is_read_and_priced_as_the_package_does(provider: Provider, 
         assert usage is not None, answer
         used = reported_usage.coherent(usage)
         seen = used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens
-        told = theirs.input_tokens, theirs.output_tokens, theirs.cache_read_tokens, theirs.output_reasoning_tokens
-        assert seen == tuple([count or 0 for count in told]), answer
+        expected = theirs.input_tokens, theirs.output_tokens, theirs.cache_read_tokens, theirs.output_reasoning_tokens
+        assert seen == tuple([count or 0 for count in expected]), answer
         assert used == usage._replace(more=used.more), answer
         for model in models:
             price = Price.model_validate(TABLE.find(provider.id, model.id))

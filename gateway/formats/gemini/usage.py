@@ -30,8 +30,7 @@ _MODALITIES = {"AUDIO": "audio", "IMAGE": "image", "DOCUMENT": "image", "VIDEO":
 TIER_HEADER = "x-gemini-service-tier"
 _TIERS = ("serviceTier", "trafficType")
 """Members that name the tier that served: of the Gemini API (ai.google.dev, "Priority inference"; its own body is at
-discuss.ai.google.dev/t/174074), and of Vertex AI (google-genai, `TrafficType`). The former stands in `TIER_HEADER` as
-well."""
+discuss.ai.google.dev/t/174074), and of Vertex AI (google-genai, `TrafficType`). `TIER_HEADER` has the former as well."""
 _TIER_PREFIX = re.compile("service_tier_|on_demand_")
 
 
@@ -122,9 +121,9 @@ class GeminiUsage:
         if not self._queries:
             return reported(value.get("usageMetadata"))
         self._is_by_prompt = self._is_by_prompt or _A_PROMPT.search(str(value.get("modelVersion"))) is not None
-        queries = sum(map(len, self._queries.values()))
+        searched = sum(map(len, self._queries.values()))
         paid = {
-            "web_searches": min(queries, 1) if self._is_by_prompt else queries,
+            "web_searches": min(searched, 1) if self._is_by_prompt else searched,
             "maps_searches": int(self._has_maps),
         }
         return reported(value.get("usageMetadata"), paid)

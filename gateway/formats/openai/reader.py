@@ -38,7 +38,7 @@ class ChatReader(AnswerReader):
     WANTED = (
         ("model",), ("service_tier",), ("usage",), ("error",), ("x_groq",), ("web_search",),
         ("choices", EACH, "index"), ("choices", EACH, "finish_reason"), ("choices", EACH, "usage"),
-        *[("choices", EACH, said, name) for said in ("delta", "message") for name in ("annotations", "executed_tools")],
+        *[("choices", EACH, place, name) for place in ("delta", "message") for name in ("annotations", "executed_tools")],
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -199,9 +199,9 @@ class ChatUsage:
                 continue
             if report is None:  # Moonshot's streams: northes/go-moonshot#17
                 report = choice.get("usage")
-            said = choice.get("delta") or choice.get("message")
-            if isinstance(said, dict) and (said.get("annotations") or said.get("executed_tools")):
-                self._note(said)
+            message = choice.get("delta") or choice.get("message")
+            if isinstance(message, dict) and (message.get("annotations") or message.get("executed_tools")):
+                self._note(message)
         if value.get("web_search") or (isinstance(model, str) and SEARCHES_ALWAYS.search(model) is not None):
             self._is_searched = True
         if report is None and ("x_groq" in value or "timings" in value):
@@ -212,10 +212,10 @@ class ChatUsage:
         paid = units.counts({"web_searches": int(self._is_searched), "tool_calls": len(self._tools)})
         return usage._replace(more=units.highest(usage.more, paid))
 
-    def _note(self, said: Mapping[str, Any]) -> None:
-        cited = [each.get("type") for each in objects(said.get("annotations"))]
+    def _note(self, message: Mapping[str, Any]) -> None:
+        cited = [each.get("type") for each in objects(message.get("annotations"))]
         self._is_searched = self._is_searched or "url_citation" in cited
-        tools = objects(said.get("executed_tools"))
+        tools = objects(message.get("executed_tools"))
         self._tools |= {str(tool.get("index", place)) for place, tool in enumerate(tools)}
 
 
