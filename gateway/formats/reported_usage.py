@@ -22,6 +22,19 @@ _USAGE_WITHIN = 8192
 """Bytes at the end of an answer."""
 
 
+def of_total(total: Any) -> Usage | None:
+    """The usage where a report has nothing but its total: an estimate, all of it output until the prompt is estimated
+    (`relay/charge.py`); None if there is none."""
+    return Usage(0, found, source="estimated") if (found := count(total)) else None
+
+
+def all_prompt(usage: Usage | None) -> Usage | None:
+    """The usage of a format that generates nothing: where only the total is known, it is the prompt."""
+    if usage is None or usage.prompt_tokens or not usage.completion_tokens:
+        return usage
+    return Usage(usage.completion_tokens, source="reported")
+
+
 def found_in(body: bytes, read: Callable[[Any], Usage | None]) -> Usage | None:
     """The last usage object at the end of an answer that is not whole JSON, for instance with a byte behind it."""
     objects = _USAGE.findall(body[-_USAGE_WITHIN:])

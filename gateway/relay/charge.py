@@ -304,7 +304,11 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
     # Its completion tokens are believed, also if it counts no prompt tokens.
     is_of_something = usage.completion_tokens > 0 or call.params.default_output == 0
     if not (usage.prompt_tokens or usage.more) and is_of_something and call.params.prompt_tokens:
-        usage = usage._replace(prompt_tokens=call.params.prompt_tokens, source="estimated")
+        prompt, completion = call.params.prompt_tokens, usage.completion_tokens
+        if usage.source == "estimated" and report.source == "estimated":  # the total of both
+            prompt = min(prompt, completion)
+            completion -= prompt
+        usage = usage._replace(prompt_tokens=prompt, completion_tokens=completion, source="estimated")
     if call.params.token_parts:
         usage = _in_priced_units(call, usage)
     return Charge(usage, doubts)

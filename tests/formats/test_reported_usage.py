@@ -81,7 +81,7 @@ from gateway.records import Usage
         ),
         # What cannot be a count of tokens is no report.
         ({}, None),
-        ({"total_tokens": 7}, None),
+        ({"total_tokens": 7}, Usage(0, 7, source="estimated")),  # how much of it is prompt, the relay estimates
         ({"prompt_tokens": -3, "completion_tokens": -4}, None),
         ({"prompt_tokens": True}, None),
         ({"prompt_tokens": 1.5}, None),

@@ -97,7 +97,7 @@ def test_reports_beside_the_usage(chunk: dict[str, Any]) -> None:
 def test_the_total_alone_is_the_prompt_of_embeddings_only() -> None:
     answer = json.dumps({"data": [], "usage": {"total_tokens": 800}}).encode()
     assert EMBEDDINGS.facts(answer).usage == EMBEDDINGS.usage({"total_tokens": 800}) == Usage(800, source="reported")
-    assert plain.facts(answer).usage is None
+    assert plain.facts(answer).usage == Usage(0, 800, source="estimated")
 
 
 def test_writes_of_both_durations() -> None:

@@ -179,8 +179,11 @@ def test_plain_answers() -> None:
     embedded = {"prompt_tokens": 5, "total_tokens": 5}
     vector = b'{"data": [{"embedding": "AAAA"}]}'
     assert charge.of_plain(sent("embeddings"), reported(embedded), vector, None).usage == Usage(5, 0, source="reported")
-    for nothing in ({"prompt_tokens": 0, "total_tokens": 0}, {"total_tokens": 5}):
-        assert charge.of_plain(sent("embeddings"), reported(nothing), vector, None).usage == estimated(7, 0)
+    nothing = {"prompt_tokens": 0, "total_tokens": 0}
+    assert charge.of_plain(sent("embeddings"), reported(nothing), vector, None).usage == estimated(7, 0)
+    # Of a total alone the estimated prompt is part.
+    assert plain(sent("chat"), "one two", usage={"total_tokens": 20}) == estimated(7, 13)
+    assert plain(sent("chat"), "one two", usage={"total_tokens": 5}) == estimated(5, 0)
     assert plain(sent("chat"), "one two", usage={"prompt_tokens": 0, "completion_tokens": 2}) == estimated(7, 2)
 
 

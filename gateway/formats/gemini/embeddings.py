@@ -23,6 +23,7 @@ from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
 from gateway.formats.format import Format, PlainFacts
 from gateway.formats.openai import plain
+from gateway.formats.reported_usage import all_prompt
 from gateway.records import Call, Document, Params
 
 from . import generate
@@ -131,7 +132,7 @@ def _facts(body: bytes) -> PlainFacts:
     answer = _Embedded.model_validate_json(body)
     plain.refuse_constants(body)
     return PlainFacts(
-        usage=gemini_usage.GeminiUsage().take(vars(answer)),
+        usage=all_prompt(gemini_usage.GeminiUsage().take(vars(answer))),
         has_usage=answer.usageMetadata is not None,
         is_error=bool(answer.error),
         has_output=b'"values"' in body,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway import units
-from gateway.formats.reported_usage import count
+from gateway.formats.reported_usage import count, of_total
 from gateway.records import Usage
 
 TEXT = re.compile(rb'"(?:text|name|code|output)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
@@ -30,7 +30,7 @@ _MODALITIES = {"AUDIO": "audio", "IMAGE": "image", "DOCUMENT": "image", "VIDEO":
 TIER_HEADER = "x-gemini-service-tier"
 _TIERS = ("serviceTier", "trafficType")
 """Members that name the tier that served: of the Gemini API (ai.google.dev, "Priority inference"; its own body is at
-discuss.ai.google.dev/t/174074), and of Vertex AI (google-genai, `TrafficType`). `TIER_HEADER` has the former as well."""
+discuss.ai.google.dev/t/174074), and of Vertex AI (google-genai, `TrafficType`). `TIER_HEADER` has the former too."""
 _TIER_PREFIX = re.compile("service_tier_|on_demand_")
 
 
@@ -43,7 +43,7 @@ def reported(report: Any, paid: Mapping[str, int] | None = None) -> Usage | None
         return None
     given = [count(report.get(name)) for name in _COUNTS]
     if given[0] is None and given[1] is None:
-        return None
+        return of_total(report.get("totalTokenCount"))
     prompt, output, tools, thoughts = [each or 0 for each in given]
     rest = (count(report.get("totalTokenCount")) or 0) - prompt - output - tools - thoughts
     if rest > 0 and given[1] is None:

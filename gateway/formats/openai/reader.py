@@ -29,6 +29,9 @@ _FAILURES = frozenset({"error", "abort", "insufficient_system_resource", "networ
 """Reasons of an answer that broke off: OpenRouter's, vLLM's, DeepSeek's, Z.AI's."""
 _TEXTS = frozenset({"text", "output_text"})
 _THOUGHTS = frozenset({"thinking", "reasoning"})
+_NAMES_TOOLS = (
+    ("delta", "annotations"), ("delta", "executed_tools"), ("message", "annotations"), ("message", "executed_tools"),
+)  # fmt: skip
 
 
 class ChatReader(AnswerReader):
@@ -38,7 +41,7 @@ class ChatReader(AnswerReader):
     WANTED = (
         ("model",), ("service_tier",), ("usage",), ("error",), ("x_groq",), ("web_search",),
         ("choices", EACH, "index"), ("choices", EACH, "finish_reason"), ("choices", EACH, "usage"),
-        *[("choices", EACH, place, name) for place in ("delta", "message") for name in ("annotations", "executed_tools")],
+        *[("choices", EACH, *path) for path in _NAMES_TOOLS],
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -47,7 +47,9 @@ def usage_of(used: Used) -> Usage | None:
         usage = Usage(
             prompt or 0,
             completion or 0,
-            detail(of_input, "cached_tokens") or detail(of_input, "cache_read_input_tokens"),  # Perplexity's name
+            detail(of_input, "cached_tokens")
+            or detail(of_input, "cache_read_input_tokens")  # Perplexity's name
+            or detail(report, "cached_tokens"),  # Moonshot's place
             detail(of_output, "reasoning_tokens"),
             "reported",
             more_of(of_input, of_output),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from gateway import units
 from gateway.formats.reader import objects
-from gateway.formats.reported_usage import count, detail, more_of
+from gateway.formats.reported_usage import all_prompt, count, detail, more_of, of_total
 from gateway.records import Usage
 
 
@@ -96,7 +96,7 @@ def reported(report: Any, service_tier: Any = None) -> Usage | None:
     ):
         return _by_own_names(report, variant)
     if prompt is None and completion is None:
-        return None
+        return of_total(report.get("total_tokens"))
     cached, reasoning = detail(of_prompt, "cached_tokens"), detail(of_completion, "reasoning_tokens")
     # Asked here, because most reports have none of them.
     has_more = (
@@ -110,10 +110,7 @@ def reported(report: Any, service_tier: Any = None) -> Usage | None:
 def embedded(report: Any, service_tier: Any = None) -> Usage | None:
     """As `reported`, of embeddings, whose tokens are all prompt: Voyage and DashScope report the total alone
     (docs.voyageai.com, embeddings; alibabacloud.com, text embedding)."""
-    usage = reported(report, service_tier)
-    if usage is None and isinstance(report, dict) and (total := count(report.get("total_tokens"))):
-        return Usage(total, source="reported")
-    return usage
+    return all_prompt(reported(report, service_tier))
 
 
 def _by_own_names(report: Mapping[str, Any], variant: str) -> Usage | None:
@@ -124,7 +121,7 @@ def _by_own_names(report: Mapping[str, Any], variant: str) -> Usage | None:
     prompt, completion = count(report.get("prompt_tokens")), count(report.get("completion_tokens"))
     prompt, completion = prompt or own.get("prompt", prompt), completion or own.get("completion", completion)
     if prompt is None and completion is None:
-        return None
+        return of_total(total)
     is_whole = completion is not None
     prompt, completion = prompt or 0, completion or 0
     more = dict(more_of(of_prompt, of_completion))
