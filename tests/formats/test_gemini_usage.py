@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats.gemini.usage import GeminiUsage, reported
+from gateway.formats.gemini.usage import GeminiUsage, embedded, reported
 from gateway.records import Usage
 
 COUNTS = {"promptTokenCount": 1000, "candidatesTokenCount": 10}
@@ -115,3 +115,9 @@ def test_what_is_paid_beside_tokens(answers: list[dict[str, Any]], more: dict[st
     usage = [follows.take(answer) for answer in answers][-1]
     assert usage is not None
     assert dict(usage.more) == more
+
+
+def test_the_total_alone_is_the_prompt_of_embeddings_only() -> None:
+    assert embedded({"totalTokenCount": 300}) == Usage(300, source="reported")
+    assert embedded({"promptTokenCount": 7, "totalTokenCount": 7}) == Usage(7, source="reported")
+    assert embedded({"totalTokenCount": 0}) is embedded(None) is reported({"totalTokenCount": 300}) is None

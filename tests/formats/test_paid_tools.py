@@ -95,3 +95,11 @@ def test_what_a_response_names_is_counted(response: dict[str, Any], paid: dict[s
     assert usage is not None
     assert usage.more == counts(paid)
     assert usage.source.startswith(source)
+
+
+def test_a_response_with_counts_under_other_names() -> None:
+    """Moonshot's `cached_tokens`; genai-prices, perplexity: `cache_read_input_tokens`."""
+    for own in ({"cached_tokens": 40}, {"input_tokens_details": {"cache_read_input_tokens": 40}, "cost": 1}):
+        usage = ResponsesUsage().take({"usage": {**TOKENS, **own}})
+        assert usage is not None
+        assert usage[:4] == (100, 50, 40, 0)

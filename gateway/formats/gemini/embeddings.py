@@ -23,7 +23,6 @@ from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
 from gateway.formats.format import Format, PlainFacts
 from gateway.formats.openai import plain
-from gateway.formats.reported_usage import all_prompt
 from gateway.records import Call, Document, Params
 
 from . import generate
@@ -132,7 +131,7 @@ def _facts(body: bytes) -> PlainFacts:
     answer = _Embedded.model_validate_json(body)
     plain.refuse_constants(body)
     return PlainFacts(
-        usage=all_prompt(gemini_usage.GeminiUsage().take(vars(answer))),
+        usage=gemini_usage.embedded(answer.usageMetadata),
         has_usage=answer.usageMetadata is not None,
         is_error=bool(answer.error),
         has_output=b'"values"' in body,
@@ -148,7 +147,7 @@ EMBED_CONTENT = Format(
     has_model_in_path=True,
     read=_read,
     facts=_facts,
-    usage=gemini_usage.reported,
+    usage=gemini_usage.embedded,
     changes=_changes,
     error_body=generate.error_body,
     error_event=generate.error_event,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway import units
-from gateway.formats.reported_usage import count, of_total
+from gateway.formats.reported_usage import all_prompt, count, of_total
 from gateway.records import Usage
 
 TEXT = re.compile(rb'"(?:text|name|code|output)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
@@ -60,6 +60,11 @@ def reported(report: Any, paid: Mapping[str, int] | None = None) -> Usage | None
     tiers = [tier for name in _TIERS if isinstance(tier := report.get(name), str)]
     variant = _TIER_PREFIX.sub("", tiers[0].lower()) if tiers else ""
     return Usage(prompt + tools, output + thoughts, cached, thoughts, "reported", units.counts(more), variant)
+
+
+def embedded(report: Any) -> Usage | None:
+    """As `reported`, of embeddings, whose tokens are all prompt, also where the total alone is reported."""
+    return all_prompt(reported(report))
 
 
 def _by_modality(report: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:

@@ -40,6 +40,7 @@ def usage_of(used: Used) -> Usage | None:
     report = used.usage if isinstance(used.usage, dict) else {}
     of_input, of_output = report.get("input_tokens_details"), report.get("output_tokens_details")
     prompt, completion = count(report.get("input_tokens")), count(report.get("output_tokens"))
+    own = {} if _PLAIN.issuperset(report) else own_counts(report)
     usage: Usage | None
     if prompt is None and completion is None:
         usage = reported(report, used.service_tier)  # some clones write a chat's usage
@@ -47,15 +48,13 @@ def usage_of(used: Used) -> Usage | None:
         usage = Usage(
             prompt or 0,
             completion or 0,
-            detail(of_input, "cached_tokens")
-            or detail(of_input, "cache_read_input_tokens")  # Perplexity's name
-            or detail(report, "cached_tokens"),  # Moonshot's place
-            detail(of_output, "reasoning_tokens"),
+            detail(of_input, "cached_tokens") or own.get("cached", 0),
+            detail(of_output, "reasoning_tokens") or own.get("reasoning", 0),
             "reported",
             more_of(of_input, of_output),
             used.service_tier if isinstance(used.service_tier, str) else "",
         )
-    tools, is_estimate = _tools(used, report)
+    tools, is_estimate = _tools(used, report, own)
     if not tools:
         return usage
     if usage is None:
@@ -65,10 +64,9 @@ def usage_of(used: Used) -> Usage | None:
     )
 
 
-def _tools(used: Used, report: Mapping[str, Any]) -> tuple[dict[str, int], bool]:
+def _tools(used: Used, report: Mapping[str, Any], own: Mapping[str, int]) -> tuple[dict[str, int], bool]:
     """Units of the hosted tools, and whether some are not what the upstream bills."""
     if not _COUNTS_TOOLS.isdisjoint(report):
-        own = own_counts(report)
         return {name: own[name] for name in own if name in units.UNITS}, False
     tools = used.tool_usage if isinstance(used.tool_usage, dict) else {}
     found = {"file_searches": used.items.get("file_search_call", 0)}
@@ -84,6 +82,7 @@ def _tools(used: Used, report: Mapping[str, Any]) -> tuple[dict[str, int], bool]
     return {name: amount for name, amount in found.items() if amount}, is_estimate
 
 
+_PLAIN = frozenset({"input_tokens", "output_tokens", "total_tokens", "input_tokens_details", "output_tokens_details"})
 _COUNTS_TOOLS = frozenset({"server_side_tool_usage_details", "tool_calls_details", "num_sources_used"})
 """Members of a usage object that count the tools that ran: of xAI and Perplexity."""
 

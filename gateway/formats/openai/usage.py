@@ -49,6 +49,7 @@ OWN = (
     Own("DeepSeek", ("prompt_cache_hit_tokens",), "cached", "api-docs.deepseek.com, create chat completion"),
     Own("xAI", ("cached_prompt_text_tokens",), "cached", "genai-prices, x-ai"),
     Own("Databricks, LiteLLM", ("cache_read_input_tokens",), "cached", f"genai-prices, databricks; {_ANTHROPIC}"),
+    Own("Perplexity", ("input_tokens_details", "cache_read_input_tokens"), "cached", "genai-prices, perplexity"),
     Own("LiteLLM", ("cache_creation_input_tokens",), "written", _ANTHROPIC),
     Own("LiteLLM", ("prompt_tokens_details", "cache_creation_tokens"), "written", _ANTHROPIC),
     Own("LiteLLM", ("cache_creation", "ephemeral_1h_input_tokens"), "written_1h", _ANTHROPIC),
