@@ -120,4 +120,5 @@ def test_what_is_paid_beside_tokens(answers: list[dict[str, Any]], more: dict[st
 def test_the_total_alone_is_the_prompt_of_embeddings_only() -> None:
     assert embedded({"totalTokenCount": 300}) == Usage(300, source="reported")
     assert embedded({"promptTokenCount": 7, "totalTokenCount": 7}) == Usage(7, source="reported")
-    assert embedded({"totalTokenCount": 0}) is embedded(None) is reported({"totalTokenCount": 300}) is None
+    assert embedded({"totalTokenCount": 0}) is embedded(None) is None
+    assert reported({"totalTokenCount": 300}) == Usage(0, 300, source="estimated")
