@@ -16,10 +16,9 @@ from __future__ import annotations
 import codecs
 from typing import Any
 
+from gateway.formats.openai.reader import contents
 from gateway.formats.unfit import Unfit
 
-_TEXTS = frozenset({"text", "output_text"})
-_THOUGHTS = frozenset({"thinking", "reasoning", "redacted_thinking"})
 _CALLS = frozenset({"tool_calls", "function_call"})
 
 
@@ -44,7 +43,7 @@ class ChatChoice:
             raise Unfit("a tool was called, and none was offered")
         if finish_reason is not None and not isinstance(finish_reason, str):
             raise Unfit("a finish_reason that is no text")
-        text = _text(message.get("content")) + _text(message.get("refusal"))
+        text = contents(message.get("content"))[1] + contents(message.get("refusal"))[1]
         self._characters += len(text)
         shown = self._logprobs.shown(logprobs) if self._has_logprobs else None
         if finish_reason and self._has_logprobs and self._logprobs.characters < self._characters:
@@ -72,22 +71,6 @@ class _Logprobs:
             lists["text_offset"].append(self._prompt_characters + self.characters)
             self.characters += len(self._decoder.decode(_bytes(entry)))
         return lists
-
-
-def _text(content: Any) -> str:
-    """The text of a message's content, which some upstreams send in parts, thoughts among them."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    texts = []
-    for part in content if isinstance(content, list) else [content]:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind in _TEXTS and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        elif kind not in _THOUGHTS:
-            raise Unfit("content that is no text")
-    return "".join(texts)
 
 
 def _entries(logprobs: Any) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ _REASONS = {
 _FAILURES = frozenset({"error", "abort", "insufficient_system_resource", "network_error"})
 """Reasons of an answer that broke off: OpenRouter's, vLLM's, DeepSeek's, Z.AI's."""
 _TEXTS = frozenset({"text", "output_text"})
-_THOUGHTS = frozenset({"thinking", "reasoning"})
+_THOUGHTS = frozenset({"thinking", "reasoning", "redacted_thinking"})
 _NAMES_TOOLS = (
     ("delta", "annotations"), ("delta", "executed_tools"), ("message", "annotations"), ("message", "executed_tools"),
 )  # fmt: skip
