@@ -169,10 +169,40 @@ ROWS = [
         chat_answer(usage_of(3000, 40, prompt_tokens_details={"cached_tokens": 2500})), Counts(3000, 40, 2500),
     ),
     Row(
+        "the same, streamed", "BerriAI/litellm#35127, vllm-project/vllm#45083",
+        "Anthropic, Messages, usage: `input_tokens` is without the cache", OF_CHAT,
+        chat_of(usage_of(3000, 40, prompt_tokens_details={"cached_tokens": 2500})), Counts(3000, 40, 2500),
+    ),
+    Row(
         "cached and written tokens of a chat", "BerriAI/litellm#35127",
         "OpenAI's guide on prompt caching: both are part of the prompt", WHOLE_OF_CHAT,
         chat_answer(usage_of(3000, 40, prompt_tokens_details={"cached_tokens": 2500, "cache_write_tokens": 300})),
         Counts(3000, 40, 2500, 300),
+    ),
+    Row(
+        "DeepSeek's cache hits", "mozilla-ai/any-llm#816, router-for-me/CLIProxyAPI#5817",
+        "api-docs.deepseek.com, create chat completion", WHOLE_OF_CHAT,
+        chat_answer(usage_of(100, 10, prompt_cache_hit_tokens=80, prompt_cache_miss_tokens=20)), Counts(100, 10, 80),
+    ),
+    Row(
+        "the same, streamed", "NousResearch/hermes-agent#65678",
+        "api-docs.deepseek.com, create chat completion", OF_CHAT,
+        chat_of(usage_of(100, 10, prompt_cache_hit_tokens=80, prompt_cache_miss_tokens=20)), Counts(100, 10, 80),
+    ),
+    Row(
+        "names of Responses in a chat", "earendil-works/pi#2326", "mlx-vlm's own chunk in the thread", OF_CHAT,
+        chat_of({"input_tokens": 11, "output_tokens": 5, "total_tokens": 16}), Counts(11, 5),
+    ),
+    Row(
+        "usage inside the choice", "earendil-works/pi#2017, northes/go-moonshot#17", "Moonshot's own chunk", OF_CHAT,
+        stream([chat_chunk("Hi"), chat_chunk(choices=[
+            {"index": 0, "delta": {}, "finish_reason": "stop", "usage": usage_of(19, 13)}])]), Counts(19, 13),
+    ),
+    Row(
+        "Claude's cache by its own names in a chat", "BerriAI/litellm#11364, mozilla-ai/otari#987",
+        "LiteLLM's usage object: `prompt_tokens` includes both", WHOLE_OF_CHAT,
+        chat_answer(usage_of(20_805, 512, cache_read_input_tokens=14_360, cache_creation_input_tokens=6435)),
+        Counts(20_805, 512, 14_360, 6435),
     ),
 ]  # fmt: skip
 CASES = [pytest.param(row, ask, id=f"{row.name}: {row.source}-{way}") for row in ROWS for way, ask in row.asks.items()]

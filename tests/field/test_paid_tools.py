@@ -31,6 +31,7 @@ from .reports import (
     response,
     response_events,
     usd,
+    ways,
 )
 
 TOKENS = {"input_tokens": 100, "output_tokens": 50, "total_tokens": 150}
@@ -100,6 +101,14 @@ COMMUNITY = (
 
 ROWS = [
     Row(
+        "a search that failed", "maximhq/bifrost#5099", "a call that was not completed is no search",
+        of_responses(search(), search(status="failed")), searched(1, "estimated"),
+    ),
+    Row(
+        "pages that were opened", "BerriAI/litellm#35949", COMMUNITY,
+        of_responses(search(), search("open_page"), search("find_in_page"), search()), searched(2, "estimated"),
+    ),
+    Row(
         "items without an action", "BerriAI/litellm#31366, labring/aiproxy#542",
         "older models name no action: each item is a search", of_responses(search(None), search(None)),
         searched(2, "estimated"),
@@ -112,6 +121,27 @@ ROWS = [
     Row(
         "a tool that was offered and not used", "BerriAI/litellm#10384",
         "OpenAI's pricing: the fee is for calls", of_responses(), searched(0),
+    ),
+    Row(
+        "searches of an answer without usage", "pydantic/pydantic-ai#8310",
+        "the fee is for calls, whether tokens are reported or not", of_responses(search(), search(), usage=None),
+        {"units": {"web_searches": 2}, "usage_source": "estimated"},
+    ),
+    Row(
+        "searches of xAI", "BerriAI/litellm#30817, BerriAI/litellm#39441",
+        "docs.x.ai, pricing: each call of a server-side tool, by `server_side_tool_usage_details`",
+        of_responses(usage={**TOKENS, "server_side_tool_usage_details": {
+            "web_search_calls": 3, "x_search_calls": 0, "code_interpreter_calls": 0}}), searched(3),
+    ),
+    Row(
+        "searches by Anthropic's name in a chat", "BerriAI/litellm#15227, BerriAI/litellm#16996",
+        "LiteLLM's usage object: `server_tool_use.web_search_requests`",
+        ways("chat", {**USAGE, "server_tool_use": {"web_search_requests": 2}}), searched(2),
+    ),
+    Row(
+        "searches in the details of a chat's prompt", "BerriAI/litellm#17919",
+        "LiteLLM's usage object: `prompt_tokens_details.web_search_requests`",
+        ways("chat", {**USAGE, "prompt_tokens_details": {"cached_tokens": 0, "web_search_requests": 2}}), searched(2),
     ),
     Row(
         "searches of Claude", "AnswerDotAI/fastllm#103, BerriAI/litellm#16996",
@@ -136,6 +166,12 @@ ROWS = [
         "the same queries in two chunks", "BerriAI/litellm#17919",
         "google-genai, GroundingMetadata: of the candidate, which each chunk may repeat",
         of_gemini({"webSearchQueries": ["a", "b"]}, {"webSearchQueries": ["a", "b"]}), searched(2),
+    ),
+    Row(
+        "queries of two chunks, repeated and empty ones among them", "BerriAI/litellm#17921, BerriAI/litellm#36397",
+        "ai.google.dev, grounding: each unique query that is not empty is billed",
+        {"stream": of_gemini({"webSearchQueries": ["a", "", "a"]}, {"webSearchQueries": ["a", "b"]})["stream"]},
+        searched(2),
     ),
     Row(
         "pages by address, without a search", "BerriAI/litellm#36377",

@@ -68,6 +68,12 @@ ROWS = [
         {"prompt_tokens": 239, "completion_tokens": 10, "cached_tokens": 192, "cost_usd": costs(0, 192, 47, 10)},
     ),
     Row(
+        "more cached than there is text, without details", "2witstudios/PageSpace#2391",
+        "cached tokens are a part of the input: no token is counted twice",
+        usage_of(100, 300, 10, 0, cached_tokens=250),
+        {"prompt_tokens": 400, "completion_tokens": 10, "cached_tokens": 250, "cost_usd": costs(0, 250, 150, 10)},
+    ),
+    Row(
         "nothing cached", "m1guelpf/swift-realtime-openai#35", DOCUMENTED,
         usage_of(292, 229, 20, 0, cached_tokens=0, cached_tokens_details={"text_tokens": 0, "audio_tokens": 0}),
         {"prompt_tokens": 521, "completion_tokens": 20, "cached_tokens": 0, "units": {"audio_in": 229},

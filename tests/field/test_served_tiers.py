@@ -144,6 +144,8 @@ ROWS = [
         of_gemini(trafficType="PROVISIONED_THROUGHPUT"), None),
     Row("affaan-m/ECC#3173, vercel/ai#15488: priority of Gemini, downgraded", GOOGLE,
         of_gemini("priority", serviceTier="standard"), None),
+    Row("vercel/ai#15488: priority of Gemini", GOOGLE, of_gemini("priority", serviceTier="priority"), "priority"),
+    Row("vercel/ai#14937: the tier of Gemini in the header alone", GOOGLE, with_header("flex"), "flex"),
 ]  # fmt: skip
 CASES = [pytest.param(row, *case, id=f"{row.source}-{way}") for row in ROWS for way, case in row.cases.items()]
 

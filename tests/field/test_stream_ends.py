@@ -193,6 +193,12 @@ ROWS = [
         stream([*words_in_chunks(None, None, None), report()]), REPORTED,
     ),
     Row(
+        "usage inside the choice", "earendil-works/pi#2017, northes/go-moonshot#17",
+        "Moonshot's own chunk in the thread: `choices[0].usage` beside the finish", CHAT,
+        stream([*[chat_chunk(word) for word in WORDS],
+                chat_chunk(choices=[{"index": 0, "delta": {}, "finish_reason": "stop", "usage": USAGE}])]), REPORTED,
+    ),
+    Row(
         "a stream that ends without a reason and without [DONE]", "pydantic/pydantic-ai#6610, vercel/ai#19165",
         "openai-openapi: the last chunk has the reason; without it nothing says that the answer is whole", CHAT,
         stream([chat_chunk(word) for word in WORDS], done=False), BROKEN,

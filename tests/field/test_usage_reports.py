@@ -57,6 +57,43 @@ def counted(prompt: int, output: int, cached: int = 0, reasoning: int = 0, **uni
 # B. Parts of a prompt that overlap: each token has one price.
 OVERLAPS = [
     Row(
+        "cached and image tokens overlap, one price", "BerriAI/litellm#37281",
+        "OpenAI's guide on prompt caching: `cached_tokens` are part of `prompt_tokens`, images included", "text-price",
+        {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110,
+         "prompt_tokens_details": {"text_tokens": None, "cached_tokens": 90, "image_tokens": 80}},
+        {"prompt_tokens": 100, "cached_tokens": 90, "cost_usd": (10 * 1 + 90 * 0.1 + 10 * 10) / 1e6},
+    ),
+    Row(
+        "the cache reaches into a picture", "BerriAI/litellm#37407",
+        "xAI's own `cost_in_usd_ticks` in the thread: cached tokens are billed once, as cached", "text-price",
+        {"prompt_tokens": 2461, "completion_tokens": 303, "total_tokens": 2764,
+         "prompt_tokens_details": {"text_tokens": 1319, "image_tokens": 1142, "cached_tokens": 2432}},
+        {"prompt_tokens": 2461, "cached_tokens": 2432, "cost_usd": (29 * 1 + 2432 * 0.1 + 303 * 10) / 1e6},
+    ),
+    Row(
+        "a prompt that is all cached, sound and all", "wso2/gateway-controllers#285",
+        "openai-python, CompletionUsage: `cached_tokens` and `audio_tokens` are both of the prompt", "chat",
+        {"prompt_tokens": 1000, "completion_tokens": 10, "total_tokens": 1010,
+         "prompt_tokens_details": {"cached_tokens": 1000, "audio_tokens": 600}},
+        {"prompt_tokens": 1000, "cached_tokens": 1000, "cost_usd": usd(0, 1000, 10)},
+    ),
+    Row(
+        "cached sound of Gemini", "pydantic/genai-prices#141",
+        "google-genai, `cache_tokens_details`: the modalities of the cached part", "gemini",
+        {"promptTokenCount": 1000, "candidatesTokenCount": 10, "totalTokenCount": 1010, "cachedContentTokenCount": 800,
+         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 200}, {"modality": "AUDIO", "tokenCount": 800}],
+         "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 800}]},
+        {"prompt_tokens": 1000, "cached_tokens": 800, "cost_usd": usd(200, 800, 10)},
+    ),
+    Row(
+        "some of the sound is cached, some of the text too", "pydantic/genai-prices#141",
+        "google-genai, `cache_tokens_details`: the modalities of the cached part", "gemini",
+        {"promptTokenCount": 1000, "candidatesTokenCount": 10, "totalTokenCount": 1010, "cachedContentTokenCount": 500,
+         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 400}, {"modality": "AUDIO", "tokenCount": 600}],
+         "cacheTokensDetails": [{"modality": "TEXT", "tokenCount": 300}, {"modality": "AUDIO", "tokenCount": 200}]},
+        {"prompt_tokens": 1000, "cached_tokens": 500, "cost_usd": usd(100, 500, 10, audio_in=400)},
+    ),
+    Row(
         "Gemini's prompt includes its cache", "earendil-works/pi#2588",
         "google-genai, `prompt_token_count`: includes the cached content", "gemini",
         {"promptTokenCount": 20_838, "candidatesTokenCount": 30, "totalTokenCount": 20_868,
@@ -156,6 +193,13 @@ OVERLAPS = [
 # E. A vendor's own names and sums.
 NAMES = [
     Row(
+        "DeepSeek's cache hits", "NousResearch/hermes-agent#65678, mozilla-ai/any-llm#795, earendil-works/pi#3880",
+        "api-docs.deepseek.com, create chat completion: `prompt_tokens` is hits and misses", "chat",
+        {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150, "prompt_cache_hit_tokens": 80,
+         "prompt_cache_miss_tokens": 20},
+        counted(100, 50, 80),
+    ),
+    Row(
         "DeepSeek's misses are no cache writes", "laravel/ai#705, infiniflow/ragflow#17629",
         "api-docs.deepseek.com, pricing: a miss has the price of input, there is no fee for writing", "chat",
         {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110, "prompt_cache_hit_tokens": 20,
@@ -177,9 +221,79 @@ NAMES = [
         counted(4282, 46, 1024),
     ),
     Row(
+        "names of Responses in a chat", "earendil-works/pi#2326",
+        "mlx-vlm's own chunk in the thread: `input_tokens`, `output_tokens`", "chat",
+        {"input_tokens": 11, "output_tokens": 5, "total_tokens": 16, "prompt_tps": 21.55, "generation_tps": 81.56},
+        counted(11, 5),
+    ),
+    Row(
+        "Claude's cache by its own names in a chat", "BerriAI/litellm#11364",
+        "LiteLLM's usage object: `prompt_tokens` includes both", "chat",
+        {"prompt_tokens": 20_805, "completion_tokens": 512, "total_tokens": 21_317,
+         "cache_read_input_tokens": 14_360, "cache_creation_input_tokens": 6435},
+        counted(20_805, 512, 14_360, cache_write=6435)
+        | {"cost_usd": usd(10, 14_360, 512, cache_write=6435)},
+    ),
+    Row(
+        "the same, and OpenAI's names beside them", "BerriAI/litellm#11364",
+        "LiteLLM's usage object: both names hold the same tokens", "chat",
+        {"prompt_tokens": 20_805, "completion_tokens": 512, "total_tokens": 21_317,
+         "prompt_tokens_details": {"cached_tokens": 14_360, "cache_creation_tokens": 6435, "text_tokens": None},
+         "cache_read_input_tokens": 14_360, "cache_creation_input_tokens": 6435},
+        counted(20_805, 512, 14_360, cache_write=6435)
+        | {"cost_usd": usd(10, 14_360, 512, cache_write=6435)},
+    ),
+    Row(
+        "Claude's writes for an hour in a chat", "BerriAI/litellm#29998",
+        "anthropic-sdk, `cache_creation.py`", "chat",
+        {"prompt_tokens": 6190, "completion_tokens": 50, "total_tokens": 6240, "cache_read_input_tokens": 0,
+         "cache_creation_input_tokens": 6179,
+         "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 6179}},
+        counted(6190, 50, 0, cache_write_1h=6179) | {"cost_usd": usd(11, 0, 50, cache_write_1h=6179)},
+    ),
+    Row(
+        "Perplexity's reasoning stands beside its output", "bgeneto/open-webui-cost-tracker#6, langfuse/langfuse#14143",
+        "docs.perplexity.ai, sonar-deep-research: reasoning tokens are billed beside output tokens", "chat",
+        {"prompt_tokens": 108, "completion_tokens": 3256, "total_tokens": 3364, "citation_tokens": 0,
+         "num_search_queries": 7, "reasoning_tokens": 7324},
+        {"prompt_tokens": 108, "completion_tokens": 10_580, "reasoning_tokens": 7324, "units": {"web_searches": 7},
+         "cost_usd": usd(108, 0, 10_580, web_searches_per_1000=7)},
+    ),
+    Row(
+        "embeddings of Voyage", "GottZ/ctx#14, BerriAI/litellm#5087",
+        "docs.voyageai.com, embeddings: `usage.total_tokens` alone", "embeddings",
+        {"total_tokens": 800},
+        counted(800, 0),
+    ),
+    Row(
+        "the same with null", "BerriAI/litellm#5087",
+        "the object in the thread: `prompt_tokens=None`", "embeddings",
+        {"prompt_tokens": None, "total_tokens": 700},
+        counted(700, 0),
+    ),
+    Row(
+        "embeddings of DashScope", "apache/flink-agents#870",
+        "alibabacloud.com, text embedding: `usage.total_tokens` is the input", "embeddings",
+        {"total_tokens": 6},
+        counted(6, 0),
+    ),
+    Row(
+        "pictures by the names of chat", "Helicone/helicone#5003",
+        "the object in the thread: `prompt_tokens` and `completion_tokens` beside `input_tokens_details`", "images",
+        {"prompt_tokens": 150, "completion_tokens": 4200, "total_tokens": 4350,
+         "input_tokens_details": {"text_tokens": 50, "image_tokens": 100}},
+        counted(150, 4200, image_in=100, image_out=4200) | {"cost_usd": usd(50, image_in=100, image_out=4200)},
+    ),
+    Row(
         "seconds of a transcription", "api7/aisix#868, laravel/ai#935",
         "openai-python, Transcription: `UsageDuration`", "seconds",
         {"type": "duration", "seconds": 11},
+        {"units": {"audio_ms": 11_000}, "usage_source": "reported", "cost_usd": 11 * 0.006 / 60},
+    ),
+    Row(
+        "seconds of Mistral's transcription", "laravel/ai#1025",
+        "docs.mistral.ai, audio transcription: `usage.prompt_audio_seconds`, billed by the minute", "seconds",
+        {"prompt_audio_seconds": 11, "prompt_tokens": 4, "completion_tokens": 9, "total_tokens": 300},
         {"units": {"audio_ms": 11_000}, "usage_source": "reported", "cost_usd": 11 * 0.006 / 60},
     ),
     Row(
@@ -199,6 +313,25 @@ NAMES = [
         "the answer in the thread has tokens in `meta`: a count that is there is used", "rerank",
         {"meta": {"billed_units": {"total_tokens": 30}, "tokens": {"input_tokens": 30}}},
         counted(30, 0),
+    ),
+    Row(
+        "the same, in billed units alone", "BerriAI/litellm#36186",
+        "a count that is there is used", "rerank",
+        {"meta": {"billed_units": {"total_tokens": 30}}},
+        counted(30, 0),
+    ),
+    Row(
+        "tokens of a rerank beside no search units", "maximhq/bifrost#4897",
+        "custom servers bill `input_tokens`; 0 search units are no bill of a rerank that was made", "rerank",
+        {"meta": {"billed_units": {"input_tokens": 28, "output_tokens": 0, "search_units": 0},
+                  "tokens": {"input_tokens": 28, "output_tokens": 0}}},
+        counted(28, 0),
+    ),
+    Row(
+        "no candidates, and a total", "agentscope-ai/agentscope-java#3033",
+        "google-genai, `total_token_count`: what is left of it is output", "gemini",
+        {"promptTokenCount": 10, "totalTokenCount": 110},
+        counted(10, 100),
     ),
     Row(
         "thoughts are no part of the candidates", "computesdk/benchmarks#372, crewAIInc/crewAI#5699",
@@ -313,6 +446,18 @@ UNREPORTED = [
         asks_images("pictures", n=2), ok_json({"created": 1, "data": [{"url": "u"}]}),
         {"units": {"images": 1}, "usage_source": "reported", "cost_usd": 0.04},
         id="xorbitsai/xagent#1424: fewer pictures than asked for",
+    ),
+    pytest.param(
+        asks_images("pictures", n=3),
+        ok_json({"created": 1, "data": [{"url": "u"}, {"url": "v"}, {"error": {"code": "InternalServiceError"}}]}),
+        {"units": {"images": 2}, "usage_source": "reported", "cost_usd": 0.08},
+        id="Comfy-Org/ComfyUI#9952: a picture that failed",
+    ),
+    pytest.param(
+        asks_images("pictures"),
+        ok_json({"created": 1, "data": [{"url": "u"}], "usage": {"output_tokens": 6240, "total_tokens": 6240}}),
+        {"units": {"images": 1}, "cost_usd": 0.04},
+        id="ENTERPILOT/GoModel#970: tokens of pictures that have a price each",
     ),
     pytest.param(
         asks_moderation("by-call"), ok_json({"id": "m", "model": "up", "results": [{"flagged": False}]}),
