@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -69,6 +70,43 @@ def strict_objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield from strict_objects(value)
 
 
+def bound_schemas(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each schema, at any depth, that binds the model in a request to Messages."""
+    pending = [body.get("output_config", {}).get("format", {}).get("schema")]
+    pending += [tool["input_schema"] for tool in body.get("tools", []) if tool.get("strict")]
+    while pending:
+        schema = pending.pop()
+        if isinstance(schema, dict):
+            yield schema
+            pending += [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
+            pending += [schema.get("items"), *schema.get("anyOf", []), *schema.get("allOf", [])]
+
+
+def results_follow_calls(body: dict[str, Any]) -> bool:
+    """Whether each call of a request to Messages has its one result in the next message, before all else there."""
+    for message, following in pairwise([*body["messages"], {"content": []}]):
+        calls = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
+        results = [block.get("tool_use_id") for block in following["content"][: len(calls)]]
+        if sorted(calls) != sorted(map(str, results)):
+            return False
+    ids = [block["id"] for block in blocks_of(body, "tool_use")]
+    return len(ids) == len(set(ids))
+
+
+def calls_are_answered(body: dict[str, Any]) -> bool:
+    """Whether each call of a chat is answered before any other message."""
+    waiting: list[str] = []
+    for message in body["messages"]:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in waiting:
+                return False
+            waiting.remove(message["tool_call_id"])
+        elif waiting:
+            return False
+        waiting += [call["id"] for call in message.get("tool_calls", [])]
+    return not waiting
+
+
 RULES: dict[str, dict[str, Callable[[dict[str, Any]], bool]]] = {
     "messages": {
         "opencodex#75: input_schema has the type object": lambda body: all(
@@ -103,8 +141,31 @@ RULES: dict[str, dict[str, Callable[[dict[str, Any]], bool]]] = {
             block["source"].get("media_type", "image/png") in ("image/jpeg", "image/png", "image/gif", "image/webp")
             for block in blocks_of(body, "image")
         ),
-        "anthropic-sdk, MetadataParam: a user of at most 256 characters": lambda body: (
-            len((body.get("metadata") or {}).get("user_id") or "") <= 256
+        "brokk-app#2269: pictures by https": lambda body: all(
+            block["source"].get("url", "https://").startswith("https://") for block in blocks_of(body, "image")
+        ),
+        "litellm#23510, browseros-agent#106: one result for each call": results_follow_calls,
+        "LibreChat#13162: each tool has another name": lambda body: (
+            len({name for name, _ in tools_of(body)}) == len(body.get("tools", []))
+        ),
+        "n8n#30590: names of properties": lambda body: all(
+            re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", name)
+            for _, schema in tools_of(body)
+            for name in schema.get("properties", {})
+        ),
+        "anthropic-sdk, transform_schema: keywords of a schema that binds": lambda body: all(
+            not {"minimum", "maximum", "pattern", "minLength", "maxItems", "oneOf"} & schema.keys()
+            and schema.get("format") != "byte"
+            and ("properties" not in schema or schema["additionalProperties"] is False)
+            for schema in bound_schemas(body)
+        ),
+        "litellm#10106, anthropic-sdk: a user of at most 256 characters, and no address": lambda body: (
+            "@" not in (user := (body.get("metadata") or {}).get("user_id") or "")
+            and not user.startswith("+")
+            and len(user) <= 256
+        ),
+        "MCP-Universe#49: temperature or top_p, where one is the default": lambda body: (
+            not {"temperature", "top_p"} <= body.keys() or 1 not in (body["temperature"], body["top_p"])
         ),
         "Messages: temperature": lambda body: 0 <= body.get("temperature", 1) <= 1,
         "Messages: a tool choice needs tools": lambda body: "tool_choice" not in body or bool(body.get("tools")),
@@ -134,6 +195,8 @@ RULES: dict[str, dict[str, Callable[[dict[str, Any]], bool]]] = {
             if tool["function"].get("strict")
             for inner in strict_objects(tool["function"]["parameters"])
         ),
+        "bifrost#1000: a user of at most 64 characters": lambda body: len(body.get("user") or "") <= 64,
+        "livekit/agents#1977: calls are answered before any other message": calls_are_answered,
         "openai-openapi, StopConfiguration: at most 4": lambda body: len(body.get("stop") or []) <= 4,
         "openai-openapi: a tool choice needs tools": lambda body: "tool_choice" not in body or bool(body.get("tools")),
     },
@@ -164,11 +227,19 @@ SCHEMAS = st.sampled_from([
     {"allOf": [{"type": "object", "properties": {"a": {}}, "required": ["a"]}, {"required": ["b"]}]},
     {"oneOf": [{"type": "object"}, {"type": "object", "properties": {"c": {}}}]},
 ])  # fmt: skip
+BOUND = st.sampled_from([
+    {"type": "object", "properties": {"x": {"type": "integer", "minimum": 1}}, "additionalProperties": False},
+    {"type": "object", "properties": {"x": {"type": "string", "pattern": "a+", "minLength": 1}}, "required": ["x"]},
+    {"type": "object", "properties": {"x": {"type": "array", "items": {"oneOf": [{"type": "string", "format": "byte"}]},
+     "maxItems": 3}}}, {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "properties": {}}}},
+    {"type": "object"}, {"type": "object", "additionalProperties": {"type": "string"}},
+])  # fmt: skip
+USERS = st.sampled_from(["bob", "bob@x.test", "+49 170 123456", "u" * 100, "u" * 300])
 ARGUMENTS = st.sampled_from(["", "{}", '{"x":1}'])
 JPEG, PNG = "/9j/4AAQSkZJRg", "iVBORw0KGgoAAAAN"
 IMAGES = st.sampled_from([
     f"data:image/jpg;base64,{JPEG}", f"data:image/png;base64,{JPEG}", f"data:image/png;base64,{PNG}",
-    "data:image/heic;base64,AAAA", "data:image/webp;base64,UklGRg", "https://x.test/a.png",
+    "data:image/heic;base64,AAAA", "data:image/webp;base64,UklGRg", "https://x.test/a.png", "http://x.test/a.png",
 ])  # fmt: skip
 
 
@@ -180,7 +251,7 @@ def chat_requests(draw: st.DrawFn) -> dict[str, Any]:
     for _ in range(draw(st.integers(1, 5))):
         match draw(st.sampled_from(["system", "developer", "user", "user", "assistant", "calls"])):
             case "calls":
-                ids = draw(st.lists(IDS, min_size=1, max_size=2, unique=True))
+                ids = draw(st.lists(IDS, min_size=1, max_size=2, unique=True) | st.just(["", ""]))
                 functions = [{"name": draw(NAMES), "arguments": draw(ARGUMENTS)} for _ in ids]
                 calls = [
                     {"id": each, "type": "function", "function": function}
@@ -194,17 +265,25 @@ def chat_requests(draw: st.DrawFn) -> dict[str, Any]:
                 messages.append({"role": role, "content": draw(TEXTS)})
     more: dict[str, Any] = {}
     if draw(st.booleans()):
-        functions = [{"name": name} for name in draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))]
+        functions = [{"name": name} for name in draw(st.lists(NAMES, min_size=1, max_size=3))]
         for function in functions:
-            if draw(st.booleans()):
-                function["parameters"] = draw(SCHEMAS)
+            match draw(st.sampled_from(["none", "loose", "loose", "odd", "strict"])):
+                case "loose":
+                    function["parameters"] = draw(SCHEMAS)
+                case "odd":
+                    function["parameters"] = {"type": "object", "properties": {"filter[x]": {}}}
+                case "strict":
+                    function |= {"parameters": draw(BOUND), "strict": True}
         more["tools"] = [{"type": "function", "function": function} for function in functions]
         more |= draw(st.fixed_dictionaries({}, optional={
             "tool_choice": st.sampled_from(["auto", "none", "required"]), "parallel_tool_calls": st.booleans(),
         }))  # fmt: skip
     more |= draw(st.fixed_dictionaries({}, optional={
         "stop": st.sampled_from(["\n", "END", ["a", " "], []]), "temperature": st.sampled_from([0, 0.7, 1, 1.5]),
-        "user": st.sampled_from(["bob", "u" * 300]), "max_tokens": st.just(9), "top_p": st.just(0.5),
+        "user": USERS, "max_tokens": st.just(9), "top_p": st.sampled_from([0.5, 1]),
+        "response_format": BOUND.map(
+            lambda each: {"type": "json_schema", "json_schema": {"name": "n", "schema": each, "strict": True}}
+        ),
     }))  # fmt: skip
     return {"model": "m", "messages": messages, **more}
 
@@ -239,7 +318,8 @@ def message_requests(draw: st.DrawFn) -> dict[str, Any]:
         more |= draw(st.fixed_dictionaries({}, optional={"tool_choice": st.sampled_from(choices)}))
     more |= draw(st.fixed_dictionaries({}, optional={
         "system": TEXTS | st.lists(texts, max_size=2), "stop_sequences": st.lists(st.just("END"), max_size=6),
-        "temperature": st.sampled_from([0, 1.0]), "metadata": st.just({"user_id": "u"}), "top_k": st.just(5),
+        "temperature": st.sampled_from([0, 1.0]),
+        "metadata": USERS.map(lambda user: {"user_id": user}), "top_k": st.just(5),
         "output_config": SCHEMAS.map(lambda schema: {"format": {"type": "json_schema", "schema": schema}}),
     }))  # fmt: skip
     return {"model": "m", "max_tokens": 99, "messages": messages, **more}
@@ -254,7 +334,9 @@ def response_requests(draw: st.DrawFn) -> dict[str, Any]:
         match draw(st.sampled_from(["user", "system", "developer", "assistant", "call"])):
             case "call":
                 call = {"type": "function_call", "call_id": draw(IDS), "name": draw(LONG_NAMES), "arguments": "{}"}
-                items += [call, {"type": "function_call_output", "call_id": call["call_id"], "output": draw(TEXTS)}]
+                between = draw(st.lists(TEXTS.map(lambda text: {"role": "user", "content": text}), max_size=1))
+                output = {"type": "function_call_output", "call_id": call["call_id"], "output": draw(TEXTS)}
+                items += [call, *between, output]
             case "user":
                 items.append({"role": "user", "content": draw(TEXTS | parts)})
             case role:
@@ -329,3 +411,88 @@ def test_a_combined_schema_keeps_its_properties() -> None:
         "type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"],
     }  # fmt: skip
     assert accepted.chat_schema({"type": "object"}) == {"type": "object", "properties": {}}
+
+
+HELLO = [{"role": "user", "content": "x"}]
+
+
+def picture(url: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
+
+
+def functions(*given: dict[str, Any]) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "function": {"name": "look", **each}} for each in given]}
+
+
+@pytest.mark.parametrize(
+    ("client", "members", "param"),
+    [
+        ("chat", picture("http://x.test/a.png"), "messages[0].content[0].image_url.url"),
+        ("chat", functions({}, {}), "tools[1]"),
+        ("chat", functions({"parameters": {"properties": {"filter[x]": {}}}}),
+         "tools[0].function.parameters.properties"),
+        ("chat", functions({"parameters": {"properties": {"x": {"type": "object"}}}, "strict": True}),
+         "tools[0].function.parameters"),
+        ("chat", {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}},
+         "response_format.json_schema.schema"),
+        ("messages", {"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_accepted_is_refused(client: str, members: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        asked(CLIENTS[client], {"model": "m", "max_tokens": 9, "messages": HELLO, **members})
+    assert refused.value.param == param
+
+
+def test_other_keywords_go_to_the_description() -> None:
+    """The right value is what Anthropic's SDK sends for the same schema, but for its way to write the words."""
+    from anthropic import transform_schema
+
+    schema = {
+        "type": "object", "required": ["n"],
+        "properties": {
+            "n": {"type": "integer", "minimum": 1, "description": "How many"}, "s": {"type": "string", "pattern": "a+"},
+            "l": {"type": "array", "items": {"oneOf": [{"type": "string", "format": "uuid"}]}, "minItems": 1},
+            "o": {"type": "object", "properties": {}, "additionalProperties": True}, "r": {"$ref": "#/$defs/d"},
+        },
+        "$defs": {"d": {"type": "string", "format": "byte"}},
+    }  # fmt: skip
+    bound = accepted.binding_schema(schema)
+    assert bound["properties"]["n"].pop("description") == 'How many\n\n{"minimum": 1}'
+    assert bound["properties"]["s"].pop("description") == '{"pattern": "a+"}'
+    assert bound["$defs"]["d"].pop("description") == '{"format": "byte"}'
+    official = transform_schema(schema)
+    for each in (official["properties"]["n"], official["properties"]["s"], official["$defs"]["d"]):
+        del each["description"]
+    assert bound == official
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({"temperature": 0.5, "top_p": 1}, {"temperature": 0.5}), ({"temperature": 1, "top_p": 0.5}, {"top_p": 0.5}),
+        ({"temperature": 1, "top_p": 1}, {"temperature": 1}), ({"top_p": 1}, {"top_p": 1}),
+        ({"temperature": 0.5, "top_p": 0.5}, {"temperature": 0.5, "top_p": 0.5}),
+    ],
+)  # fmt: skip
+def test_the_default_is_not_sent_beside_the_other(given: dict[str, float], sent: dict[str, float]) -> None:
+    body = asked(CLIENTS["chat"], {"model": "m", "messages": HELLO, **given}).body
+    assert {name: body[name] for name in ("temperature", "top_p") if name in body} == sent
+
+
+def test_calls_with_one_id_have_their_own_results() -> None:
+    """Gemini's chat endpoint gives empty ids (openai-agents-python#1959): results are in the order of the calls."""
+    call = {"id": "", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    results = [{"role": "tool", "tool_call_id": "", "content": text} for text in ("one", "two")]
+    messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call, call]}, *results]
+    _, uses, answers = asked(CLIENTS["chat"], {"model": "m", "messages": messages}).body["messages"]
+    assert [each["id"] for each in uses["content"]] == [each["tool_use_id"] for each in answers["content"]]
+    assert [each["content"][0]["text"] for each in answers["content"]] == ["one", "two"]
+
+
+def test_a_user_keeps_one_name() -> None:
+    """A digest is the same in each call, and another for another user."""
+    digests = {accepted.messages_user(user) for user in ("a@x.test", "b@x.test", "a@x.test")}
+    assert len(digests) == 2
+    for user in ("bob", "12345", "550e8400-e29b-41d4-a716-446655440000"):
+        assert accepted.messages_user(user) == accepted.chat_user(user) == user

@@ -10,6 +10,10 @@
 | OpenAI | ids of calls have at most 40 characters | openclaw#875 |
 | OpenAI | the schema of an object has `properties` | spring-ai#4776 |
 | OpenAI | a strict schema requires all properties, and allows no others | trae-agent#173 |
+| Anthropic | a user is no e-mail address or telephone number, and has at most 256 characters | litellm#10106 |
+| OpenAI | a user has at most 64 characters | bifrost#1000 |
+| Anthropic | names of properties have at most 64 letters, digits, `_`, `.` and `-` | n8n#30590, claude-code#79418 |
+| Anthropic | schemas that bind the model have some keywords only | anthropic-sdk, `lib/_parse/_transform.py` |
 
 An id or a name that has to change comes back as the client wrote it: ids are encoded so that they can be decoded,
 changed names are kept with the request.
@@ -18,21 +22,25 @@ changed names are kept with the request.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 LONGEST_NAME = 64
 LONGEST_CHAT_ID = 40
+LONGEST_CHAT_USER, LONGEST_MESSAGES_USER = 64, 256
 
 _OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 _ENCODED = re.compile(r"-x([0-9a-f]{2,6})-")
 _COMBINED = ("allOf", "anyOf", "oneOf")
+_PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_PERSONAL = re.compile(r".*@.*|[+(]?\d[\d ()./-]{5,}", re.DOTALL)
 
 
 def messages_id(call_id: str) -> str:
     """The id of a call as Messages accepts it; `chat_id` finds it again."""
-    return _OTHER.sub(lambda found: f"-x{ord(found[0]):02x}-", call_id)
+    return _OTHER.sub(lambda found: f"-x{ord(found[0]):02x}-", call_id) or "call"
 
 
 def chat_id(call_id: str) -> str:
@@ -51,6 +59,23 @@ def tool_name(name: str) -> str:
     return f"{clean[: LONGEST_NAME - 9]}_{_digest(name, 8)}"
 
 
+def chat_user(user: str) -> str:
+    """The user as chat accepts it: a long one as a digest."""
+    return user if len(user) <= LONGEST_CHAT_USER else _digest(user, 64)
+
+
+def messages_user(user: str) -> str:
+    """The user as Messages accepts it: one that is long, or may be an address or a number, as a digest."""
+    return _digest(user, 64) if len(user) > LONGEST_MESSAGES_USER or _PERSONAL.fullmatch(user) else user
+
+
+def wrong_property(schema: Mapping[str, Any]) -> str | None:
+    """The name of a property of a tool's input that Messages refuses."""
+    properties = schema.get("properties")
+    names = properties if isinstance(properties, dict) else {}
+    return next((name for name in names if not _PROPERTY.fullmatch(name)), None)
+
+
 def messages_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a function as Messages accepts it: of an object, its properties not combined of other schemas."""
     whole = {name: value for name, value in schema.items() if name not in _COMBINED}
@@ -67,6 +92,54 @@ def messages_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 def chat_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a tool as chat accepts it: nothing, or as for Messages, with properties."""
     return {"properties": {}, **messages_schema(schema)} if schema and "$ref" not in schema else dict(schema)
+
+
+_STRING_FORMATS = frozenset({
+    "date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid",
+})  # fmt: skip
+_BINDING = frozenset({
+    "$ref", "$defs", "definitions", "type", "enum", "const", "anyOf", "allOf", "title", "description", "properties",
+    "required", "additionalProperties", "items",
+})  # fmt: skip
+_NESTED = {"properties": dict, "$defs": dict, "definitions": dict, "anyOf": list, "allOf": list}
+
+
+def binding_schema(schema: Any) -> Any:
+    """A schema that the model is bound to, as Messages accepts it. Other keywords (`minimum`, `pattern`) go to the
+    description, as Anthropic's SDK has it; an object allows the named properties only.
+
+    Raises `ValueError` for an object that names none, which could only be empty.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    given = {**schema}
+    if isinstance(given.get("oneOf"), list) and "anyOf" not in given:
+        given["anyOf"] = given.pop("oneOf")
+    bound: dict[str, Any] = {}
+    for name, value in given.items():
+        inner = _NESTED.get(name)
+        if inner is dict and isinstance(value, dict):
+            bound[name] = {each: binding_schema(part) for each, part in value.items()}
+        elif inner is list and isinstance(value, list):
+            bound[name] = [binding_schema(part) for part in value]
+        elif name == "items":
+            bound[name] = binding_schema(value)
+        elif _binds(name, value):
+            bound[name] = value
+    if "properties" in bound or bound.get("type") == "object":
+        if given.get("additionalProperties") is not False and not {"properties", "anyOf", "allOf"} & bound.keys():
+            raise ValueError("an object without named properties")
+        bound["additionalProperties"] = False
+    if others := {name: value for name, value in given.items() if name not in bound}:
+        described = json.dumps(others, ensure_ascii=False)
+        bound["description"] = "\n\n".join(text for text in (bound.get("description"), described) if text)
+    return bound
+
+
+def _binds(name: str, value: Any) -> bool:
+    if name == "format":
+        return value in _STRING_FORMATS
+    return value in (0, 1) if name == "minItems" else name in _BINDING
 
 
 def is_strict(schema: Any) -> bool:

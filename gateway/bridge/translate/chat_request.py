@@ -8,7 +8,6 @@ message, which `chat_answer` writes; `reasoning_content` without its signature s
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,11 +21,11 @@ _NO_SUCH = "Messages has no such parameter"
 RULES: Mapping[str, Rule] = {
     "model": SAME,
     "stream": SAME,
-    "top_p": SAME,
     "messages": TRANSLATED,
     "max_tokens": TRANSLATED,
     "max_completion_tokens": TRANSLATED,
     "temperature": TRANSLATED,
+    "top_p": TRANSLATED,
     "stop": TRANSLATED,
     "tools": TRANSLATED,
     "tool_choice": TRANSLATED,
@@ -68,7 +67,8 @@ in use, and pass."""
 _EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
 _TIERS = {"auto": "auto", "default": "standard_only"}
 _HIGHEST_TEMPERATURE = 1
-_LONGEST_USER = 256
+_DEFAULT = 1
+"""Of `temperature` and of `top_p`, in both formats."""
 
 
 class AskedAnthropic(NamedTuple):
@@ -99,12 +99,7 @@ def translate(members: Mapping[str, Any], *, output_limit: int) -> AskedAnthropi
         body["system"] = system
     given = [members[name] for name in ("max_tokens", "max_completion_tokens") if members.get(name) is not None]
     body["max_tokens"] = min(given) if given else output_limit
-    temperature = members.get("temperature")
-    if temperature is not None:
-        if temperature > _HIGHEST_TEMPERATURE:
-            raise unsupported("temperature", f"it can be at most {_HIGHEST_TEMPERATURE}")
-        body["temperature"] = temperature
-    body |= _stops(members.get("stop"))
+    body |= _sampling(members) | _stops(members.get("stop"))
     body |= _tools(members) | _output(members) | _user(members) | _tier(members.get("service_tier"))
     return AskedAnthropic(body, members, _changed_names(members))
 
@@ -146,8 +141,9 @@ class _CallIds:
     each turn anew (litellm#23510)."""
 
     def __init__(self) -> None:
+        self._open: dict[str, list[str]] = {}
+        """The calls of each id that have no result yet."""
         self._newest: dict[str, str] = {}
-        """The newest call of each id."""
         self._all: set[str] = set()
 
     def of_call(self, given: str) -> str:
@@ -155,10 +151,14 @@ class _CallIds:
         if call_id in self._all:
             call_id = f"{call_id}_{len(self._all)}"
         self._all.add(call_id)
+        self._open.setdefault(given, []).append(call_id)
         self._newest[given] = call_id
         return call_id
 
     def of_result(self, given: str) -> str:
+        """That of the first open call: some upstreams give all calls of a turn one id (openai-agents-python#1959)."""
+        if self._open.get(given):
+            return self._open[given].pop(0)
         return self._newest.get(given) or accepted.messages_id(given)
 
 
@@ -257,6 +257,15 @@ def _changed_names(members: Mapping[str, Any]) -> dict[str, str]:
     return {there: name for there, name in changed.items() if there != name}
 
 
+def _sampling(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Newer models take one of the two (MCP-Universe#49), so one that is the default is not sent beside the other."""
+    temperature, top_p = members.get("temperature"), members.get("top_p")
+    if temperature is not None and temperature > _HIGHEST_TEMPERATURE:
+        raise unsupported("temperature", f"it can be at most {_HIGHEST_TEMPERATURE}")
+    given = {name: value for name, value in (("temperature", temperature), ("top_p", top_p)) if value is not None}
+    return {name: value for name, value in given.items() if value != _DEFAULT} or dict([*given.items()][:1])
+
+
 def _stops(given: Any) -> dict[str, Any]:
     """Stop sequences; Messages refuses one of blanks alone (litellm#3286)."""
     stops = [given] if isinstance(given, str) else given or []
@@ -274,6 +283,10 @@ def _stops(given: Any) -> dict[str, Any]:
 def _tools(members: Mapping[str, Any]) -> dict[str, Any]:
     listed = enumerate(a_list(members.get("tools") or [], "tools"))
     tools = [_tool(an_object(each, f"tools[{number}]"), f"tools[{number}]") for number, each in listed]
+    names_given = [tool["name"] for tool in tools]
+    for number, name in enumerate(names_given):
+        if name in names_given[:number]:  # else its 400 (LibreChat#13162)
+            raise wrong(f"tools[{number}]", f"two tools are called `{name}`")
     choice, names = _choice(members.get("tool_choice"))
     if names is not None:
         tools = [tool for tool in tools if tool["name"] in names]
@@ -298,9 +311,22 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
         new["description"] = function["description"]
     schema = {"properties": {}} if schema is None else an_object(schema, f"{path}.function.parameters")
     new["input_schema"] = accepted.messages_schema(schema)
+    if (name := accepted.wrong_property(new["input_schema"])) is not None:
+        raise unsupported(
+            f"{path}.function.parameters.properties",
+            f"the property `{name[:80]}` has another name than 1 to 64 letters, digits, `_`, `.` and `-`",
+        )
     if function.get("strict"):
         new["strict"] = True
+        new["input_schema"] = _binding({"properties": {}, **new["input_schema"]}, f"{path}.function.parameters")
     return new
+
+
+def _binding(schema: Mapping[str, Any], path: str) -> Any:
+    try:
+        return accepted.binding_schema(schema)
+    except ValueError as fault:
+        raise unsupported(path, f"{fault} cannot be asked for") from None
 
 
 def _choice(given: Any) -> tuple[dict[str, Any], frozenset[str] | None]:
@@ -345,8 +371,11 @@ def _output(members: Mapping[str, Any]) -> dict[str, Any]:
                 pass
             case "json_schema":
                 inner = an_object(wanted.get("json_schema"), "response_format.json_schema")
-                schema = an_object(inner.get("schema"), "response_format.json_schema.schema")
-                config["format"] = {"type": "json_schema", "schema": schema}
+                path = "response_format.json_schema.schema"
+                config["format"] = {
+                    "type": "json_schema",
+                    "schema": _binding(an_object(inner.get("schema"), path), path),
+                }
             case other:
                 raise unsupported("response_format.type", f"`{other}` has no equivalent; use json_schema")
     if config:
@@ -355,11 +384,8 @@ def _output(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user(members: Mapping[str, Any]) -> dict[str, Any]:
-    """The user; a long one as a digest (anthropic-sdk, MetadataParam: at most 256 characters)."""
     user = members.get("safety_identifier") or members.get("user")
-    if user and len(user) > _LONGEST_USER:
-        user = hashlib.sha256(user.encode("utf-8", "replace")).hexdigest()
-    return {"metadata": {"user_id": user}} if user else {}
+    return {"metadata": {"user_id": accepted.messages_user(user)}} if user else {}
 
 
 def _tier(tier: Any) -> dict[str, Any]:

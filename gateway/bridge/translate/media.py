@@ -95,6 +95,6 @@ def _anthropic_source(url: str, path: str) -> dict[str, Any]:
         if (media_type := picture_type(*found)) is None:
             raise unsupported(path, f"a picture of type {found[0]} cannot be read, only JPEG, PNG, GIF and WebP")
         return {"type": "base64", "media_type": media_type, "data": found[1]}
-    if not url.startswith(("https://", "http://")):
-        raise wrong(path, "expected a URL or a data URL with base64")
+    if not url.startswith("https://"):  # else its 400 (brokk-app#2269)
+        raise unsupported(path, "a picture has to be a URL that begins with https:// or a data URL with base64")
     return {"type": "url", "url": url}

@@ -174,6 +174,8 @@ def _of_user(content: Any, path: str) -> list[dict[str, Any]]:
     """The messages for one of the user: results of tools, then everything else."""
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
+    if content == []:
+        raise wrong(path, "it has no block")
     results: list[dict[str, Any]] = []
     images: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
@@ -323,7 +325,7 @@ def _metadata(given: Any) -> dict[str, Any]:
         if name != "user_id":
             raise unsupported(f"metadata.{name}", "it has no equivalent")
     user = metadata.get("user_id")
-    return {} if user is None else {"user": user}
+    return {} if user is None else {"user": accepted.chat_user(a_text(user, "metadata.user_id"))}
 
 
 def _effort(members: Mapping[str, Any]) -> dict[str, Any]:

@@ -309,7 +309,16 @@ class _Conversation:
             text = "\n".join(
                 each for each in (text, "(Images or files of this result follow in the next message.)") if each
             )
-        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        place = self._place_of_result(call_id)
+        self._messages.insert(place, {"role": "tool", "tool_call_id": call_id, "content": text})
+
+    def _place_of_result(self, call_id: str) -> int:
+        """Behind its call and the results there: chat takes no message between them (livekit/agents#1977)."""
+        numbers = reversed([*enumerate(self._messages, start=1)])
+        place = next((n for n, each in numbers if call_id in [c["id"] for c in each.get("tool_calls", ())]), None)
+        while place is not None and place < len(self._messages) and self._messages[place]["role"] == "tool":
+            place += 1
+        return len(self._messages) if place is None else place
 
     def _reasoning(self, item: Mapping[str, Any], number: int) -> None:
         path = f"input[{number}]"
