@@ -3,7 +3,7 @@
 The rule: a token is four bytes of UTF-8, rounded up over the whole prompt. Token arrays are counted, and so exact. On
 chat a message adds 4 tokens to the text of its content, name, refusal and tool calls: 3 around it and 1 for its role
 (OpenAI's cookbook, "How to count tokens with tiktoken"). Tool definitions and a response schema count by the rule with
-their JSON as received; pictures by a table, sound and files at a flat rate, independent of their size.
+their JSON as received; pictures by a table, sound and files at a flat rate, independent of their size, also in tools.
 
 With a counter text is counted instead, and on chat the cookbook's 3 for the start of the reply and 1 for each name are
 added. The count is exact where the API adds nothing to the text: in completions without a suffix, in embeddings. Chat
@@ -116,6 +116,8 @@ _NO_TEXT = frozenset({"type", "id", "call_id", "status", "role", "phase", "detai
 """Members of an item that are no text for the model."""
 _PICTURES = frozenset({"input_image", "computer_screenshot", "image_generation_call", "image"})
 """Parts and items that are a picture, whichever member holds it (openai-python, `types/responses/`)."""
+_TOOL_MEDIA = frozenset({"image_url", "data"})
+"""Members of hosted tools that hold a picture (the mask of an image) or an archive (a skill of a container)."""
 _RESPONSE_PARTS: Mapping[str, int] = {"input_audio": AUDIO_TOKENS, "input_file": FILE_TOKENS}
 
 
@@ -127,7 +129,7 @@ def response(document: Document, count: Counter | None = None) -> Estimate:
     items = sum([len(value) if isinstance(value, list) else 1 for value in given if value is not None])
     for value in given:
         prompt.everything(value)
-    size = _bytes_of(_RESPONSE_DEFINITIONS, document)
+    size = _bytes_of(_RESPONSE_DEFINITIONS, document) - prompt.media(members.get("tools"))
     tokens = prompt.other_tokens + MESSAGE_TOKENS * items
     if count is not None and _is_short(prompt.texts):
         tokens += sum(map(count, prompt.texts)) + REPLY_TOKENS
@@ -218,6 +220,21 @@ class _PromptTexts:
                 for name, each in value.items():
                     if name not in _NO_TEXT:
                         self.everything(each)
+
+    def media(self, tools: Any) -> int:
+        """The bytes of media in tools that are no functions; they count at their flat rates instead."""
+        if isinstance(tools, list):
+            return sum([self.media(each) for each in tools])
+        if not isinstance(tools, dict) or tools.get("type") == "function":
+            return 0
+        size = 0
+        for name, value in tools.items():
+            if name in _TOOL_MEDIA and isinstance(value, str):
+                self.other_tokens += self._image(tools) if name == "image_url" else FILE_TOKENS
+                size += len(value)
+            else:
+                size += self.media(value)
+        return size
 
     def _text(self, value: Any) -> None:
         if isinstance(value, str) and value:
