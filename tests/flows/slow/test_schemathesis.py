@@ -396,8 +396,10 @@ def test_what_fits_the_document_is_answered_as_it_says(
     varies = bool(operation.body or operation.parameters)
 
     turns = itertools.cycle((True, False))
-    batch: dict[str, Any] | None = batch_of_file(gateway) if (method, without_azure(path)) == ("POST", "/v1/batches") else None
-    if (method, path) == ("POST", "/v1/messages/batches"):
+    batch: dict[str, Any] | None = None
+    if (method, without_azure(path)) == ("POST", "/v1/batches"):
+        batch = batch_of_file(gateway)
+    elif (method, path) == ("POST", "/v1/messages/batches"):
         batch = plain_body(path)
 
     @given(schema[path][method].as_strategy(generation_mode=FITTING))
