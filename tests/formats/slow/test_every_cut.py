@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gateway.formats.openai.responses_scan import ResponsesScan
+from gateway.records import Usage
 from tests.flows.slow.test_response_cuts import RECORDED as RESPONSES
 from tests.flows.test_gemini import RECORDED as GEMINI
 from tests.flows.test_messages import RECORDED as MESSAGES
@@ -29,8 +30,8 @@ def run_responses(*pieces: bytes) -> tuple[bytes, ResponsesScan]:
 
 
 def facts_of_responses(scan: ResponsesScan) -> tuple[object, ...]:
-    known = scan.usage, scan.is_usage_final, scan.error, scan.is_done, scan.is_complete, scan.model, scan.last
-    return *known, scan.id, scan.has_reasoned, scan.text_events(), scan.delivered_tokens()
+    known = scan.usage, scan.is_usage_final, scan.error, scan.is_done, scan.is_complete, scan.model, scan.last(Usage())
+    return *known, scan.reader.id, scan.has_reasoned, scan.text_events(), scan.delivered_tokens()
 
 
 FORMATS: dict[str, tuple[Callable[..., tuple[bytes, Any]], Callable[[Any], tuple[object, ...]]]] = {
