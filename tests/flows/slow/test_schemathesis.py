@@ -102,10 +102,10 @@ async def of_form(wire: Wire) -> None:
     body = wire.request.body
     if "/images/" in wire.request.path:
         event = {"type": "image_edit.completed", "b64_json": "AAAA"}
-        is_stream = b'name="stream"' in body and b"\r\n\r\ntrue\r\n" in body
+        is_stream = b'name="stream"\r\n\r\ntrue\r\n' in body
         await (stream([event], done=False) if is_stream else ok_json({"data": [{"b64_json": "AAAA"}]}))(wire)
         return
-    if b'name="stream"' in body and b"\r\n\r\ntrue\r\n" in body:
+    if b'name="stream"\r\n\r\ntrue\r\n' in body:
         await stream([{"type": "transcript.text.done", "text": "Hi"}], done=False)(wire)
         return
     await ok_json({"text": "Hi"})(wire)
