@@ -35,7 +35,7 @@ class ChatAgent:
         turn = sum(message["role"] == "tool" for message in asked["messages"])
         number = len(self.ledger) + 1
         usage = {
-            "prompt_tokens": 1000 * number, "completion_tokens": 10 + number, "total_tokens": 1010 + 1001 * number,
+            "prompt_tokens": 1000 * number, "completion_tokens": 10 + number, "total_tokens": 10 + 1001 * number,
             "prompt_tokens_details": {"cached_tokens": 100 * number},
         }  # fmt: skip
         self.ledger.append(usage)

@@ -74,7 +74,7 @@ def test_hard_body_is_refused_cleanly(gateway: Gateway, upstream: ScriptedUpstre
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
 def test_other_encodings_are_refused(gateway: Gateway, upstream: ScriptedUpstream, encoding: str, size: int) -> None:
     assert gateway.post("/v1/completions", body(size).decode().encode(encoding)).refusal[:2] == (
         400,
