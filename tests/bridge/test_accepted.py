@@ -496,3 +496,11 @@ def test_a_user_keeps_one_name() -> None:
     assert len(digests) == 2
     for user in ("bob", "12345", "550e8400-e29b-41d4-a716-446655440000"):
         assert accepted.messages_user(user) == accepted.chat_user(user) == user
+
+
+def test_the_members_of_a_good_schema_keep_their_order() -> None:
+    """A model that reads templates (llama.cpp) has them in its prompt as they come."""
+    schema = {"type": "object", "properties": {"b": {"type": "string"}, "a": {}}, "required": ["b"]}
+    for made in (accepted.chat_schema(schema), accepted.messages_schema(schema)):
+        assert made == schema
+        assert list(made) == list(schema)

@@ -90,8 +90,12 @@ def messages_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chat_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a tool as chat accepts it: nothing, or as for Messages, with properties."""
-    return {"properties": {}, **messages_schema(schema)} if schema and "$ref" not in schema else dict(schema)
+    """The schema of a tool as chat accepts it: nothing, or as for Messages, with properties. The order of its members
+    stays, which is the order in the prompt of a model that reads templates."""
+    if not schema or "$ref" in schema:
+        return dict(schema)
+    whole = messages_schema(schema)
+    return whole if "properties" in whole else {**whole, "properties": {}}
 
 
 _STRING_FORMATS = frozenset({
