@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from . import sse
 from .event_scan import parsed
 from .reader import objects
-
-Gathers = Callable[[bytes], bytes | None]
-"""The plain answer that a stream makes; None if it is no complete one."""
 
 
 def chat(stream: bytes) -> bytes | None:

@@ -7,7 +7,7 @@ one object. Passed on unchanged, a stream needs the facts alone, and of most of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 from gateway.records import Usage
@@ -54,6 +54,13 @@ class AnswerReader:
 def objects(value: Any) -> list[dict[str, Any]]:
     """The objects in a list; nothing if it is none."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def value_at(value: Any, path: Iterable[str]) -> Any:
+    """The member of an object at a path of names; None if it is not there."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def text_of(value: Any) -> str:

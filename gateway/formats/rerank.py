@@ -8,7 +8,6 @@ entrypoints/pooling/score/protocol.py), `meta.tokens`; else the estimated tokens
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from gateway.records import Document, Params, Usage
 
 from .format import Format, PlainFacts
 from .openai import plain
+from .reader import value_at
 
 MAX_DOCUMENTS = 10_000
 """Cohere recommends at most 1000 and refuses more than 10,000 (its API reference, "documents")."""
@@ -83,7 +83,7 @@ def reported(report: Any) -> Usage | None:
     """The usage in a `meta` or `usage` object; None: it has none."""
     if not isinstance(report, dict):
         return None
-    found = [(_count(_at(report, path)), path) for path in _COUNTS]
+    found = [(_count(value_at(report, path)), path) for path in _COUNTS]
     given = [(amount, path) for amount, path in found if amount is not None]
     if not given:
         return None
@@ -98,12 +98,6 @@ _COUNTS = (
     ("billed_units", "search_units"), ("billed_units", "total_tokens"), ("billed_units", "input_tokens"),
     ("total_tokens",), ("tokens", "input_tokens"),
 )  # fmt: skip
-
-
-def _at(report: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        report = report.get(name) if isinstance(report, dict) else None
-    return report
 
 
 def _count(value: Any) -> int | None:

@@ -5,12 +5,13 @@ An event ends with a blank line; lines end with LF, CRLF or a bare CR (WHATWG HT
 out in pieces as it comes, because nothing that has to be changed is that long, and holding it would cost memory.
 
 The result never depends on how the bytes were cut, with one exception that has to be: an event that ends with a CR is
-handed out at once, so the LF of a CRLF that was cut there is left to the next event. `StreamScan` mends that.
+handed out at once, so the LF of a CRLF that was cut there is left to the next event. `EventScan` mends that.
 """
 
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 
 LONG_EVENT = 65536
 """Bytes before its blank line that make an event a long one; no more of an unfinished event is held back."""
@@ -23,7 +24,7 @@ _LATER_FIELD = re.compile(rb"[\r\n](?:id|retry)[:\r\n]")
 _FIELDS = (b"id", b"retry")
 _KNOWN_FIELDS = (b"data:", b"event:", b"id:", b"retry:")
 _LONGEST_FIELD = 6
-MARK = b"\xef\xbb\xbf"
+MARK = BOM_UTF8
 """The byte order mark, which may precede a stream."""
 _LONGEST_END = 3
 """A blank line has at most four bytes: three may be there already before its last one comes."""

@@ -29,17 +29,12 @@ def csv_text(
     """A line of the columns' names, then one for each row; members without a column are left out. The default of
     `line_end` is that of RFC 4180."""
     lines = _Lines()
-    writer = csv.writer(
-        lines, lineterminator=_LINE_END
-    )  # with a bare LF it would not quote a CR, which ends a line too
+    # With a bare LF it would not quote a CR, which ends a line too.
+    writer = csv.writer(lines, lineterminator=_LINE_END)
     if has_heading:
         writer.writerow(columns)
     writer.writerows([_guarded(row.get(name)) for name in columns] for row in rows)
-    return (
-        "".join(lines)
-        if line_end == _LINE_END
-        else "".join([line.removesuffix(_LINE_END) + line_end for line in lines])
-    )
+    return "".join([line.removesuffix(_LINE_END) + line_end for line in lines])
 
 
 def _guarded(value: Any) -> Any:

@@ -17,8 +17,6 @@ from gateway.records import Usage
 TEXT = re.compile(rb'"(?:text|name|code|output)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
 """Generated texts in an answer or an event that are not empty: its one group."""
 
-THOUGHT = re.compile(rb'"thought"\s*:\s*true')
-
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "toolUsePromptTokenCount", "thoughtsTokenCount")
 _PROMPT_DETAILS = ("promptTokensDetails", "toolUsePromptTokensDetails", "promptTokenDetails")
 """The last one is that of embeddings (`EmbeddingUsageMetadata`)."""

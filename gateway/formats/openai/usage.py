@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gateway import units
-from gateway.formats.reader import objects
+from gateway.formats.reader import objects, value_at
 from gateway.formats.reported_usage import all_prompt, count, detail, more_of, of_total
 from gateway.records import Usage
 
@@ -126,11 +126,11 @@ def _by_own_names(report: Mapping[str, Any], variant: str) -> Usage | None:
     is_whole = completion is not None
     prompt, completion = prompt or 0, completion or 0
     more = dict(more_of(of_prompt, of_completion))
-    cached = _first(_at(of_prompt, ("cached_tokens",)), own.get("cached"))
+    cached = _first(count(value_at(of_prompt, ("cached_tokens",))), own.get("cached"))
     if "cache_write" not in more and "cache_write_1h" not in more:
         more["cache_write_1h"] = own.get("written_1h", 0)
         more["cache_write"] = max(0, own.get("written", 0) - own.get("written_1h", 0))
-    reasoning = _first(_at(of_completion, ("reasoning_tokens",)), own.get("reasoning"))
+    reasoning = _first(count(value_at(of_completion, ("reasoning_tokens",))), own.get("reasoning"))
     of_cache = cached + more.get("cache_write", 0) + more.get("cache_write_1h", 0)
     if of_cache and ("cached" in own or "written" in own) and of_cache > prompt:
         prompt += of_cache  # beside the prompt, as Anthropic counts
@@ -150,17 +150,10 @@ def own_counts(report: Mapping[str, Any]) -> dict[str, int]:
     """The counts of a report by the names of `OWN`, by their meaning."""
     own: dict[str, int] = {}
     for each in OWN:
-        if found := _at(report, each.path):
+        if found := count(value_at(report, each.path)):
             before = own.get(each.meaning, 0)
             own[each.meaning] = before + found if each.adds else max(before, found)
     return own
-
-
-def _at(value: Any, path: tuple[str, ...]) -> int | None:
-    """The count at a path."""
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return count(value)
 
 
 def _first(one: int | None, other: int | None) -> int:

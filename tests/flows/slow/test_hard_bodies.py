@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,14 @@ def test_other_encodings_are_refused(gateway: Gateway, upstream: ScriptedUpstrea
         400,
         "invalid_request_error",
     )
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_byte_order_mark_is_left_out(gateway: Gateway, upstream: ScriptedUpstream, size: int) -> None:
+    upstream.answer_with(ok_json())
+    assert gateway.post("/v1/completions", BOM_UTF8 + body(size)).status == 200
+    (asked,) = upstream.requests
+    assert asked.body == body(size)
 
 
 @pytest.mark.parametrize("size", SIZES)
