@@ -56,8 +56,6 @@ class EventScan:
     """Finds events that may have a fact; None: all may."""
     NAMES_MODEL: ClassVar[re.Pattern[bytes]] = re.compile(rb"(?!)")
     """Finds events that name the model, as long as it is not known."""
-    ENDS_WITH_DONE = False
-    """Whether `[DONE]` ends the stream. It is never passed on here."""
     DROPS_FIELDS = True
     """Whether `id:` and `retry:` lines are left out, which make openai-python decode an empty event."""
     HAS_COMMENTS = True
@@ -131,6 +129,10 @@ class EventScan:
         """Whether every part of the answer has ended."""
         raise NotImplementedError
 
+    def _ends_with_done(self) -> bool:
+        """Whether `[DONE]`, which has come, ends the stream. It is never passed on here."""
+        return False
+
     def _last(self) -> bytes:
         """As `last`, of a stream that is passed on."""
         raise NotImplementedError
@@ -145,7 +147,7 @@ class EventScan:
         if not data:
             return self._without_data(event)
         if data.startswith(b"[DONE]"):
-            self.is_done = self.ENDS_WITH_DONE
+            self.is_done = self._ends_with_done()
             return b""
         as_it_came = event
         if self.DROPS_FIELDS and sse.has_fields(event):

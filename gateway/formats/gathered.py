@@ -12,6 +12,10 @@ from .event_scan import parsed
 from .reader import objects
 
 
+_MESSAGE = {"role": "assistant", "content": None, "refusal": None}
+"""What each message of a plain answer has (openai-openapi, `ChatCompletionResponseMessage`)."""
+
+
 def chat(stream: bytes) -> bytes | None:
     """Chunks of chat or completions as an answer: pieces of texts are joined, lists by the `index` of their items
     (openai-python, `lib/streaming/_deltas.py`)."""
@@ -29,8 +33,9 @@ def chat(stream: bytes) -> bytes | None:
     if not choices or not all(choice.get("finish_reason") for choice in choices.values()):
         return None
     for choice in choices.values():
-        if not choice["message"]:
-            del choice["message"]
+        delta = choice.pop("message")
+        if "text" not in choice:
+            choice["message"] = _MESSAGE | delta
     answer["choices"] = [{"index": index, **choices[index]} for index in sorted(choices)]
     if answer.get("object") == "chat.completion.chunk":
         answer["object"] = "chat.completion"

@@ -59,6 +59,8 @@ def meant(path: str) -> str:
 def _appended(path: str) -> str | None:
     """The path that was appended to another one: a client whose base URL is the address of an endpoint."""
     served = _served()
+    if path in served:
+        return None
     rests = [path.removeprefix(base) for base in served if path.startswith(f"{base}/")]
     return next((each for each in served for rest in rests if rest in (each, each.removeprefix("/v1"))), None)
 

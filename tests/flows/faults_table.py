@@ -15,7 +15,7 @@ from typing import Any
 
 from gateway.formats.anthropic.messages import type_of
 from tests.fakes.faults import RETRY_S, WITH_USAGE_EVENT, Ask
-from tests.fakes.good_answers import MODEL
+from tests.fakes.good_answers import MODEL, SNOW
 
 from .client import ERROR_KEYS, Answer
 
@@ -68,6 +68,15 @@ def events_of_a_plain_response(ask: Ask) -> list[Any]:
         {"type": "response.output_item.done", "sequence_number": 2, **place},
         {"type": "response.completed", "sequence_number": 3, "response": response},
     ]
+
+
+def content_of_chunks(ask: Ask) -> dict[str, Any]:
+    """The answer of Gemini's API that the gateway puts together of chunks: their parts follow each other."""
+    answer = ask.document
+    (candidate,) = answer["candidates"]
+    parts = [{"text": text} for text in (ask.text, SNOW, "")]
+    found = candidate | {"content": candidate["content"] | {"parts": parts}}
+    return {name: value for name, value in answer.items() if name != "responseId"} | {"candidates": [found]}
 
 
 @dataclass(frozen=True)
@@ -476,7 +485,7 @@ TABLE: dict[str, tuple[Either, Either]] = {
     "JSON for a stream": (None, Whole(has_done=False, events=chunk_of_a_plain_answer)),
     "an error as JSON for a stream": (None, FAILED),
     # Some upstreams stream whether they are asked to or not (new-api#6924): the answer is put together.
-    "a stream for a plain call": (WHOLE, None),
+    "a stream for a plain call": (Whole(document=lambda ask: ask.form.document(ask.text + SNOW)), None),
     "events said to be JSON": (None, WHOLE),
     "events said to be nothing": (None, WHOLE),
     "events in capitals, with a charset": (None, WHOLE),
@@ -590,7 +599,8 @@ OF_MEDIA: dict[str, tuple[Either, Either]] = {
     "an answer as one event": (None, Broken("upstream_error", lambda ask: [ask.form.document(ask.text)])),
 }
 OF_FORMAT: dict[str, dict[str, tuple[Either, Either]]] = {
-    "transcriptions": OF_MEDIA,
+    # OpenAI itself answers a request for a stream of whisper-1 in JSON (API reference, `stream`).
+    "transcriptions": OF_MEDIA | {"JSON for a stream": (None, Passed())},
     "images": OF_MEDIA | {
         # As events, because OpenAI's SDKs read nothing else.
         "JSON for a stream": (None, Whole(events=image_as_event)),
@@ -621,7 +631,6 @@ OF_FORMAT: dict[str, dict[str, tuple[Either, Either]]] = {
         "an answer as one event": (None, Broken("upstream_error", lambda ask: [ask.form.document(ask.text)])),
     },
     "responses": {
-        "a stream for a plain call": (Whole(document=lambda ask: ask.form.document(f"{ask.text} \u2603 ")), None),
         # `[DONE]` is dropped and ends nothing.
         "stalled after a false DONE": (None, SILENT),
         "DONE without a finish_reason": (None, CUT),
@@ -641,10 +650,12 @@ OF_FORMAT: dict[str, dict[str, tuple[Either, Either]]] = {
         "an answer as one event": (None, Broken("upstream_error", lambda ask: [ask.form.document(ask.text)])),
     },
     "generate_content": {
-        # `[DONE]` is dropped and ends nothing.
+        # `[DONE]` is dropped, and ends nothing but a complete answer.
         "stalled after a false DONE": (None, SILENT),
         "DONE without a finish_reason": (None, CUT),
+        # The end of its message is the end, whatever has finished.
         "an error behind DONE": (None, CUT),
+        "a stream for a plain call": (Whole(document=content_of_chunks), None),
         "JSON for a stream": (None, Whole(events=lambda ask: [ask.document])),
         "an answer as one event": (None, Whole(events=lambda ask: [ask.document])),
         # Comments do not leave, so that the stream has not begun.

@@ -67,10 +67,21 @@ def test_a_finish_reason_is_no_end_where_more_follows() -> None:
     assert (passed, scan.is_complete, scan.is_usage_final) == (end + usage + more, True, False)
 
 
-def test_a_stream_that_was_cut_is_not_complete() -> None:
+def test_a_stream_that_was_cut_is_complete_if_no_text_came_behind_its_end() -> None:
     scan = GeminiScan(ScanInput())
-    scan.feed(event(candidates=[candidate("a", "STOP")]))
+    scan.feed(event(candidates=[candidate("a")]))
     assert not scan.is_complete
+    scan.feed(event(candidates=[candidate("b", "STOP")]))
+    assert scan.is_complete
+    scan.feed(event(candidates=[candidate("c", "STOP")]))
+    assert not scan.is_complete
+
+
+def test_done_ends_a_complete_answer_only() -> None:
+    done = b"data: [DONE]\n\n"
+    start, end = event(candidates=[candidate("a")]), event(candidates=[candidate("b", "STOP")])
+    passed, scan = run(start, done, end, done, event(candidates=[candidate("c")]))
+    assert (passed, scan.is_done, scan.is_complete) == (start + end, True, True)
 
 
 def test_what_is_no_chunk_does_not_leave() -> None:

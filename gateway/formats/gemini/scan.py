@@ -1,8 +1,8 @@
 """Scans a streamed answer of Gemini's API.
 
 The stream has no event that ends it, and upstreams name a `finishReason` on the last chunk, on each, or on one before
-the last (one-api#1477): it is complete when its message has ended and each candidate has a reason, or when the prompt
-was blocked. Every chunk has the usage so far, so each is parsed. Nothing but chunks leaves: google-genai fails on a
+the last (one-api#1477): it is read to the end of its message, or to a relay's `[DONE]`. Where it breaks off, it is
+complete if each candidate has a reason and no text came behind the last one. Every chunk has the usage so far, so each is parsed. Nothing but chunks leaves: google-genai fails on a
 comment, on `event:` lines and on `[DONE]` (`_api_client.py`, `HttpResponse`).
 """
 
@@ -19,7 +19,7 @@ from .reader import GeminiReader
 
 
 class GeminiScan(EventScan):
-    """Follows one streamed answer. `is_done` stays false: only the message's end ends it."""
+    """Follows one streamed answer."""
 
     READER = GeminiReader
     TEXTS = gemini_usage.TEXT
@@ -28,13 +28,12 @@ class GeminiScan(EventScan):
 
     reader: GeminiReader
 
-    @property
-    def is_complete(self) -> bool:
-        return self._has_all() and (self._has_ended or self.reader.is_blocked)
-
     def _has_all(self) -> bool:
         reader = self.reader
         return reader.is_blocked or (bool(reader.finished) and reader.begun <= reader.finished)
+
+    def _ends_with_done(self) -> bool:
+        return self._has_all()
 
     def _last(self) -> bytes:
         """Nothing: the end of the message is the end."""

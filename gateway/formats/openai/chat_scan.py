@@ -35,7 +35,6 @@ class StreamScan(EventScan):
         rb'|"(?:executed_tools|web_search)"\s*:\s*\['
     )
     NAMES_MODEL = re.compile(rb'"model"\s*:\s*"')
-    ENDS_WITH_DONE = True
 
     reader: ChatReader
 
@@ -49,6 +48,9 @@ class StreamScan(EventScan):
     def _has_all(self) -> bool:
         """Whether every choice that was asked for has had its `finish_reason`."""
         return len(self.reader.finished) >= self._choices
+
+    def _ends_with_done(self) -> bool:
+        return True
 
     def _last(self) -> bytes:
         """`[DONE]`, if it came. An answer without it ends without: both SDKs take that, and an invented one would be
