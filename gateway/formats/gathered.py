@@ -11,7 +11,6 @@ from . import sse
 from .event_scan import parsed
 from .reader import objects
 
-
 _MESSAGE = {"role": "assistant", "content": None, "refusal": None}
 """What each message of a plain answer has (openai-openapi, `ChatCompletionResponseMessage`)."""
 

@@ -24,6 +24,7 @@ _LATER_FIELD = re.compile(rb"[\r\n](?:id|retry)[:\r\n]")
 _FIELDS = (b"id", b"retry")
 _KNOWN_FIELDS = (b"data:", b"event:", b"id:", b"retry:")
 _LONGEST_FIELD = 6
+_PARTS_OF_FIELDS = frozenset([field[:end] for field in _KNOWN_FIELDS for end in range(1, len(field))])
 MARK = BOM_UTF8
 """The byte order mark, which may precede a stream."""
 _LONGEST_END = 3
@@ -99,7 +100,7 @@ class EventSplitter:
 def begins_stream(data: bytes) -> bool | None:
     """Whether an answer that begins with these bytes is a stream of events and not JSON; None: too few of them."""
     start = data.removeprefix(MARK).lstrip()[:_LONGEST_FIELD]
-    if MARK.startswith(data) or not start or any(field.startswith(start) for field in _KNOWN_FIELDS if field != start):
+    if MARK.startswith(data) or not start or start in _PARTS_OF_FIELDS:
         return None
     return start.startswith((b":", *_KNOWN_FIELDS))
 

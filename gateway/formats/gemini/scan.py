@@ -2,8 +2,9 @@
 
 The stream has no event that ends it, and upstreams name a `finishReason` on the last chunk, on each, or on one before
 the last (one-api#1477): it is read to the end of its message, or to a relay's `[DONE]`. Where it breaks off, it is
-complete if each candidate has a reason and no text came behind the last one. Every chunk has the usage so far, so each is parsed. Nothing but chunks leaves: google-genai fails on a
-comment, on `event:` lines and on `[DONE]` (`_api_client.py`, `HttpResponse`).
+complete if each candidate has a reason and no text came behind the last one. Every chunk has the usage so far, so each
+is parsed. Nothing but chunks leaves: google-genai fails on a comment, on `event:` lines and on `[DONE]`
+(`_api_client.py`, `HttpResponse`).
 """
 
 from __future__ import annotations

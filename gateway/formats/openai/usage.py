@@ -197,7 +197,7 @@ class ChatUsage:
             self._is_searched = True
         if report is None and ("x_groq" in value or "timings" in value):
             report = _elsewhere(value)
-        usage = reported(report, value.get("service_tier"))
+        usage = None if report is None else reported(report, value.get("service_tier"))
         if usage is None or not (self._is_searched or self._tools):
             return usage
         paid = units.counts({"web_searches": int(self._is_searched), "tool_calls": len(self._tools)})
