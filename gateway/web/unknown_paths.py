@@ -39,14 +39,14 @@ _MODELS = "/v1/models"
 
 
 def _served() -> list[str]:
-    return [_MODELS] + [
-        path for spec in FORMATS.values() for path in (spec.path, *spec.more_paths) if path.startswith("/v1/")
-    ]
+    return [_MODELS, *[path for spec in FORMATS.values() for path in (spec.path, *spec.more_paths)]]
 
 
 def meant(path: str) -> str:
     """The path that a client with a wrong base URL meant, or the same path."""
     path = _SLASHES.sub("/", path)
+    if path in _served():
+        return path
     if path.startswith(_DOUBLED):
         path = path.removeprefix("/v1")
     elif path.rstrip("/") in {served.removeprefix("/v1") for served in _served()}:
@@ -59,8 +59,6 @@ def meant(path: str) -> str:
 def _appended(path: str) -> str | None:
     """The path that was appended to another one: a client whose base URL is the address of an endpoint."""
     served = _served()
-    if path in served:
-        return None
     rests = [path.removeprefix(base) for base in served if path.startswith(f"{base}/")]
     return next((each for each in served for rest in rests if rest in (each, each.removeprefix("/v1"))), None)
 
