@@ -12,7 +12,7 @@ from .event_scan import parsed
 from .reader import objects
 
 _MESSAGE = {"role": "assistant", "content": None, "refusal": None}
-"""What each message of a plain answer has (openai-openapi, `ChatCompletionResponseMessage`)."""
+"""The members that each message of a plain answer has (openai-openapi, `ChatCompletionResponseMessage`)."""
 
 
 def chat(stream: bytes) -> bytes | None:

@@ -413,6 +413,27 @@ def test_a_combined_schema_keeps_its_properties() -> None:
     assert accepted.chat_schema({"type": "object"}) == {"type": "object", "properties": {}}
 
 
+def test_a_schema_that_refers_to_a_definition_is_that_definition() -> None:
+    """Pydantic's schema of a model that contains itself (pydantic-ai#943)."""
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}, "required": ["next"]}
+    schema = {"$defs": {"Node": node}, "$ref": "#/$defs/Node"}
+    for made in (accepted.messages_schema(schema), accepted.chat_schema(schema)):
+        assert made == node | {"$defs": {"Node": node}}
+    elsewhere = {"$ref": "https://example.org/schema"}
+    assert accepted.chat_schema(elsewhere) == elsewhere | {"type": "object"}
+
+
+@pytest.mark.parametrize("parameters", [None, {}, {"type": "object", "properties": {"a": {}}, "description": "Last."}])
+def test_a_long_description_goes_on_at_the_parameters(parameters: dict[str, Any] | None) -> None:
+    """OpenAI refuses more than 1,024 characters (sentry-mcp#106)."""
+    words = "word " * 500
+    function = accepted.chat_function("look", words, parameters)
+    assert len(function["description"]) <= 1024
+    rest = function["parameters"]["description"].removesuffix("\n\nLast.")
+    assert f"{function['description']} {rest}".split() == words.split()
+    assert accepted.chat_function("look", "x" * 1024, None) == {"name": "look", "description": "x" * 1024}
+
+
 HELLO = [{"role": "user", "content": "x"}]
 
 

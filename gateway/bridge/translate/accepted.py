@@ -7,6 +7,8 @@
 | Anthropic | ids of calls have letters, digits, `_` and `-` | cc-switch#1181 |
 | Anthropic, OpenAI | names of tools have at most 64 characters | claude-code#2485, ida-pro-mcp#129 |
 | Anthropic | pictures are JPEG, PNG, GIF or WebP, called what they are | hermes-agent#55432, home-assistant#167208 |
+| Anthropic, OpenAI | a schema is not a reference (pydantic's, of a model that contains itself) | pydantic-ai#943 |
+| OpenAI | descriptions of functions have at most 1,024 characters | sentry-mcp#106, goose#739 |
 | OpenAI | ids of calls have at most 40 characters | openclaw#875 |
 | OpenAI | the schema of an object has `properties` | spring-ai#4776 |
 | OpenAI | a strict schema requires all properties, and allows no others | trae-agent#173 |
@@ -29,6 +31,7 @@ from typing import Any
 
 LONGEST_NAME = 64
 LONGEST_CHAT_ID = 40
+LONGEST_CHAT_DESCRIPTION = 1024
 LONGEST_CHAT_USER, LONGEST_MESSAGES_USER = 64, 256
 
 _OTHER = re.compile(r"[^a-zA-Z0-9_-]")
@@ -78,6 +81,7 @@ def wrong_property(schema: Mapping[str, Any]) -> str | None:
 
 def messages_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a function as Messages accepts it: of an object, its properties not combined of other schemas."""
+    schema = _referred(schema)
     whole = {name: value for name, value in schema.items() if name not in _COMBINED}
     for name in _COMBINED:
         parts = schema.get(name)
@@ -92,10 +96,40 @@ def messages_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 def chat_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a tool as chat accepts it: nothing, or as for Messages, with properties. The order of its members
     stays, which is the order in the prompt of a model that reads templates."""
-    if not schema or "$ref" in schema:
-        return dict(schema)
+    if not schema:
+        return {}
     whole = messages_schema(schema)
-    return whole if "properties" in whole else {**whole, "properties": {}}
+    return whole if "properties" in whole or "$ref" in whole else {**whole, "properties": {}}
+
+
+def _referred(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema that only refers to one of its definitions, as this one; the definitions stay for what is inside it."""
+    ref = schema.get("$ref")
+    for kind in ("$defs", "definitions"):
+        known, start = schema.get(kind), f"#/{kind}/"
+        if isinstance(known, dict) and isinstance(ref, str) and ref.startswith(start):
+            found = known.get(ref.removeprefix(start))
+            if isinstance(found, dict) and "$ref" not in found:
+                return {**found, **{name: value for name, value in schema.items() if name != "$ref"}}
+    return schema
+
+
+def chat_function(name: str, description: str, schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A function as chat accepts it; the rest of a description that is too long begins that of its parameters."""
+    function: dict[str, Any] = {"name": name}
+    parameters = None if schema is None else chat_schema(schema)
+    if len(description) > LONGEST_CHAT_DESCRIPTION:
+        start = description[:LONGEST_CHAT_DESCRIPTION]
+        end = max(start.rfind("\n"), start.rfind(" "), LONGEST_CHAT_DESCRIPTION // 2)
+        parameters = parameters or {"type": "object", "properties": {}}
+        texts = (description[end:].lstrip(), parameters.get("description"))
+        parameters["description"] = "\n\n".join([text for text in texts if isinstance(text, str) and text])
+        description = start[:end].rstrip()
+    if description:
+        function["description"] = description
+    if parameters is not None:
+        function["parameters"] = parameters
+    return function
 
 
 _STRING_FORMATS = frozenset({

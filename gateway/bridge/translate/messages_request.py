@@ -285,11 +285,9 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     about = [text for text in (tool.get("description"),) if isinstance(text, str) and text]
     examples = a_list(tool.get("input_examples") or [], f"{path}.input_examples")
     about += [f"Example of an input: {custom_input.compact(example)}" for example in examples]
-    function: dict[str, Any] = {"name": accepted.tool_name(a_text(tool.get("name"), f"{path}.name"))}
-    if about:
-        function["description"] = "\n".join(about)
     schema = an_object(tool.get("input_schema"), f"{path}.input_schema")
-    function["parameters"] = accepted.chat_schema(schema)
+    name = accepted.tool_name(a_text(tool.get("name"), f"{path}.name"))
+    function = accepted.chat_function(name, "\n".join(about), schema)
     if tool.get("strict") is not None:
         function["strict"] = bool(tool["strict"]) and accepted.is_strict(schema)
     return function

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .accepted import chat_schema, tool_name
+from .accepted import chat_function, tool_name
 from .fields import a_list, a_text, an_object, unsupported, wrong
 
 LEFT_OUT = frozenset({"web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"})
@@ -95,7 +95,7 @@ def read(given: Any, path: str = "tools") -> OfferedTools:
 def _functions(tool: Mapping[str, Any], path: str) -> Iterator[tuple[CalledTool, dict[str, Any]]]:
     kind = tool.get("type")
     if kind == "local_shell":
-        yield CalledTool("local_shell", "local_shell"), _function("local_shell", _SHELL_TEXT, _SHELL)
+        yield CalledTool("local_shell", "local_shell"), chat_function("local_shell", _SHELL_TEXT, _SHELL)
     elif kind == "namespace":
         namespace = a_text(tool.get("name"), f"{path}.name")
         about = tool.get("description")
@@ -121,21 +121,14 @@ def _named(tool: Mapping[str, Any], path: str, namespace: str | None, about: str
     given = tool.get("description")
     texts = [about, given if isinstance(given, str) else ""]
     if tool["type"] == "function":
-        function = _function(_joined(namespace, name), _paragraphs(texts), tool.get("parameters"))
+        schema = tool.get("parameters")
+        parameters = None if schema is None else an_object(schema, f"{path}.parameters")
+        function = chat_function(_joined(namespace, name), _paragraphs(texts), parameters)
         if tool.get("strict") is not None:
             function["strict"] = tool["strict"]
         return CalledTool("function", name, namespace), function
     texts.append(_format(tool.get("format"), f"{path}.format"))
-    return CalledTool("custom", name, namespace), _function(_joined(namespace, name), _paragraphs(texts), _INPUT)
-
-
-def _function(name: str, description: str, parameters: Any) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": name}
-    if description:
-        function["description"] = description
-    if parameters is not None:
-        function["parameters"] = chat_schema(parameters) if isinstance(parameters, dict) else parameters
-    return function
+    return CalledTool("custom", name, namespace), chat_function(_joined(namespace, name), _paragraphs(texts), _INPUT)
 
 
 def _format(given: Any, path: str) -> str:
