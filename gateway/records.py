@@ -196,6 +196,8 @@ class Params(NamedTuple):
     lines_endpoint: str = ""
     """The endpoint of those requests."""
     line_ceilings: LineCeilings = LineCeilings()
+    least_audio_ms: int = 0
+    """The shortest sound that the bytes of the file can have."""
 
     @property
     def known_usage(self) -> Usage | None:

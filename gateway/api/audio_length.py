@@ -1,8 +1,8 @@
 """The length of an audio file by its own header: wav, flac, ogg, mp3, m4a and mp4, webm.
 
 Libraries that read tags (tinytag, mutagen) have no limit of work per file, and none reads webm. This module reads a
-bounded number of short pieces of any file, and decodes nothing. A header may be false: if the format has a highest bit
-rate, the length is at least the number of bytes at that rate.
+bounded number of short pieces of any file, and decodes nothing. A header may be false: a length counts only if it is
+at least that of the file's bytes at the highest bit rate of its format.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 Reads = Callable[[int, int], bytes]
 """Reads this many bytes from a position; fewer at the end of the file."""
@@ -24,8 +25,20 @@ MAX_MS = 7 * 24 * 3_600_000
 """A week; longer values are ignored."""
 
 
-def length_ms(read: Reads, size: int) -> int | None:
-    """Milliseconds, rounded up; None if they cannot be read. `size` is that of the file in bytes."""
+class Length(NamedTuple):
+    """The length of a file in milliseconds, rounded up."""
+
+    ms: int | None = None
+    """By its header; None: it cannot be read, or is too short for the bytes."""
+    least_ms: int = 0
+    """Of its bytes at the highest bit rate of its format; 0: the format is unknown."""
+
+
+_UNKNOWN = Length()
+
+
+def length_of(read: Reads, size: int) -> Length:
+    """The length of a file of `size` bytes."""
     head = read(0, HEAD_BYTES)
     start = _behind_id3(head)
     if start:
@@ -33,15 +46,31 @@ def length_ms(read: Reads, size: int) -> int | None:
     for begins, find in _KINDS:
         if begins(head):
             try:
-                found = find(read, start, size, head)
+                found, least = find(read, start, size, head)
             except (struct.error, IndexError):
-                return None
-            return -(-found[0] // found[1]) if found and found[1] and 0 < found[0] <= MAX_MS * found[1] else None
-    return None
+                return _UNKNOWN
+            least_ms = min(MAX_MS, _rounded_up(least))
+            found_ms = _rounded_up(found)
+            return Length(found_ms if least_ms <= found_ms <= MAX_MS and found_ms else None, least_ms)
+    return _UNKNOWN
+
+
+def length_ms(read: Reads, size: int) -> int | None:
+    """Milliseconds by the header, rounded up; None if they cannot be read, or are too few for `size` bytes."""
+    return length_of(read, size).ms
 
 
 Fraction = tuple[int, int]
-"""Milliseconds as dividend and divisor."""
+"""Milliseconds as dividend and divisor; a divisor of 0: they are unknown."""
+
+_NONE: Fraction = (0, 0)
+
+Found = tuple[Fraction, Fraction]
+"""The length by the header, and that of the bytes at the highest bit rate."""
+
+
+def _rounded_up(of: Fraction) -> int:
+    return -(-of[0] // of[1]) if of[0] > 0 and of[1] > 0 else 0
 
 
 def _behind_id3(head: bytes) -> int:
@@ -55,32 +84,45 @@ def _behind_id3(head: bytes) -> int:
 # ------------------------------------------------------------------------------------------------------------ wav
 
 
+_BITS_PER_SAMPLE = {6: 8, 7: 8}
+"""Of A-law and mu-law; PCM and floats state theirs (Microsoft, `mmreg.h`)."""
 _PCM = frozenset({1, 3, 0xFFFE})
+_COMPRESSED_BITS = 16
+"""At most, of a sample of other kinds, which state their own byte rate."""
 
 
-def _of_wav(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
-    """RIFF WAVE: the bytes of `data` by the rate in `fmt `. A length of 0 or of all ones is unknown: up to the end."""
+def _of_wav(read: Reads, start: int, size: int, head: bytes) -> Found:
+    """RIFF WAVE: the bytes from `data` to the end of the file by the rate in `fmt `. The length of `data` does not
+    count, because some decoders read on behind it."""
     at, rate = start + 12, 0
     for _ in range(MAX_BOXES):
         chunk = read(at, 32)
         name, length = struct.unpack_from("<4sI", chunk)
         if name == b"fmt ":
-            kind, _, samples, rate, align = struct.unpack_from("<HHIIH", chunk, 8)
-            rate = samples * align if kind in _PCM else rate
+            kind, channels, samples, rate, _, bits = struct.unpack_from("<HHIIHH", chunk, 8)
+            bits = bits if kind in _PCM else _BITS_PER_SAMPLE.get(kind, _COMPRESSED_BITS)
+            most = samples * channels * -(-bits // 8)
+            rate = most if kind in _PCM or kind in _BITS_PER_SAMPLE else min(rate, most)
         elif name == b"data":
-            rest = max(0, size - at - 8)
-            return 1000 * (min(length, rest) if length not in (0, 0xFFFFFFFF) else rest), rate
+            played = 1000 * max(0, size - at - 8), rate
+            return played, played
         at += 8 + length + length % 2
-    return None
+    return _NONE, _NONE
 
 
 # ----------------------------------------------------------------------------------------------------------- flac
 
 
-def _of_flac(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
-    """STREAMINFO, always the first block (RFC 9639, 8.2): 20 bits of sample rate, later 36 bits of samples."""
+def _of_flac(read: Reads, start: int, size: int, head: bytes) -> Found:
+    """STREAMINFO, always the first block (RFC 9639, 8.2): 20 bits of sample rate, 3 of channels and 5 of bits for each
+    sample, both less one, and 36 bits of samples. At most the bit rate of the same sound in PCM."""
     info = int.from_bytes(head[18:26], "big")
-    return 1000 * (info & (1 << 36) - 1), info >> 44
+    rate, channels, bits = info >> 44, (info >> 41 & 7) + 1, (info >> 36 & 31) + 1
+    return (1000 * (info & (1 << 36) - 1), rate), _at_least(size - start - _FLAC_HEAD, rate * channels * bits)
+
+
+_FLAC_HEAD = 4_096
+"""Bytes of tags; pictures count as sound, which leaves room for them where it is compressed."""
 
 
 # ------------------------------------------------------------------------------------------------------------ ogg
@@ -89,7 +131,7 @@ def _of_flac(read: Reads, start: int, size: int, head: bytes) -> Fraction | None
 OPUS_BITS_PER_S = 512_000
 
 
-def _of_ogg(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
+def _of_ogg(read: Reads, start: int, size: int, head: bytes) -> Found:
     """The position in samples of the last page (RFC 3533, section 6). Opus counts at 48 kHz (RFC 7845, section 4)."""
     vorbis = head.find(b"\x01vorbis", 0, 1024)
     rate = 48_000 if b"OpusHead" in head[:1024] else 0
@@ -97,10 +139,10 @@ def _of_ogg(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
         rate = int(struct.unpack_from("<I", head, vorbis + 12)[0])
     tail = read(max(start, size - HEAD_BYTES), HEAD_BYTES)
     page = tail.rfind(b"OggS\0")
+    least = _at_least(size - start, OPUS_BITS_PER_S)
     if not rate or page < 0:
-        return None
-    samples = struct.unpack_from("<q", tail, page + 6)[0]
-    return max((1000 * samples, rate), _at_least(size - start, OPUS_BITS_PER_S), key=_value)
+        return _NONE, least
+    return (1000 * struct.unpack_from("<q", tail, page + 6)[0], rate), least
 
 
 # ------------------------------------------------------------------------------------------------------------ mp3
@@ -120,7 +162,7 @@ _MP3_HZ = (44_100, 48_000, 32_000)
 MP3_BITS_PER_S = 320_000
 
 
-def _of_mp3(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
+def _of_mp3(read: Reads, start: int, size: int, head: bytes) -> Found:
     """Frames of the Xing or VBRI header, else the bytes at the rate of the first frame."""
     for found in _SYNC.finditer(head, 0, len(head) - 4):
         at = found.start()
@@ -137,9 +179,9 @@ def _of_mp3(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
             continue
         least = _at_least(size - start - at, MP3_BITS_PER_S)
         if frames := _frames(head[at : at + 256]):
-            return max((1000 * frames * samples, rate), least, key=_value)
-        return 8000 * (size - start - at), per_second
-    return None
+            return (1000 * frames * samples, rate), least
+        return _at_least(size - start - at, per_second), least
+    return _NONE, _NONE
 
 
 def _frames(frame: bytes) -> int:
@@ -155,26 +197,64 @@ def _frames(frame: bytes) -> int:
 # ------------------------------------------------------------------------------------------------------------ mp4
 
 
-def _of_mp4(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
-    """`mvhd` in `moov`; of a fragmented file `mehd` in `mvex` (ISO/IEC 14496-12, 8.2.2 and 8.8.2)."""
-    for name, at, end in _boxes(read, start, size):
-        if name == b"moov":
-            return _of_movie(read, at, end)
-    return None
+MP4_BITS_PER_S = 1_536_000
+"""Of two channels of 16 bits at 48 kHz without loss (ALAC). A film has more, and no length that counts."""
+
+_MAX_RUNS = 1024
+"""Runs of samples of equal duration that are read of one track; sound has one or two."""
 
 
-def _of_movie(read: Reads, start: int, end: int) -> Fraction | None:
-    scale, length = 0, 0
+def _of_mp4(read: Reads, start: int, size: int, head: bytes) -> Found:
+    """The longest of the lengths in `moov`: `mvhd`; of a fragmented file `mehd` in `mvex`; the samples of each track
+    (ISO/IEC 14496-12, 8.2.2, 8.8.2, 8.4.2 and 8.6.1.2)."""
+    movie = next((_of_movie(read, at, end) for name, at, end in _boxes(read, start, size) if name == b"moov"), _NONE)
+    return movie, _at_least(size - start, MP4_BITS_PER_S)
+
+
+def _of_movie(read: Reads, start: int, end: int) -> Fraction:
+    scale, length, tracks = 0, 0, [_NONE]
     for name, at, box_end in _boxes(read, start, end):
         if name == b"mvhd":
-            body = read(at, 32)
-            scale, length = struct.unpack_from(">IQ", body, 20) if body[0] else struct.unpack_from(">II", body, 12)
+            length, scale = _of_header(read, at)
         elif name == b"mvex" and not length:
             for inner, place, _ in _boxes(read, at, box_end):
                 if inner == b"mehd":
                     body = read(place, 12)
                     length = int(struct.unpack_from(">Q" if body[0] else ">I", body, 4)[0])
-    return 1000 * length, scale
+        elif name == b"trak" and len(tracks) < _MAX_TRACKS:
+            tracks.append(_of_track(read, at, box_end))
+    return max((1000 * length, scale), *tracks, key=_value)
+
+
+_MAX_TRACKS = 8
+
+
+def _of_header(read: Reads, at: int) -> tuple[int, int]:
+    """Length and its scale of `mvhd` or `mdhd`."""
+    body = read(at, 32)
+    scale, length = struct.unpack_from(">IQ", body, 20) if body[0] else struct.unpack_from(">II", body, 12)
+    return length, scale
+
+
+def _of_track(read: Reads, start: int, end: int) -> Fraction:
+    """Of the samples of one track, in units of its `mdhd`."""
+    scale = samples = 0
+    for name, at, box_end in _inside(read, start, end, b"mdia"):
+        if name == b"mdhd":
+            _, scale = _of_header(read, at)
+        elif name == b"minf":
+            for inner, place, inner_end in _inside(read, at, box_end, b"stbl"):
+                if inner == b"stts":
+                    runs = read(place + 8, min(8 * _MAX_RUNS, inner_end - place - 8))
+                    samples = sum([count * each for count, each in struct.iter_unpack(">II", runs[: len(runs) & ~7])])
+    return 1000 * samples, scale
+
+
+def _inside(read: Reads, start: int, end: int, name: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """The boxes inside the first box of this name."""
+    found = next((each for each in _boxes(read, start, end) if each[0] == name), None)
+    if found is not None:
+        yield from _boxes(read, found[1], found[2])
 
 
 def _boxes(read: Reads, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
@@ -209,22 +289,29 @@ MAX_BLOCKS = 4096
 """Of one cluster that are read: 33 s in blocks of 10 ms are 3,300."""
 
 
-def _of_webm(read: Reads, start: int, size: int, head: bytes) -> Fraction | None:
-    """Duration in `Info` of the segment, in units of its scale in nanoseconds (RFC 9559, 5.1.2). Browsers that record
-    write none: then the time of the last block, which is one block (at most 120 ms) before the end."""
+WEBM_BITS_PER_S = OPUS_BITS_PER_S
+"""Of Opus and Vorbis. A film has more, and no length that counts."""
+
+
+def _of_webm(read: Reads, start: int, size: int, head: bytes) -> Found:
+    """Duration in `Info` of the segment, in units of its scale in nanoseconds (RFC 9559, 5.1.2), or the time of the
+    last block, whichever is later. Browsers that record write no duration: the last block is at most 120 ms before
+    the end."""
+    least = _at_least(size - start, WEBM_BITS_PER_S)
+    scale, length = 1_000_000, 0.0
     for name, at, end in _elements(read, start, size):
-        if name == _SEGMENT:
-            scale = 1_000_000
-            for inner, place, inner_end in _elements(read, at, end):
-                if inner == _INFO:
-                    scale, length = _of_info(read, place, inner_end)
-                    if scale >= 10**12:
-                        return None
-                    if 0 < length < 1e15:
-                        return int(length * scale), 1_000_000
-                if inner == _CLUSTER:
-                    return _last_time(read, place, size) * scale, 1_000_000
-    return None
+        if name != _SEGMENT:
+            continue
+        for inner, place, inner_end in _elements(read, at, end):
+            if inner == _INFO:
+                scale, length = _of_info(read, place, inner_end)
+                if scale >= 10**12 or not 0 <= length < 1e15:
+                    return _NONE, least
+            if inner == _CLUSTER:
+                length = max(length, _last_time(read, place, size))
+                break
+        break
+    return (int(length * scale), 1_000_000), least
 
 
 def _of_info(read: Reads, start: int, end: int) -> tuple[int, float]:
@@ -303,7 +390,7 @@ def _value(of: Fraction) -> float:
     return of[0] / of[1] if of[1] else 0.0
 
 
-_KINDS: tuple[tuple[Callable[[bytes], bool], Callable[[Reads, int, int, bytes], Fraction | None]], ...] = (
+_KINDS: tuple[tuple[Callable[[bytes], bool], Callable[[Reads, int, int, bytes], Found]], ...] = (
     (lambda head: head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE", _of_wav),
     (lambda head: head[:4] == b"fLaC", _of_flac),
     (lambda head: head[:4] == b"OggS", _of_ogg),

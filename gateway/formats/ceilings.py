@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.records import Document
+from gateway.records import Params
 
 PROMPT_ALLOWANCE = 32_768
 """Tokens that an upstream may add to a prompt."""
@@ -27,9 +27,13 @@ ADDED_TEXT_TOKENS = 1_048_576
 
 _ADDING_MEMBERS = frozenset({
     "web_search_options", "search_parameters", "plugins", "data_sources", "documents", "file_ids",
-    "previous_response_id", "conversation", "cachedContent", "cached_content",
+    "previous_response_id", "conversation", "cachedContent", "cached_content", "mcp_servers", "container",
 })  # fmt: skip
-"""Members with which an upstream reads more than the request (OpenAI, xAI, OpenRouter, Azure, Cohere)."""
+"""Members with which an upstream reads more than the request (OpenAI, xAI, OpenRouter, Azure, Cohere; Anthropic's
+servers of tools and the skills of a container: anthropic-sdk-python, `types/beta/message_create_params.py`)."""
+
+_GEMINI_MEMBERS = ("contents", "content", "requests")
+"""The members with the parts of a prompt: of generateContent, embedContent and batchEmbedContents."""
 
 
 def output_ceiling(limit: int) -> int:
@@ -38,13 +42,22 @@ def output_ceiling(limit: int) -> int:
     return 2 * limit + OUTPUT_ALLOWANCE
 
 
-def added_tokens(document: Document) -> int:
+def prompt_ceiling(size: int, params: Params) -> int:
+    """The most tokens of the prompt of a request of `size` bytes: never less than what was reserved for it, which has
+    the tokens of what the request only names."""
+    return max(size + PROMPT_ALLOWANCE, params.prompt_tokens) + added_tokens(params)
+
+
+def added_tokens(params: Params) -> int:
     """The most tokens of a prompt that are not in the bytes of its request: `_PART_TOKENS` for each part of a message
-    that is not text, `ADDED_TEXT_TOKENS` if the request makes the upstream read or search."""
+    that is not text, `ADDED_TEXT_TOKENS` if the request makes the upstream read or search, or names what it keeps."""
+    document = params.document
     members = document.members
     if (
         document.large is not None
         or document.form is not None
+        or params.items
+        or params.refers_to is not None
         or not _ADDING_MEMBERS.isdisjoint(members)
         or _has_foreign_tools(members)
     ):
@@ -52,24 +65,26 @@ def added_tokens(document: Document) -> int:
     if isinstance(members.get("prompt"), dict):  # a template that the upstream keeps
         return ADDED_TEXT_TOKENS
     given = members.get("messages") or members.get("input")
-    messages = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    messages = _objects(given) if isinstance(given, list) else []
     contents = [each.get(name) for each in messages for name in ("content", "output")]
-    parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict)]
+    parts = [part for content in contents for part in _objects(content)]
     tokens = sum([_PART_TOKENS.get(str(part.get("type")), ADDED_TEXT_TOKENS) for part in parts])
-    return tokens + _media_tokens(members["contents"]) if "contents" in members else tokens
+    tokens += _PART_TOKENS["image_url"] * sum([len(_objects(members.get(name))) for name in ("images", "mask")])
+    return tokens + sum([_media_tokens(members[name]) for name in _GEMINI_MEMBERS if name in members])
 
 
-def _media_tokens(contents: Any) -> int:
-    """Tokens of the parts of Gemini's contents that are not text."""
-    turns = contents if isinstance(contents, list) else [contents]
-    given = [each.get("parts") for each in turns if isinstance(each, dict)]
-    parts = [part for each in given for part in (each if isinstance(each, list) else [each])]
-    names = [name for part in parts if isinstance(part, dict) for name in part]
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list, or the one object."""
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)]
+
+
+def _media_tokens(given: Any) -> int:
+    """Tokens of the parts of Gemini's contents, or of requests with them, that are not text."""
+    turns = [turn for each in _objects(given) for turn in _objects(each.get("content", each))]
+    names = [name for turn in turns for part in _objects(turn.get("parts")) for name in part]
     return sum([_MEDIA_TOKENS.get(name.replace("_", "").lower(), 0) for name in names])
 
 
 def _has_foreign_tools(members: Mapping[str, Any]) -> bool:
     """Whether a tool of the upstream's own, which reads or searches, is among the tools."""
-    tools = members.get("tools") or []
-    given = tools if isinstance(tools, list) else [tools]
-    return any(isinstance(tool, dict) and tool.get("type") != "function" for tool in given)
+    return any(tool.get("type") != "function" for tool in _objects(members.get("tools")))

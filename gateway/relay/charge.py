@@ -11,7 +11,8 @@
 4. Several attempts of one call are several costs: accounting/call_log.py adds them.
 5. Sound and images without a report are counted in characters, seconds or images. Where the model has a price for
    tokens only, tokens are charged instead, and where it has one for the former only, these, marked `estimated`
-   (`_in_priced_units`).
+   (`_in_priced_units`). A report of less sound than the bytes of the file must have does not count
+   (`_of_possible_length`).
 
 Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else by formats/token_rule.py, at
 least one token for each event with text. Unknown remains the output that an upstream generated after the last event
@@ -19,8 +20,9 @@ that arrived of a stream which broke off or was stopped.
 
 The ceilings bound usage reports. They are generous, so that no true report exceeds one:
 
-1. Prompt: one token per byte of the request, because a token has at least one byte; `PROMPT_ALLOWANCE` for text that
-   the upstream adds (chat templates, its own instructions); what is not in its bytes (formats/ceilings.py).
+1. Prompt: one token per byte of the request, because a token has at least one byte, and `PROMPT_ALLOWANCE` for text
+   that the upstream adds (chat templates, its own instructions), or what was reserved, if that is more; what is not in
+   its bytes (formats/ceilings.py).
 2. Output: twice the limit of all candidates, because upstreams count end tokens and rejected drafts; `SHOWN_FACTOR`
    tokens for each token that formats/token_rule.py counts in the answer, because some upstreams ignore the limit;
    `OUTPUT_ALLOWANCE` for pictures, sound and formats; `REASONING_ALLOWANCE` for each candidate that may reason, because
@@ -37,7 +39,7 @@ from typing import NamedTuple
 
 from gateway import units
 from gateway.formats import FORMATS, reported_usage, token_rule
-from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, added_tokens
+from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, prompt_ceiling
 from gateway.formats.format import NO_TEXT, Scan
 from gateway.quota import pricing, windows
 from gateway.records import Call, Failure, Fault, Phase, Usage
@@ -145,8 +147,7 @@ class SentRequest(NamedTuple):
 
     def prompt_ceiling(self) -> int:
         """The most prompt tokens that the request can have."""
-        plain = self._bytes + PROMPT_ALLOWANCE
-        return plain + added_tokens(self.call.params.document)
+        return prompt_ceiling(self._bytes, self.call.params)
 
     def output_ceiling(self, shown_tokens: int, *, reasons: bool) -> int:
         """The most output tokens that the request can have if the answer shows this many."""
@@ -310,8 +311,22 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
             completion -= prompt
         usage = usage._replace(prompt_tokens=prompt, completion_tokens=completion, source="estimated")
     if call.params.token_parts:
-        usage = _in_priced_units(call, usage)
+        usage = _in_priced_units(call, _of_possible_length(call, usage))
     return Charge(usage, doubts)
+
+
+_ROUNDED_MS = 1000
+"""By which a true length in seconds may be too short."""
+
+
+def _of_possible_length(call: Call, usage: Usage) -> Usage:
+    """The usage, or the estimate of the request where an upstream reports less sound than its file must have: some
+    report the length in the file's header, which may be false."""
+    reported_ms = dict(usage.more).get("audio_ms", 0)
+    is_in_tokens = usage.prompt_tokens or usage.completion_tokens
+    if is_in_tokens or reported_ms + _ROUNDED_MS >= call.params.least_audio_ms:
+        return usage
+    return usage._replace(source="estimated", more=call.params.units)
 
 
 def _in_priced_units(call: Call, counted: Usage, made: int = 0) -> Usage:

@@ -28,7 +28,7 @@ def test_one_object_is_a_list_of_one(part: Any, more: Any) -> None:
     several = read(asked({"contents": [{"parts": [part]}]} | {name: [value] for name, value in more.items()}))
     brackets = 2 if "tools" in more else 0
     assert one.prompt_tokens <= several.prompt_tokens <= one.prompt_tokens + brackets
-    assert ceilings.added_tokens(one.document) == ceilings.added_tokens(several.document)
+    assert ceilings.added_tokens(one) == ceilings.added_tokens(several)
     assert json.loads(one.document.text) == {"contents": {"parts": part}} | more
 
 

@@ -20,7 +20,7 @@ from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Messages, Part
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.formats.ceilings import PROMPT_ALLOWANCE, added_tokens, output_ceiling
+from gateway.formats.ceilings import output_ceiling, prompt_ceiling
 from gateway.formats.format import BatchFormat, BatchLine, BatchState, Format, no_usage
 from gateway.formats.openai.batches import VARIANT, answered, facts_when_made, read_object
 from gateway.records import Call, Endpoint, LineCeilings, Params
@@ -81,7 +81,7 @@ def _read(raw: bytes, find_counter: FindsCounter) -> Params:
 def _ceilings(each: Sequence[Params]) -> LineCeilings:
     found = LineCeilings()
     for asked in each:
-        prompt = len(asked.document.text) + PROMPT_ALLOWANCE + added_tokens(asked.document)
+        prompt = prompt_ceiling(len(asked.document.text), asked)
         found = found.plus(prompt, output_ceiling(asked.output_limit or 0))
     return found
 

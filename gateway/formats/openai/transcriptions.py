@@ -3,6 +3,7 @@ text, subtitles or events out.
 
 The seconds of audio are those of the answer (`usage.seconds`, or `duration` of verbose_json), else those of the file's
 header, else an estimate from the file's size. The usage of an answer without a report is estimated in the same way.
+Seconds that are too few for the bytes of the file do not count (`Params.least_audio_ms`).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _finish(document: Document, body: Translation, files: Sequence[UploadedFile]
     if [file.name for file in files] != ["file"]:
         other = next(file.name for file in files if file.name != "file")
         raise wrong_value(other, "This parameter is no file.")
-    measured = audio_length.length_ms(files[0].read, files[0].size)
+    measured, least_ms = audio_length.length_of(files[0].read, files[0].size)
     audio_ms = measured or -(-1000 * files[0].size // LOWEST_BYTES_PER_S)
     seconds = -(-audio_ms // 1000)
     text = prompt_tokens.prompts(body.prompt).tokens if body.prompt else 0
@@ -84,6 +85,7 @@ def _finish(document: Document, body: Translation, files: Sequence[UploadedFile]
         is_usage_known=True,
         are_units_estimated=measured is None,
         token_parts=units.counts({"audio_in": AUDIO_TOKENS_PER_S * seconds}),
+        least_audio_ms=least_ms,
     )
 
 
