@@ -72,7 +72,7 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     candidates: Sequence[Route] = routes
     if has_limits or may_wait or len(routes) > 1:
         candidates = router.candidates(
-            routes, call.params.model, call.affinity, is_firm=bool(call.params.account_bound_by)
+            routes, call.params.model, call.affinity, call.key.id, is_firm=bool(call.params.account_bound_by)
         )
     places = waiting.places(call, candidates, plan, services) if has_limits or may_wait else ()
     likely = candidates[0] if candidates else routes[0]

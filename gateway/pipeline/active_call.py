@@ -125,7 +125,7 @@ class ActiveCall:
                         if refused is not None:
                             self._tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
                             continue
-                    handle = router.begin(route, model, self._tried, key, call.affinity)
+                    handle = router.begin(route, model, self._tried, key, call.affinity, call.key.id)
                     attempt = self._try if call.model.hedge_after is None else self._try_hedged
                     result = await attempt(route, way, handle, is_fresh=is_fresh)
                     if not isinstance(result, Failure):
@@ -140,7 +140,9 @@ class ActiveCall:
         if last is None or not may_wait(last) or self._has_fallback or self._is_single:
             return last
         is_firm = bool(call.params.account_bound_by)
-        candidates = services.router.candidates(self.routes, call.params.model, call.affinity, is_firm=is_firm)
+        candidates = services.router.candidates(
+            self.routes, call.params.model, call.affinity, call.key.id, is_firm=is_firm
+        )
         places = waiting.places(call, candidates, self.plan, services)
         reservation = self.log.reservation
         ticket = waiting.ticket(call, places, services, reservation.waited_s) if places else None
@@ -161,7 +163,8 @@ class ActiveCall:
     def _next_step(self) -> Try | GiveUp:
         call, router, tried = self.call, self.services.router, self._tried
         name = call.params.model
-        candidates = router.candidates(self.routes, name, call.affinity, is_firm=bool(call.params.account_bound_by))
+        is_firm = bool(call.params.account_bound_by)
+        candidates = router.candidates(self.routes, name, call.affinity, call.key.id, is_firm=is_firm)
         if not tried:  # no failure that `next_step` could judge
             return Try(candidates[0]) if candidates else GiveUp(None)
         upstreams = self.services.config.upstreams
@@ -287,7 +290,7 @@ class ActiveCall:
             return None
         if refused is not None:
             return None
-        return other, self._way(other), router.begin(other, call.params.model, self._tried, key)
+        return other, self._way(other), router.begin(other, call.params.model, self._tried, key, caller=call.key.id)
 
     # ---------------------------------------------------------------------------------------------------- one attempt
 

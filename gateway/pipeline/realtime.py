@@ -126,7 +126,7 @@ async def open_session(
     """
     routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams)
     router = services.router
-    candidates = router.candidates(routes, call.params.model, call.affinity)
+    candidates = router.candidates(routes, call.params.model, call.affinity, call.key.id)
     places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
     held = [place._replace(claims=_parallel(place.claims)) for place in places]
     own = _parallel(windows.claims(call, services.key_cache.terms.of_call(call)))
@@ -162,7 +162,7 @@ async def _connect(
                 tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
                 continue
         router.count(route, call.params.model, tried)
-        handle = router.begin(route, call.params.model, tried, key)
+        handle = router.begin(route, call.params.model, tried, key, caller=call.key.id)
         result = await _attempt(log, route, handle, services, protocols, admit, stack)
         if isinstance(result, RealtimeSession):
             return result

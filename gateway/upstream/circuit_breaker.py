@@ -12,7 +12,9 @@ A `Circuit` is a value. `TABLE` maps each state and event to the function that m
 3. An open circuit admits no call before its cooldown ends. A half-open circuit admits one call at a time as a probe.
 4. A model without another route uses an open circuit all the same, until 10 attempts in a row returned no byte
    (`is_dead`): an upstream that answers every second call is better than a 503.
-5. The result of an attempt that began before the last change of state is stale and does not count (`is_current`): 100
+5. As long as only one caller's calls have failed, a circuit holds for that caller alone (`binds`): the fault may be in
+   its requests.
+6. The result of an attempt that began before the last change of state is stale and does not count (`is_current`): 100
    calls that time out after a minute must not open a circuit that has recovered meanwhile.
 
 A circuit in its initial state is None, so that a healthy upstream takes no memory.
@@ -76,6 +78,9 @@ class CircuitEvent(Enum):
     """A health check succeeded."""
 
 
+_FAILURES = frozenset({CircuitEvent.FAILURE, CircuitEvent.PARTIAL})
+
+
 class Circuit(NamedTuple):
     """The circuit of one upstream or of one model of it. Times are seconds of a monotonic clock."""
 
@@ -94,6 +99,8 @@ class Circuit(NamedTuple):
     """Failures in the window."""
     attempts: int = 0
     """Attempts in the window."""
+    caller: str = ""
+    """The only caller whose attempts failed; empty: there are several, or it is no matter of requests."""
 
 
 NEW = Circuit()
@@ -102,6 +109,11 @@ NEW = Circuit()
 def admits(circuit: Circuit | None, now: float) -> bool:
     """Whether an attempt may begin."""
     return circuit is None or circuit.state is CircuitState.CLOSED or now >= circuit.until
+
+
+def binds(circuit: Circuit | None, caller: str) -> bool:
+    """Whether the failures of a circuit count for this caller; an empty one is any."""
+    return circuit is not None and (not circuit.caller or not caller or circuit.caller == caller)
 
 
 def is_dead(circuit: Circuit | None) -> bool:
@@ -114,9 +126,16 @@ def is_current(circuit: Circuit | None, began: float) -> bool:
     return circuit is None or began >= circuit.since
 
 
-def after(circuit: Circuit | None, event: CircuitEvent, now: float) -> Circuit | None:
-    """The next value of a circuit; None: the initial state."""
-    made = TABLE[(circuit or NEW).state, event](circuit or NEW, now)
+def after(circuit: Circuit | None, event: CircuitEvent, now: float, caller: str = "") -> Circuit | None:
+    """The next value of a circuit after an event of an attempt of this caller; None: the initial state."""
+    before = circuit or NEW
+    made = TABLE[before.state, event](before, now)
+    if event in _FAILURES:
+        has_none = not before.failures or (made.failures == 1 and not before.consecutive_failures)
+        is_first = before.state is CircuitState.CLOSED and has_none
+        made = made._replace(caller=caller if is_first or before.caller == caller else "")
+    elif made.state is not CircuitState.CLOSED:
+        made = made._replace(caller=before.caller)
     return None if made == NEW else made
 
 

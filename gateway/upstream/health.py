@@ -116,11 +116,11 @@ class Health:
         """The worst state of the upstream and of its configured models."""
         return max([circuit.state for circuit in (self._own or circuit_breaker.NEW, *self._models.values())])
 
-    def grade(self, model: str, now: float) -> Grade:
-        """Grade of an attempt for this model."""
+    def grade(self, model: str, now: float, caller: str = "") -> Grade:
+        """Grade of an attempt for this model by this caller."""
         grade = self.credentials.grade(model, now)
         for circuit in (self._own, self._circuit(model)):
-            if not circuit_breaker.admits(circuit, now):
+            if circuit_breaker.binds(circuit, caller) and not circuit_breaker.admits(circuit, now):
                 grade = max(grade, Grade.UNAVAILABLE if circuit_breaker.is_dead(circuit) else Grade.DEGRADED)
         return grade
 
@@ -147,7 +147,12 @@ class Health:
         return 0.0 if self.is_healthy else self.credentials.pause_s(model, self.clock(), key)
 
     def begin(
-        self, model: str, used: Collection[int] = (), key: int | None = None, affinity: bytes | None = None
+        self,
+        model: str,
+        used: Collection[int] = (),
+        key: int | None = None,
+        affinity: bytes | None = None,
+        caller: str = "",
     ) -> AttemptHandle:
         """Begin an attempt. `used` are the positions of the keys that refused this call; `key`: that one is taken."""
         now = self.clock()
@@ -160,7 +165,7 @@ class Health:
             key = self.credentials.take(model, now, used, affinity) if self._has_keys else 0
         if self.credentials.cooldowns:
             self.credentials.begun(key, model, now)
-        return AttemptHandle(self, model, key, now)
+        return AttemptHandle(self, model, key, now, caller)
 
     def health_checked(self, event: CircuitEvent, began: float) -> None:
         """Apply the result of a health check that began at this time."""
@@ -173,7 +178,7 @@ class Health:
         """Record that a good answer has begun; a stream ends long after that."""
         if self.is_healthy:
             return
-        _, model, key, began = attempt
+        _, model, key, began, _ = attempt
         now = self.clock()
         self.credentials.accepted(key, model, began)
         for name, circuit in ((None, self._own), (model, self._circuit(model))):
@@ -189,7 +194,7 @@ class Health:
         self.in_flight -= 1
         if failure is None and self.is_healthy:
             return
-        _, model, key, began = attempt
+        _, model, key, began, caller = attempt
         now = self.clock()
         if failure is not None:
             self._last_failure = (failure.fault.value, now)
@@ -205,7 +210,7 @@ class Health:
             if (
                 circuit is not None or event in (CircuitEvent.FAILURE, CircuitEvent.PARTIAL)
             ) and circuit_breaker.is_current(circuit, began):
-                self._move(name, event, now)
+                self._move(name, event, now, "" if name is None else caller)
         if failure is not None and failure.fault in CREDENTIAL_FAULTS:
             if (cooldown := self.credentials.refused(key, model, failure, began, now)) is not None:
                 name = "" if cooldown.model is None else f" for model {cooldown.model[:100]!r}"
@@ -230,10 +235,10 @@ class Health:
     def _circuit(self, model: str) -> Circuit | None:
         return self._models.get(model) or self._unnamed.get(model)
 
-    def _move(self, model: str | None, event: CircuitEvent, now: float) -> None:
-        """Apply an event to the circuit of a model; None: to the circuit of the upstream."""
+    def _move(self, model: str | None, event: CircuitEvent, now: float, caller: str = "") -> None:
+        """Apply an event to the circuit of a model; None: to the circuit of the upstream, which counts connections."""
         before = self._own if model is None else self._circuit(model)
-        circuit = circuit_breaker.after(before, event, now)
+        circuit = circuit_breaker.after(before, event, now, caller)
         if circuit is before:
             return
         if model is None:
@@ -341,6 +346,8 @@ class AttemptHandle(NamedTuple):
     key: int
     """Position of the API key in use."""
     began: float
+    caller: str = ""
+    """The id of the caller's key."""
 
     def answered(self) -> None:
         """The head of a good answer arrived."""

@@ -50,14 +50,20 @@ class Router:
             health.configure(_models_of(config, name))
 
     def candidates(
-        self, routes: Sequence[Route], model: str, affinity: bytes | None = None, *, is_firm: bool = False
+        self,
+        routes: Sequence[Route],
+        model: str,
+        affinity: bytes | None = None,
+        caller: str = "",
+        *,
+        is_firm: bool = False,
     ) -> Sequence[Route]:
-        """The routes that a call for `model` may use now, the best first; with an `affinity`, always in its order, also
-        under load if that `is_firm`."""
+        """The routes that a call of `caller` for `model` may use now, the best first; with an `affinity`, always in its
+        order, also under load if that `is_firm`."""
         if len(routes) == 1 and self.health[routes[0].upstream].is_healthy:
             return routes
         now = self._clock()
-        graded = [(self.health[route.upstream].grade(route.model or model, now), route) for route in routes]
+        graded = [(self.health[route.upstream].grade(route.model or model, now, caller), route) for route in routes]
         found = self._order([route for grade, route in graded if grade is Grade.HEALTHY], affinity, is_firm)
         if len(found) < len(routes):
             found += self._order([route for grade, route in graded if grade is Grade.DEGRADED], affinity, is_firm)
@@ -122,10 +128,11 @@ class Router:
         tried: Sequence[FailedAttempt] = (),
         key: int | None = None,
         affinity: bytes | None = None,
+        caller: str = "",
     ) -> AttemptHandle:
         """Begin an attempt on this route, of a call with these earlier attempts; with this API key, if one is given."""
         used = _used_keys(route, tried) if tried else ()
-        return self.health[route.upstream].begin(route.model or model, used, key, affinity)
+        return self.health[route.upstream].begin(route.model or model, used, key, affinity, caller)
 
     def with_other_credential(self, model: str, tried: Sequence[FailedAttempt]) -> set[Route]:
         """Routes that refused a key of this call and have another one available."""
