@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 from gateway.api.form import Upload
 from gateway.config import Upstream
+from gateway.errors import GatewayError
 from gateway.records import Failure, Fault, Phase
 
 from .connection import Head
@@ -55,10 +56,11 @@ class Fetched(NamedTuple):
 
 
 class _Collector:
-    """Receives one answer."""
+    """Receives one answer. `hold` is asked for room for its bytes as they come, and may raise."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, hold: Callable[[int], None] | None = None) -> None:
         self.max_bytes = max_bytes
+        self._hold = hold
         self.over: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
         self.head: Head | None = None
         self.body = bytearray()
@@ -68,8 +70,16 @@ class _Collector:
         self.head = head
 
     def body_received(self, data: bytes) -> None:
+        if self.over.done():
+            return
+        try:
+            if self._hold is not None:
+                self._hold(len(data))
+        except GatewayError as full:
+            self.over.set_exception(full)
+            return
         self.body += data
-        if len(self.body) > self.max_bytes and not self.over.done():
+        if len(self.body) > self.max_bytes:
             self.is_too_large = True
             self.over.set_result(None)
 
@@ -127,10 +137,12 @@ async def fetch(
     within_s: float,
     max_bytes: int,
     upload: Upload | None = None,
+    hold: Callable[[int], None] | None = None,
 ) -> Fetched | Failure:
     """Send one request over this pool, of the upstream `name`, and return the whole answer. `upload` is the body of a
-    request that is its head alone."""
-    collector, connection = _Collector(max_bytes), None
+    request that is its head alone. `hold` is asked for room for the answer as it comes; what it raises ends the
+    request."""
+    collector, connection = _Collector(max_bytes, hold), None
     try:
         async with asyncio.timeout(within_s):
             got = await pool.acquire()

@@ -6,8 +6,10 @@ br needs the package `brotli` (1.2 or later) or `brotlicffi`; the others need no
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -25,6 +27,10 @@ class EncodingFault(Exception):
     """The content encoding is unknown, or the body does not follow it. The text is for the log."""
 
 
+class TooManyMembers(EncodingFault):
+    """The body consists of too many members. An empty one has 20 bytes and takes microseconds."""
+
+
 class Decoder(Protocol):
     """Decodes one body."""
 
@@ -36,8 +42,9 @@ class Decoder(Protocol):
         """The next pieces of the decoded body. Raises `EncodingFault`."""
 
 
-def decoder_of(encodings: str) -> Decoder | None:
-    """The decoder for this value of Content-Encoding; None: the body is not encoded. Raises `EncodingFault`."""
+def decoder_of(encodings: str, most_members: int = sys.maxsize) -> Decoder | None:
+    """The decoder for this value of Content-Encoding; None: the body is not encoded. `most_members` are those of gzip
+    or the frames of zstd. Raises `EncodingFault`."""
     names = [name for each in encodings.lower().split(",") if (name := each.strip()) not in ("", "identity")]
     if not names:
         return None
@@ -45,7 +52,7 @@ def decoder_of(encodings: str) -> Decoder | None:
     if make is None:
         known = ", ".join(sorted(DECODERS))
         raise EncodingFault(f"content-encoding {', '.join(names)[:100]!r} cannot be decoded (only {known})")
-    return make()
+    return make(most_members)
 
 
 class _Gzip:
@@ -53,8 +60,9 @@ class _Gzip:
 
     name, wbits = "gzip", 16 + zlib.MAX_WBITS
 
-    def __init__(self) -> None:
+    def __init__(self, most_members: int) -> None:
         self._decompressor = zlib.decompressobj(self.wbits)
+        self._members_left = most_members
 
     @property
     def is_whole(self) -> bool:
@@ -66,6 +74,7 @@ class _Gzip:
             if self._decompressor.eof:
                 if not data:
                     return
+                self._members_left = _one_less(self._members_left)
                 self._decompressor = zlib.decompressobj(self.wbits)
             try:
                 piece = self._decompressor.decompress(data, PIECE_BYTES)
@@ -81,8 +90,8 @@ class _Deflate(_Gzip):
 
     name, wbits = "deflate", zlib.MAX_WBITS
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, most_members: int) -> None:
+        super().__init__(most_members)
         self._start: bytes | None = b""
 
     def decode(self, data: bytes) -> Iterator[bytes]:
@@ -101,9 +110,10 @@ class _Deflate(_Gzip):
 class _Zstd:
     """zstd, also of several frames."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, most_members: int) -> None:
         self._module = module
         self._decompressor = self._new()
+        self._members_left = most_members
 
     def _new(self) -> Any:
         limit = self._module.DecompressionParameter.window_log_max
@@ -116,6 +126,7 @@ class _Zstd:
     def decode(self, data: bytes) -> Iterator[bytes]:
         while data or not (self._decompressor.eof or self._decompressor.needs_input):
             if self._decompressor.eof:
+                self._members_left = _one_less(self._members_left)
                 self._decompressor = self._new()
             try:
                 piece = self._decompressor.decompress(data, PIECE_BYTES)
@@ -150,6 +161,13 @@ class _Brotli:
             yield piece
 
 
+def _one_less(members: int) -> int:
+    """The number of members that may follow another one. Raises `TooManyMembers`."""
+    if members <= 1:
+        raise TooManyMembers("content-encoding: it has too many members")
+    return members - 1
+
+
 def _imported(*names: str) -> Any:
     """The first of these modules that is installed."""
     for name in names:
@@ -160,17 +178,17 @@ def _imported(*names: str) -> Any:
     return None
 
 
-def _decoders() -> Mapping[str, Callable[[], Decoder]]:
-    found: dict[str, Callable[[], Decoder]] = {
+def _decoders() -> Mapping[str, Callable[[int], Decoder]]:
+    found: dict[str, Callable[[int], Decoder]] = {
         "gzip": _Gzip,
         "x-gzip": _Gzip,
         "deflate": _Deflate,
     }
     brotli = _imported("brotli", "brotlicffi")
     if brotli is not None and hasattr(brotli.Decompressor, "can_accept_more_data"):
-        found["br"] = lambda: _Brotli(brotli)
+        found["br"] = lambda _: _Brotli(brotli)
     if (zstd := _imported("compression.zstd", "backports.zstd")) is not None:
-        found["zstd"] = lambda: _Zstd(zstd)
+        found["zstd"] = partial(_Zstd, zstd)
     return found
 
 

@@ -128,15 +128,15 @@ async def build(
         status = Status()
         capacity = Capacity(config.server, config.uploads)
         refusals = RefusalLog(store)
-        door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add)
+        door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add, capacity)
         registry = Registry(store, lambda: live.parts.config, changes=decisions)
         persons = PersonTokens(registry)
         plane = DataPlane(status, capacity, large_bodies, persons)
         stored = [
             *StoredResponses(plane.caller, status, capacity).routes(),
-            *StoredBatches(plane.caller, status).routes(),
+            *StoredBatches(plane.caller, status, capacity).routes(),
             *Conversations(plane.caller, status, capacity).routes(),
-            *StoredMessageBatches(plane.caller, status).routes(),
+            *StoredMessageBatches(plane.caller, status, capacity).routes(),
             *StoredFiles(plane.caller, status, capacity).routes(),
             *RealtimeSessions(plane, status, capacity).routes(),
         ]

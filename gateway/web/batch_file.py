@@ -12,13 +12,14 @@ import hashlib
 import json
 import time
 from codecs import BOM_UTF8
-from collections.abc import AsyncIterator
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from gateway.api import auth, capabilities, json_document, validate
 from gateway.api.capabilities import Adaptation
 from gateway.api.file_ids import ids_in
 from gateway.api.form import PIECE_BYTES, UploadedFile
+from gateway.api.large_body import LARGE_BYTES
 from gateway.bridge import bridges
 from gateway.config import Route
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound
@@ -32,14 +33,23 @@ from gateway.relay.charge import SentRequest
 
 from .forms import StoredForm
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 MAX_LINES = 50_000
 """Of OpenAI's batches."""
 
 MAX_LINE_BYTES = 1_048_576
 """Of one request: it is parsed at once."""
 
+MAX_ALL_LINES = 2 * MAX_LINES
+"""With those that are blank."""
+
 YIELD_BYTES = 65_536
 """Bytes after which other calls have their turn."""
+
+LINE_BYTES = 256
+"""Bytes whose reading takes as long as what each line costs, however short."""
 
 _LINE_NAMES = frozenset({"custom_id", "method", "url", "body"})
 
@@ -136,19 +146,21 @@ class BatchChecker:
         since = 0
         async for line in _lines(file):
             self._number += 1
-            if not line.strip():
-                continue
+            since += len(line) + LINE_BYTES
+            if since > YIELD_BYTES:
+                since = 0
+                await asyncio.sleep(0)
             try:
+                if self._number > MAX_ALL_LINES:
+                    _refuse(f"a file has at most {MAX_ALL_LINES} lines. Leave the blank ones out.")
+                if not line.strip():
+                    continue
                 changed = await self._line(line)
             except GatewayError as fault:
                 fault.message = f"Line {self._number} of the file: {fault.message}"
                 fault.param = "file"
                 raise
             await self._written.add(changed.rstrip(b"\r") + b"\n")
-            since += len(line)
-            if since > YIELD_BYTES:
-                since = 0
-                await asyncio.sleep(0)
         if self._spec is None:
             raise InvalidRequest("Invalid 'file': it has no requests.", param="file", code="empty_file")
         await self._written.end()
@@ -156,20 +168,20 @@ class BatchChecker:
         return BatchInput(sums, self._ceilings)
 
     async def _line(self, data: bytes) -> bytes:
-        document = json_document.parse(data)
+        document = await _at_leisure(len(data), json_document.parse, data)
         validate.refuse_other_case(document.members, _LINE_NAMES)
         spec = self._head(document.members)
-        start, end = json_document.spans(document)["body"]
+        start, end = (await _at_leisure(len(data), json_document.spans, document))["body"]
         asked = document.text[start:end].encode()
         call, route = await self._call(spec, asked)
-        self._ceilings = self._ceilings.plus(*_ceilings(call, route, asked))
+        self._ceilings = self._ceilings.plus(*(await _at_leisure(len(data), _ceilings, call, route, asked)))
         self._prompt_tokens += call.params.prompt_tokens
         self._output_tokens += windows.output_limit(call) * call.params.candidates
         able = self._services.config.upstreams[route.upstream].capabilities
         changes = changed_members(call, self._claims, route, able)
         if not changes:
             return data
-        body = json_document.replace(call.params.document, changes)
+        body = await _at_leisure(len(data), json_document.replace, call.params.document, changes)
         return document.text[:start].encode() + body + document.text[end:].encode()
 
     def _head(self, members: dict[str, Any]) -> Format:
@@ -197,7 +209,7 @@ class BatchChecker:
 
     async def _call(self, spec: Format, body: bytes) -> tuple[Call, Route]:
         config, key = self._services.config, self._key
-        asked = spec.read(body, self._services.find_counter)
+        asked = await _at_leisure(len(body), spec.read, body, self._services.find_counter)
         _refuse_connected(asked)
         for file_id in ids_in(asked.document.members):
             await self._services.bonds.require(key.in_team, file_id, "file_id", config.upstreams)
@@ -231,6 +243,11 @@ class BatchChecker:
             if route.upstream == self._upstream and way is Adaptation.PLAIN:
                 return route
         raise InvalidRequest("this model is not served by the provider that runs batches.", code="invalid_batch_line")
+
+
+async def _at_leisure(size: int, read: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """The result of reading `size` bytes, by a thread where it takes long."""
+    return read(*given, **named) if size <= LARGE_BYTES else await asyncio.to_thread(read, *given, **named)
 
 
 def _ceilings(call: Call, route: Route, body: bytes) -> tuple[int, int]:

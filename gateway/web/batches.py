@@ -17,10 +17,11 @@ from gateway.records import Bond
 from gateway.store.bonds import is_bond_id
 from gateway.upstream.ask import Fetched
 
+from .capacity import Capacity
 from .files import page_of
 from .kept import FindsCaller, KeptAtUpstream, object_of
 from .middleware import CONTEXT, RequestContext
-from .responses import json_response
+from .responses import JSON_HEADERS
 from .status import Status
 
 MAX_LIMIT = 100
@@ -30,10 +31,10 @@ MAX_LIMIT = 100
 class StoredBatches:
     """The endpoints of batches that are made. `caller` finds the key of a request, or refuses it."""
 
-    def __init__(self, caller: FindsCaller, status: Status) -> None:
+    def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
         spec = FORMATS["batches"]
         self._path = spec.path
-        self._kept = KeptAtUpstream(caller, status, "batch", spec.upstream_path, spec, name="batch")
+        self._kept = KeptAtUpstream(caller, status, capacity, "batch", spec.upstream_path, spec, name="batch")
 
     def routes(self) -> list[web.RouteDef]:
         """Every route of batches that are made."""
@@ -63,14 +64,15 @@ class StoredBatches:
         for each in found:
             await bind_results(context, known.get(str(each.get("id"))), each)
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
-        return json_response(json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode())
+        body = json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode()
+        return self._kept.sent(context, JSON_HEADERS, body)
 
     async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
         context = request[CONTEXT]
         bond = await self._kept.bond(request, context)
         answer: Fetched = await self._kept.fetch(request, context, bond, action, request.method)
         await bind_results(context, bond, object_of(answer.body) or {})
-        return self._kept.whole(answer)
+        return self._kept.whole(context, answer)
 
 
 async def bind_results(context: RequestContext, bond: Bond | None, batch: dict[str, Any]) -> None:

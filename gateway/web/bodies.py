@@ -12,20 +12,27 @@ from collections.abc import Sequence
 from aiohttp import StreamReader, hdrs, web
 
 from gateway.config import ServerSettings
-from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Unavailable
-from gateway.upstream.content_encoding import DECODERS, Decoder, EncodingFault, decoder_of
+from gateway.errors import BodyTimeout, BodyTooLarge, InvalidRequest
+from gateway.upstream.content_encoding import DECODERS, Decoder, EncodingFault, TooManyMembers, decoder_of
 
-from .capacity import Capacity
+from .capacity import Capacity, buffers_full
 from .middleware import RequestContext
 
 PIECE_BYTES = 131_072
 
+DECODED_AT_ONCE = 8192
+"""Bytes of a compressed body between which other calls have their turn: 400 members that hold nothing."""
+
+MAX_MEMBERS = 1000
+"""Of a compressed body. Programs that compress in parallel write one for each 64 or 128 KiB."""
+
 
 class BodyReader:
-    """Reads bodies, and holds room for them in the name of a request context."""
+    """Reads bodies, and holds room for them in the name of a request context: for what has come, because a client may
+    announce what it never sends."""
 
     def __init__(self, capacity: Capacity) -> None:
-        self._capacity = capacity
+        self._memory = capacity.memory
 
     async def read(self, request: web.BaseRequest, context: RequestContext) -> Sequence[bytes | bytearray]:
         """The whole body, without its content encoding. Raises `GatewayError` for one that is too long, too slow or
@@ -36,31 +43,27 @@ class BodyReader:
         content = request.content
         server = context.parts.config.server
         announced = request.content_length
-        if announced is not None:
-            self._make_room(announced, context, server, f" ({announced} bytes announced)")
+        if announced is not None and announced > server.max_request_bytes:
+            raise _too_large(server, f" ({announced} bytes announced)")
         try:
             if content.is_eof():  # it came with the head, as short ones do
                 body = content.read_nowait()
-                if announced is None:
-                    self._make_room(len(body), context, server)
+                self._make_room(len(body), context, server)
                 pieces: Sequence[bytes | bytearray] = [body]
             else:
                 if hdrs.EXPECT in request.headers:
                     send_continue(request)
                 async with asyncio.timeout(server.client_body_timeout_s):
-                    pieces = await self._gather(content, context, server, is_announced=announced is not None)
+                    pieces = await self._gather(content, context, server)
         except TimeoutError:
             limit_s = server.client_body_timeout_s
             raise BodyTimeout(f"The request body did not arrive within {limit_s:g} seconds.") from None
         return await self._decode(request, context, pieces) if hdrs.CONTENT_ENCODING in request.headers else pieces
 
-    async def _gather(
-        self, content: StreamReader, context: RequestContext, server: ServerSettings, *, is_announced: bool
-    ) -> list[bytearray]:
+    async def _gather(self, content: StreamReader, context: RequestContext, server: ServerSettings) -> list[bytearray]:
         pieces: list[bytearray] = []
         while piece := await content.readany():
-            if not is_announced:
-                self._make_room(len(piece), context, server)
+            self._make_room(len(piece), context, server)
             if pieces and len(pieces[-1]) < PIECE_BYTES:  # it may come byte by byte
                 pieces[-1] += piece
             else:
@@ -80,8 +83,8 @@ class BodyReader:
         del pieces
         while left:
             given = left.popleft()
-            for at in range(0, len(given), PIECE_BYTES):
-                await self._decode_piece(decoder, bytes(given[at : at + PIECE_BYTES]), decoded, context, server)
+            for at in range(0, len(given), DECODED_AT_ONCE):
+                await self._decode_piece(decoder, bytes(given[at : at + DECODED_AT_ONCE]), decoded, context, server)
         if not decoder.is_whole:
             raise InvalidRequest(_DAMAGED)
         return decoded
@@ -94,7 +97,7 @@ class BodyReader:
         context: RequestContext,
         server: ServerSettings,
     ) -> None:
-        self._capacity.release(len(piece))
+        self._memory.release(len(piece), context.key)
         context.held_bytes -= len(piece)
         try:
             for part in decoder.decode(piece):
@@ -104,16 +107,26 @@ class BodyReader:
                 else:
                     decoded.append(bytearray(part))
                     await asyncio.sleep(0)
+        except TooManyMembers:
+            raise InvalidRequest(
+                f"The request body is compressed in more than {MAX_MEMBERS} members. Compress it as one.",
+                code="unsupported_content_encoding",
+            ) from None
         except EncodingFault:  # its text is for the log
             raise InvalidRequest(_DAMAGED) from None
+        await asyncio.sleep(0)
 
     def _make_room(self, size: int, context: RequestContext, server: ServerSettings, details: str = "") -> None:
         """Hold `size` bytes more. Raises `BodyTooLarge` or `Unavailable`."""
         if context.held_bytes + size > server.max_request_bytes:
-            raise BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded{details}")
-        if not self._capacity.hold(size):
-            raise Unavailable("The gateway holds too much data right now. Please try again.", code="buffers_full")
+            raise _too_large(server, details)
+        if not self._memory.hold(size, context.key):
+            raise buffers_full()
         context.held_bytes += size
+
+
+def _too_large(server: ServerSettings, details: str) -> BodyTooLarge:
+    return BodyTooLarge(f"Maximum content size limit ({server.max_request_bytes}) exceeded{details}")
 
 
 _DAMAGED = (
@@ -128,7 +141,7 @@ def check_coding(request: web.BaseRequest) -> None:
 
 def _decoder_of(request: web.BaseRequest) -> Decoder | None:
     try:
-        return decoder_of(",".join(request.headers.getall(hdrs.CONTENT_ENCODING, ())))
+        return decoder_of(",".join(request.headers.getall(hdrs.CONTENT_ENCODING, ())), MAX_MEMBERS)
     except EncodingFault:
         known = ", ".join(sorted(DECODERS))
         raise InvalidRequest(

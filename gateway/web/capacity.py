@@ -1,7 +1,7 @@
-"""The capacity of one worker: its share of the whole gateway's concurrent calls and buffered bytes.
+"""The capacity of one worker: its share of the whole gateway's concurrent calls, buffered bytes and stored bytes.
 
 Requests beyond it are refused at once, not queued. Private to a worker; unused capacity is not shared with other
-workers.
+workers. One key takes at most half of a room, so that the calls of others have the other half.
 """
 
 from __future__ import annotations
@@ -10,51 +10,71 @@ from gateway.config import ServerSettings, UploadSettings
 from gateway.errors import Unavailable
 
 
+class Room:
+    """Room for bytes, which keys take and give back. Bytes are counted when they are there, not when they are
+    announced."""
+
+    def __init__(self) -> None:
+        self._held = 0
+        self._by_key: dict[str, int] = {}
+        self._most = self._most_of_key = 0
+
+    def resize(self, most: int, largest: int) -> None:
+        """Replace the limits. `largest` has to be possible for one key, however small the half. Held bytes stay
+        counted."""
+        self._most = max(most, largest)
+        self._most_of_key = min(self._most, max(self._most // 2, largest))
+
+    def __repr__(self) -> str:
+        return f"<Room {self._held} of {self._most} bytes, {self._most_of_key} for one key>"
+
+    def hold(self, size: int, key: str) -> bool:
+        """Hold these bytes if there is room, and return whether there was; `release` gives them back."""
+        of_key = self._by_key.get(key, 0) + size
+        if of_key > self._most_of_key or self._held + size > self._most:
+            return False
+        self._held += size
+        self._by_key[key] = of_key
+        return True
+
+    def hold_unchecked(self, size: int, key: str) -> None:
+        """For an answer: it is paid for, and so not sent away. Requests are, until there is room again."""
+        self._held += size
+        self._by_key[key] = self._by_key.get(key, 0) + size
+
+    def release(self, size: int, key: str) -> None:
+        self._held -= size
+        left = self._by_key.pop(key, 0) - size
+        if left:
+            self._by_key[key] = left
+
+
 class Capacity:
-    """How many calls may be under way; the bytes of request bodies and of answers that are not streamed; and the bytes
-    of forms in temporary files."""
+    """How many calls may be under way; `memory` has the bytes of request bodies and of answers that are not streamed,
+    `disk` those of forms in temporary files."""
 
     def __init__(self, server: ServerSettings, uploads: UploadSettings) -> None:
-        self._bytes = 0
-        self._stored_bytes = 0
+        self.memory = Room()
+        self.disk = Room()
         self.resize(server, uploads)
 
     def resize(self, server: ServerSettings, uploads: UploadSettings) -> None:
         """Replace the limits. Held bytes stay counted."""
-        self._max_stored_bytes = max(uploads.max_stored_bytes // server.workers, uploads.max_bytes)
         self.max_calls = server.max_in_flight // server.workers
-        # A request that is allowed has to be possible, however small the share.
-        self._max_bytes = max(server.max_buffered_bytes // server.workers, server.max_request_bytes)
+        self.memory.resize(server.max_buffered_bytes // server.workers, server.max_request_bytes)
+        # A batch's file is stored as it came and as it is sent.
+        most = max(uploads.max_stored_bytes // server.workers, uploads.max_bytes)
+        self.disk.resize(most, min(most, 2 * uploads.max_bytes))
 
     def __repr__(self) -> str:
-        return f"<Capacity at most {self.max_calls} calls, {self._bytes} of {self._max_bytes} bytes>"
+        return f"<Capacity at most {self.max_calls} calls, memory {self.memory}, disk {self.disk}>"
 
     def refuse_when_full(self, calls: int) -> None:
         """Raises `Unavailable` if the calls under way are as many as the limit."""
         if calls >= self.max_calls:
             raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
 
-    def hold(self, size: int) -> bool:
-        """Hold these bytes if there is room, and return whether there was; `release` gives them back."""
-        if self._bytes + size > self._max_bytes:
-            return False
-        self._bytes += size
-        return True
 
-    def hold_unchecked(self, size: int) -> None:
-        """For an answer: it is paid for, and so not sent away. Requests are, until there is room again."""
-        self._bytes += size
-
-    def release(self, size: int) -> None:
-        self._bytes -= size
-
-    def store(self, size: int) -> bool:
-        """The same for bytes in temporary files; `remove` gives them back."""
-        if self._stored_bytes + size > self._max_stored_bytes:
-            return False
-        self._stored_bytes += size
-        return True
-
-    def remove(self, size: int) -> None:
-        """These bytes of temporary files are deleted."""
-        self._stored_bytes -= size
+def buffers_full() -> Unavailable:
+    """There is no room for bytes in memory."""
+    return Unavailable("The gateway holds too much data right now. Please try again.", code="buffers_full")

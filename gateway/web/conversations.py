@@ -8,6 +8,7 @@ generated.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from functools import partial
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 from gateway.accounting.bonds import MAX_SHOWN_ID
 from gateway.api import auth, capabilities, validate, validation_errors
 from gateway.api.json_document import parse
+from gateway.api.large_body import LARGE_BYTES
 from gateway.api.schema import ConversationBody
 from gateway.config import Config
 from gateway.config.model_names import is_pattern
@@ -51,9 +53,10 @@ class Conversations:
     """The endpoints of conversations. `caller` finds the key of a request, or refuses it."""
 
     def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
-        self._kept = KeptAtUpstream(caller, status, "conversation_id", "/conversations", RESPONSES, name="conversation")
+        self._kept = KeptAtUpstream(
+            caller, status, capacity, "conversation_id", "/conversations", RESPONSES, name="conversation"
+        )
         self._bodies = BodyReader(capacity)
-        self._capacity = capacity
 
     def routes(self) -> list[web.RouteDef]:
         """Every route of conversations."""
@@ -83,7 +86,7 @@ class Conversations:
         if not isinstance(made, str) or not is_bond_id(made):
             raise UpstreamFailed.after(Failure(bond.upstream, Phase.WAITING, Fault.NOT_JSON))
         await context.parts.bonds.keep(bond._replace(id=made))
-        return self._kept.whole(answer)
+        return self._kept.whole(context, answer)
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """Change its metadata."""
@@ -106,28 +109,27 @@ class Conversations:
 
     async def _send(self, request: web.Request, context: RequestContext, bond: Bond, action: str) -> Whole:
         body = await self._body(request, context)
-        answer = await self._kept.fetch(request, context, bond, action, "POST", body)
+        answer = await self._kept.fetch(request, context, bond, action, "POST", body, is_read=False)
         more = token_rule.tokens_of(token_rule.count(body).quarters) if action else 0
         await context.parts.bonds.keep(bond._replace(tokens=bond.tokens + more))
-        return self._kept.whole(answer)
+        return self._kept.whole(context, answer)
 
     async def _body(self, request: web.Request, context: RequestContext) -> bytes:
         """The body, which is an object without references to other items. Raises `InvalidRequest`."""
-        try:
-            if not request.can_read_body:
-                return b"{}"
-            check_type(request)
-            pieces = await self._bodies.read(request, context)
-        finally:
-            self._capacity.release(context.held_bytes)
-            context.held_bytes = 0
+        if not request.can_read_body:
+            return b"{}"
+        check_type(request)
+        pieces = await self._bodies.read(request, context)
         if sum(map(len, pieces)) > MAX_BODY_BYTES:
             raise BodyTooLarge(
                 f"The items of one request may have {MAX_BODY_BYTES} bytes. Add them in several requests, or send large"
                 f" ones in 'input' of POST {RESPONSES.path}."
             )
         body = b"".join(pieces)
-        _check(body)
+        if len(body) > LARGE_BYTES:
+            await asyncio.to_thread(_check, body)
+        else:
+            _check(body)
         return body
 
 

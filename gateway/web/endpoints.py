@@ -149,7 +149,6 @@ class DataPlane:
         finally:
             calls.discard(task)
             telemetry.count_under_way(-1)
-            self._capacity.release(context.held_bytes)
             if context.form is not None:
                 context.form.close()
 
@@ -158,7 +157,8 @@ class DataPlane:
         if isinstance(answer, Answer):
             size = len(answer.body)
             context.held_bytes -= size  # held until a slow client has read nearly all of it
-            return Whole(answer.status, answer.headers, answer.body, on_sent=partial(self._capacity.release, size))
+            given_back = partial(self._capacity.memory.release, size, context.key)
+            return Whole(answer.status, answer.headers, answer.body, on_sent=given_back)
         if context.stream is None:
             raise RuntimeError("a stream was finished that was never opened")
         context.stream.finish(answer.last)
@@ -313,15 +313,7 @@ class DataPlane:
         context = request[CONTEXT]
         spec = spec or _of_client(request)
         key = await self.caller(request, context, None if spec is None else spec.query_key)
-        config = context.parts.config
-        names = auth.offered(key, config)
-        if spec is not None and spec.list_models is not None:
-            served = {name: _served(config, name) for name in names}
-            if spec.listed:
-                served = {name: each for name, each in served.items() if not spec.listed.isdisjoint(each)}
-            return json_response(json.dumps(spec.list_models(served, request.query)).encode())
-        models = [_model(name, config) for name in names]
-        return json_response(json.dumps({"object": "list", "data": models}).encode())
+        return json_response(await asyncio.to_thread(_listing, spec, key, context.parts.config, request.query))
 
     async def show_model(self, request: web.Request, spec: Format | None = None) -> web.StreamResponse:
         """One model, if this key may use it, in the words of this format or of the client's API."""
@@ -431,7 +423,7 @@ class _Client(NamedTuple):
         return context.stream
 
     def hold(self, size: int) -> None:
-        self.capacity.hold_unchecked(size)
+        self.capacity.memory.hold_unchecked(size, self.context.key)
         self.context.held_bytes += size
 
     def reserved(self) -> None:
@@ -463,6 +455,17 @@ def _of_client(request: web.Request) -> Format | None:
     """The format of a client that asks for models."""
     google = FORMATS["generate_content"]
     return google if google.query_key in request.query else of_client(request.headers)
+
+
+def _listing(spec: Format | None, key: Key, config: Config, query: Mapping[str, str]) -> bytes:
+    """The list of the models that a key may use. For a thread: there may be thousands. Raises `InvalidRequest`."""
+    names = auth.offered(key, config)
+    if spec is None or spec.list_models is None:
+        return json.dumps({"object": "list", "data": [_model(name, config) for name in names]}).encode()
+    served = {name: _served(config, name) for name in names}
+    if spec.listed:
+        served = {name: each for name, each in served.items() if not spec.listed.isdisjoint(each)}
+    return json.dumps(spec.list_models(served, query)).encode()
 
 
 def _served(config: Config, name: str) -> tuple[Endpoint, ...]:

@@ -23,7 +23,6 @@ from gateway.api.multipart import content_type
 from gateway.errors import Conflict, InvalidRequest, NotFound, UpstreamFailed
 from gateway.formats import FORMATS
 from gateway.records import Bond, Failure, Fault, Key, Phase
-from gateway.relay.exchange import response_headers
 from gateway.store.bonds import SETTLED, is_bond_id
 from gateway.upstream.account import account_of
 from gateway.upstream.ask import Fetched, fetch
@@ -32,9 +31,9 @@ from .batch_file import BatchChecker, BatchInput
 from .capacity import Capacity
 from .endpoints import continue_later, forwarded_headers, with_content_type
 from .forms import FormReader, StoredForm, boundary_of
-from .kept import FindsCaller, KeptAtUpstream, object_of, raise_for
+from .kept import MAX_READ_BYTES, FindsCaller, KeptAtUpstream, object_of, raise_for
 from .middleware import CONTEXT, RequestContext
-from .responses import Whole, json_response
+from .responses import JSON_HEADERS
 from .status import Status
 
 PATH = "/v1/files"
@@ -56,7 +55,7 @@ class StoredFiles:
     """The endpoints of files. `caller` finds the key of a request, or refuses it."""
 
     def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
-        self._kept = KeptAtUpstream(caller, status, "id", "/files", OPENAI, name="file")
+        self._kept = KeptAtUpstream(caller, status, capacity, "id", "/files", OPENAI, name="file")
         self._status = status
         self._capacity = capacity
         self._forms = FormReader(capacity)
@@ -106,7 +105,7 @@ class StoredFiles:
         if asked.purpose != "batch":
             body = file_form.forwarded(stored, asked, boundary)
             return await self._keep(request, context, key, _Sent(upstream, boundary, body, asked))
-        written = StoredForm(context.parts.config.uploads, self._capacity)
+        written = StoredForm(context.parts.config.uploads, self._capacity, context.key)
         try:
             checked = await BatchChecker(key, context.parts, upstream, written).check(asked.file)
             body = file_form.forwarded(stored, asked, boundary, written)
@@ -122,7 +121,7 @@ class StoredFiles:
         if not isinstance(made, str) or not is_bond_id(made):
             raise UpstreamFailed.after(Failure(upstream, Phase.WAITING, Fault.NOT_JSON))
         await context.parts.bonds.keep(_bond(made, key, context, sent))
-        return Whole(200, response_headers(answer.head, OPENAI), answer.body)
+        return self._kept.whole(context, answer)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """The key's own files, as they are at the upstream now. One that has ended there is left out."""
@@ -138,7 +137,8 @@ class StoredFiles:
         page, has_more = page_of(bonds, query.get("after"), query.get("limit"), MAX_LIMIT)
         found = await self._kept.read_all(request, context, page)
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
-        return json_response(json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode())
+        body = json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode()
+        return self._kept.sent(context, JSON_HEADERS, body)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the file, unless a batch is still to be charged by it."""
@@ -181,8 +181,7 @@ async def _send(request: web.Request, context: RequestContext, sent: _Sent) -> F
     pool, upstream = parts.pools[name], parts.config.upstreams[name]
     headers = with_content_type(forwarded_headers(request, OPENAI.request_headers), content_type(sent.boundary))
     head = pool.request("/files", headers, sent.body)
-    limit = parts.config.server.max_response_bytes
-    answer = await fetch(name, pool, head, upstream.timeouts.total_s, limit, sent.body)
+    answer = await fetch(name, pool, head, upstream.timeouts.total_s, MAX_READ_BYTES, sent.body)
     return raise_for(name, answer, pool.hidden, OPENAI)
 
 

@@ -23,7 +23,7 @@ from gateway.formats.format import Format
 from gateway.records import Params, StoredBytes
 
 from .bodies import send_continue
-from .capacity import Capacity
+from .capacity import Capacity, buffers_full
 from .middleware import RequestContext
 
 log = logging.getLogger("gateway")
@@ -33,12 +33,13 @@ WRITE_BYTES = 262_144
 
 
 class StoredForm:
-    """The bytes of one form. To be closed."""
+    """The bytes of one form, counted for this key. To be closed."""
 
-    def __init__(self, settings: UploadSettings, capacity: Capacity) -> None:
+    def __init__(self, settings: UploadSettings, capacity: Capacity, key: str) -> None:
         self.size = 0
         self._settings = settings
         self._capacity = capacity
+        self._key = key
         self._memory = bytearray()
         """The bytes that are not in the file; all, if there is no file."""
         self._file: int | None = None
@@ -78,21 +79,21 @@ class StoredForm:
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
-        self._capacity.remove(self._written)
-        self._capacity.release(self._held)
+        self._capacity.disk.release(self._written, self._key)
+        self._capacity.memory.release(self._held, self._key)
         self._memory, self._written, self._held = bytearray(), 0, 0
 
     def _hold(self, size: int) -> None:
-        if not self._capacity.hold(size):
-            raise Unavailable("The gateway holds too much data right now. Please try again.", code="buffers_full")
+        if not self._capacity.memory.hold(size, self._key):
+            raise buffers_full()
         self._held += size
 
     async def _write_memory(self) -> None:
         data, self._memory = self._memory, bytearray()
-        if not self._capacity.store(len(data)):
+        if not self._capacity.disk.hold(len(data), self._key):
             raise Unavailable("The gateway stores too many uploads right now. Please try again.", code="uploads_full")
         self._written += len(data)
-        self._capacity.release(self._held)
+        self._capacity.memory.release(self._held, self._key)
         self._held = 0
         try:
             await asyncio.to_thread(self._write, data)
@@ -152,7 +153,7 @@ class FormReader:
             raise _too_large(settings, f" ({announced} bytes announced)")
         if hdrs.EXPECT in request.headers and not request.content.is_eof():
             send_continue(request)
-        stored = context.form = StoredForm(settings, self._capacity)
+        stored = context.form = StoredForm(settings, self._capacity, context.key)
         parser = multipart.FormParser(boundary, settings.max_file_bytes)
         try:
             async with asyncio.timeout(settings.timeout_s):

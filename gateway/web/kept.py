@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +27,7 @@ from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
 from gateway.upstream.download import Download
 
+from .capacity import Capacity, buffers_full
 from .endpoints import forwarded_headers, forwarded_query
 from .middleware import CONTEXT, RequestContext
 from .responses import EventStream, Whole
@@ -36,6 +38,12 @@ FindsCaller = Callable[[web.Request, RequestContext], Awaitable[Key]]
 MAX_ERROR_BYTES = 65_536
 _DOWN = ("content-type", "content-disposition", "content-encoding")
 """Headers of a downloaded answer that the client sees."""
+
+MAX_READ_BYTES = 262_144
+"""Of an answer that is parsed here: files and batches have a kilobyte or two. It takes some milliseconds."""
+
+MAX_SPACE = 1024
+"""Whitespace around an object that is not parsed."""
 
 READ_AT_ONCE = 8
 """Requests to the upstream at once for one list."""
@@ -52,6 +60,7 @@ class KeptAtUpstream:
         self,
         caller: FindsCaller,
         status: Status,
+        capacity: Capacity,
         param: str,
         path: str,
         spec: Format,
@@ -59,6 +68,7 @@ class KeptAtUpstream:
     ) -> None:
         self._caller = caller
         self._status = status
+        self._memory = capacity.memory
         self._param = param
         self._path = path
         self._spec = spec
@@ -88,7 +98,8 @@ class KeptAtUpstream:
         """Pass on what the upstream answers to the client's method."""
         context = request[CONTEXT]
         bond = await self.bond(request, context)
-        return self.whole(await self.fetch(request, context, bond, action, request.method))
+        answer = await self.fetch(request, context, bond, action, request.method, is_read=False)
+        return self.whole(context, answer)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the object at the upstream, and then its bond."""
@@ -100,7 +111,7 @@ class KeptAtUpstream:
         answer = await self.fetch(request, context, bond, method="DELETE")
         if (fields := object_of(answer.body)) is not None and fields.get("deleted") is not False:
             await context.parts.bonds.forget(bond)
-        return self.whole(answer)
+        return self.whole(context, answer)
 
     async def download(self, request: web.Request, action: str) -> web.StreamResponse:
         """Relay an answer as it comes, whatever it is. Cut, the message is left incomplete."""
@@ -146,17 +157,28 @@ class KeptAtUpstream:
         action: str = "",
         method: str = "GET",
         body: bytes = b"",
+        *,
+        is_read: bool = True,
     ) -> Fetched:
         """The upstream's answer; of a bond without an id, that of the path itself. Raises `UpstreamFailed` or
-        `UpstreamRefused` for any other than a good one."""
+        `UpstreamRefused` for any other than a good one, and `Unavailable` if there is no room for it. `is_read`: the
+        gateway itself reads its members, so it has to be short."""
         parts = context.parts
         pool, upstream = parts.pools[bond.upstream], parts.config.upstreams[bond.upstream]
         path = f"{self._path}/{quote(bond.id, safe='')}{action}" if bond.id else self._path
         sent = ask_upstream(request, context, bond, path, method, self._spec, body)
         limit = parts.config.server.max_response_bytes
-        answer = await fetch(bond.upstream, pool, sent, upstream.timeouts.head_s, limit)
+        hold = partial(self._hold, context)
+        answer = await fetch(
+            bond.upstream,
+            pool,
+            sent,
+            upstream.timeouts.head_s,
+            min(limit, MAX_READ_BYTES) if is_read else limit,
+            hold=hold,
+        )
         good = raise_for(bond.upstream, answer, pool.hidden, self._spec)
-        if object_of(good.body) is None:
+        if not (is_like_object(good.body) if len(good.body) > MAX_READ_BYTES else object_of(good.body) is not None):
             raise UpstreamFailed.after(Failure(bond.upstream, Phase.WAITING, Fault.NOT_JSON))
         return good
 
@@ -179,9 +201,20 @@ class KeptAtUpstream:
         found = await asyncio.gather(*[read(bond) for bond in bonds])
         return [each for each in found if each is not None]
 
-    def whole(self, answer: Fetched) -> Whole:
+    def whole(self, context: RequestContext, answer: Fetched) -> Whole:
         """The answer for the client."""
-        return Whole(200, response_headers(answer.head, self._spec), answer.body)
+        return self.sent(context, response_headers(answer.head, self._spec), answer.body)
+
+    def sent(self, context: RequestContext, headers: Iterable[tuple[str, str]], body: bytes) -> Whole:
+        """An answer for the client. The room that the request holds is given back when a slow client has read nearly
+        all of it; one that reads nothing is cut off (`http_guard/client_connection.py`)."""
+        held, context.held_bytes = context.held_bytes, 0
+        return Whole(200, headers, body, on_sent=partial(self._memory.release, held, context.key))
+
+    def _hold(self, context: RequestContext, size: int) -> None:
+        if not self._memory.hold(size, context.key):
+            raise buffers_full()
+        context.held_bytes += size
 
 
 def ask_upstream(
@@ -209,6 +242,11 @@ def raise_for(upstream: str, answer: Fetched | Failure, hide: Sequence[tuple[str
     if answer.fault is Fault.WRONG_URL and spec.is_optional:
         error.status = 404
     raise error
+
+
+def is_like_object(body: bytes) -> bool:
+    """Whether a body, which is too long to be parsed at once, begins and ends as an object does."""
+    return body[:MAX_SPACE].lstrip()[:1] == b"{" and body[-MAX_SPACE:].rstrip()[-1:] == b"}"
 
 
 def object_of(body: bytes) -> dict[str, Any] | None:

@@ -16,10 +16,11 @@ from gateway.formats import FORMATS
 from gateway.records import Bond
 from gateway.store.bonds import SETTLED
 
+from .capacity import Capacity
 from .files import page_of
 from .kept import FindsCaller, KeptAtUpstream, object_of
 from .middleware import CONTEXT, RequestContext
-from .responses import Whole, json_response
+from .responses import JSON_HEADERS, Whole
 from .status import Status
 
 MAX_LIMIT = 1000
@@ -29,10 +30,10 @@ MAX_LIMIT = 1000
 class StoredMessageBatches:
     """The endpoints of message batches that are made. `caller` finds the key of a request, or refuses it."""
 
-    def __init__(self, caller: FindsCaller, status: Status) -> None:
+    def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
         spec = FORMATS["message_batches"]
         self._path = spec.path
-        self._kept = KeptAtUpstream(caller, status, "message_batch", spec.upstream_path, spec, name="batch")
+        self._kept = KeptAtUpstream(caller, status, capacity, "message_batch", spec.upstream_path, spec, name="batch")
 
     def routes(self) -> list[web.RouteDef]:
         """Every route of message batches that are made."""
@@ -73,14 +74,14 @@ class StoredMessageBatches:
         found = [_own(each, context) for each in await self._kept.read_all(request, context, page)]
         first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
         members = {"data": found, "has_more": has_more, "first_id": first, "last_id": last}
-        return json_response(json.dumps(members).encode())
+        return self._kept.sent(context, JSON_HEADERS, json.dumps(members).encode())
 
     async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
         context = request[CONTEXT]
         bond = await self._kept.bond(request, context)
         answer = await self._kept.fetch(request, context, bond, action, request.method)
         whole: Whole = self._kept.whole(
-            answer._replace(body=json.dumps(_own(object_of(answer.body), context)).encode())
+            context, answer._replace(body=json.dumps(_own(object_of(answer.body), context)).encode())
         )
         return whole
 

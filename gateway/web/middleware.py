@@ -28,6 +28,7 @@ from gateway.errors import (
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
+    Unavailable,
     UpstreamFailed,
     UpstreamRefused,
     internal_error,
@@ -43,6 +44,7 @@ from gateway.tasks import is_cut_off
 
 from . import cors, unknown_paths
 from .access_log import AccessLog
+from .capacity import Capacity
 from .responses import EventStream, Whole
 from .status import Status, shutting_down
 
@@ -85,7 +87,7 @@ class RequestContext:
     tags: str = ""
     """As of the call: for the refusal log alone."""
     held_bytes: int = 0
-    """Room that its body and its answer take of the worker's."""
+    """Room that its body and its answer take of the worker's, in the name of `key`; given back at its end."""
     is_recorded: bool = False
     """A reservation was made: the call has a record."""
     is_quiet: bool = False
@@ -111,12 +113,14 @@ class ErrorMiddleware:
         access_log: AccessLog,
         status: Status,
         add_refusal: Callable[[RefusalEntry], None],
+        capacity: Capacity,
     ) -> None:
         self._live = live
         self._telemetry = telemetry
         self._access_log = access_log
         self._status = status
         self._add_refusal = add_refusal
+        self._memory = capacity.memory
 
     @property
     def config(self) -> Config:
@@ -151,6 +155,7 @@ class ErrorMiddleware:
                 self._note(request, context, response.status, None)
         finally:
             context.stream = None
+            self._memory.release(context.held_bytes, context.key)
         if isinstance(response, Whole):
             response.own_headers.append(("x-request-id", context.id))
             if permission:
@@ -163,7 +168,8 @@ class ErrorMiddleware:
 
     def _fail(self, request: web.Request, context: RequestContext, error: GatewayError) -> web.StreamResponse:
         self._note(request, context, error.status, error)
-        if context.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused):
+        is_own = context.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused)
+        if is_own or isinstance(error, Unavailable):  # that of a worker without room counts, whatever was asked for
             self._telemetry.rejected(error.reason)
         if context.stream is not None:
             context.stream.finish(_format_of(request, context).error_event(error, None, context.id))

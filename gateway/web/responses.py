@@ -205,6 +205,9 @@ class ArrayStream(EventStream):
         return opening + data
 
 
+JSON_HEADERS = (("Content-Type", "application/json"),)
+
+
 def json_response(body: bytes, status: int = 200, headers: Iterable[tuple[str, str]] = ()) -> Whole:
     """A whole answer of JSON."""
-    return Whole(status, [("Content-Type", "application/json"), *headers], body)
+    return Whole(status, [*JSON_HEADERS, *headers], body)

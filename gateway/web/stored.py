@@ -28,7 +28,7 @@ class StoredResponses:
         self._status = status
         self._capacity = capacity
         spec = FORMATS["responses"]
-        self._kept = KeptAtUpstream(caller, status, "", spec.upstream_path, spec, name="response")
+        self._kept = KeptAtUpstream(caller, status, capacity, "", spec.upstream_path, spec, name="response")
 
     def routes(self) -> list[web.RouteDef]:
         """Every route of a stored response."""

@@ -1,1 +1,1 @@
-"""Rules that hold at every door of the gateway, tested on doors that its own tables name."""
+"""What no door may break, over all doors: charges, quotas, ids, bytes and time."""

@@ -44,6 +44,8 @@ async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
                 return generate_latest(telemetry.registry)
 
             worker = await stack.enter_async_context(app.build(config, telemetry, scrape))
-            return await stack.enter_async_context(TestClient(TestServer(worker.app)))
+            server = TestServer(worker.app)
+            await server.start_server(auto_decompress=False)
+            return await stack.enter_async_context(TestClient(server))
 
         yield start

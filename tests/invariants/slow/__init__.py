@@ -1,0 +1,1 @@
+"""The same, for what takes longer than the fast tier may."""

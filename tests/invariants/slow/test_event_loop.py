@@ -1,0 +1,79 @@
+"""No request holds the event loop for long, however absurd it is: counted in the functions that one turn of the loop
+calls, or by the process that does the work."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiohttp import FormData
+from aiohttp.test_utils import TestClient
+
+from gateway.web.batch_file import MAX_ALL_LINES
+from gateway.web.bodies import MAX_MEMBERS
+from tests.fakes.turns import MOST_CALLS, counted
+from tests.web.conftest import AUTH, KEY, Inside
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+NOWHERE = "http://127.0.0.1:9/v1"
+MEMBERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress, "x-gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress,
+}  # fmt: skip
+"""The content encodings of which a body may have several members."""
+
+BODY = json.dumps({"model": "m", "prompt": ["x", 1]}).encode()
+"""It is refused by its content."""
+
+
+async def send(client: TestClient[Any, Any], body: bytes, coding: str) -> tuple[int, str]:
+    headers = AUTH | {"Content-Encoding": coding, "Content-Type": "application/json"}
+    async with client.post("/v1/completions", data=body, headers=headers) as answer:
+        return answer.status, (await answer.json())["error"]["message"]
+
+
+@pytest.mark.parametrize("coding", sorted(MEMBERS))
+async def test_members_of_compressed_bodies(inside: Inside, coding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that hold nothing."""
+    client = await inside(NOWHERE)
+    empty = MEMBERS[coding](b"")
+    with counted(monkeypatch) as turns:
+        status, allowed = await send(client, empty * (MAX_MEMBERS - 1) + MEMBERS[coding](BODY), coding)
+        assert (status, "member" in allowed) == (400, False)
+        status, refused = await send(client, empty * 20_000, coding)
+        assert (status, f"more than {MAX_MEMBERS} members" in refused) == (400, True), refused
+    assert turns.most <= MOST_CALLS, turns.by
+
+
+@pytest.mark.parametrize("line", [b"\n", b" \n", b"\r\n"])
+async def test_lines_of_a_batch(inside: Inside, line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await inside(NOWHERE, files={"upstream": "up"})
+    form = FormData({"purpose": "batch"})
+    form.add_field("file", line * (MAX_ALL_LINES + 1), filename="lines.jsonl")
+    with counted(monkeypatch) as turns:
+        async with client.post("/v1/files", data=form, headers=AUTH) as answer:
+            assert answer.status == 400
+            message = (await answer.json())["error"]["message"]
+    assert f"at most {MAX_ALL_LINES} lines" in message
+    assert turns.most <= MOST_CALLS, turns.by
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1beta/models", "/openai/models"])
+async def test_models_of_a_key_with_many_patterns(inside: Inside, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {f"model-{place}": {"routes": [{"upstream": "up"}], "max_output_tokens": 9} for place in range(1000)}
+    patterns = [f"none-{place}*" for place in range(200)]
+    client = await inside(NOWHERE, models=models, keys=[{"id": "k", "secret": KEY, "models": [*patterns, "model-99?"]}])
+    with counted(monkeypatch) as turns:
+        async with client.get(path, headers=AUTH) as answer:
+            assert answer.status == 200
+            body = await answer.text()
+    assert body.count("model-99") >= 10 or path == "/v1beta/models"
+    assert turns.most <= MOST_CALLS, turns.by

@@ -1,0 +1,144 @@
+"""Bytes count while they are held, in the name of the key that makes the gateway hold them; one key leaves room for the
+others; and what is refused is counted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from gateway.config import ServerSettings, UploadSettings
+from gateway.formats import FORMATS
+from gateway.formats.format import no_json
+from gateway.formats.openai.realtime import REALTIME
+from gateway.web.capacity import Capacity
+from tests.conftest import ScriptedUpstream, StartsGateways
+from tests.fakes import responses_api as api
+from tests.fakes.scripted import ok_json
+from tests.flows.client import Raw
+from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually, key, model, secret, settings
+
+ROOM = 400_000
+LARGEST = 200_000
+BODY_S = 2
+DOORS = [
+    *[
+        path.replace("{model}", "m")
+        for each in FORMATS.values()
+        if each.read is not no_json and each is not REALTIME
+        for path in (each.path, *each.more_paths)
+    ],
+    "/v1/conversations",
+]
+"""Where a body of JSON is read."""
+
+HEAD = "Host: x\r\nContent-Type: application/json\r\nAuthorization: Bearer {secret}\r\n"
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    server = {"max_buffered_bytes": ROOM, "max_request_bytes": LARGEST, "client_body_timeout_s": BODY_S}
+    keys = [key("alice", max_parallel=1), key("bob")]
+    return start_shared_gateway(settings(shared_upstream.url, server=server, keys=keys))
+
+
+def body(size: int) -> bytes:
+    """A call that is so long."""
+    plain = json.dumps({"model": COMPLETIONS, "prompt": ""}).encode()
+    return plain.replace(b'""', b'"' + b"x" * (size - len(plain)) + b'"')
+
+
+def announce(client: Raw, path: str, size: int, came: bytes, who: str = "alice") -> None:
+    head = f"POST {path} HTTP/1.1\r\n{HEAD.format(secret=secret(who))}Content-Length: {size}\r\n\r\n"
+    client.send(head.encode() + came)
+
+
+def test_a_body_that_is_announced_and_does_not_come_takes_no_room(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    """At no door; it ends by time, and is counted."""
+    upstream.answer_with(always=ok_json())
+    assert len(DOORS) > 10
+    before = gateway.metric("gateway_rejections_total", reason="body_timeout")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(gateway.connect()) for _ in range(3 * len(DOORS))]
+        for client, path in zip(clients, 3 * DOORS, strict=True):
+            announce(client, path, LARGEST, b"{")
+        assert gateway.post("/v1/completions", body(LARGEST), key="bob").status == 200
+        assert {client.read_answer().status for client in clients} == {408}
+    counted = 3 * len([each for each in DOORS if each != "/v1/conversations"])  # which is no call
+    eventually(lambda: gateway.metric("gateway_rejections_total", reason="body_timeout") == before + counted)
+
+
+def test_one_key_leaves_room_for_the_others(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    """However many bodies it sends all but a byte of; its refusals are counted."""
+    upstream.answer_with(always=ok_json())
+    before = gateway.metric("gateway_rejections_total", reason="buffers_full")
+    with ExitStack() as stack:
+        refused = 0
+        for _ in range(2 * ROOM // LARGEST):
+            client = stack.enter_context(gateway.connect())
+            announce(client, "/v1/completions", LARGEST, body(LARGEST)[:-1])
+        client = stack.enter_context(gateway.connect())
+        announce(client, "/v1/completions", LARGEST, body(LARGEST))
+        refused = client.read_answer().status
+        assert gateway.post("/v1/completions", body(LARGEST), key="bob").status == 200
+        assert refused == 503
+    assert gateway.metric("gateway_rejections_total", reason="buffers_full") > before
+
+
+@pytest.mark.parametrize("most", [1_000, 150, 100])
+def test_the_share_of_a_key(most: int) -> None:
+    """Half, but the largest body is possible; what is given back can be taken again, and no key is remembered."""
+    server = ServerSettings(max_buffered_bytes=most, max_request_bytes=100, workers=1)
+    memory = Capacity(server, UploadSettings()).memory
+    share = max(most // 2, 100)
+    assert memory.hold(share, "alice")
+    assert not memory.hold(1, "alice")
+    assert memory.hold(most - share, "bob")
+    assert not memory.hold(1, "carol")
+    memory.release(share, "alice")
+    assert memory.hold(share, "carol")
+    memory.release(share, "carol")
+    memory.release(most - share, "bob")
+    assert not memory._by_key
+
+
+# ------------------------------------------------------------------------------------ answers that are kept upstream
+
+KEPT = 30_000_000
+MODEL = "gpt-4.1"
+READS = [("GET", ""), ("GET", "/input_items"), ("POST", "/cancel")]
+"""The answers of stored responses that are as long as a client made them."""
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(("method", "action"), READS)
+def test_a_kept_answer_takes_room_until_it_is_taken(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, method: str, action: str
+) -> None:
+    """It is refused where there is no room, as it comes; a client that reads nothing leaves room for others."""
+    server = {"max_buffered_bytes": 2 * KEPT + 2_000_000, "max_response_bytes": KEPT + 1_000_000}
+    models: dict[str, Any] = {MODEL: model("responses")}
+    gateway = start_gateway(settings(upstream.url, server=server | {"max_request_bytes": 1_000_000}, models=models))
+    made = f"resp_{next(_NUMBERS):048x}"
+    long = ok_json({"id": made, "x": "x" * KEPT})
+    upstream.answer_with(ok_json(api.response([api.message("A")], id=made)))
+    assert gateway.post("/v1/responses", {"model": MODEL, "input": "Hello"}).status == 200
+    upstream.answer_with(always=long)
+    request = f"{method} /v1/responses/{made}{action} HTTP/1.1\r\n{HEAD.format(secret=secret('alice'))}"
+    with gateway.connect() as slow:
+        slow.send(f"{request}Content-Length: 0\r\n\r\n".encode())
+        slow.socket.recv(1)  # it begins
+        refused = gateway.send(method, f"/v1/responses/{made}{action}")
+        assert refused.refusal == (503, "server_error", None, "buffers_full")
+        assert gateway.metric("gateway_rejections_total", reason="buffers_full") == 1
+        upstream.answer_with(always=ok_json(api.response([api.message("A")], id=made)))
+        assert gateway.post("/v1/responses", {"model": MODEL, "input": "x" * 900_000}, key="bob").status == 200
+        left = KEPT
+        while left > 0:
+            left -= len(slow.socket.recv(1 << 20))
+        upstream.answer_with(always=long)
+        eventually(lambda: gateway.send(method, f"/v1/responses/{made}{action}").status == 200)
