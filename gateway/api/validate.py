@@ -103,6 +103,7 @@ def generation(
     *,
     best_of: int = 1,
     output_param: str = "max_tokens",
+    prompt_param: str = "prompt",
     default_output: int | None = None,
 ) -> Params:
     """The parameters that completions and chat share."""
@@ -121,6 +122,7 @@ def generation(
         is_prompt_exact=prompt.is_exact,
         output_limit=max(given) if given else None,  # an upstream may read one of them only
         output_param=output_param,
+        prompt_param=prompt_param,
         default_output=default_output,
     )
 

@@ -49,6 +49,9 @@ from .pricing import format_usd
 IN_THE_WAY_US = 1_000_000
 """Suggested wait for running calls to end. Their end is unknown; one second is short and does not flood the gateway."""
 
+LEAST_OF_ESTIMATE = 8
+"""A prompt has at least this part of its estimated tokens: that is 32 bytes a token, and text has 3 to 12."""
+
 MAX_CACHED_KEYS = 20_000
 """Keys whose terms are kept, a kilobyte each; and pairs of a key and a model."""
 
@@ -202,10 +205,13 @@ def _metered(call: Call, limit: Limit, window: Window, output: int) -> Claim:
     most = _amount(call, limit.unit, params.prompt_tokens, output)
     if most <= window.limit:
         return Claim(window, most)
-    # The prompt is an estimate: it alone must not make a refusal that no wait can end.
+    # The prompt is an estimate: it alone makes a refusal that no wait can end only where no error of it explains that.
     sure = most if params.is_prompt_exact else _amount(call, limit.unit, 0, output)
-    if sure > window.limit and limit.is_enforced:
-        raise _never_fits(call, window, sure)
+    if limit.is_enforced:
+        if sure > window.limit:
+            raise _never_fits(call, window, sure)
+        if not params.is_prompt_exact and (least := _least_of_prompt(call, limit.unit)) > window.limit:
+            raise _prompt_never_fits(call, window, least)
     return Claim(window, min(most, max(window.limit, sure)))
 
 
@@ -254,6 +260,15 @@ def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> i
     if unit == "usd":
         return most_nusd(call, prompt_tokens, output_tokens) or 0
     return prompt_tokens + output_tokens
+
+
+def _least_of_prompt(call: Call, unit: Unit) -> int:
+    """The least that an estimated prompt uses: in money at the price of plain input, 0 where that is unknown."""
+    tokens = call.params.prompt_tokens // LEAST_OF_ESTIMATE
+    if unit != "usd":
+        return tokens
+    models = call.model, *[model for _, model in call.other_models]
+    return min([pricing.cost_nusd(model.price, Usage(tokens), call.started) or 0 for model in models])
 
 
 def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
@@ -334,6 +349,20 @@ def _never_fits(call: Call, window: Window, sure: int) -> InvalidRequest:
         f"This request may {what}, more than the whole quota of {whole} per {format_per(window.per)} of "
         f"{format_scope(window.scope)}. Waiting would not help: ask for fewer tokens with '{name}'.",
         param=name,
+        code="quota_too_small",
+    )
+
+
+def _prompt_never_fits(call: Call, window: Window, least: int) -> InvalidRequest:
+    params, is_money = call.params, window.unit == "usd"
+    tokens = params.prompt_tokens // LEAST_OF_ESTIMATE
+    cost = f", which cost {format_usd(least)}" if is_money else ""
+    whole = format_usd(window.limit) if is_money else f"{window.limit} tokens"
+    return InvalidRequest(
+        f"The prompt of this request has about {params.prompt_tokens} tokens, and at least {tokens}{cost}: more than "
+        f"the whole quota of {whole} per {format_per(window.per)} of {format_scope(window.scope)}. Waiting would "
+        f"not help: shorten '{params.prompt_param}'.",
+        param=params.prompt_param,
         code="quota_too_small",
     )
 

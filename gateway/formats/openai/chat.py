@@ -26,7 +26,8 @@ def _read(document: Document, body: Chat, count: Counter | None) -> Params:
         if tool.type == "function" and tool.function is None:
             raise validation_errors.missing(f"tools[{index}].function")
     output_param = "max_tokens" if "max_tokens" in document.members else "max_completion_tokens"
-    return validate.generation(document, body, prompt_tokens.chat(document, count), output_param=output_param)
+    prompt = prompt_tokens.chat(document, count)
+    return validate.generation(document, body, prompt, output_param=output_param, prompt_param="messages")
 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
