@@ -86,6 +86,10 @@ class LargeBody(NamedTuple):
     """The position for a first member, in bytes."""
     places: Mapping[str, tuple[int, int]]
     """The positions of its members' values, in bytes."""
+    file_ids: tuple[str, ...] = ()
+    """The ids of kept files that it names, at any depth."""
+    acts: bool = False
+    """Whether it has a tool with which an upstream acts by itself."""
 
 
 class StoredBytes(Protocol):

@@ -1,52 +1,79 @@
-"""The ids of kept files that a request names, in any format: OpenAI's `file_id` of content parts, `file_ids` of the
-code interpreter's container, and Anthropic's `file_id` of a source.
+"""The ids of kept files that a request names, in any format and at any depth, by the names of `NAMES` in any spelling
+(`gateway/spelling.py`) and as values of any type.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-_NAMES = {"file_id": "file_id", "fileid": "file_id", "file_ids": "file_ids", "fileids": "file_ids"}
-"""In lower case, because some upstreams read names so."""
+from gateway.records import Document
+from gateway.spelling import folded, outer
 
-_FREE = frozenset({"metadata"})
-"""Members with names of the client's own choice."""
+NAMES = ("file_id", "file_ids")
+"""OpenAI's content parts, images and masks, and Anthropic's sources; the code interpreter's container."""
 
-_MAY_NAME = re.compile(rb"file_?id|\\u00[4-7]", re.IGNORECASE)
-"""In the text of each request that names a file. JSON may write any letter as an escape."""
+FREE = frozenset({"metadata"})
+"""Members of the client's own choice, which no upstream reads."""
 
-OVERLAP = 16
-"""Bytes of which `_MAY_NAME` is never longer."""
+SCHEMAS = frozenset({"properties", "$defs", "definitions"})
+"""Members of a JSON Schema whose names are those of a tool's parameters."""
+
+_FOLDED = frozenset(map(folded, NAMES))
+_LONGEST = 64
+"""Characters of a name that can be one of these: fields with brackets among them."""
+
+_MAY_NAME = re.compile(r"file[_ -]?id|\\u", re.IGNORECASE)
+"""In each text of ASCII that names a file. JSON may write any letter as an escape."""
 
 
-def may_name_files(pieces: Sequence[bytes | bytearray]) -> bool:
-    """Whether the body in these pieces may name a file. Cheap; `ids_in` decides."""
-    before = b""
-    for piece in pieces:
-        if _MAY_NAME.search(piece) or _MAY_NAME.search(before + bytes(piece[:OVERLAP])):
-            return True
-        before = bytes(piece[-OVERLAP:])
-    return False
+def named_files(document: Document) -> list[str]:
+    """The ids of files that a body names, each once, in their order. A large body was looked through by its reader."""
+    if document.large is not None:
+        return list(document.large.file_ids)
+    is_form = document.form is not None
+    if not is_form and document.text.isascii() and not _MAY_NAME.search(document.text):
+        return []
+    return list(dict.fromkeys(ids_in(document.members)))
 
 
 def ids_in(members: dict[str, Any]) -> Iterator[str]:
     """The ids of files that these members name, in their order."""
-    waiting: list[Any] = [value for name, value in reversed(members.items()) if name not in _FREE]
+    waiting: list[tuple[str, Any]] = [("", members)]
     while waiting:
-        value = waiting.pop()
+        under, value = waiting.pop()
         if isinstance(value, list):
-            waiting.extend(reversed(value))
+            waiting.extend([("", each) for each in reversed(value)])
         elif isinstance(value, dict):
-            yield from _named(value)
-            waiting.extend(reversed(value.values()))
+            if under not in SCHEMAS:
+                yield from _named(value)
+            is_use = value.get("type") == "tool_use"  # the arguments of a tool are its own
+            waiting.extend(
+                [
+                    (name, each)
+                    for name, each in reversed(value.items())
+                    if isinstance(each, dict | list) and name not in FREE and not (is_use and name == "input")
+                ]
+            )
 
 
 def _named(value: dict[str, Any]) -> Iterator[str]:
     for name, given in value.items():
-        meant = _NAMES.get(name.lower()) if len(name) <= len("file_ids") else None
-        if meant == "file_id" and isinstance(given, str):
-            yield given
-        elif meant == "file_ids" and isinstance(given, list):
-            yield from (each for each in given if isinstance(each, str))
+        if len(name) <= _LONGEST and (folded(name) in _FOLDED or folded(outer(name)) in _FOLDED):
+            yield from texts_in(given)
+
+
+def texts_in(given: Any) -> Iterator[str]:
+    """Every text and number of a value."""
+    waiting = [given]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(reversed(value.values()))
+        elif isinstance(value, list):
+            waiting.extend(reversed(value))
+        elif isinstance(value, float) and value.is_integer():
+            yield str(int(value))
+        elif value is not None and not isinstance(value, bool):
+            yield str(value)

@@ -82,6 +82,14 @@ def parse(raw: bytes) -> Document:
     return Document(text, members)
 
 
+def parse_any(text: str) -> Any:
+    """The JSON value that a member has as its text. Raises `ValueError`, too where readers would differ."""
+    try:
+        return _DECODER.decode(text)
+    except (InvalidRequest, RecursionError):
+        raise ValueError("read differently, or nested too deeply") from None
+
+
 def spans(document: Document) -> dict[str, tuple[int, int]]:
     """The position of each top-level value in the text. Reads the text a second time, because few calls need it."""
     return _walk(document.text)

@@ -2,7 +2,8 @@
 
 Parsing 25 MB takes one second, in the worst case ten, and would block the worker's other calls. A separate process
 reads such a body (`process/large_body_process.py`). The worker gets a small result: the checked `Params`, whose
-document has placeholders for long values. It keeps the body as the received pieces.
+document has placeholders for long values, and the facts that are somewhere inside these: the files that they name, and
+whether a tool acts. It keeps the body as the received pieces.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 from gateway.errors import InvalidRequest
 from gateway.records import Document, ItemRef, LargeBody, LineCeilings, Params
 
+from .acting_tools import acting_in
+from .file_ids import ids_in
 from .json_document import spans
 
 LARGE_BYTES = 65536
@@ -27,6 +30,17 @@ MAX_COUNTED = 1000
 """The placeholder of a list keeps its length up to this number, for limits on list lengths."""
 
 MAX_BRIEF_BYTES = 262_144
+
+MAX_SCALARS = 32_768
+"""Characters of the texts and numbers that a stand-in of an object keeps."""
+
+MAX_TEXT = 512
+"""Characters of such a text."""
+
+_DECISIVE = frozenset({
+    "type", "enabled", "effort", "enable_thinking", "thinking", "include_usage", "user_id", "id",
+})  # fmt: skip
+"""Names in objects by which the gateway decides, of an object with more."""
 
 _SCALARS = tuple(name for name in Params._fields if name != "document")
 
@@ -44,6 +58,8 @@ def brief(params: Params) -> bytes:
         "members": members,
         "places": _in_bytes(document.text, places),
         "opening": document.text.index("{") + 1,
+        "file_ids": list(dict.fromkeys(ids_in(document.members))),
+        "acts": acting_in(document.members),
     }
     line = json.dumps(known, separators=(",", ":")).encode() + b"\n"
     if len(line) > MAX_BRIEF_BYTES:
@@ -54,7 +70,8 @@ def brief(params: Params) -> bytes:
 def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) -> Params:
     """The `Params` of the body in these pieces, from the result of `brief`."""
     places = {name: (start, end) for name, (start, end) in known["places"].items()}
-    document = Document("", known["members"], LargeBody(_without_mark(pieces), known["opening"], places))
+    large = LargeBody(_without_mark(pieces), known["opening"], places, tuple(known["file_ids"]), known["acts"])
+    document = Document("", known["members"], large)
     params = Params(document, **known["params"])
     counts, parts = (tuple([(name, count) for name, count in each]) for each in (params.units, params.token_parts))
     items = tuple([ItemRef(*item) for item in params.items])
@@ -111,11 +128,17 @@ class _Pieces:
 
 
 def _stand_in(value: Any) -> Any:
-    """Of the same kind, and short."""
+    """Of the same kind, and short. An object keeps its own texts and numbers, by which it may be judged."""
     if isinstance(value, list) and value:
         first = value[0]
         return [type(first)() if isinstance(first, str | dict | list) else first] * min(len(value), MAX_COUNTED)
-    return type(value)() if isinstance(value, str | dict) else value
+    if isinstance(value, dict):
+        scalars = {name: each for name, each in value.items() if not isinstance(each, str | dict | list)}
+        scalars |= {name: each for name, each in value.items() if isinstance(each, str) and len(each) <= MAX_TEXT}
+        if sum([len(name) + len(str(each)) for name, each in scalars.items()]) <= MAX_SCALARS:
+            return scalars
+        return {name: scalars[name] for name in scalars if name in _DECISIVE}
+    return type(value)() if isinstance(value, str) else value
 
 
 def _in_bytes(text: str, places: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:

@@ -10,6 +10,7 @@ resellers use, accepts "N" (and "stop" with a long s, U+017F) as the parameter, 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -163,9 +164,9 @@ _STREAM_OPTIONS = frozenset(StreamOptions.model_fields)
 
 
 def refuse_other_case(given: Iterable[str], known: frozenset[str], inside: str = "") -> None:
-    """All known names are lower case, so a name that folds to a known one differs only in case."""
+    """All known names are lower case, so a name that folds to a known one differs only in case, width or blanks."""
     for name in given:
-        if name not in known and (meant := name.casefold()) in known:
+        if name not in known and (meant := unicodedata.normalize("NFKC", name).casefold().strip()) in known:
             raise InvalidRequest(
                 f"Unknown parameter: '{inside}{name}'. Did you mean '{inside}{meant}'?",
                 param=inside + name,

@@ -104,6 +104,11 @@ def read_operation(text: str) -> TaskOperation:
     )
 
 
+def steps_of(pointer: str) -> list[str]:
+    """The names and indexes of a JSON pointer."""
+    return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+
+
 def is_pointer(text: str) -> bool:
     """Whether a text is a JSON pointer to a part of a document."""
     return _POINTER.fullmatch(text) is not None
@@ -111,7 +116,7 @@ def is_pointer(text: str) -> bool:
 
 def at_pointer(document: Any, pointer: str) -> Any:
     """The value at this place of a JSON document; None: there is none."""
-    for step in [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]:
+    for step in steps_of(pointer):
         if isinstance(document, str):
             document = _parsed(document)
         if isinstance(document, dict):
@@ -158,16 +163,25 @@ class Reference(NamedTuple):
     pattern: re.Pattern[str] | None = None
     """Of the text there, with the group `task`; None: it is the id."""
 
-    def find(self, body: Any) -> str | None:
-        """The id; None: the body names none. Raises `ValueError` for a text without one."""
+    def find(self, body: Any) -> list[str]:
+        """The ids; of a value in another type than text those of all texts and numbers in it. Raises `ValueError` for
+        a text without one."""
         value = at_pointer(body, self.pointer)
-        if value is None or value == "":
-            return None
         if self.pattern is None:
-            return str(value) if isinstance(value, str | int) else None
+            return _scalars(value)
+        if value is None or value == "":
+            return []
         if not isinstance(value, str) or (found := self.pattern.fullmatch(value)) is None:
             raise ValueError(f"no id at {self.pointer}")
-        return found[TASK]
+        return [found[TASK]]
+
+
+def _scalars(value: Any) -> list[str]:
+    """Every text and number in a JSON value, as conditions compare them."""
+    if isinstance(value, dict | list):
+        return [found for each in (value.values() if isinstance(value, dict) else value) for found in _scalars(each)]
+    text = format_value(value)
+    return [text] if text else []
 
 
 @lru_cache(maxsize=1024)

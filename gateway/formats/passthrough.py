@@ -6,7 +6,7 @@ Nothing is sent but the client's own bytes. An answer that is not JSON is passed
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from gateway.config.operations import (
 from gateway.config.passthrough_checks import PLACEHOLDER
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.records import Document, FormBody, Params, PassedRequest, StoredBytes, Usage
+from gateway.spelling import folded, outer
 
 from .format import Format, PlainFacts, ScanInput, no_usage
 from .gemini.generate import status_of
@@ -63,17 +64,106 @@ def _read(raw: bytes, find_counter: FindsCounter) -> Params:
 
 
 def _read_form(stored: StoredBytes, parts: Sequence[FormPart], find_counter: FindsCounter) -> Params:
-    """Text fields are the options; files are there or not. Raises `InvalidRequest` for a text that comes twice, which
-    servers read differently."""
+    """Text fields are the options; files are there or not. Raises `InvalidRequest` for a text that comes twice, or
+    beside a file of its name, which servers read differently."""
     members: dict[str, Any] = {}
+    texts = {part.name for part in parts if part.value is not None}
     for part in parts:
-        if part.name in members and part.value is not None:
+        if part.name in members and part.name in texts:
             raise InvalidRequest(
                 "A text field is given more than once in the form. Give it once.", code="duplicate_parameter"
             )
         members.setdefault(part.name, FILE if part.value is None else part.value)
     places = {part.name: (part.start, part.end) for part in parts if part.value is not None}
     return _PARAMS._replace(document=Document("", members, form=FormBody(stored, places)))
+
+
+CALLBACKS = ("callback", "callback_url", "notify_hook", "webhook", "webhook_url")
+"""Members in which task APIs accept a callback address, in any spelling."""
+
+_CALLBACKS = frozenset(map(folded, CALLBACKS))
+
+
+def reads(row: Passthrough, name: str) -> bool:
+    """Whether the row decides something by a member of this name, in any spelling."""
+    meant = {folded(name), folded(outer(name))}
+    return not meant.isdisjoint(map(folded, row.members)) or (not row.callbacks and not meant.isdisjoint(_CALLBACKS))
+
+
+def refuse_misread(row: Passthrough, members: Mapping[str, Any]) -> None:
+    """Raises `InvalidRequest` for a member that the row reads, in a spelling that only an upstream may know; for JSON
+    in a text that is read in several ways; and for an address that the upstream would call."""
+    if not row.callbacks:
+        for name, value in members.items():
+            if value and not _CALLBACKS.isdisjoint((folded(name), folded(outer(name)))):
+                raise InvalidRequest(
+                    f"Unsupported parameter: '{name}'. The gateway does not let upstreams call other addresses: read "
+                    "the task instead.",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+    _refuse_misspelled(row.members, members, "")
+
+
+def refuse_in_query(row: Passthrough, own: str | None, names: Iterable[str]) -> None:
+    """Raises `InvalidRequest` for a parameter of the query, other than the operation's own, that the row reads
+    elsewhere: some servers look for the members of a body there, too."""
+    params = {folded(read.query[0]): read.query[0] for read in row.reads if read.query is not None}
+    for name in names:
+        if name != own and (reads(row, name) or folded(name) in params or folded(outer(name)) in params):
+            raise InvalidRequest(
+                f"Unsupported parameter in the query: '{name[:_MAX_SHOWN]}'. Name it once, where the API has it.",
+                param=name[:_MAX_SHOWN],
+                code="unsupported_parameter",
+            )
+
+
+_MAX_SHOWN = 64
+"""Characters of a name that an error repeats."""
+
+
+def _refuse_misspelled(known: Mapping[str, Any], value: Any, inside: str) -> None:
+    """`known` are the members that the row reads in this value, each with those inside it."""
+    if isinstance(value, str):
+        value = _parsed(value, inside)
+    if isinstance(value, list) and not all(map(str.isdecimal, known)):
+        raise InvalidRequest(
+            f"Invalid value for '{inside}': expected an object instead of an array.", param=inside, code="invalid_value"
+        )
+    if isinstance(value, list):
+        value = dict(zip(map(str, range(len(value))), value, strict=True))
+    if not isinstance(value, dict):
+        return
+    meant = {folded(name): name for name in known}
+    for name, each in value.items():
+        if name in known:
+            if known[name]:
+                _refuse_misspelled(known[name], each, f"{inside}.{name}" if inside else name)
+            continue
+        right = meant.get(folded(name)) or meant.get(folded(outer(name)))
+        if right is not None:
+            path = f"{inside}.{right}" if inside else right
+            raise InvalidRequest(
+                f"Unknown parameter: '{name[:_MAX_SHOWN]}'. Did you mean '{path}'? Give it once, and in this spelling.",
+                param=path,
+                code="unknown_parameter",
+            )
+
+
+def _parsed(text: str, inside: str) -> Any:
+    """The JSON in a text that begins like some; None: it does not. Raises `InvalidRequest` for one that readers take in
+    several ways: with a name twice, or that is none."""
+    begins = text.lstrip().lstrip("\ufeff").lstrip()[:1]
+    if begins not in ("{", "["):
+        return None
+    try:
+        return json_document.parse_any(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"Invalid value for '{inside}': expected JSON, in which each name is given once.",
+            param=inside,
+            code="invalid_value",
+        ) from None
 
 
 def read_answer(body: bytes) -> Any:

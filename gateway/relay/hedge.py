@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from gateway.accounting.call_log import Accounting, CallLog
 from gateway.accounting.share import PartLog
+from gateway.api.acting_tools import acts
 from gateway.config import Route
 from gateway.errors import GatewayError
 from gateway.observe.tracing import HEDGED
@@ -32,9 +33,6 @@ from .client_stream import ClientStream, Headers, StreamWriter
 from .exchange import no_client
 
 log = logging.getLogger("gateway")
-
-_ACTING_TOOLS = frozenset({"mcp", "computer", "computer_use_preview", "code_interpreter", "shell"})
-"""Types of tools with which an upstream acts by itself: what it does would be done twice."""
 
 Runs = Callable[[CallLog, ClientStream], Coroutine[Any, Any, Answer | Streamed | Failure | None]]
 """Tries one route with a log and a client's side of its own. None: there was no route to try."""
@@ -49,17 +47,7 @@ def may_hedge(call: Call) -> bool:
     params = call.params
     is_kept = params.is_kept or params.is_deferred or params.document.members.get("store") is True
     is_bound = call.bond is not None or call.affinity is not None
-    return not (is_kept or is_bound or params.document.form is not None or _acts(params.document.members))
-
-
-def _acts(members: dict[str, Any]) -> bool:
-    tools = members.get("tools")
-    kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return bool(members.get("mcp_servers")) or not _ACTING_TOOLS.isdisjoint(filter(_is_text, kinds))
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    return not (is_kept or is_bound or params.document.form is not None or acts(params.document))
 
 
 async def race(

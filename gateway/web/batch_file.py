@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from gateway.api import auth, capabilities, json_document, validate
 from gateway.api.capabilities import Adaptation
-from gateway.api.file_ids import ids_in
+from gateway.api.file_ids import named_files
 from gateway.api.form import PIECE_BYTES, UploadedFile
 from gateway.api.large_body import LARGE_BYTES
 from gateway.bridge import bridges
@@ -160,7 +160,7 @@ class BatchChecker:
                 fault.message = f"Line {self._number} of the file: {fault.message}"
                 fault.param = "file"
                 raise
-            await self._written.add(changed.rstrip(b"\r") + b"\n")
+            await self._written.add(changed + b"\n")
         if self._spec is None:
             raise InvalidRequest("Invalid 'file': it has no requests.", param="file", code="empty_file")
         await self._written.end()
@@ -168,6 +168,8 @@ class BatchChecker:
         return BatchInput(sums, self._ceilings)
 
     async def _line(self, data: bytes) -> bytes:
+        if b"\r" in data:  # where some readers end a line
+            _refuse("a carriage return is inside the line. End lines with a line feed, or with both.")
         document = await _at_leisure(len(data), json_document.parse, data)
         validate.refuse_other_case(document.members, _LINE_NAMES)
         spec = self._head(document.members)
@@ -211,7 +213,7 @@ class BatchChecker:
         config, key = self._services.config, self._key
         asked = await _at_leisure(len(body), spec.read, body, self._services.find_counter)
         _refuse_connected(asked)
-        for file_id in ids_in(asked.document.members):
+        for file_id in named_files(asked.document):
             await self._services.bonds.require(key.in_team, file_id, "file_id", config.upstreams)
         if self._model and asked.model != self._model:
             _refuse(f"'model' has to be that of the first line, '{self._model[:64]}': a batch has one model.")
@@ -292,4 +294,4 @@ def _bounded(line: bytes) -> bytes:
         raise InvalidRequest(
             f"A request of a batch has at most {MAX_LINE_BYTES} bytes.", param="file", code="invalid_batch_line"
         )
-    return line
+    return line.removesuffix(b"\r")

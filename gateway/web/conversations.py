@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from urllib.parse import quote
 from zlib import crc32
@@ -27,8 +28,8 @@ from gateway.config import Config
 from gateway.config.model_names import is_pattern
 from gateway.errors import BodyTooLarge, NotFound, UpstreamFailed
 from gateway.formats import token_rule
-from gateway.formats.openai.responses import RESPONSES, refuse_references
-from gateway.records import Bond, Failure, Fault, Key, Phase
+from gateway.formats.openai.responses import RESPONSES, kept_items, refuse_references
+from gateway.records import Bond, Document, Failure, Fault, ItemRef, Key, Phase
 from gateway.store.bonds import is_bond_id
 from gateway.upstream.account import account_of
 
@@ -37,6 +38,7 @@ from .capacity import Capacity
 from .endpoints import check_type, continue_later
 from .kept import FindsCaller, KeptAtUpstream, object_of
 from .middleware import CONTEXT, RequestContext
+from .named_files import elsewhere, named_in_items
 from .responses import Whole
 from .status import Status
 
@@ -78,8 +80,13 @@ class Conversations:
         """Make one, and bind its id to the key."""
         context = request[CONTEXT]
         key = await self._kept.key(request, context)
-        body = await self._body(request, context)
-        bond = _new_bond(key, context, token_rule.tokens_of(token_rule.count(body).quarters))
+        asked = await self._body(request, context)
+        body = asked.text.encode()
+        files = await named_in_items(key.in_team, asked, _items(asked), context.parts)
+        bond = _new_bond(key, context, _tokens(body, files))
+        if files:  # it has to be where they are
+            bond = bond._replace(upstream=files[0].upstream, account=files[0].account)
+        _refuse_elsewhere(files, bond)
         answer = await self._kept.fetch(request, context, bond, method="POST", body=body)
         fields = object_of(answer.body)
         made = None if fields is None else fields.get("id")
@@ -108,16 +115,19 @@ class Conversations:
         return await self._kept.relay(request, f"/items/{quote(item, safe='')}")
 
     async def _send(self, request: web.Request, context: RequestContext, bond: Bond, action: str) -> Whole:
-        body = await self._body(request, context)
+        asked = await self._body(request, context)
+        body = asked.text.encode()
+        files = await named_in_items(bond.in_team, asked, _items(asked), context.parts)
+        _refuse_elsewhere(files, bond)
         answer = await self._kept.fetch(request, context, bond, action, "POST", body, is_read=False)
-        more = token_rule.tokens_of(token_rule.count(body).quarters) if action else 0
+        more = _tokens(body, files) if action else 0
         await context.parts.bonds.keep(bond._replace(tokens=bond.tokens + more))
         return self._kept.whole(context, answer)
 
-    async def _body(self, request: web.Request, context: RequestContext) -> bytes:
+    async def _body(self, request: web.Request, context: RequestContext) -> Document:
         """The body, which is an object without references to other items. Raises `InvalidRequest`."""
         if not request.can_read_body:
-            return b"{}"
+            return Document("{}", {})
         check_type(request)
         pieces = await self._bodies.read(request, context)
         if sum(map(len, pieces)) > MAX_BODY_BYTES:
@@ -126,22 +136,36 @@ class Conversations:
                 f" ones in 'input' of POST {RESPONSES.path}."
             )
         body = b"".join(pieces)
-        if len(body) > LARGE_BYTES:
-            await asyncio.to_thread(_check, body)
-        else:
-            _check(body)
-        return body
+        return await asyncio.to_thread(_checked, body) if len(body) > LARGE_BYTES else _checked(body)
 
 
-def _check(body: bytes) -> None:
+def _checked(body: bytes) -> Document:
     """Raises `InvalidRequest`."""
-    members = parse(body).members
+    document = parse(body)
+    members = document.members
     validate.refuse_other_case(members, _NAMES)
     try:
         asked = ConversationBody.model_validate(members)
     except ValidationError as error:
         raise validation_errors.explain(error) from None
     refuse_references(asked.items or (), "items")
+    return document
+
+
+def _items(asked: Document) -> tuple[ItemRef, ...]:
+    return kept_items(asked.members.get("items"), "items", with_whole=True)
+
+
+def _tokens(body: bytes, files: Sequence[Bond]) -> int:
+    """The estimate of the tokens of items, with those of the files that they name."""
+    return token_rule.tokens_of(token_rule.count(body).quarters) + sum([file.tokens for file in files])
+
+
+def _refuse_elsewhere(files: Sequence[Bond], bond: Bond) -> None:
+    """Raises `InvalidRequest` for a file that another account keeps than the conversation."""
+    for file in files:
+        if (file.upstream, file.account) != (bond.upstream, bond.account):
+            raise elsewhere(file, files[0] if not bond.id else bond)
 
 
 def _new_bond(key: Key, context: RequestContext, tokens: int) -> Bond:

@@ -4,44 +4,52 @@ upstream that keeps it."""
 from __future__ import annotations
 
 import asyncio
-import json
+from collections.abc import Sequence
 
-from gateway.api.file_ids import ids_in, may_name_files
+from gateway.api.file_ids import named_files
 from gateway.errors import InvalidRequest
 from gateway.pipeline import Services
-from gateway.records import Call, Document
+from gateway.records import Bond, Call, Document, ItemRef, KeyInTeam
 
 
 async def bound_to_files(call: Call, parts: Services) -> Call:
     """The call, bound to the files that it names. Raises `NotFound` for one that is not the key's, and `InvalidRequest`
     for one that another upstream keeps than what the call continues."""
     params, upstreams = call.params, parts.config.upstreams
-    for file_id in _named(params.document):
+    for file_id in named_files(params.document):
         bond = await parts.bonds.require(call.key.in_team, file_id, "file_id", upstreams)
         if params.refers_to is None:
             params = params._replace(refers_to=file_id, refers_param="file_id")
             continue
         first = await parts.bonds.require(call.key.in_team, params.refers_to, params.refers_param, upstreams)
         if (first.upstream, first.account) != (bond.upstream, bond.account):
-            raise InvalidRequest(
-                f"'{file_id}' and '{first.id}' are kept by different providers. Send the content of the file instead "
-                "of its id.",
-                param="file_id",
-                code="file_not_available",
-            )
+            raise elsewhere(bond, first)
         params = params._replace(prompt_tokens=params.prompt_tokens + bond.tokens, is_prompt_exact=False)
     return call._replace(params=params)
 
 
-def _named(document: Document) -> list[str]:
-    """The ids that a body names, each once."""
-    if document.form is not None:
+async def named_in_items(key: KeyInTeam, document: Document, items: Sequence[ItemRef], parts: Services) -> list[Bond]:
+    """The bonds of the files that items of a conversation name. Raises `NotFound` for a file that is not the key's, and
+    for an item with the id of another key's."""
+    bonds, upstreams = parts.bonds, parts.config.upstreams
+    names = [item.id for item in items]
+    foreign = await asyncio.gather(*[bonds.is_of_another(key, each) for each in names])
+    for name, is_foreign in zip(names, foreign, strict=True):
+        if is_foreign:
+            await bonds.require(key, name, "item", upstreams)
+    if parts.config.files.upstream is None:
         return []
-    large = document.large
-    if not may_name_files([document.text.encode()] if large is None else large.pieces):
-        return []
-    members = document.members if large is None else json.loads(b"".join(large.pieces))
-    return list(dict.fromkeys(ids_in(members)))
+    return [await bonds.require(key, each, "file_id", upstreams) for each in named_files(document)]
+
+
+def elsewhere(file: Bond, other: Bond) -> InvalidRequest:
+    """The refusal of a file that another account keeps than `other`."""
+    return InvalidRequest(
+        f"'{file.id}' and '{other.id}' are kept by different providers. Send the content of the file instead of its "
+        "id.",
+        param="file_id",
+        code="file_not_available",
+    )
 
 
 async def bound_to_items(call: Call, parts: Services) -> Call:

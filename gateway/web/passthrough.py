@@ -45,12 +45,6 @@ MAX_MODEL = 256
 MAX_COUNT = 999_999
 """Units of one submission; more is no number of seconds or images that a price could be of."""
 
-CALLBACKS = (
-    "callback", "callback_url", "callbackUrl", "callBackUrl", "notify_hook", "notifyHook", "webhook", "webhook_url",
-    "webhookUrl",
-)  # fmt: skip
-"""Members in which task APIs accept a callback address."""
-
 NO_COST = Price.model_validate({"task": 0})
 
 
@@ -132,7 +126,7 @@ class PassthroughCalls:
         given, more_headers = await self._body(request, context, asked.row)
         body_wait_s = time.perf_counter() - waited_from
         members, row = given.document.members, asked.row
-        _refuse_callbacks(row, members)
+        _refuse_misread(request, asked, members)
         context.model = asked.name
         model = _model_of(asked, members)
         context.requested_model = name = asked.name if model is None else f"{asked.name}/{model}"
@@ -163,6 +157,8 @@ class PassthroughCalls:
         context.model = asked.name
         if not _may_use(key, asked.name, asked.name, is_any=True):
             raise ModelNotFound(asked.name)
+        _refuse_misread(request, asked, given.document.members)
+        await self._earlier(key, context, asked, given.document.members)
         bond = await _require(key, context, asked, asked.parts[TASK])
         params = given._replace(model=f"{asked.name}/reads", stream=True, refers_to=bond.id, refers_param=TASK)
         found = _row_model(asked.row, NO_COST, repeat=asked.operation.method == "GET")
@@ -256,10 +252,10 @@ class PassthroughCalls:
     async def _earlier(
         self, key: Key, context: RequestContext, asked: _Asked, members: Mapping[str, Any]
     ) -> str | None:
-        """The bond of the earlier task that a submission names; None: it names none. Raises `NotFound` for one that is
+        """The bond of the earlier task that a request names; None: it names none. Raises `NotFound` for one that is
         not of this key, `InvalidRequest` for a text in which no task can be found."""
         ids = [asked.parts[TASK]] if TASK in asked.parts else []
-        ids += [found for each in asked.row.references if (found := _named(each, members)) is not None]
+        ids += [found for each in asked.row.references for found in _named(each, members)]
         bonds = [await _require(key, context, asked, each) for each in ids]
         return bonds[0].id if bonds else None
 
@@ -307,26 +303,19 @@ def _has_placeholders(row: Passthrough, params: Params) -> bool:
     """Whether a value of a large body is too long to be kept in which the row reads a price, an earlier task or an
     address to call: it has to be read as it is, or a client could hide these behind its length."""
     large = params.document.large
-    names = row.members if row.callbacks else row.members.union(CALLBACKS)
     return large is not None and any(
-        end - start > MAX_KEPT for name, (start, end) in large.places.items() if name in names
+        end - start > MAX_KEPT and passthrough.reads(row, name) for name, (start, end) in large.places.items()
     )
 
 
-def _refuse_callbacks(row: Passthrough, members: Mapping[str, Any]) -> None:
-    if row.callbacks:
-        return
-    for name in CALLBACKS:
-        if members.get(name):
-            raise InvalidRequest(
-                f"Unsupported parameter: '{name}'. The gateway does not let upstreams call other addresses: read the "
-                "task instead.",
-                param=name,
-                code="unsupported_parameter",
-            )
+def _refuse_misread(request: web.Request, asked: _Asked, members: Mapping[str, Any]) -> None:
+    """Raises `InvalidRequest` for what the upstream may read in another way than the row."""
+    own = None if asked.operation.query is None else asked.operation.query[0]
+    passthrough.refuse_in_query(asked.row, own, request.query)
+    passthrough.refuse_misread(asked.row, members)
 
 
-def _named(reference: Reference, members: Mapping[str, Any]) -> str | None:
+def _named(reference: Reference, members: Mapping[str, Any]) -> list[str]:
     try:
         return reference.find(members)
     except ValueError:

@@ -1,1 +1,1 @@
-"""What no door may break, over all doors: charges, quotas, ids, bytes and time."""
+"""Rules that hold at every door of the gateway, tested on doors that its own tables name."""

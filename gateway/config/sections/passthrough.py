@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -16,6 +17,7 @@ from gateway.config.operations import (
     read_key_place,
     read_operation,
     read_reference,
+    steps_of,
 )
 
 from .prices import Price
@@ -201,11 +203,16 @@ class Passthrough(Section):
         return tuple(map(read_reference, self.refers))
 
     @cached_property
-    def members(self) -> frozenset[str]:
-        """The members of a body in which the row reads options or ids of tasks."""
+    def members(self) -> Mapping[str, Any]:
+        """The members of a body in which the row reads options or ids of tasks, each with those inside it."""
         read = [*([] if self.model is None else [self.model]), *[each.pointer for each in self.references]]
         read += [name for price in self.prices for name in (*price.when, *price.count, *price.outputs)]
-        return frozenset(name.split("/")[1].replace("~1", "/").replace("~0", "~") for name in read if "/" in name)
+        found: dict[str, Any] = {}
+        for pointer in read:
+            inside = found
+            for step in steps_of(pointer):
+                inside = inside.setdefault(step, {})
+        return found
 
     @cached_property
     def listings(self) -> tuple[TaskOperation, ...]:

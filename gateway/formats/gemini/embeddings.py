@@ -27,7 +27,7 @@ from gateway.records import Call, Document, Params
 
 from . import generate
 from . import usage as gemini_usage
-from .request import Camel, Contents, as_list, by_names, checked, parts_of, refuse_kept_files, refuse_model, take_part
+from .request import Camel, Contents, as_list, by_names, checked, parts_of, refuse_kept, refuse_model, take_part
 
 _MODELS = "models/"
 
@@ -88,7 +88,7 @@ def _params(document: Document, requests: Sequence[Mapping[str, Any]], param: st
             code="invalid_value",
         )
     contents = [each["content"] for each in requests]
-    refuse_kept_files(contents)
+    refuse_kept(document.members)
     texts = [each["title"] for each in requests if each.get("title") is not None]
     other = sum([take_part(part, texts) for part in parts_of(contents)])
     return Params(

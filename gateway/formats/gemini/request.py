@@ -19,11 +19,14 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from gateway.api import prompt_tokens, validation_errors
+from gateway.api.file_ids import SCHEMAS, texts_in
 from gateway.api.json_document import parse, spans
+from gateway.api.large_body import MAX_KEPT
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import MAX_OUTPUT, Part, Penalty, Seed
 from gateway.errors import InvalidRequest
 from gateway.records import Document, Params
+from gateway.spelling import folded, plain_address
 
 CONFIG = "generationConfig"
 COUNTED = "generateContentRequest"
@@ -126,7 +129,7 @@ def read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> P
         members[CONFIG] = by_names(config, _CONFIG, f"{CONFIG}.")
     body = checked(GenerateContent, members)
     members["contents"] = as_list(members["contents"])
-    _refuse_kept(members)
+    refuse_kept(document.members)
     config = body.generation_config or GenerationConfig()
     return Params(
         document=document,
@@ -146,6 +149,7 @@ def read_count(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter
     members = by_names(document.members, _COUNT)
     refuse_model(members)
     body = checked(CountContentTokens, members)
+    refuse_kept(document.members)
     if (body.contents is None) == (body.generate_content_request is None):
         raise validation_errors.missing("contents")
     return Params(
@@ -160,10 +164,12 @@ def read_count(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter
 
 def needs_all(params: Params) -> bool:
     """Whether a large body has to be read with all of its values: of a long configuration the limits are unknown."""
-    document = params.document
-    if document.large is None:
+    large = params.document.large
+    if large is None:
         return False
-    return any(camel(name) in (CONFIG, COUNTED) and not value for name, value in document.members.items())
+    return any(
+        end - start > MAX_KEPT and camel(name) in (CONFIG, COUNTED) for name, (start, end) in large.places.items()
+    )
 
 
 def config_of(members: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -195,24 +201,52 @@ def refuse_model(members: Mapping[str, Any]) -> None:
         )
 
 
-_KEPT_FILE = re.compile(r"(?:https://generativelanguage\.googleapis\.com/\w+/)?files/", re.IGNORECASE)
+_DATA = frozenset({"args", "response"})
+"""Members of function calls and their results whose names are the client's own."""
+
+_KEPT_ID = re.compile(r"[a-z0-9-]{1,40}(:\w+)?")
+"""An id of the Files API (Google, "Method: media.upload", `File.name`), with an action such as `:download`."""
+
+_ABOVE = re.compile(r"v\d\w*|upload")
+"""Segments of a path above `files`."""
 
 
-def _refuse_kept(members: Mapping[str, Any]) -> None:
-    """Refuse what the upstream keeps for the gateway's account: it may be another key's."""
-    if members.get("cachedContent") is not None:
-        raise _not_kept("cachedContent", "Send the content itself")
-    refuse_kept_files(members["contents"])
+def refuse_kept(members: Mapping[str, Any]) -> None:
+    """Refuse what the upstream keeps for the gateway's account, wherever a body names it: it may be another key's."""
+    waiting: list[tuple[str, Any]] = [("", members)]
+    while waiting:
+        under, value = waiting.pop()
+        if isinstance(value, list):
+            waiting += [("", each) for each in value]
+        elif isinstance(value, dict):
+            if under not in SCHEMAS:
+                _refuse_kept_in(value)
+            waiting += [(name, each) for name, each in value.items() if name not in _DATA]
 
 
-def refuse_kept_files(turns: list[Any]) -> None:
-    """Refuse files that the upstream keeps for the gateway's account."""
-    for part in parts_of(turns):
-        for name, value in part.items():
-            if camel(name) == "fileData" and isinstance(value, dict):
-                uri = value.get("fileUri", value.get("file_uri"))
-                if isinstance(uri, str) and _KEPT_FILE.match(uri):
-                    raise _not_kept("fileData", "Send the file as inlineData, or name a public address")
+def _refuse_kept_in(members: Mapping[str, Any]) -> None:
+    for name, value in members.items():
+        meant = folded(name)
+        if meant == "cachedcontent" and value is not None:
+            raise _not_kept("cachedContent", "Send the content itself")
+        if meant == "fileuri" and any(map(is_kept_file, texts_in(value))):
+            raise _not_kept("fileData", "Send the file as inlineData, or name a public address")
+
+
+def is_kept_file(uri: str) -> bool:
+    """Whether an address may be read as one of a file that the upstream keeps, at whatever host."""
+    text = plain_address(uri)
+    scheme, mark, rest = text.partition("://")
+    if not mark or "/" in scheme:
+        scheme, rest = "", f"/{text}"
+    host, _, path = re.split(r"[?#]", rest)[0].partition("/")
+    steps = [step for step in path.split("/") if step not in ("", ".")]
+    if "files" not in steps or scheme == "gs":
+        return False
+    if not scheme or "generativelanguage" in host:
+        return True
+    *above, folder, last = ["", *steps]
+    return folder == "files" and _KEPT_ID.fullmatch(last) is not None and all(map(_ABOVE.fullmatch, above[1:]))
 
 
 def _not_kept(param: str, remedy: str) -> InvalidRequest:

@@ -83,7 +83,7 @@ def _read(document: Document, body: Response, count: Counter | None) -> Params:
         prompt_param="input",
         refers_to=refers_to,
         refers_param=refers_param,
-        items=_items(body),
+        items=kept_items(body.input, "input"),
         other_models=tuple(dict.fromkeys(_other_models(document.members))),
         account_bound_by=_account_bound_by(body),
         is_kept=bool(body.background) or body.store is not False,
@@ -111,7 +111,7 @@ def _read_count(document: Document, body: Response, count: Counter | None) -> Pa
         prompt_param="input",
         refers_to=refers_to,
         refers_param=refers_param,
-        items=_items(body),
+        items=kept_items(body.input, "input"),
     )
 
 
@@ -127,18 +127,27 @@ def refuse_references(items: Sequence[Any], param: str) -> None:
             _refuse_state(f"{param}[{index}]", "Send the item itself instead of its id.")
 
 
-def _items(body: Response) -> tuple[ItemRef, ...]:
-    """The input items that an upstream may look up by their ids. Complete items are left out."""
-    if not isinstance(body.input, list):
+_ITEM = frozenset({"id", "type"})
+
+
+def kept_items(items: Any, param: str, *, with_whole: bool = False) -> tuple[ItemRef, ...]:
+    """The items of this parameter that an upstream may look up by their ids, or all that have one. Raises
+    `InvalidRequest` for an id or a type in another spelling, or in another type than text."""
+    if not isinstance(items, list):
         return ()
     found = []
-    for index, item in enumerate(body.input):
+    for index, item in enumerate(items):
+        place = f"{param}[{index}]"
+        if not item.keys() <= _ITEM:
+            validate.refuse_other_case(item, _ITEM, f"{place}.")
         name, kind = item.get("id"), item.get("type")
         is_sole = kind == "item_reference" or _is_bare_id(item)
-        if is_sole and not isinstance(name, str):
-            raise validation_errors.missing(f"input[{index}].id")
-        if isinstance(name, str) and (is_sole or not _is_whole(item, kind)):
-            found.append(ItemRef(name, f"input[{index}]", is_sole))
+        if is_sole and name is None:
+            raise validation_errors.missing(f"{place}.id")
+        if not isinstance(name, str | None):
+            raise validation_errors.wrong_type(f"{place}.id", "a string", name)
+        if isinstance(name, str) and (is_sole or with_whole or not _is_whole(item, kind)):
+            found.append(ItemRef(name, place, is_sole))
     return tuple(found)
 
 
@@ -188,6 +197,7 @@ def _reference(body: Response) -> tuple[str | None, str]:
     """The id of the response or conversation that the call continues, and the parameter that names it."""
     conversation = body.conversation
     if isinstance(conversation, dict):
+        validate.refuse_other_case(conversation, _ITEM, "conversation.")
         conversation = conversation.get("id")
         if not isinstance(conversation, str):
             raise validation_errors.wrong_value("conversation", "It needs the id of a conversation as 'id'.")
