@@ -444,7 +444,8 @@ def test_data_of_functions_is_the_clients_own() -> None:
 # --------------------------------------------------------------------------------- what a large body is judged by
 
 ACTING: tuple[dict[str, Any], ...] = (
-    {"tools": [{"type": "mcp", "server_label": "a"}]}, {"tools": [{"type": "function", "Type": "MCP"}]}, {"prompt": {"id": "pmpt_a"}},
+    {"tools": [{"type": "mcp", "server_label": "a"}]}, {"tools": [{"type": "function", "Type": "MCP"}]},
+    {"prompt": {"id": "pmpt_a"}},
     {"mcp_servers": [{"type": "url"}]}, {"input": [{"type": "message", "tools": [{"type": "mcp"}]}]},
 )  # fmt: skip
 
