@@ -142,7 +142,7 @@ def kept_items(items: Any, param: str, *, with_whole: bool = False) -> tuple[Ite
             validate.refuse_other_case(item, _ITEM, f"{place}.")
         name, kind = item.get("id"), item.get("type")
         is_sole = kind == "item_reference" or _is_bare_id(item)
-        if is_sole and name is None:
+        if is_sole and not isinstance(name, str):
             raise validation_errors.missing(f"{place}.id")
         if not isinstance(name, str | None):
             raise validation_errors.wrong_type(f"{place}.id", "a string", name)
