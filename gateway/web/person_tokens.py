@@ -37,8 +37,10 @@ log = logging.getLogger("gateway")
 
 KEPT_S = 300.0
 MAX_KEPT = 10_000
-CHANGES_PER_S, CHANGES_AT_ONCE = 5, 100
-"""Records that this worker makes or moves to another team."""
+RECORDS_PER_S, RECORDS_AT_ONCE = 5, 100
+"""Records that this worker makes."""
+MOVES_PER_S, MOVES_AT_ONCE = 0.1, 5
+"""Moves of one person to another team at this worker: her tokens may name two teams by turns."""
 
 
 def is_signed_token(secret: str) -> bool:
@@ -72,7 +74,8 @@ class PersonTokens:
         self._registry = registry
         self._issuer: _Issuer | None = None
         self._checked: OrderedDict[bytes, _Checked] = OrderedDict()
-        self._allowance = TokenBucket(CHANGES_PER_S, CHANGES_AT_ONCE)
+        self._records = TokenBucket(RECORDS_PER_S, RECORDS_AT_ONCE)
+        self._moves: OrderedDict[str, TokenBucket] = OrderedDict()
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -136,13 +139,12 @@ class PersonTokens:
         """Make the record of a person, or move it to the team that her token names."""
         async with self._lock:
             name = person_id(person.name)
-            if self._allowance.is_spent(time.monotonic()):
-                raise Unavailable("Too many people are new here. Please try again.", code="too_many_unknown_keys")
-            self._allowance.spend(1)
             try:
                 if await self._registry.key_facts(name) is None:
+                    _spend(self._records, "Too many people are new here. Please try again.")
                     await self._registry.create_person(issuer, person.name, person.team)
                 elif person.team is not None:
+                    _spend(self._moves_of(name), "Your tokens name several teams. Please try again later.")
                     await self._registry.update_key(name, {"team": person.team}, f"person {person.name}, token")
             except Conflict:
                 pass  # another worker was faster; a revoked record is refused by its key
@@ -154,6 +156,20 @@ class PersonTokens:
                     "The gateway cannot reach its store of keys right now.", code=StoreUnavailable.code
                 ) from None
             await parts.key_cache.hear()
+
+    def _moves_of(self, name: str) -> TokenBucket:
+        moves = self._moves.setdefault(name, TokenBucket(MOVES_PER_S, MOVES_AT_ONCE))
+        self._moves.move_to_end(name)
+        if len(self._moves) > MAX_KEPT:
+            self._moves.popitem(last=False)
+        return moves
+
+
+def _spend(allowance: TokenBucket, why_not: str) -> None:
+    """Raises `Unavailable`."""
+    if allowance.is_spent(time.monotonic()):
+        raise Unavailable(why_not, code="too_many_unknown_keys")
+    allowance.spend(1)
 
 
 def _read(claims: Mapping[str, Any], settings: JwtSettings, now: float) -> _Checked:

@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.identity import key_set
 from gateway.quota.issued import person_id
+from gateway.web import person_tokens
 from tests.fakes.identity_provider import OTHER_KEY, IdentityProvider, sign
 from tests.flows.gateway_process import key, secret
 
@@ -184,6 +185,22 @@ async def test_the_team_of_a_token(inside: Inside, provider: IdentityProvider, u
     assert (await admin(client, "GET", f"keys/{ALICE}"))[1]["team"] == "others"  # a token cannot leave a team
     for team in ("none-such", "", ["ours"]):
         assert (await call(client, sign(provider.good_claims(team=team))))[0] == 401
+
+
+async def test_a_person_whose_tokens_name_two_teams_keeps_no_new_one_out(
+    inside: Inside, provider: IdentityProvider, upstream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(person_tokens, "RECORDS_PER_S", 0)
+    monkeypatch.setattr(person_tokens, "RECORDS_AT_ONCE", 2)
+    client = await gateway(inside, provider, upstream, team_claim="team")
+    tokens = [sign(provider.good_claims(team=team)) for team in ("ours", "others")]
+    for number in range(100):
+        status, received = await call(client, tokens[number % 2])
+        if status == 503:
+            break
+    assert received["error"]["code"] == "too_many_unknown_keys"
+    bob = provider.good_claims(team="ours") | {"email": "bob@example.org", "sub": "bob"}
+    assert (await call(client, sign(bob)))[0] == 200
 
 
 async def test_models_of_a_token_narrow_those_of_the_record(
