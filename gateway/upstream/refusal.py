@@ -7,6 +7,7 @@ message, send `""` or the text `None` for null, use types and codes of their own
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -34,6 +35,13 @@ _ACCOUNT = re.compile(
     r"|\b(?:10|127|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}(?::\d{1,5})?\b"  # hosts behind it
     r"|\b[\w-]+(?:\.[\w-]+)*\.(?:svc\.cluster\.local|internal|local)(?::\d{1,5})?\b"
 )
+REASONS = frozenset({
+    "error", "errors", "last_error", "status_details", "failure", "failure_reason", "failureReason", "fail_reason",
+    "failReason", "task_status_msg", "message", "msg", "detail",
+})  # fmt: skip
+"""Members with the reason of a failure: of OpenAI's files, responses, batches (openai-python, `types`), and of the task
+APIs in config/tasks.yaml."""
+_HAS_REASON = re.compile(rb'"(?:%b)"\s*:\s*(?!null|\s|""|\[\]|\{\})' % "|".join(sorted(REASONS)).encode())
 MAX_MESSAGE = 2000
 """Characters of a message that are shown: some upstreams repeat the whole request."""
 _MAX_READ = 20 * MAX_MESSAGE
@@ -76,6 +84,30 @@ def cleaned(text: str, hide: Iterable[tuple[str, str]]) -> str:
             escaped = replacement.replace("\\", r"\\")
             text = re.sub(re.escape(secret), escaped, text, flags=re.IGNORECASE)
     return _ACCOUNT.sub("***", _PORT.sub(r"\1", text))
+
+
+def cleaned_reasons(value: Any, hide: Iterable[tuple[str, str]], *, is_reason: bool = False) -> Any:
+    """A good answer's JSON with the reasons of failures in it cleaned as `cleaned` has it; what is not part of a reason
+    (`REASONS`) stays. Raises `RecursionError` for one that is too deep."""
+    if isinstance(value, str):
+        return cleaned(value, hide) if is_reason else value
+    if isinstance(value, dict):
+        return {
+            name: cleaned_reasons(part, hide, is_reason=is_reason or name in REASONS) for name, part in value.items()
+        }
+    return [cleaned_reasons(part, hide, is_reason=is_reason) for part in value] if isinstance(value, list) else value
+
+
+def cleaned_body(body: bytes, hide: Iterable[tuple[str, str]]) -> bytes:
+    """The same, of a body. One that holds no reason, or none that changes, stays as it came."""
+    if _HAS_REASON.search(body) is None:
+        return body
+    try:
+        value = json.loads(body)
+        changed = cleaned_reasons(value, tuple(hide))
+        return body if changed == value else json.dumps(changed).encode()
+    except (ValueError, RecursionError):
+        return cleaned(body.decode("utf-8", "surrogateescape"), hide).encode("utf-8", "surrogateescape")
 
 
 def shown(status: int, error: dict[str, Any], hide: Iterable[tuple[str, str]], *, detail: str) -> UpstreamRefused:

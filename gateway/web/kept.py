@@ -22,7 +22,7 @@ from gateway.errors import UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Format
 from gateway.records import Bond, Failure, Fault, Key, Phase
 from gateway.relay.exchange import response_headers
-from gateway.upstream import provider_errors
+from gateway.upstream import provider_errors, refusal
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
 from gateway.upstream.download import Download
@@ -137,8 +137,8 @@ class KeptAtUpstream:
             if isinstance(head, Failure):
                 raise UpstreamFailed.after(head, passed=self._spec.passed_statuses)
             if head.status != 200:
-                refusal = Fetched(head, await download.read_all(MAX_ERROR_BYTES))
-                raise_for(bond.upstream, refusal, pool.hidden, self._spec)
+                refused = Fetched(head, await download.read_all(MAX_ERROR_BYTES))
+                raise_for(bond.upstream, refused, pool.hidden, self._spec)
             ids = [(name, context.id) for name in ("x-request-id", self._spec.id_header) if name is not None]
             headers = [(name, value) for name, value in head.headers if name in _DOWN]
             stream = context.stream = EventStream(request, [*headers, *ids], is_last=not self._status.is_ready)
@@ -230,10 +230,11 @@ def ask_upstream(
 
 
 def raise_for(upstream: str, answer: Fetched | Failure, hide: Sequence[tuple[str, str]], spec: Format) -> Fetched:
-    """The answer, if it is a good one. Raises `UpstreamFailed` or `UpstreamRefused`."""
+    """The answer, if it is a good one, without anything of the account in the reasons of failures in it. Raises
+    `UpstreamFailed` or `UpstreamRefused`."""
     if isinstance(answer, Fetched):
         if answer.head.status == 200:
-            return answer
+            return answer._replace(body=refusal.cleaned_body(answer.body, hide))
         judged = provider_errors.judge(upstream, answer.head, answer.body, now=time.time(), hide=hide)
         if isinstance(judged, UpstreamRefused):
             raise judged

@@ -1,0 +1,108 @@
+"""Nothing of the upstream's account leaves in a good answer that states why something failed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.upstream import refusal
+from tests.conftest import ScriptedUpstream, StartsGateways
+from tests.fakes import forms
+from tests.fakes.scripted import ok_json
+from tests.flows import task_rows as scenario
+from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, model, settings
+
+ORGANIZATION = "org-abcdefghijklmnop1234"
+REASON = f"No rest for {ORGANIZATION} at http://10.1.2.3:8000 with {UPSTREAM_KEY}"
+PARTS = (ORGANIZATION, "10.1.2.3", UPSTREAM_KEY)
+
+
+@pytest.mark.parametrize("name", sorted(refusal.REASONS))
+@pytest.mark.parametrize("inside", [lambda text: text, lambda text: {"message": text}, lambda text: [{"a": [text]}]])
+def test_reasons_are_cleaned_and_all_else_stays(name: str, inside: Any) -> None:
+    answer = {"id": "a", "input": REASON, "output": [{name: inside(REASON), "text": REASON}], "error": None}
+    cleaned = json.loads(refusal.cleaned_body(json.dumps(answer).encode(), [(UPSTREAM_KEY, "***")]))
+    assert (cleaned["input"], cleaned["output"][0]["text"]) == (REASON, REASON)
+    assert not [part for part in PARTS if part in json.dumps(cleaned["output"][0][name])]
+
+
+@pytest.mark.parametrize("body", [b'{"error": null, "a": "10.1.2.3"}', b'{"message": "done"}', b"[]", b""])
+def test_an_answer_without_a_reason_to_clean_stays_as_it_came(body: bytes) -> None:
+    assert refusal.cleaned_body(body, ()) == body
+
+
+def test_one_that_is_too_deep_is_cleaned_as_a_text() -> None:
+    body = b'{"a": ' + b"[" * 10**5 + b"]" * 10**5 + b', "error": "' + REASON.encode() + b'"}'
+    cleaned = refusal.cleaned_body(body, [(UPSTREAM_KEY, "***")]).decode()
+    assert not [part for part in PARTS if part in cleaned]
+
+
+@pytest.fixture(scope="module")
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    models = {"gpt-4.1": model("responses"), "emb": model("embeddings")}
+    return start_shared_gateway(settings(shared_upstream.url, models=models, files={"upstream": "main"}))
+
+
+LINE = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "emb", "input": "Hi"}}
+
+
+def file(upstream: ScriptedUpstream, gateway: Gateway, purpose: str, content: bytes) -> str:
+    upstream.answer_with(ok_json({"id": f"file-{purpose}", "object": "file", "status_details": REASON}))
+    made = gateway.send("POST", "/v1/files", forms.form(("purpose", purpose), ("file", content)), headers=forms.TYPE)
+    assert not [part for part in PARTS if part in made.body.decode()]
+    return str(made.json["id"])
+
+
+def made(gateway: Gateway, upstream: ScriptedUpstream, path: str) -> str:
+    """An object of this kind; the path of a request that reads it."""
+    if path == "/v1/files":
+        return f"{path}/{file(upstream, gateway, 'user_data', b'x')}"
+    if path == "/v1/batches":
+        given = file(upstream, gateway, "batch", json.dumps(LINE).encode())
+        asked = {"input_file_id": given, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        upstream.answer_with(ok_json({"id": "batch_1", "object": "batch", "status": "validating"}))
+    elif path == "/v1/responses":
+        asked = {"model": "gpt-4.1", "input": "Hi"}
+        upstream.answer_with(ok_json({"id": "resp_1", "object": "response", "status": "completed", "output": []}))
+    else:
+        asked = {}
+        upstream.answer_with(ok_json({"id": "conv_1", "object": "conversation"}))
+    answer = gateway.post(path, asked)
+    assert answer.status == 200, answer.body
+    return f"{path}/{answer.json['id']}"
+
+
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches", "/v1/responses", "/v1/conversations"])
+def test_kept_objects(gateway: Gateway, shared_upstream: ScriptedUpstream, path: str) -> None:
+    where = made(gateway, shared_upstream, path)
+    kept = {
+        "id": where.rpartition("/")[2], "status": "failed", "metadata": {"note": ORGANIZATION},
+        "error": {"code": "server_error", "message": REASON}, "errors": {"data": [{"message": REASON}]},
+        "status_details": REASON, "last_error": {"message": REASON},
+    }  # fmt: skip
+    for asked in (where, path) if path in ("/v1/files", "/v1/batches") else (where,):
+        shared_upstream.answer_with(ok_json(kept), ok_json(kept), ok_json(kept))
+        answer = gateway.get(asked)
+        assert answer.status == 200
+        shown = answer.json["data"][0] if asked == path else answer.json
+        assert shown["metadata"]["note"] == ORGANIZATION
+        assert not [part for part in PARTS if part in json.dumps(shown | {"metadata": None})]
+
+
+@pytest.mark.parametrize("row", ["kling", "runway", "luma"])
+def test_tasks(start_gateway: StartsGateways, simulated_port: int, tmp_path: Any, row: str) -> None:
+    gateway = start_gateway(scenario.config(f"http://127.0.0.1:{simulated_port}", f"embedded:{tmp_path}/store"))
+    asked = scenario.SUBMISSIONS[row]
+    shown = {
+        "data": {"task_status": "failed", "task_status_msg": REASON}, "status": "FAILED", "state": "failed",
+        "failure": REASON, "failure_reason": REASON, "message": REASON,
+    }  # fmt: skip
+    made = gateway.post(asked.path, asked.members | {"simulate": {"takes_s": 0, "shows": shown}})
+    assert made.status in (200, 201), made.body
+    read = gateway.get(asked.read.format(scenario.id_in(row, made)))
+    assert read.status == 200
+    assert "No rest for" in read.body.decode()
+    assert ORGANIZATION not in read.body.decode()
+    assert "10.1.2.3" not in read.body.decode()
