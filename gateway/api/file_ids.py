@@ -44,7 +44,7 @@ def ids_in(members: dict[str, Any]) -> Iterator[str]:
     while waiting:
         under, value = waiting.pop()
         if isinstance(value, list):
-            waiting.extend([("", each) for each in reversed(value)])
+            waiting.extend([("", each) for each in reversed(value) if isinstance(each, dict | list)])
         elif isinstance(value, dict):
             if under not in SCHEMAS:
                 yield from _named(value)

@@ -17,7 +17,7 @@ from gateway.errors import InvalidRequest
 from gateway.records import Document, ItemRef, LargeBody, LineCeilings, Params
 
 from .acting_tools import acting_in
-from .file_ids import ids_in
+from .file_ids import named_files
 from .json_document import spans
 
 LARGE_BYTES = 65536
@@ -58,7 +58,7 @@ def brief(params: Params) -> bytes:
         "members": members,
         "places": _in_bytes(document.text, places),
         "opening": document.text.index("{") + 1,
-        "file_ids": list(dict.fromkeys(ids_in(document.members))),
+        "file_ids": named_files(document),
         "acts": acting_in(document.members),
     }
     line = json.dumps(known, separators=(",", ":")).encode() + b"\n"
