@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import ok_json
+from tests.flows import client
 from tests.flows.client import Answer
 from tests.flows.gateway_process import COMPLETIONS, Gateway, children, eventually, key, model, secret, settings
 
@@ -171,8 +172,11 @@ def test_reader_that_is_killed_is_replaced(gateway: Gateway, upstream: ScriptedU
     assert reader(gateway) != first
 
 
-def test_others_are_served_while_a_body_is_read(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+def test_others_are_served_while_a_body_is_read(
+    gateway: Gateway, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """25 MB of nested arrays take seconds to read. Nothing else waits for them, however slow the machine."""
+    monkeypatch.setattr(client, "TIMEOUT_S", 150.0)
     upstream.answer_with(always=ok_json())
     nested = body(10, b'"a": [' + b"[[[1]]]," * (2 * MB) + b"0]")
     received: list[Answer] = []
