@@ -65,7 +65,8 @@ class Reservation:
     `likely` is the most probable route of the call: a lost call is counted there. `places` are the routes with limits
     of their own: the first one with room is `place`, and drawn on with the call's windows. With an `admission`
     the call waits where none has room. `pause` returns whether the upstream of a place has asked for a pause. With a
-    `fit` it gets less output where its caller's quotas have no room.
+    `fit` it gets less output where its caller's quotas have no room. `is_in_advance`: for a call that may never be, so
+    that one whose caller leaves while it is made leaves no record.
     """
 
     def __init__(
@@ -78,6 +79,8 @@ class Reservation:
         admission: Admission | None = None,
         fit: OutputFit | None = None,
         pause: Callable[[Place], Refused | None] | None = None,
+        *,
+        is_in_advance: bool = False,
     ) -> None:
         self.call = call
         """The call, with the reserved output limit."""
@@ -107,6 +110,7 @@ class Reservation:
         self.settled: asyncio.Future[None] | None = None
         """Done when the settlement is stored or, if the store is slow, in the journal."""
         self._shrinks_left = 0 if fit is None else SHRINKS
+        self._is_in_advance = is_in_advance
         self._is_again = False
         """Whether the call has been reserved before, and its end is recorded in any case."""
         self._is_held = False
@@ -197,7 +201,7 @@ class Reservation:
     async def _reserve(self) -> Refused | None:
         drawing = self._ledger.draw(self.held)
         try:
-            if self._is_again:
+            if self._is_again or self._is_in_advance:
                 await _known(drawing)
             verdict = await drawing
         except StoreUnavailable as away:
@@ -208,7 +212,9 @@ class Reservation:
             is_known = not drawing.cancelled() and drawing.exception() is None
             if is_known and isinstance(drawing.result(), Granted):
                 self._is_held = self._is_again
-                if not self._is_again:
+                if self._is_in_advance:
+                    self.take_back()
+                elif not self._is_again:
                     self._ledger.settle(self.held.taken_back(), self.held.claims)
             raise
         if isinstance(verdict, Refused):

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
+from gateway.accounting.bonds import MAX_SHOWN_ID
 from gateway.accounting.call_log import CallLog
 from gateway.accounting.reservation import Reservation, limit_failure
-from gateway.api import auth
+from gateway.api import auth, file_ids
 from gateway.api import capabilities as able
 from gateway.config import Model, Route
 from gateway.errors import InvalidRequest, ModelNotFound, UpstreamFailed, UpstreamRefused
@@ -28,8 +29,10 @@ from gateway.quota import windows
 from gateway.quota.output_fit import OutputFit
 from gateway.records import Call, Claim, Failure, Key
 from gateway.relay.charge import Ending
-from gateway.relay.realtime import NextCall, ResponseAccounts, SessionEnd
+from gateway.relay.realtime import MakesCalls, NextCall, ResponseAccounts, SessionEnd
 from gateway.relay.realtime_output import MAX_SENT, Bound, OutputLimits
+from gateway.upstream import refusal
+from gateway.upstream.account import position_of
 from gateway.upstream.health import AttemptHandle
 from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import FailedAttempt
@@ -54,8 +57,8 @@ class RealtimeSession:
     total_s: float
     services: Services
     outputs: OutputLimits
-    transcriber: str | None = None
-    """The one of its transcriptions."""
+    key: int
+    """The position of the upstream's API key that it presents."""
     failure: Failure | None = None
     """The fault of the upstream."""
 
@@ -82,6 +85,54 @@ class RealtimeSession:
                 is_changed |= place["model"] != name
         return is_changed
 
+    async def check_files(self, event: dict[str, Any]) -> None:
+        """Raises `NotFound` for a kept file that is not the key's, and `InvalidRequest` for one that another upstream
+        or account keeps, if the event names one."""
+        upstreams = self.services.config.upstreams
+        for file_id in dict.fromkeys(file_ids.ids_in(event)):
+            bond = await self.services.bonds.require(self.log.call.key.in_team, file_id, "file_id", upstreams)
+            upstream = upstreams[self.route.upstream]
+            if bond.upstream != self.route.upstream or position_of(upstream, bond.account) != self.key:
+                raise InvalidRequest(
+                    f"'{file_id[:MAX_SHOWN_ID]}' is kept by another provider than that of this session. Send the "
+                    "content of the file instead of its id.",
+                    param="file_id",
+                    code="file_not_available",
+                )
+
+    def note_settings(self, event: realtime.Event, *, is_answer: bool) -> None:
+        """The upstream has sent the settings of the session: as the answer to an update of the client, or by itself."""
+        transcribers = self.accounts.transcriptions.transcribers
+        if is_answer:
+            transcribers.answered()
+        is_given, model = realtime.transcriber_of(event.get("session"))
+        if is_given and model is None:
+            transcribers.report(None)
+        elif model is not None and (name := self._named(model)) is not None:
+            transcribers.report(name)
+
+    def _named(self, model: str) -> str | None:
+        """The name here of a model that the upstream calls so."""
+        for models in (self.accounts.other_models, self.services.config.models):
+            for name, found in models.items():
+                if any(each.upstream == self.route.upstream and (each.model or name) == model for each in found.routes):
+                    self.accounts.other_models.setdefault(name, found)
+                    return name
+        return None
+
+    def cleaned(self, text: str) -> str:
+        """An event of the upstream, without anything of the gateway's account there in the reasons of failures."""
+        return refusal.cleaned_body(text.encode(), self._hidden()).decode()
+
+    def _hidden(self) -> Iterator[tuple[str, str]]:
+        """Texts that no client sees, each with its replacement. They are looked up only for an event with a reason."""
+        here, call = self.route.upstream, self.log.call
+        yield from self.services.pools[here].hidden
+        if self.route.model is not None:
+            yield self.route.model, call.params.model
+        for name, model in self.accounts.other_models.items():
+            yield from [(each.model, name) for each in model.routes if each.upstream == here and each.model]
+
     def _own(self, name: str) -> str:
         asked = self.log.call.params.model
         if name != asked:
@@ -107,7 +158,6 @@ class RealtimeSession:
                 code="unsupported_value",
             )
         self.accounts.other_models[name] = found.model
-        self.transcriber = name
         return routes[0].model or name
 
 
@@ -188,7 +238,9 @@ async def _attempt(
     log.attempt_began(route)
     make_call = _calls(call, route, handle.key, services, admit)
     count_texts = token_rule.counting(services.find_counter(call.model_name))
-    accounts = ResponseAccounts(services.accounting, route, make_call, count_texts)
+    accounts = ResponseAccounts(
+        services.accounting, route, make_call, count_texts, has_unknown_transcriber=_only_transcribes(call)
+    )  # fmt: skip
     async with AsyncExitStack() as attempt:
         try:
             await accounts.ready()
@@ -216,7 +268,9 @@ async def _attempt(
             return opened
         handle.answered()
         outputs = _output_limits(call, accounts, protocols)
-        session = RealtimeSession(log, opened, accounts, route, upstream.timeouts.total_s, services, outputs)
+        session = RealtimeSession(
+            log, opened, accounts, route, upstream.timeouts.total_s, services, outputs, handle.key or 0
+        )
 
         def over() -> None:
             accounts.close(SessionEnd(499, "client_gone", Ending.STOPPED))
@@ -242,9 +296,7 @@ def _query(call: Call, route: Route) -> str:
     return f"?model={quote(route.model or call.params.model, safe='')}{call.query.replace('?', '&', 1)}"
 
 
-def _calls(
-    call: Call, route: Route, position: int, services: Services, admit: AdmitsKey
-) -> Callable[[int, int, int | None], Awaitable[NextCall]]:
+def _calls(call: Call, route: Route, position: int, services: Services, admit: AdmitsKey) -> MakesCalls:
     """Makes the calls of a session's responses, by the limits that bind its key at the time."""
     limits = services.router.limits
 
@@ -252,22 +304,38 @@ def _calls(
         drawn = windows.claims(this, services.key_cache.terms.of_call(this))
         if limits.is_any:
             drawn += limits.claims(this, route, position)
-        return tuple([claim for claim in drawn if claim.window.unit != "parallel"])
+        return _without_parallel(drawn)
 
-    async def make(number: int, context_tokens: int, limit: int | None) -> NextCall:
-        key = await admit()
+    def counted(this: Call) -> tuple[Claim, ...]:
+        """The same claims, which refuse nothing."""
+        drawn = windows.claims(this, services.key_cache.terms.of_call(this).counting_only())
+        if limits.is_any:
+            of_upstream = limits.claims(this, route, position)
+            drawn += tuple([
+                claim._replace(window=claim.window._replace(is_enforced=False)) for claim in of_upstream
+            ])  # fmt: skip
+        return _without_parallel(drawn)
+
+    async def make(number: int, context_tokens: int, limit: int | None, *, has_begun: bool) -> NextCall:
+        key = call.key if has_begun else await admit()
         own, default = _output(call, key, limit)
         params = call.params._replace(
             prompt_tokens=context_tokens, is_prompt_exact=False, output_param="model", output_limit=own,
             default_output=default,
         )  # fmt: skip
         this = call._replace(id=f"{call.id}-{number}", started=time.time(), key=key, params=params)
+        if has_begun:
+            return NextCall(this, counted(this))
         fit = OutputFit(this, claims) if OutputFit.may_shrink(this) else None
         if fit is not None:
             this = fit.at_first()
         return NextCall(this, claims(this), fit)
 
     return make
+
+
+def _without_parallel(claims: Sequence[Claim]) -> tuple[Claim, ...]:
+    return tuple([claim for claim in claims if claim.window.unit != "parallel"])
 
 
 def _output(call: Call, key: Key, limit: int | None) -> tuple[int | None, int | None]:
@@ -286,9 +354,13 @@ def _output_limits(call: Call, accounts: ResponseAccounts, protocols: Sequence[s
     is_beta = realtime.BETA_PROTOCOL in protocols or any(
         name.lower() == "openai-beta" and realtime.BETA in value for name, value in call.forwarded_headers
     )
+    is_kept = not _only_transcribes(call) and (bool(bounds) or accounts.counts_output)
+    return OutputLimits(bounds, is_kept=is_kept, is_beta=is_beta)
+
+
+def _only_transcribes(call: Call) -> bool:
     intents = {value for name, value in parse_qsl(call.query.removeprefix("?")) if name == "intent"}
-    has_output = intents != {"transcription"}
-    return OutputLimits(bounds, is_kept=has_output and (bool(bounds) or accounts.counts_output), is_beta=is_beta)
+    return intents == {"transcription"}
 
 
 def _bounds(key: Key, model: Model) -> list[Bound]:

@@ -18,7 +18,7 @@ The stores apply these functions (or, in Redis, the same arithmetic as a script)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -120,6 +120,13 @@ class CallLimits(NamedTuple):
         """For calls that begin on the day of this Unix time in seconds."""
         limits = tuple(each)
         return cls(limits, tuple([limit.one(started) for limit in limits]))
+
+    def counting_only(self) -> CallLimits:
+        """The same, which refuse nothing: for what has begun at an upstream, and is counted whatever they have left."""
+        return CallLimits(
+            tuple([replace(limit, is_enforced=False) for limit in self.each]),
+            tuple([claim._replace(window=claim.window._replace(is_enforced=False)) for claim in self.units]),
+        )
 
 
 class LimitTable:

@@ -2,9 +2,12 @@
 
 1. One reservation is always held beforehand, because with voice detection a response begins without a client's event.
    It is given back, and never was, if no response begins.
-2. `response.done` settles a response by its usage, before the client sees it. A transcription of the client's audio is
-   settled in the same way.
-3. A response that has not ended with its session is charged like a stream that broke off (relay/charge.py).
+2. `response.done` settles a response by its usage, before the client sees it. relay/realtime_transcription.py has the
+   transcriptions of the client's audio.
+3. A response that has not ended with its session is charged like a stream that broke off (relay/charge.py): its prompt
+   is what the client has sent so far, and what the last report counts.
+4. A response that begins beyond what is reserved is counted whatever the quotas have left. Only an error that names the
+   event of a `response.create` gives back what is reserved for it.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from gateway import units
+from gateway.accounting import call_record
 from gateway.accounting.call_log import Accounting, CallLog
 from gateway.accounting.reservation import Reservation
 from gateway.config import Model, Route
@@ -29,6 +33,7 @@ from gateway.records import Call, Claim, Ended, Usage
 
 from . import charge
 from .charge import Ending, SentRequest, Shown
+from .realtime_transcription import Transcribers, TranscriptionAccounts
 
 FIRST_CONTEXT = 1_024
 """Prompt tokens that are reserved for the first response; for later ones as many as the last one had in and out."""
@@ -43,9 +48,14 @@ class NextCall(NamedTuple):
     """How it may be made smaller."""
 
 
-MakesCalls = Callable[[int, int, int | None], Awaitable[NextCall]]
-"""Makes a call of: its number, from 1; the tokens of its context, about; the client's own output limit, or None.
-Raises `GatewayError` where its caller may have none any more."""
+class MakesCalls(Protocol):
+    """Makes a call of: its number, from 1; the tokens of its context, about; the client's own output limit, or None.
+    Raises `GatewayError` where its caller may have none any more; if it `has_begun` already, it is made in any case,
+    and no quota refuses it."""
+
+    def __call__(
+        self, number: int, context_tokens: int, limit: int | None, *, has_begun: bool
+    ) -> Awaitable[NextCall]: ...
 
 
 class SessionEnd(NamedTuple):
@@ -57,25 +67,60 @@ class SessionEnd(NamedTuple):
     error: str | None = None
 
 
+MAX_COUNTED = 65_536
+"""Characters of an event whose tokens are counted by the rule; of a longer one every two bytes are a token."""
+
+
+class _Context(NamedTuple):
+    """Tokens of a prompt."""
+
+    tokens: int = 0
+    audio: int = 0
+    """Those of them that are audio."""
+
+    def and_more(self, other: _Context) -> _Context:
+        """Both together."""
+        return _Context(self.tokens + other.tokens, self.audio + other.audio)
+
+    def without(self, other: _Context) -> _Context:
+        """The rest, at least 0 of each."""
+        return _Context(max(0, self.tokens - other.tokens), max(0, self.audio - other.audio))
+
+
 class _Response:
     """One response under way."""
 
-    def __init__(self, log: CallLog, route: Route, count_texts: CountsTexts, limit: int | None) -> None:
+    def __init__(
+        self, log: CallLog, route: Route, count_texts: CountsTexts, limit: int | None, event_id: str | None
+    ) -> None:
         self.log = log
         self.limit = limit
         """Its own output limit, if its event has one."""
+        self.event_id = event_id
+        """Of the client's event, if there was one."""
+        self.sent = _Context()
+        """Sent by the client between the last report and its beginning."""
         log.attempt_began(route)
         self._sent = SentRequest(log.call, route.model, log.call.params.output_limit, count_texts)
         self._count = count_texts
         self._began = time.perf_counter()
         self._quarters = 0
+        self._repeated_quarters = 0
+        """Of whole texts, which some upstreams send without their pieces."""
         self._audio_characters = 0
         self._events = 0
+
+    @property
+    def has_shown(self) -> bool:
+        """Whether some of its output has come."""
+        return self._events > 0 or self._repeated_quarters > 0
 
     def saw(self, event: Mapping[str, Any]) -> None:
         """Count what an event brings of it."""
         delta = event.get("delta")
         if not isinstance(delta, str) or not delta:
+            if whole := realtime.shown_text(event):
+                self._repeated_quarters += self._count(json.dumps(whole)[1:].encode()).quarters
             return
         self.log.note_first_byte()
         self._events += 1
@@ -84,21 +129,29 @@ class _Response:
         else:
             self._quarters += self._count(json.dumps(delta)[1:].encode()).quarters
 
-    def usage(self, ending: Ending) -> Usage:
-        """Its estimated usage, without a report."""
-        audio = -(-self._audio_characters // realtime.AUDIO_CHARACTERS)
-        tokens = token_rule.tokens_of(self._quarters) + audio
-        report = Usage(0, audio, more=units.counts({"audio_out": audio})) if audio else None
+    def usage(self, ending: Ending, context: _Context, bytes_per_s: int) -> Usage:
+        """Its estimated usage, without a report: with at least this context, and output audio of this rate."""
+        audio = -(-realtime.audio_ms(self._audio_characters, bytes_per_s) // realtime.OUTPUT_TOKEN_MS)
+        tokens = token_rule.tokens_of(max(self._quarters, self._repeated_quarters)) + audio
+        prompt = max(self.log.call.params.prompt_tokens, context.tokens)
+        more = units.counts({"audio_in": context.audio, "audio_out": audio})
+        report = Usage(prompt, audio, more=more)
         shown = Shown(tokens, self._events, report, is_stream=True, elapsed_s=time.perf_counter() - self._began)
         return charge.estimate(self._sent, ending, shown)
 
 
 class ResponseAccounts:
-    """The responses of one session on one route."""
+    """The responses of one session on one route, and its transcriptions. `has_unknown_transcriber`: the session is one
+    that transcribes, by a model that the client need not name."""
 
-    def __init__(self, accounting: Accounting, route: Route, make_call: MakesCalls, count_texts: CountsTexts) -> None:
+    def __init__(
+        self, accounting: Accounting, route: Route, make_call: MakesCalls, count_texts: CountsTexts, *,
+        has_unknown_transcriber: bool = False,
+    ) -> None:  # fmt: skip
         self.other_models: dict[str, Model] = {}
         """Further models that the client has named, by their names here; their prices are those of their work."""
+        transcribers = Transcribers(has_unknown=has_unknown_transcriber)
+        self.transcriptions = TranscriptionAccounts(self._draw_beside, self._cost, count_texts, transcribers)
         self._accounting = accounting
         self._route = route
         self._make_call = make_call
@@ -109,17 +162,38 @@ class ResponseAccounts:
         """Those that the client has asked for and that have not begun."""
         self._running: dict[str, _Response] = {}
         self._lock = asyncio.Lock()
-        self._context = FIRST_CONTEXT
+        self._reported = _Context()
+        """Of the conversation, by the last report."""
+        self._added = _Context()
+        """Of the client's events since, without audio of the buffer."""
+        self._reported_ms = 0
+        """Of the audio of the buffer that the last report counts."""
+        self._output_bytes_per_s = realtime.BYTES_PER_S
+        self._reserved_context = FIRST_CONTEXT
         self._number = 0
 
     def __repr__(self) -> str:
         return f"<ResponseAccounts {self._number} drawn, {len(self._asked)} asked for, {len(self._running)} running>"
 
-    async def ready(self) -> None:
-        """Hold a reservation for a response that may begin. Raises its refusal."""
+    def note(self, event: Mapping[str, Any]) -> None:
+        """An event of the client, which is no audio of the buffer, is sent: its content is in later prompts."""
+        added = realtime.added(event)
+        text = json.dumps(added.texts)[1:].encode()
+        tokens = token_rule.tokens_of(self._count_texts(text).quarters) if len(text) <= MAX_COUNTED else len(text) // 2
+        audio = _audio_tokens(realtime.audio_ms(added.audio_characters, realtime.BYTES_PER_S))
+        self._added = self._added.and_more(_Context(tokens + added.picture_tokens + audio, audio))
+        for settings in realtime.settings_of(event):
+            given, made = realtime.audio_rates(settings)
+            self.transcriptions.note_rate(given)
+            self._output_bytes_per_s = min(self._output_bytes_per_s, made)
+
+    async def ready(self, *, anew: bool = False) -> None:
+        """Hold a reservation for a response that may begin; `anew`: not the one that is held. Raises its refusal."""
         async with self._lock:
+            if anew:
+                self.take_back()
             if self._spare is None:
-                self._spare = await self._draw(self._limit)
+                self._spare = await self._draw(self._limit, self._reserved_context)
 
     @property
     def spare_output(self) -> int | None:
@@ -140,18 +214,21 @@ class ResponseAccounts:
             if output_tokens != self._limit:
                 self._limit = output_tokens
                 self.take_back()
-                self._spare = await self._draw(output_tokens)
+                self._spare = await self._draw(output_tokens, self._reserved_context)
 
-    async def asked(self, output_tokens: int | None = None) -> None:
-        """The client asks for a response, with this output limit of its own. Raises the refusal of its reservation."""
+    async def asked(self, output_tokens: int | None, event_id: str | None) -> None:
+        """The client asks for a response, with this output limit of its own, by the event with this id. Raises the
+        refusal of its reservation."""
         async with self._lock:
-            self._asked.append(await self._begin(output_tokens))
+            self._asked.append(await self._begin(output_tokens, event_id=event_id))
 
     async def began(self, response: str) -> None:
-        """A response with this id has begun. Raises the refusal of its reservation, if it is one more than reserved."""
+        """A response with this id has begun."""
         async with self._lock:
             if response not in self._running:
-                self._running[response] = self._asked.popleft() if self._asked else await self._begin()
+                made = self._asked.popleft() if self._asked else await self._begin(has_begun=True)
+                made.sent = self._since_report
+                self._running[response] = made
 
     def saw(self, event: Mapping[str, Any]) -> None:
         """An event of the upstream that may bring output."""
@@ -159,10 +236,13 @@ class ResponseAccounts:
         if response is not None:
             response.saw(event)
 
-    def refused(self) -> None:
-        """The upstream has reported an error while the client waits for a response: that one does not begin."""
-        if self._asked:
-            response = self._asked.pop()
+    def refused(self, about: str) -> None:
+        """The upstream has refused the client's event with this id: what it asked for does not begin."""
+        self.transcriptions.transcribers.refused(about)
+        self.transcriptions.refused(about)
+        response = next((each for each in self._asked if each.event_id == about), None)
+        if response is not None:
+            self._asked.remove(response)
             if self._spare is None and response.limit is None:
                 self._spare = response.log.reservation
             else:
@@ -171,33 +251,31 @@ class ResponseAccounts:
     async def ended(self, end: realtime.ResponseEnd) -> None:
         """A response has ended."""
         async with self._lock:
-            response = self._running.pop(end.id or "", None)
+            name = end.id if end.id is not None or not self._running else next(iter(self._running))
+            response = self._running.pop(name or "", None)
             if response is None:
-                response = self._asked.popleft() if self._asked else await self._begin()
-        usage = end.usage or response.usage(Ending.ERROR if end.is_failed else Ending.WHOLE)
-        self._context = max(FIRST_CONTEXT, usage.total_tokens)
+                response = self._asked.popleft() if self._asked else await self._begin(has_begun=True)
+                response.sent = self._since_report
+        usage = end.usage
+        if usage is None or (response.has_shown and not usage.completion_tokens):
+            usage = self._estimate(response, Ending.ERROR if end.is_failed else Ending.WHOLE)
+        self._note_report(usage, response.sent)
         if end.is_failed:
             response.log.close(status=502, usage=usage, ended="error", error="response_failed")
         else:
             response.log.close(status=200, usage=usage, ended="done")
         await response.log.acknowledged()
 
-    async def transcribed(self, usage: Usage) -> None:
-        """The client's audio was transcribed. Raises the refusal of a reservation beyond the one that is held."""
-        async with self._lock:
-            response = await self._begin()
-        response.log.close(status=200, usage=usage, ended="done")
-        await response.log.acknowledged()
-
     def close(self, end: SessionEnd) -> None:
         """Charge what has not ended, and give back what has not begun. May be called again."""
         for response in (*self._running.values(), *self._asked):
-            usage = response.usage(end.ending)
+            usage = self._estimate(response, end.ending)
             response.log.close(
                 status=end.status, usage=usage, ended=end.ended, is_truncated=True, error=end.error
             )  # fmt: skip
         self._running.clear()
         self._asked.clear()
+        self.transcriptions.close(end.status, end.ended, end.error)
         self.take_back()
 
     def take_back(self) -> None:
@@ -206,17 +284,58 @@ class ResponseAccounts:
             self._spare.take_back()
             self._spare = None
 
-    async def _begin(self, limit: int | None = None) -> _Response:
+    @property
+    def _since_report(self) -> _Context:
+        heard = _audio_tokens(self.transcriptions.committed_ms - self._reported_ms)
+        return self._added.and_more(_Context(heard, heard))
+
+    def _note_report(self, usage: Usage, sent: _Context) -> None:
+        """The next prompt begins with all of this, and the client has sent `sent` of it since the last report."""
+        of = dict(usage.more)
+        audio = sum([of.get(name, 0) for name in ("audio_in", "cached_audio", "audio_out")])
+        self._reported = _Context(usage.total_tokens, min(audio, usage.total_tokens))
+        left = self._since_report.without(sent)
+        self._added, self._reported_ms = left, self.transcriptions.committed_ms
+        self._reserved_context = max(FIRST_CONTEXT, usage.total_tokens)
+
+    def _estimate(self, response: _Response, ending: Ending) -> Usage:
+        sent = response.sent if response.sent.tokens else self._since_report
+        context = self._reported.and_more(sent)
+        usage = response.usage(ending, context, self._output_bytes_per_s)
+        if context.audio and self._cost(response.log, usage) is None:  # its model has a price for text alone
+            usage = response.usage(ending, context._replace(audio=0), self._output_bytes_per_s)
+        return usage
+
+    def _cost(self, log: CallLog, usage: Usage) -> int | None:
+        return call_record.cost_nusd(log.call, self._route, usage)
+
+    async def _draw_beside(self, prompt_tokens: int, output_tokens: int, *, has_begun: bool) -> CallLog:
+        """A call beside the one that is held for a response."""
+        log = self._log_of(await self._draw(output_tokens, prompt_tokens, has_begun=has_begun))
+        log.attempt_began(self._route)
+        return log
+
+    async def _begin(
+        self, limit: int | None = None, *, event_id: str | None = None, has_begun: bool = False
+    ) -> _Response:
         if limit is not None and limit != self.spare_output:
             self.take_back()
-        reservation = self._spare or await self._draw(self._limit if limit is None else limit)
+        limit_or_own = self._limit if limit is None else limit
+        reservation = self._spare or await self._draw(limit_or_own, self._reserved_context, has_begun=has_begun)
         self._spare = None
-        call = reservation.call._replace(arrived=time.perf_counter(), other_models=tuple(self.other_models.items()))
-        return _Response(CallLog(self._accounting, call, reservation), self._route, self._count_texts, limit)
+        return _Response(self._log_of(reservation), self._route, self._count_texts, limit, event_id)
 
-    async def _draw(self, limit: int | None) -> Reservation:
+    def _log_of(self, reservation: Reservation) -> CallLog:
+        call = reservation.call._replace(arrived=time.perf_counter(), other_models=tuple(self.other_models.items()))
+        return CallLog(self._accounting, call, reservation)
+
+    async def _draw(self, limit: int | None, context_tokens: int, *, has_begun: bool = False) -> Reservation:
         self._number += 1
-        call, claims, fit = await self._make_call(self._number, self._context, limit)
-        reservation = Reservation(self._accounting.ledger, call, claims, self._route, fit=fit)
+        call, claims, fit = await self._make_call(self._number, context_tokens, limit, has_begun=has_begun)
+        reservation = Reservation(self._accounting.ledger, call, claims, self._route, fit=fit, is_in_advance=True)
         await reservation.make()
         return reservation
+
+
+def _audio_tokens(audio_ms: int) -> int:
+    return -(-max(0, audio_ms) // realtime.INPUT_TOKEN_MS)

@@ -108,4 +108,4 @@ class OutputLimits:
 
     def _new_id(self) -> str:
         self._number += 1
-        return f"event_gateway_{self._number}"
+        return f"{realtime.OWN_ID}{self._number}"

@@ -27,6 +27,7 @@ from gateway.pipeline.realtime import RealtimeSession, open_session
 from gateway.records import OTHER, Call, Document, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay.charge import Ending
 from gateway.relay.realtime import SessionEnd
+from gateway.relay.realtime_events import EventIds
 from gateway.tasks import Tasks, is_cut_off
 from gateway.upstream.websocket import CLOSE_WITHIN_S, HEARTBEAT_S
 
@@ -212,6 +213,7 @@ class _Relay:
     def __init__(self, session: RealtimeSession, client: web.WebSocketResponse) -> None:
         self._session = session
         self._client = client
+        self._ids = EventIds()
         self._gate = asyncio.Lock()
         """Held while a reservation is made: until then no message of the client may begin a response."""
 
@@ -295,28 +297,44 @@ class _Relay:
             event = realtime.read_client_event(text)
             about = event["event_id"] if isinstance(event.get("event_id"), str) else None
             asked = realtime.asked_output(event, "response" if event["type"] == realtime.CREATE else "session")
+            transcriber = realtime.asked_transcriber(event)
             is_changed = bool(realtime.settings_of(event)) and self._session.check(event)
+            await self._session.check_files(event)
         except GatewayError as error:
             await self._send_error(error, about)
             return None
+        is_changed |= self._ids.name(event)
         async with self._gate:
             try:
-                is_changed |= await self._reserve(event, *asked)
+                is_changed |= await self._reserve(event, transcriber, *asked)
             except GatewayError as error:
                 return _refused(error)
             await self._session.socket.send_str(realtime.write_event(event) if is_changed else text)
             await self._keep_limit()
         return None
 
-    async def _reserve(self, event: dict[str, Any], is_limited: bool, output_tokens: int | None) -> bool:
+    async def _reserve(
+        self, event: dict[str, Any], transcriber: tuple[bool, str | None], is_limited: bool, output_tokens: int | None
+    ) -> bool:
         """Reserve what this event asks for. Whether it had to be changed, in place. Raises the refusal."""
-        session = self._session
-        if event["type"] == realtime.CREATE:
-            await session.accounts.asked(output_tokens)
-        elif event["type"] == realtime.UPDATE:
-            if is_limited:
-                await session.accounts.limit(output_tokens)
-            return session.outputs.note_update(event)
+        session, kind, event_id = self._session, event["type"], event.get("event_id")
+        accounts = session.accounts
+        if kind == realtime.APPEND:
+            accounts.transcriptions.appended(event.get("audio"))
+            return False
+        accounts.note(event)
+        if kind == realtime.CREATE:
+            await accounts.asked(output_tokens, event_id)
+        elif kind == realtime.COMMIT:
+            await accounts.transcriptions.commits(event_id)
+        elif kind == realtime.CLEAR:
+            accounts.transcriptions.clears()
+        elif kind in realtime.UPDATES:
+            if is_limited and kind == realtime.UPDATE:
+                await accounts.limit(output_tokens)
+            is_given, model = transcriber
+            accounts.transcriptions.transcribers.asked(event_id, model, is_change=is_given)
+            return kind == realtime.UPDATE and session.outputs.note_update(event)
         return False
 
     async def _keep_limit(self) -> None:
@@ -353,48 +371,59 @@ class _Relay:
         try:
             if kind == realtime.CREATED and (response := realtime.response_id(event)) is not None:
                 await accounts.began(response)
-            elif kind == realtime.UPDATED and self._session.outputs.answered():
-                return None
+            elif kind in _SETTINGS:
+                is_own = kind == realtime.UPDATED and self._session.outputs.answered()
+                self._session.note_settings(event, is_answer=kind in _ANSWERS and not is_own)
+                if is_own:
+                    return None
             elif kind == "error":
                 return await self._pass_error(event, text)
-            elif kind in (realtime.DONE, realtime.TRANSCRIBED):
-                return await self._settle(kind, event, text)
+            elif kind == realtime.DONE:
+                return await self._settle(event, text)
+            elif kind in realtime.OF_AUDIO:
+                await accounts.transcriptions.saw(kind, event)
             else:
                 accounts.saw(event)
         except GatewayError as error:
             return _refused(error)
-        await self._client.send_str(text)
-        return None
+        await self._client.send_str(self._session.cleaned(text))
+        if kind != realtime.TRANSCRIBED:
+            return None
+        async with self._gate:
+            return await self._ready(anew=True)  # no quota could refuse a transcription that the upstream began
 
     async def _pass_error(self, event: realtime.Event, text: str) -> _End | None:
         """Pass on an error of the upstream, if it is about the client's events."""
-        session = self._session
+        session, about = self._session, realtime.error_about(event)
         if session.outputs.refused(event):
             return _refused(_NO_LIMIT) if session.outputs.is_bound else None
-        await self._client.send_str(text)
+        if about is not None and (given := self._ids.given(about)) != about:
+            text = realtime.write_event({**event, "error": {**event["error"], "event_id": given}})
+        await self._client.send_str(session.cleaned(text))
         async with self._gate:
-            session.accounts.refused()
+            if about is not None:
+                session.accounts.refused(about)
             return await self._ready()
 
-    async def _ready(self) -> _End | None:
+    async def _ready(self, *, anew: bool = False) -> _End | None:
         """Reserve for what may come next. The gate is held."""
         try:
-            await self._session.accounts.ready()
+            await self._session.accounts.ready(anew=anew)
         except GatewayError as error:
             return _refused(error)
         await self._keep_limit()
         return None
 
-    async def _settle(self, kind: str, event: realtime.Event, text: str) -> _End | None:
+    async def _settle(self, event: realtime.Event, text: str) -> _End | None:
         """Charge what this event reports, pass it on, and reserve for what may come next."""
-        accounts = self._session.accounts
         async with self._gate:
-            if kind == realtime.DONE:
-                await accounts.ended(realtime.read_end(event))
-            elif (usage := realtime.transcribed(event, self._session.transcriber)) is not None:
-                await accounts.transcribed(usage)
-            await self._client.send_str(text)
+            await self._session.accounts.ended(realtime.read_end(event))
+            await self._client.send_str(self._session.cleaned(text))
             return await self._ready()
+
+
+_ANSWERS = frozenset({realtime.UPDATED, realtime.UPDATED_TRANSCRIPTION})
+_SETTINGS = frozenset({"session.created", "transcription_session.created", *_ANSWERS})
 
 
 _CLIENT_GONE = _End(1000, SessionEnd(200, "client_gone", Ending.STOPPED))

@@ -45,6 +45,7 @@ class ScriptedLedger:
     verdict: Granted | Refused | StoreUnavailable | None
     settled: list[Settlement] = field(default_factory=list)
     drawing: asyncio.Future[Any] | None = None
+    voided: list[Reserve] = field(default_factory=list)
 
     def draw(self, draw: Reserve) -> asyncio.Future[Any]:
         self.drawing = asyncio.get_running_loop().create_future()
@@ -57,6 +58,9 @@ class ScriptedLedger:
     def extend(self, draw: Reserve) -> asyncio.Future[Any]:
         assert draw.held < len(draw.claims)
         return self.draw(draw)
+
+    def void(self, granted: Reserve) -> None:
+        self.voided.append(granted)
 
     def settle(self, record: Record, claims: tuple[Claim, ...]) -> asyncio.Future[None]:
         self.settled.append(Settlement(record, claims))
@@ -179,6 +183,20 @@ async def test_client_that_leaves_in_the_turn_of_its_grant_gets_it_back() -> Non
         await caller
     (settlement,) = ledger.settled
     assert (settlement.record.ended, settlement.record.usage) == ("client_gone", Usage())
+
+
+async def test_a_call_that_may_never_be_has_no_record_where_its_client_leaves_during_the_draw() -> None:
+    ledger = ScriptedLedger(None)
+    reservation = Reservation(cast(Ledger, ledger), a_call(), (CLAIM,), is_in_advance=True)
+    caller = asyncio.ensure_future(reservation.make())
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.sleep(0)
+    assert ledger.drawing is not None
+    ledger.drawing.set_result(Granted())
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert (ledger.voided, ledger.settled, reservation.is_open) == ([reservation.held], [], False)
 
 
 async def test_a_full_journal_is_distinguished_from_a_store_outage() -> None:

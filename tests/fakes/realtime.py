@@ -38,6 +38,8 @@ class RealtimeUpstream:
         """Whether a response stays unfinished behind its first words."""
         self.takes_limits = True
         """Whether a `session.update` may have an output limit."""
+        self.speaks_itself = True
+        """Whether it answers events beside those of a type `test.…` and output limits."""
         self.seen: list[dict[str, Any]] = []
         """Every event that came, in order."""
         self.texts: list[str] = []
@@ -77,7 +79,7 @@ class RealtimeUpstream:
         """As at the beginning. Waits until all sessions have ended."""
         assert self._is_idle.wait(10)
         self.usage, self.status, self.stops_inside, self.flooded = USAGE, 101, False, 0
-        self.takes_limits = True
+        self.takes_limits = self.speaks_itself = True
         self.goes_on.clear()
         for each in (self.seen, self.texts, self.requests, self.close_codes):
             each.clear()
@@ -125,7 +127,10 @@ class RealtimeUpstream:
             self.texts.append(message.data)
             event = json.loads(message.data)
             self.seen.append(event)
-            await self._answer(socket, event, len(self.seen))
+            if event["type"] == "test.say":
+                await socket.send_json(event["event"])
+            elif self.speaks_itself or event["type"].startswith("test.") or "max_output_tokens" in str(event):
+                await self._answer(socket, event, len(self.seen))
         self.close_codes.append(socket.close_code)
 
     async def _answer(self, socket: web.WebSocketResponse, event: dict[str, Any], number: int) -> None:
@@ -170,7 +175,8 @@ class RealtimeUpstream:
 
     async def _respond(self, socket: web.WebSocketResponse, event: dict[str, Any], number: str) -> None:
         if "refused" in event.get("response", {}):
-            await socket.send_json({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}})
+            error = {"type": "invalid_request_error", "message": "no", "event_id": event.get("event_id")}
+            await socket.send_json({"type": "error", "error": error})
             return
         await socket.send_json({"type": "response.created", "response": {"id": number, "status": "in_progress"}})
         for word in ("Hel", "lo"):

@@ -71,7 +71,7 @@ OTHERWISE: dict[str, str] = {
     "embed_content": "kept files are refused (GEMINI_BODIES)",
     "batch_embed_contents": "kept files are refused (GEMINI_BODIES)",
     "batches": "names one file, as input_file_id (test_other_ids)",
-    "realtime": "a socket: its events name no kept file",
+    "realtime": "a socket: test_realtime_events",
 }
 """Formats whose calls name files in another way, or not at all."""
 

@@ -2,6 +2,10 @@
 
 Usage is in each `response.done`, and in `conversation.item.input_audio_transcription.completed`, whose model is the one
 of the transcription. Cached audio tokens are cached tokens, `cached_audio`: `audio_in` has the others.
+
+An event of a client is at most 15 MiB long, as OpenAI's `input_audio_buffer.append` is (openai-python,
+`input_audio_buffer_append_event.py`), and has a bounded number of members, because reading each of them holds up the
+other sessions.
 """
 
 from __future__ import annotations
@@ -12,13 +16,13 @@ from typing import Any, NamedTuple
 
 from gateway import units
 from gateway.api import validation_errors
-from gateway.api.prompt_tokens import FindsCounter
+from gateway.api.prompt_tokens import IMAGE_TOKENS, FindsCounter
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats import reported_usage
 from gateway.formats.format import Format
 from gateway.records import Params, Usage
 
-from . import plain, transcriptions
+from . import plain
 
 KEY_PROTOCOL = "openai-insecure-api-key."
 """The prefix of a browser's key among its subprotocols (openai-realtime-api-beta, `lib/api.js`)."""
@@ -34,11 +38,41 @@ UPDATE = "session.update"
 UPDATED = "session.updated"
 CREATED = "response.created"
 DONE = "response.done"
-TRANSCRIBED = "conversation.item.input_audio_transcription.completed"
+UPDATES = frozenset({UPDATE, "transcription_session.update"})
+"""The second is that of the beta, for sessions that only transcribe (openai-python, `types/beta/realtime/`)."""
+UPDATED_TRANSCRIPTION = "transcription_session.updated"
+APPEND, COMMIT, CLEAR = "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear"
+CLEARED, COMMITTED = "input_audio_buffer.cleared", "input_audio_buffer.committed"
+SPEECH_STARTED, SPEECH_STOPPED = "input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped"
+_TRANSCRIPTION = "conversation.item.input_audio_transcription."
+TRANSCRIBED, TRANSCRIPTION_FAILED = f"{_TRANSCRIPTION}completed", f"{_TRANSCRIPTION}failed"
+TRANSCRIPT_DELTAS = frozenset({f"{_TRANSCRIPTION}delta", f"{_TRANSCRIPTION}segment"})
 
-AUDIO_CHARACTERS = 3_200
-"""Characters of base64 for one token of audio output: 50 ms of 16 bits at 24 kHz (platform.openai.com, guide "Managing
-costs" of Realtime)."""
+OF_AUDIO = frozenset({
+    CLEARED, COMMITTED, SPEECH_STARTED, SPEECH_STOPPED, TRANSCRIBED, TRANSCRIPTION_FAILED, *TRANSCRIPT_DELTAS,
+})  # fmt: skip
+"""Events of an upstream about the client's audio."""
+
+WITH_FATE = frozenset({CREATE, COMMIT, *UPDATES})
+"""Events of a client that are charged, or change a price, unless the upstream refuses them by their id."""
+
+OWN_ID = "event_gateway_"
+"""Begins the ids that the gateway gives to events."""
+
+INPUT_TOKEN_MS, OUTPUT_TOKEN_MS = 100, 50
+"""Milliseconds of audio in one token (platform.openai.com, guide "Managing costs" of Realtime)."""
+
+BYTES_PER_S = 48_000
+"""Of audio of 16 bits at 24 kHz, which a session has unless it names another (openai-python,
+`types/realtime/realtime_audio_formats.py`)."""
+_SLOW_BYTES_PER_S = 8_000
+"""Of G.711: 8 bits at 8 kHz."""
+_SLOW = ("pcmu", "pcma", "g711")
+
+MAX_EVENT_BYTES = 15 * 2**20
+MAX_MEMBERS = 200_000
+"""Signs of an event that begin or separate its members, or escape a letter: a tenth of a second of reading at most."""
+_SIGNS = (",", ":", "[", "{", "\\")
 
 OUTPUT_LIMITS = ("max_output_tokens", "max_response_output_tokens")
 """The output limit in settings of a session or a response; the second name is that of the beta
@@ -64,8 +98,14 @@ class ResponseEnd(NamedTuple):
 
 
 def read_client_event(text: str) -> dict[str, Any]:
-    """A client's event. Raises `InvalidRequest` if it is not a JSON object, or names a member twice, which servers read
-    differently."""
+    """A client's event. Raises `InvalidRequest` if it is too large, is no JSON object, or names a member twice, which
+    servers read differently."""
+    if len(text) > MAX_EVENT_BYTES or (len(text) > MAX_MEMBERS and sum(map(text.count, _SIGNS)) > MAX_MEMBERS):
+        raise InvalidRequest(
+            f"The event is too large: it may have {MAX_EVENT_BYTES} characters and about {MAX_MEMBERS // 2} members. "
+            "Send audio in several events.",
+            code="event_too_large",
+        )
     try:
         event = json.loads(text, object_pairs_hook=_distinct)
     except RecursionError:
@@ -178,12 +218,102 @@ def reported(report: Any) -> Usage | None:
     return reported_usage.coherent(Usage(*tokens, cached, source="reported", more=more))
 
 
-def transcribed(event: Mapping[str, Any], model: str | None) -> Usage | None:
-    """The usage of a transcription by this model; None: it has none."""
-    usage = transcriptions.reported(event.get("usage"))
-    if usage is None:
-        return None
-    return usage._replace(parts=(usage._replace(model=model or "transcription"),))
+def transcriber_of(session: Any) -> tuple[bool, str | None]:
+    """Whether these settings of a session name or remove the model that transcribes its audio; and the model, None:
+    there is none."""
+    if not isinstance(session, dict):
+        return False, None
+    found = session.get("input_audio_transcription", _ABSENT)
+    sound = _member(_member(session, "audio"), "input")
+    if isinstance(sound, dict) and "transcription" in sound:
+        found = sound["transcription"]
+    if found is _ABSENT:
+        return False, None
+    model = _member(found, "model")
+    return found is None or isinstance(model, str), model if isinstance(model, str) else None
+
+
+_ABSENT = object()
+
+
+def asked_transcriber(event: Mapping[str, Any]) -> tuple[bool, str | None]:
+    """`transcriber_of` the settings in a client's event. Raises `InvalidRequest` for what servers may read
+    differently."""
+    session = event.get("session")
+    sound = _member(_member(session, "audio"), "input")
+    if isinstance(session, dict) and "input_audio_transcription" in session and _member(sound, "transcription"):
+        raise InvalidRequest(
+            "Give 'audio.input.transcription' or 'input_audio_transcription', not both.",
+            param="session.input_audio_transcription",
+            code="duplicate_parameter",
+        )
+    return transcriber_of(session)
+
+
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def audio_rates(settings: Mapping[str, Any]) -> tuple[int, int]:
+    """The bytes of a second of audio, of the client and of the upstream, that these settings of a session or a response
+    name; those of the default where they name none."""
+    sound = settings.get("audio")
+    given = _member(_member(sound, "input"), "format"), settings.get("input_audio_format")
+    made = _member(_member(sound, "output"), "format"), settings.get("output_audio_format")
+    return min(map(_rate_of, given)), min(map(_rate_of, made))
+
+
+def _rate_of(audio_format: Any) -> int:
+    name, rate = _member(audio_format, "type"), _member(audio_format, "rate")
+    name = audio_format if isinstance(audio_format, str) else name
+    if isinstance(name, str) and any(each in name.lower() for each in _SLOW):
+        return _SLOW_BYTES_PER_S
+    return max(_SLOW_BYTES_PER_S, min(BYTES_PER_S, 2 * rate)) if type(rate) is int else BYTES_PER_S
+
+
+def audio_ms(characters: int, bytes_per_s: int) -> int:
+    """The length of audio with this number of characters of base64, rounded up."""
+    return -(-characters * 750 // bytes_per_s)
+
+
+class Added(NamedTuple):
+    """The part of the prompt of later responses that is from one event of a client."""
+
+    texts: str
+    audio_characters: int
+    picture_tokens: int
+
+
+def added(event: Mapping[str, Any]) -> Added:
+    """Of an event of a client that is no audio of the buffer."""
+    texts: list[str] = []
+    audio = pictures = 0
+    waiting: list[tuple[str, Any]] = [("", event)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.items())
+        elif isinstance(value, list):
+            waiting.extend([(name, each) for each in value])
+        elif isinstance(value, str) and name == "audio":
+            audio += len(value)
+        elif isinstance(value, str) and name == "image_url":
+            pictures += IMAGE_TOKENS
+        elif isinstance(value, str):
+            texts.append(value)
+    return Added(" ".join(texts), audio, pictures)
+
+
+def shown_text(event: Mapping[str, Any]) -> str:
+    """The whole text that an event behind the pieces of an output repeats; empty: it has none."""
+    found = next((event[name] for name in ("text", "transcript", "arguments") if name in event), "")
+    return found if isinstance(found, str) else ""
+
+
+def error_about(event: Mapping[str, Any]) -> str | None:
+    """The id of the client's event that an `error` is about."""
+    about = _member(event.get("error"), "event_id")
+    return about if isinstance(about, str) else None
 
 
 def error_event(error: GatewayError, event_id: str, about: str | None = None) -> str:

@@ -110,6 +110,20 @@ def reported(report: Any) -> Usage | None:
     return Usage(*tokens, source="reported", more=units.within(units.counts({"audio_in": audio}), *tokens))
 
 
+def estimates(audio_ms: int, shown_tokens: int, *, is_whole: bool) -> tuple[Usage, Usage, Usage]:
+    """The usage of a transcription without a report, of audio of this length, 0: not known; by its length, by its
+    tokens, and by these with its audio apart. `is_whole`: all of its text was shown."""
+    audio_ms = audio_ms or shown_tokens * 1000 // TEXT_TOKENS_PER_S
+    seconds = -(-audio_ms // 1000)
+    heard = AUDIO_TOKENS_PER_S * seconds
+    made = shown_tokens if is_whole else max(shown_tokens, TEXT_TOKENS_PER_S * seconds)
+    return (
+        Usage(source="estimated", more=units.counts({"audio_ms": audio_ms})),
+        Usage(heard, made, source="estimated"),
+        Usage(heard, made, source="estimated", more=units.counts({"audio_in": heard})),
+    )
+
+
 def _milliseconds(seconds: Any) -> int | None:
     """Rounded up; None: it is no length."""
     try:

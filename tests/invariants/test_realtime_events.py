@@ -1,0 +1,99 @@
+"""Realtime: what a client may send on, and which texts of the upstream's errors it gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gateway.errors import InvalidRequest
+from gateway.formats.openai import realtime
+from tests.conftest import StartsGateways
+from tests.fakes.realtime import RealtimeUpstream
+from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, key, model, settings
+from tests.flows.test_realtime import session, until
+
+from .test_foreign_ids import spellings, values
+
+OWN = "deployment-of-the-gateway"
+ACCOUNT = f"{UPSTREAM_KEY} may not use {OWN}"
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[RealtimeUpstream]:
+    with RealtimeUpstream() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def gateway(start_shared_gateway: StartsGateways, upstream: RealtimeUpstream) -> Gateway:
+    models = {"gpt-realtime": model("realtime") | {"routes": [{"upstream": "main", "model": OWN}]}}
+    able = {"main": {"capabilities": {"realtime": True}}}
+    return start_shared_gateway(settings(upstream.url, models=models, upstreams=able, keys=[key("alice")]))
+
+
+@pytest.fixture(autouse=True)
+def _fresh(upstream: RealtimeUpstream) -> None:
+    upstream.reset()
+    upstream.speaks_itself = False
+
+
+@pytest.mark.parametrize("place", ["item", "response", "session"])
+async def test_a_file_that_is_not_the_keys_is_not_sent_on(
+    gateway: Gateway, upstream: RealtimeUpstream, place: str
+) -> None:
+    """In every spelling of its member, and as a value of any kind."""
+    plain = json.dumps({"type": "test.x", place: {"content": [{"type": "input_image", "": 0}]}})
+    async with session(gateway) as socket:
+        for name in spellings("file_id"):
+            for value in values("7001"):
+                await socket.send_str(plain.replace('"": 0', f"{name}: {value}"))
+                refused = (await until(socket, "error"))["error"]["message"]
+                assert refused.startswith("No such File object"), (name, value)
+    assert not [each for each in upstream.seen if each["type"] == "test.x"]
+
+
+_FAILED: dict[str, Any] = {"status": "failed", "status_details": {"error": {"code": ACCOUNT, "message": ACCOUNT}}}
+ERRORS: dict[str, dict[str, Any]] = {
+    "an error": {"type": "error", "error": {"message": ACCOUNT, "param": ACCOUNT, "more": [{"deep": ACCOUNT}]}},
+    "a failed response": {"type": "response.done", "response": {"id": "resp_1"} | _FAILED},
+    "a response with a tool that failed": {
+        "type": "response.done",
+        "response": {"id": "resp_1", "output": [{"type": "mcp_call", "error": {"message": ACCOUNT}}]},
+    },
+    "a failed transcription": {
+        "type": "conversation.item.input_audio_transcription.failed", "item_id": "item_1",
+        "error": {"message": ACCOUNT},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+async def test_no_error_names_the_gateways_account(gateway: Gateway, name: str) -> None:
+    async with session(gateway) as socket:
+        await socket.send_json({"type": "test.say", "event": ERRORS[name]})
+        seen = json.dumps(await until(socket, ERRORS[name]["type"]))
+    assert "may not use" in seen
+    assert UPSTREAM_KEY not in seen
+    assert OWN not in seen
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"type": "input_audio_buffer.append", "audio": "A" * realtime.MAX_EVENT_BYTES}),
+        json.dumps({"type": "x", "many": [0] * realtime.MAX_MEMBERS}),
+    ],
+    ids=["long", "of many members"],
+)
+def test_an_event_that_is_too_large_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        realtime.read_client_event(text)
+    assert caught.value.code == "event_too_large"
+
+
+def test_an_event_with_much_audio_is_read() -> None:
+    audio = "A" * (realtime.MAX_EVENT_BYTES - 100)
+    assert realtime.read_client_event(json.dumps({"type": "x", "audio": audio}))["audio"] == audio
