@@ -82,7 +82,8 @@ def _ask(config: Config, *, spends: bool) -> tuple[int, list[str]]:
 def _look_at(settings: StoreSettings) -> list[str]:
     """Look at the store and the journal that the file names. Returns warnings; raises `ConfigError` for faults."""
     from gateway.journal import foreign_journals, problem_with
-    from gateway.store import StoreMisconfigured, look_at
+    from gateway.store import StoreMisconfigured
+    from gateway.store.opening import look_at
 
     faults, warnings = [], []
     try:

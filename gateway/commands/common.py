@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.config import StoreSettings as Settings
-from gateway.store import Store, open_store
+from gateway.store import Store
+from gateway.store.opening import open_store
 
 T = TypeVar("T")
 

@@ -21,7 +21,8 @@ from gateway.quota.ledger_entry import encode
 from gateway.quota.pricing import cost_nusd, record_text
 from gateway.quota.windows import LimitTable
 from gateway.records import Claim, Record, Settlement, Usage
-from gateway.store import Batch, RefusalEntry, Settle, Store, open_store
+from gateway.store import Batch, RefusalEntry, Settle, Store
+from gateway.store.opening import open_store
 
 DAYS = 60
 BAD_DAY = 9

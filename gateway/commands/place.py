@@ -36,7 +36,7 @@ def on_gateway(place: RemoteGateway, work: Callable[[RemoteRegistry], Awaitable[
     """As `remote.on_gateway`, whose client is loaded by commands that need it alone."""
     from . import remote
 
-    return remote.on_gateway(place, work)
+    return remote.on_gateway(place.url, place.token, work)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

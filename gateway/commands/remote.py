@@ -17,7 +17,6 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.keys.registry import CreatedKey, Page, Shown
 
 from .common import newest_rows, warn
-from .place import RemoteGateway
 
 T = TypeVar("T")
 
@@ -28,17 +27,17 @@ class RemoteRefused(GatewayError):
     """The gateway refused the request, or did not answer as one does."""
 
 
-def on_gateway(place: RemoteGateway, work: Callable[[RemoteRegistry], Awaitable[T]]) -> T:
+def on_gateway(url: str, token: str, work: Callable[[RemoteRegistry], Awaitable[T]]) -> T:
     """The result of `work` on a running gateway. Raises `GatewayError`."""
-    if not is_safe_url(place.url):
-        print(f"gateway: {place.url} is not encrypted, and the token travels readable", file=sys.stderr)
+    if not is_safe_url(url):
+        print(f"gateway: {url} is not encrypted, and the token travels readable", file=sys.stderr)
 
     async def run() -> T:
         async with aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {place.token}"}, timeout=aiohttp.ClientTimeout(total=WITHIN_S),
+            headers={"Authorization": f"Bearer {token}"}, timeout=aiohttp.ClientTimeout(total=WITHIN_S),
             trust_env=True, cookie_jar=aiohttp.DummyCookieJar(),
         ) as session:  # fmt: skip
-            return await work(RemoteRegistry(place.url, session))
+            return await work(RemoteRegistry(url, session))
 
     return asyncio.run(run())
 

@@ -10,7 +10,7 @@ import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway import __version__
 
@@ -19,7 +19,15 @@ from .place import add_config
 if TYPE_CHECKING:
     from gateway.config.source import Reading, Source
 
-    from .demo import Demo
+
+class Companion(Protocol):
+    """Runs beside the supervisor. Implemented by demo.py."""
+
+    async def start_upstream(self) -> None:
+        """Serve what the configuration names as upstreams, before the gateway listens."""
+
+    def welcome(self, address: str) -> str:
+        """The text for the operator, once the gateway serves this address."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +54,7 @@ def port_number(text: str) -> int:
     return int(text)
 
 
-def supervise(reading: Reading, source: Source | None, demo: Demo | None = None) -> int:
+def supervise(reading: Reading, source: Source | None, companion: Companion | None = None) -> int:
     """Run the supervisor until it is stopped; returns the exit code."""
     from gateway.files import FolderInUse, exclusive
     from gateway.process import supervisor  # after the configuration, so that a fault in it is reported sooner
@@ -57,16 +65,16 @@ def supervise(reading: Reading, source: Source | None, demo: Demo | None = None)
     config = reading.config
 
     async def run() -> None:
-        if demo is not None:
-            await demo.start_upstream()
+        if companion is not None:
+            await companion.start_upstream()
         listeners = [supervisor.bind(config.server.host, config.server.port)]
         if config.admin.address is not None:
             listeners.append(supervisor.bind(*config.admin.address))
         address, *admin_addresses = [_address_of(each) for each in listeners]
 
         def say_ready() -> None:
-            if demo is not None:
-                print(demo.welcome(address), flush=True)
+            if companion is not None:
+                print(companion.welcome(address), flush=True)
             else:
                 own = f"; admin, dashboard and metrics at {admin_addresses[0]}" if admin_addresses else ""
                 number = count(config.server.workers, "worker")

@@ -18,7 +18,7 @@ from .checks import ValidParts, cross_check, explain
 from .defaults import with_key_defaults, with_model_defaults
 from .faults import ConfigError, ConfigFault, format_faults, printable
 from .issued import read_key, read_quota, read_team, shown_key, shown_quotas, shown_team
-from .model_names import ModelTable, NamedModel, is_pattern
+from .model_names import is_pattern
 from .proxies import Proxy, apply_environment
 from .redis_url import RedisURL
 from .references import References, load, read_text
@@ -35,6 +35,8 @@ from .sections import (
     MemberKeys,
     Model,
     ModelSettings,
+    ModelTable,
+    NamedModel,
     OidcSettings,
     Passthrough,
     Price,

@@ -8,14 +8,10 @@ unit has an unknown cost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gateway.units import UNITS
-
-if TYPE_CHECKING:
-    from .sections import Price, TieredRows
 
 SCALE = 18_000_000
 """A multiple of a million, of a thousand and of the milliseconds of an hour."""
@@ -160,53 +156,6 @@ class Plan(NamedTuple):
         return self.variants
 
 
-def plan_of(price: Price) -> Plan:
-    """The plan of a checked price."""
-    defaults = DEFAULTS if price.source is None else TABLE_DEFAULTS
-    hours = [
-        Hours(_minute(each.start), _minute(each.until), _variants(each, defaults, price.variants))
-        for each in price.hours
-    ]
-    later = sorted(price.later, key=lambda each: each.starts, reverse=True)
-    return Plan(
-        _variants(price, defaults, price.variants),
-        hours,
-        [
-            (
-                datetime(each.starts.year, each.starts.month, each.starts.day, tzinfo=UTC).timestamp(),
-                plan_of(each.as_price(price.source)),
-            )
-            for each in later
-        ],
-    )
-
-
-def _variants(
-    rows: TieredRows, defaults: Mapping[str, Sequence[str]], variants: Mapping[str, TieredRows]
-) -> dict[str, Tiers]:
-    found = {"": _tiers([rows], defaults, "")}
-    found |= {name: _tiers([own, rows], defaults, name) for name, own in variants.items()}
-    return found
-
-
-def _tiers(layers: Sequence[TieredRows], defaults: Mapping[str, Sequence[str]], variant: str) -> Tiers:
-    """The tiers of some rows; a row that the first layer does not name comes from the next one."""
-    starts = sorted({0, *[tier.above for rows in layers for tier in rows.tiers]})
-    prices = [(start, _prices_above(start, layers)) for start in starts]
-    return tuple([Tier(start, rates_of(each, defaults), _format_rates(each, start, variant)) for start, each in prices])
-
-
-def _prices_above(start: int, layers: Sequence[TieredRows]) -> dict[str, Decimal]:
-    prices: dict[str, Decimal] = {}
-    for name in ROWS:
-        for rows in layers:
-            steps = (rows, *[tier for tier in rows.tiers if tier.above <= start])
-            if given := [usd for step in steps if (usd := getattr(step, name)) is not None]:
-                prices[name] = given[-1]
-                break
-    return prices
-
-
 def rates_of(prices: Mapping[str, Decimal], defaults: Mapping[str, Sequence[str]]) -> Rates:
     """The rates of these rows."""
     rates = {
@@ -219,17 +168,8 @@ def rates_of(prices: Mapping[str, Decimal], defaults: Mapping[str, Sequence[str]
     return rates
 
 
-def _format_rates(prices: Mapping[str, Decimal], above: int, variant: str) -> str:
-    named = [f"{name}={format_price(usd)}" for name, usd in prices.items()]
-    return " ".join([*named, *([f"above={above}"] if above else []), *([f"variant={variant}"] if variant else [])])
-
-
 def format_price(usd: Decimal) -> str:
     """Without exponent and trailing zeros: `1.5`, `0.000000001`."""
     whole, point, decimals = f"{usd:f}".partition(".")
     decimals = decimals.rstrip("0")
     return whole + (point + decimals if decimals else "")
-
-
-def _minute(time: str) -> int:
-    return int(time[:2]) * 60 + int(time[3:])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from gateway.accounting.bonds import TASK, task_id
+from gateway.accounting.call_log import CallLog
 from gateway.api import form, json_document, large_body
 from gateway.api.capabilities import Adaptation
 from gateway.api.form import Upload
@@ -21,21 +22,33 @@ from gateway.records import Bond, Call, Claim, Usage
 from gateway.relay import Attempt
 from gateway.relay.attempt import Binds
 from gateway.relay.charge import SentRequest
+from gateway.relay.client_stream import ClientStream
 from gateway.store.bonds import item_bonds
 from gateway.upstream.account import account_of
 from gateway.upstream.connection import Head
 from gateway.upstream.health import AttemptHandle
 
+from .plan import CallPlan
 from .services import Services
-
-if TYPE_CHECKING:
-    from .active_call import ActiveCall
 
 _METERED = frozenset({"tokens", "usd"})
 """Units of windows that count a call's output."""
 
 
-def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handle: AttemptHandle) -> Attempt:
+class Carried(Protocol):
+    """The call that an attempt belongs to. Implemented by active_call.py."""
+
+    services: Services
+    log: CallLog
+    client: ClientStream
+    plan: CallPlan
+
+    @property
+    def used_at_place(self) -> Mapping[str, int]:
+        """Used units by window, the call included, at the place that its reservation holds."""
+
+
+def prepare(active: Carried, call: Call, route: Route, way: Adaptation, handle: AttemptHandle) -> Attempt:
     """An attempt on this route, adapted to it in this way. `call` is that of `active`, with a trace in its headers."""
     services, log = active.services, active.log
     upstream = services.config.upstreams[route.upstream]
@@ -138,7 +151,7 @@ def _binding(call: Call, route: Route, services: Services, position: int) -> Bin
     return bind
 
 
-def _hearing(active: ActiveCall, call: Call, route: Route, handle: AttemptHandle) -> Callable[[Head], None]:
+def _hearing(active: Carried, call: Call, route: Route, handle: AttemptHandle) -> Callable[[Head], None]:
     """A function that learns an upstream's limits from the head of its answer."""
     limits, model = active.services.router.limits, route.model or call.params.model
     used = active.used_at_place

@@ -3,18 +3,21 @@
 Down come the configuration, those that come after it, and the order to drain; up come "ready",
 "failed" and requests for the gateway's metrics. Each side may also ask the other a question and wait for the answer.
 The end of the channel means that the other process has ended, for any reason. Secrets are passed only here, not in
-arguments or the environment.
+arguments or the environment. Before the first message the supervisor hands down its listening sockets.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_MESSAGE_BYTES = 1 << 28
+MAX_LISTENERS = 2
 
 
 class ChannelClosed(Exception):
@@ -88,3 +91,17 @@ class ControlChannel:
     def close(self) -> None:
         """Hang up."""
         self._writer.close()
+
+
+def hand_down(line: socket.socket, listeners: Sequence[socket.socket]) -> None:
+    """Give a started worker its listeners. Nothing happens when it has ended."""
+    with contextlib.suppress(ConnectionError):
+        socket.send_fds(line, [b"\n"], [each.fileno() for each in listeners])
+
+
+def take_over(line: socket.socket) -> list[socket.socket]:
+    """The listeners that the supervisor hands down; blocks until then. None: it has ended."""
+    _, descriptors, _, _ = socket.recv_fds(line, 1, MAX_LISTENERS)
+    for number in descriptors:
+        os.set_inheritable(number, False)
+    return [socket.socket(fileno=number) for number in descriptors]

@@ -33,7 +33,7 @@ from gateway.observe.live_numbers import summed
 from gateway.tasks import Tasks
 
 from . import worker_start
-from .channel import ChannelClosed, ControlChannel
+from .channel import ChannelClosed, ControlChannel, hand_down
 from .discovery import ModelDiscovery
 from .reload import Reloader
 from .worker_start import Process, StartedWorker
@@ -220,7 +220,7 @@ class Supervisor:
     async def _start(self, slot: int) -> _WorkerSlot:
         process, end = self._forked.popleft() if self._forked else await worker_start.new_interpreter()
         if self._stopping is None:
-            worker_start.hand_down(end, self._listeners)
+            hand_down(end, self._listeners)
         line = await ControlChannel.over(end)
         has_peers = any(member.ready_at is not None for member in self._members.values())
         line.send(config=self._reloader.now.values, metrics_dir=self._metrics_dir, has_peers=has_peers)

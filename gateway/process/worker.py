@@ -34,13 +34,12 @@ from gateway.observe.metrics import GATHER_S, Telemetry, quota_rows
 from gateway.observe.worker_files import WorkerFiles
 from gateway.pipeline import Services
 from gateway.store import Ledger, StoreMisconfigured
-from gateway.store import load as load_store
+from gateway.store.opening import load as load_store
 from gateway.tasks import Tasks
 from gateway.web import app, server
 from gateway.web.middleware import Handler
 
-from .channel import ChannelClosed, ControlChannel
-from .worker_start import take_over
+from .channel import ChannelClosed, ControlChannel, take_over
 
 BACKLOG = 2048
 WATCH_STORE_S = 0.5

@@ -26,8 +26,6 @@ from typing import NamedTuple, Protocol
 
 from gateway.config import Config
 
-MAX_LISTENERS = 2
-
 
 class Process(Protocol):
     """A worker as the supervisor sees it; `asyncio.subprocess.Process` is one."""
@@ -163,17 +161,3 @@ async def new_interpreter() -> StartedWorker:
             sys.executable, "-P", "-c", code, str(theirs.fileno()), pass_fds=[theirs.fileno()]
         )
     return StartedWorker(process, ours)
-
-
-def hand_down(line: socket.socket, listeners: Sequence[socket.socket]) -> None:
-    """Give a started worker its listeners. Nothing happens when it has ended."""
-    with contextlib.suppress(ConnectionError):
-        socket.send_fds(line, [b"\n"], [each.fileno() for each in listeners])
-
-
-def take_over(line: socket.socket) -> list[socket.socket]:
-    """The listeners that the supervisor hands down; blocks until then. None: it has ended."""
-    _, descriptors, _, _ = socket.recv_fds(line, 1, MAX_LISTENERS)
-    for number in descriptors:
-        os.set_inheritable(number, False)
-    return [socket.socket(fileno=number) for number in descriptors]

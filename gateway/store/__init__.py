@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
-from gateway.config import StoreSettings as Settings
 from gateway.quota import ledger_entry
 from gateway.records import Claim, Granted, KeyInTeam, Record, Refused, Usage, Window, WindowStatus
 
@@ -75,8 +73,6 @@ __all__ = [
     "check_groups",
     "heir_of",
     "is_attribution",
-    "look_at",
-    "open_store",
 ]  # fmt: skip
 
 
@@ -540,41 +536,3 @@ def is_attribution(group: str) -> bool:
 def attribution_in(groups: Iterable[str]) -> str | None:
     """The group by user or tag of a report, of which it has one at most."""
     return next(filter(is_attribution, groups), None)
-
-
-def load(settings: Settings) -> None:
-    """Import the libraries of the store that the settings name; `open_store` would do it, too."""
-    import_module(f".{'sqlite' if settings.is_embedded else 'redis'}.store", __name__)
-
-
-async def open_store(settings: Settings, *, is_alone: bool = False) -> Store:
-    """Open the store that the settings name. Raises `StoreMisconfigured` where a person has to mend something.
-
-    `is_alone`: no other worker or gateway writes to it, so that an embedded one may decide batches in memory, and
-    write them within a tenth of a second.
-    A Redis that does not answer is no such thing: it is opened all the same, and away. An embedded one that cannot be
-    opened is refused.
-    """
-    # A store brings its own libraries; only the one in use is loaded.
-    if settings.is_embedded:
-        from .sqlite.store import SqliteStore
-
-        return SqliteStore(settings, is_alone=is_alone)
-    from .redis.store import RedisStore
-
-    return await RedisStore.open(settings)
-
-
-async def look_at(settings: Settings) -> list[str]:
-    """Warnings about the store for an operator.
-
-    Raises `StoreMisconfigured` for faults that an operator has to mend.
-    """
-    if settings.is_embedded:
-        from .sqlite.database import check_place
-
-        check_place(settings)
-        return []
-    from .redis.store import warnings
-
-    return await warnings(settings)

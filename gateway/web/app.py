@@ -33,7 +33,8 @@ from gateway.pipeline import CurrentServices, Services
 from gateway.queueing import WaitingRoom
 from gateway.records import Key, WindowStatus
 from gateway.relay.deferred import DeferredPoller
-from gateway.store import Store, StoreUnavailable, open_store
+from gateway.store import Store, StoreUnavailable
+from gateway.store.opening import open_store
 from gateway.tasks import Tasks
 from gateway.upstream.status import UpstreamReport
 

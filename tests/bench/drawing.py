@@ -13,7 +13,7 @@ from gateway.accounting.changed_windows import ChangedWindows
 from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal, disk
 from gateway.records import Usage
-from gateway.store import open_store
+from gateway.store.opening import open_store
 from gateway.store.sqlite import store as sqlite_store
 
 from .counter import Function, Functions

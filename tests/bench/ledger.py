@@ -22,7 +22,8 @@ from gateway.journal import Journal
 from gateway.process.worker import settle_memory
 from gateway.quota.windows import calendar_window
 from gateway.records import Claim, Granted, Record, Usage, Window
-from gateway.store import Reserve, open_store
+from gateway.store import Reserve
+from gateway.store.opening import open_store
 from tests.fakes.redis_servers import RedisServer
 
 from .processes import BenchError, pinned

@@ -25,7 +25,8 @@ from gateway.journal import codec
 from gateway.quota import ledger_entry
 from gateway.quota.windows import calendar_window
 from gateway.records import Claim, Record, Usage, Window
-from gateway.store import Batch, Item, Reserve, Settle, Store, open_store
+from gateway.store import Batch, Item, Reserve, Settle, Store
+from gateway.store.opening import open_store
 from gateway.store.sqlite.database import path_of
 from tests.fakes.redis_servers import ROOT, RedisServer
 

@@ -11,7 +11,8 @@ from typing import Any
 from gateway.config import StoreSettings
 from gateway.quota.ledger_entry import encode
 from gateway.records import Record, Settlement, Usage
-from gateway.store import Batch, Settle, open_store
+from gateway.store import Batch, Settle
+from gateway.store.opening import open_store
 
 AT_ONCE = 100
 

@@ -15,7 +15,8 @@ from gateway.config import StoreSettings as Settings
 from gateway.keys.cache import KeyCache
 from gateway.keys.registry import Registry
 from gateway.records import Key
-from gateway.store import Store, open_store
+from gateway.store import Store
+from gateway.store.opening import open_store
 
 SECRET = "sk-in-the-file-0123456789"
 BY = "a test"

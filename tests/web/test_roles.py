@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestClient
 from gateway.config import StoreSettings, build
 from gateway.identity.permissions import PERMISSIONS, ROLES, KeyFacts, Principal, Scope
 from gateway.identity.sessions import Session
-from gateway.store import open_store
+from gateway.store.opening import open_store
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from tests.browser.stores import days, filled
 from tests.flows.gateway_process import key, secret

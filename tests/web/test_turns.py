@@ -20,7 +20,8 @@ from gateway.alerts.webhook import PostResult
 from gateway.config import build
 from gateway.keys.cache import KeyCache
 from gateway.observe.metrics import Telemetry
-from gateway.store import Ledger, open_store
+from gateway.store import Ledger
+from gateway.store.opening import open_store
 from gateway.web.background import _present, _windows
 from tests.amounts import amount
 from tests.browser.stores import days, filled, large

@@ -16,7 +16,7 @@ from .keys import (
     Quota,
     Team,
 )
-from .models import EndpointName, HedgeAfter, Limits, Model, ModelSettings, Route, Sticky
+from .models import EndpointName, HedgeAfter, Limits, Model, ModelSettings, ModelTable, NamedModel, Route, Sticky
 from .passthrough import OperationText, Option, Passthrough, Pointer, ReferenceText, TaskPrice, Texts
 from .prices import FullRows, LaterPrice, Price, PriceHours, PriceSettings, PriceTier, Rows, TieredRows, TimeOfDay
 from .queue import QueueSettings
@@ -94,6 +94,8 @@ __all__ = [
     "MetricsSettings",
     "Model",
     "ModelSettings",
+    "ModelTable",
+    "NamedModel",
     "Network",
     "OidcSettings",
     "OperationText",

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from gateway.config.model_names import ModelTable, NamedModel, is_pattern
+from gateway.config.model_names import is_pattern
 
 from .admin import AdminSettings
 from .keys import FileKey, KeyDefaults, Quota, Team
-from .models import Model, ModelSettings
+from .models import Model, ModelSettings, ModelTable, NamedModel
 from .passthrough import Passthrough
 from .prices import PriceSettings
 from .queue import QueueSettings

@@ -25,7 +25,8 @@ from gateway.commands.demo_history import DAYS, PEOPLE, SPARE, history, write_hi
 from gateway.config import Config, build
 from gateway.quota.windows import LimitTable
 from gateway.reports.calls import timeline_of
-from gateway.store import Store, open_store
+from gateway.store import Store
+from gateway.store.opening import open_store
 from tests.conftest import StartsProcesses
 from tests.flows.client import request
 from tests.flows.gateway_process import eventually

@@ -22,7 +22,7 @@ WITHOUT_FORKS = "import os\nif hasattr(os, 'pidfd_open'):\n    del os.pidfd_open
 START = """
 import asyncio, os, signal, socket
 from gateway.config import build
-from gateway.process import worker_start
+from gateway.process import channel, worker_start
 
 def forked(workers):
     models = {"m": {"routes": [{"upstream": "u"}], "max_output_tokens": 9}}
@@ -121,7 +121,7 @@ with forked(3) as workers:
     workers[2].process.send_signal(signal.SIGKILL)
     print(asyncio.run(workers[2].process.wait()))
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        worker_start.hand_down(workers[2].line, [listener])
+        channel.hand_down(workers[2].line, [listener])
     try:
         workers[2].process.send_signal(signal.SIGKILL)
     except ProcessLookupError:
