@@ -1,4 +1,5 @@
-"""No modules of the package import each other in a circle; `tests/test_floors.py` holds the order of the rooms."""
+"""The shape of the package: no circles of modules, and sizes that may only fall. `tests/test_floors.py` holds the order
+of the rooms."""
 
 from __future__ import annotations
 
@@ -70,3 +71,75 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
     named = {f"gateway.{name}": source for name, source in sources.items()}
     graph = arrows(named, {"gateway", "gateway.p"} & {"gateway", *named})
     assert circles(graph) == [[f"gateway.{name}" for name in group] for group in found]
+
+
+# ------------------------------------------------------------------------------------------------- trunk and wings
+
+WINGS = {
+    "realtime": "formats.openai.realtime pipeline.realtime relay.realtime relay.realtime_output simulator.realtime "
+    "web.realtime",
+    "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passed_scan "
+    "formats.passthrough simulator.tasks web.passthrough",
+    "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "
+    "formats.openai.batches relay.batch_results relay.deferred simulator.batches simulator.conversations "
+    "simulator.files simulator.message_batches simulator.stored_responses store.bonds store.redis.bonds "
+    "store.sqlite.bonds web.batch_file web.batches web.conversations web.files web.kept web.message_batches "
+    "web.named_files web.resumed web.stored",
+    "media": "api.audio_length formats.openai.images formats.openai.speech formats.openai.transcriptions "
+    "simulator.media",
+    "queue": "config.sections.queue pipeline.waiting queueing",
+    "people": "commands.people config.sections.sign_in identity keys.manage_people keys.member_keys web.admin.people "
+    "web.admin.sign_in web.person_tokens",
+    "translate": "bridge.bridges bridge.translate",
+    "fan_out": "bridge.answer bridge.choice bridge.fan_out bridge.refusal bridge.request bridge.stream",
+    "invoices": "commands.compare reports.compare reports.comparison reports.invoice reports.invoice_cells "
+    "reports.invoice_pages",
+    "alerts": "alerts",
+    "hedging": "relay.hedge upstream.first_bytes",
+    "litellm": "commands.import_litellm config.from_litellm",
+}
+"""The modules and packages of each optional feature. All else is the trunk: what a plain call needs."""
+
+CEILINGS = {
+    "files": 430,
+    "lines": 66_500,
+    "lines of the trunk": 50_000,
+    "arrows from the trunk to wings": 100,
+    "arrows between wings": 14,
+}
+"""The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next
+250. A feature that raises one is built as a wing instead, or takes away as much elsewhere."""
+
+
+def wing_of(module: str) -> str | None:
+    """The wing that a module belongs to; None: the trunk."""
+    for wing, names in WINGS.items():
+        if any(f"{module}.".startswith(f"gateway.{name}.") for name in names.split()):
+            return wing
+    return None
+
+
+def measured() -> dict[str, int]:
+    """The numbers that have ceilings."""
+    homes = {module: wing_of(module) for module in MODULES}
+    lines = {module: source.count("\n") for module, source in MODULES.items()}
+    ends = [(homes[module], homes[name]) for module, names in arrows(MODULES, PACKAGES).items() for name in names]
+    return {
+        "files": len(MODULES),
+        "lines": sum(lines.values()),
+        "lines of the trunk": sum(number for module, number in lines.items() if homes[module] is None),
+        "arrows from the trunk to wings": sum(start is None and end is not None for start, end in ends),
+        "arrows between wings": sum(None not in (start, end) and start != end for start, end in ends),
+    }
+
+
+def test_the_package_grows_in_wings_or_not_at_all() -> None:
+    numbers = measured()
+    assert numbers.keys() == CEILINGS.keys()
+    assert {name: number for name, number in numbers.items() if number > CEILINGS[name]} == {}, numbers
+
+
+def test_the_wings_name_only_modules_that_exist() -> None:
+    named = [f"gateway.{name}" for names in WINGS.values() for name in names.split()]
+    assert [name for name in named if name not in MODULES and name not in PACKAGES] == []
+    assert len(set(named)) == len(named)
