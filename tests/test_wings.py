@@ -92,8 +92,7 @@ WINGS = {
     "web.admin.sign_in web.person_tokens",
     "translate": "bridge.bridges bridge.translate",
     "fan_out": "bridge.answer bridge.choice bridge.fan_out bridge.refusal bridge.request bridge.stream",
-    "invoices": "commands.compare reports.compare reports.comparison reports.invoice reports.invoice_cells "
-    "reports.invoice_pages",
+    "invoices": "commands.compare reports.compare reports.comparison reports.invoice",
     "alerts": "alerts",
     "hedging": "relay.hedge upstream.first_bytes",
     "litellm": "commands.import_litellm config.from_litellm",
@@ -101,9 +100,9 @@ WINGS = {
 """The modules and packages of each optional feature. All else is the trunk: what a plain call needs."""
 
 CEILINGS = {
-    "files": 430,
+    "files": 420,
     "lines": 66_500,
-    "lines of the trunk": 50_000,
+    "lines of the trunk": 49_750,
     "arrows from the trunk to wings": 100,
     "arrows between wings": 14,
 }

@@ -31,9 +31,45 @@ from gateway.store import Ledger, StoreUnavailable
 from . import policy
 from .outbox import Outbox
 from .policy import Alert
-from .sweep import Sweep
 
 log = logging.getLogger("gateway")
+
+SWEEP_EVERY_S = 60.0
+
+SWEPT_AT_ONCE = 200
+"""Owners in one look: all are gone through once a minute, or as long as that takes."""
+
+OWNERS_IN_A_TURN = 20
+"""Of the event loop."""
+
+
+class Sweep:
+    """Scans all windows repeatedly, to find changes that no call of this worker made.
+
+    `windows` begins to go through all windows at a Unix time, those of one owner after another. They have to be
+    computed, and many owners have none: portions are therefore counted in owners.
+    """
+
+    def __init__(self, windows: Callable[[float], Iterator[Sequence[Window]]]) -> None:
+        self._windows = windows
+        self._rest: Iterator[Sequence[Window]] | None = None
+        self._next_at = 0.0
+
+    def portion(self, now: float) -> Iterator[list[Window]]:
+        """The calendar windows of the next owners, those of a few at a time."""
+        if self._rest is None:
+            if now < self._next_at:
+                return
+            self._rest, self._next_at = self._windows(now), now + SWEEP_EVERY_S
+        left = SWEPT_AT_ONCE
+        while left and self._rest is not None:
+            most = min(left, OWNERS_IN_A_TURN)
+            owned = list(islice(self._rest, most))
+            left -= most
+            if len(owned) < most:
+                self._rest = None
+            yield [window for some in owned for window in some if window.starts]
+
 
 LOOK_EVERY_S = 1.0
 LOOK_WHILE_AWAY_S = 5.0

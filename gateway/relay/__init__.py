@@ -22,8 +22,7 @@ from . import charge
 from .attempt import Answer, Attempt, Streamed
 from .deferred import defer
 from .disconnect import client_left, end_at_once, let_end
-from .exchange import Exchange, response_headers
-from .unary import read_plain
+from .exchange import Exchange, read_plain, response_headers
 
 __all__ = ["Answer", "Attempt", "Streamed", "attempt"]
 

@@ -33,9 +33,10 @@ The ceilings bound usage reports. They are generous, so that no true report exce
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
 from gateway import units
 from gateway.formats import FORMATS, reported_usage, token_rule
@@ -44,7 +45,61 @@ from gateway.formats.format import NO_TEXT, Scan
 from gateway.quota import pricing, windows
 from gateway.records import Call, Failure, Fault, Phase, Usage
 
-from . import reasoning_models
+THINKING_MODELS = (
+    "o1", "o1-*", "o3", "o3-*", "o4-*", "gpt-5*", "gpt-oss*", "codex-*", "computer-use-*",
+    "deepseek-reasoner*", "deepseek-r1*", "qwq*", "gemini-2.5-*", "gemini-3*", "grok-3-mini*", "grok-4*", "magistral*",
+    "*-thinking*", "*-reasoning*", "*-reasoner*",
+)  # fmt: skip
+"""Models that reason by default, by the last part of their names in lower case."""
+SILENT_MODELS = ("gpt-5-chat*", "gpt-5.*-chat*", "*-non-reasoning*", "*-non-thinking*")
+"""Exceptions from `THINKING_MODELS`."""
+
+
+def may_be_hidden(call: Call, models: Iterable[str | None], *, has_reasoned: bool, is_whole: bool) -> bool:
+    """Whether an answer may have more output than it shows.
+
+    `models` are the names of the call's model. An answer that shows its reasoning (`has_reasoned`) may have more of it
+    until it is whole.
+    """
+    if call.params.candidates > call.params.choices:
+        return True
+    if has_reasoned and FORMATS[call.endpoint].may_reason:
+        return not is_whole
+    return may_reason(call, models)
+
+
+def may_reason(call: Call, models: Iterable[str | None]) -> bool:
+    """Whether a call asks for reasoning, or its model reasons by default."""
+    if not FORMATS[call.endpoint].may_reason:
+        return False
+    asked = _asks_to_think(call.params.document.members)
+    return _thinks(models) if asked is None else asked
+
+
+def _asks_to_think(members: Mapping[str, Any]) -> bool | None:
+    """Whether a body asks for reasoning, by any provider's parameter for it; None: it has none of them."""
+    template = members.get("chat_template_kwargs")
+    more = template if isinstance(template, dict) else {}
+    for asked in (
+        members.get("reasoning_effort"), members.get("reasoning"), members.get("thinking"),
+        members.get("enable_thinking"), more.get("enable_thinking"), more.get("thinking"),
+    ):  # fmt: skip
+        value = asked
+        if isinstance(asked, dict):
+            value = asked.get("enabled", asked.get("effort", asked.get("type", bool(asked))))
+        if value is not None:
+            return value not in (False, "none", "disabled")
+    return None
+
+
+def _thinks(models: Iterable[str | None]) -> bool:
+    names = {name.lower().removeprefix("ft:").rpartition("/")[2] for name in models if name}
+    return any(_is_among(name, THINKING_MODELS) and not _is_among(name, SILENT_MODELS) for name in names)
+
+
+def _is_among(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
 
 KINDS = ("prompt", "completion", "cached", "reasoning")
 """Kinds of tokens, in the order of the fields of a `Usage`."""
@@ -181,7 +236,7 @@ class SentRequest(NamedTuple):
     @property
     def may_reason(self) -> bool:
         """Whether the answer may have reasoning that is billed."""
-        return reasoning_models.may_reason(self.call, (self.call.params.model, self.routed_model))
+        return may_reason(self.call, (self.call.params.model, self.routed_model))
 
     @property
     def _bytes(self) -> int:
@@ -234,7 +289,7 @@ def _unseen(sent: SentRequest, ending: Ending, shown: Shown) -> int:
     call = sent.call
     names = (call.params.model, sent.routed_model, shown.model)
     is_whole = ending is Ending.WHOLE
-    if reasoning_models.may_be_hidden(call, names, has_reasoned=shown.has_reasoned, is_whole=is_whole):
+    if may_be_hidden(call, names, has_reasoned=shown.has_reasoned, is_whole=is_whole):
         return sent.reserved_output
     if is_whole or ending is Ending.ERROR:
         return 0

@@ -16,8 +16,7 @@ from gateway.records import Ended, Usage
 
 from . import charge
 from .deferred import defer
-from .exchange import Exchange
-from .unary import read_plain
+from .exchange import Exchange, read_plain
 
 LEFT_TO_END_S = 1.0
 """After `[DONE]`, how long the upstream may take to end its message before its connection is given up."""

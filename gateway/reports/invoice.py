@@ -7,7 +7,9 @@ Providers export what they bill as CSV, each with columns of its own. Known form
 - OpenAI's cost export: `amount_value`, and `line_item`, which is the model, a comma and the kind of token.
 - OpenAI's export until 2024: `aggregation_timestamp`, `snapshot_id`, `n_requests`, `n_context_tokens_total` ...
 - The call logs of resellers built on one-api or new-api: `created_at`, `model_name`, `prompt_tokens`, `quota` ...; also
-  as the JSON pages of their log API (reports/invoice_pages.py).
+  as the JSON pages of their log API (`GET /api/log/self`). A file holds one page or several, one after the other or in
+  an array: what `curl` appended. one-api puts the entries of a page into `data`, new-api into `data.items`, beside the
+  `total` of the query.
 
 Any other file with a time, a model and numbers under names of `COLUMNS` is read in the same way. Lines of one day and
 model are added up. A line that cannot be understood is a fault, and one fault rejects the file, because the sum without
@@ -17,17 +19,125 @@ that line would be wrong.
 from __future__ import annotations
 
 import csv
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gateway.config import printable
 
 from .csv_text import unguarded
-from .invoice_cells import read_amount, read_count, read_moment, whole_nusd
-from .invoice_pages import entries_of, is_json, text_of
+
+# ----------------------------------------------------------------------------------------------- pages of a log API
+
+Entry = dict[str, Any]
+
+
+def is_json(start: str) -> bool:
+    """Whether a file that begins like this holds JSON and no CSV."""
+    return start.lstrip().startswith(("{", "["))
+
+
+def entries_of(text: str) -> list[Entry]:
+    """The entries of all pages. Raises `ValueError` with the reason."""
+    entries: list[Entry] = []
+    total = 0
+    for page in _pages(text):
+        found, of = _entries_of_page(page)
+        entries += found
+        total = max(total, of)
+    if total > len(entries):
+        raise ValueError(f"holds {len(entries):,} of {total:,} entries; append the other pages of the log")
+    return entries
+
+
+def text_of(value: Any) -> str:
+    """A member of an entry as the cell of a CSV file would have it."""
+    if isinstance(value, str):
+        return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number else ""
+
+
+def _pages(text: str) -> Iterator[Any]:
+    decoder = json.JSONDecoder()
+    at = 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        try:
+            page, at = decoder.raw_decode(text, at)
+        except RecursionError:
+            raise ValueError("is no log: its JSON is nested too deeply") from None
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {error.lineno}: is no JSON: {error.msg}") from None
+        if isinstance(page, list) and not any(map(_is_entry, page)):
+            yield from page
+        else:
+            yield page
+
+
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict) and "data" not in value and "success" not in value
+
+
+def _entries_of_page(page: Any) -> tuple[list[Entry], int]:
+    """The entries of a page, and the total of the query; 0: the page does not have it."""
+    if isinstance(page, dict) and page.get("success") is False:
+        raise ValueError(f"is an error of the log API: {str(page.get('message'))[:200]!r}")
+    data = page.get("data") if isinstance(page, dict) else page
+    items = data.get("items") if isinstance(data, dict) else data
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise ValueError("is JSON, but no page of a log: expected entries in `data` or in `data.items`")
+    total = data.get("total") if isinstance(data, dict) else 0
+    return items, total if isinstance(total, int) else 0
+
+
+# -------------------------------------------------------------------------------- cells; None: not understood
+
+_COUNT = re.compile(r"(\d{1,15})(?:\.0*)?")  # `10.0`, where a spreadsheet was in between
+_AMOUNT = re.compile(r"(-?)\$?(\d{1,12}(?:\.\d{0,80})?|\.\d{1,80})((?:[eE]-\d{1,2})?)")
+
+
+def read_moment(text: str) -> datetime | None:
+    """Unix time in seconds or milliseconds, or ISO 8601; without a zone it is UTC."""
+    if re.fullmatch(r"\d{10}(\d{3})?(\.\d*)?", text):
+        seconds = float(text)
+        return datetime.fromtimestamp(seconds / 1000 if seconds > 1e11 else seconds, UTC)
+    try:
+        found = datetime.fromisoformat(text.removesuffix(" UTC"))
+    except ValueError:
+        return None
+    try:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except OverflowError:
+        return None
+
+
+def read_count(text: str) -> int | None:
+    """Tokens or calls; nothing is none."""
+    if not text:
+        return 0
+    found = _COUNT.fullmatch(text)
+    return int(found[1]) if found else None
+
+
+def read_amount(text: str) -> Decimal | None:
+    """An amount of money, which may be given back; nothing is none."""
+    if not text:
+        return Decimal(0)
+    found = _AMOUNT.fullmatch(text)
+    return Decimal("".join(found.groups())) if found else None
+
+
+def whole_nusd(usd: Decimal) -> int:
+    """In billionths of a US dollar, rounded to the nearest."""
+    return int((usd * 10**9).to_integral_value())
+
 
 T = TypeVar("T")
 

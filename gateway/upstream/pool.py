@@ -30,7 +30,6 @@ from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks
 
 from .connection import READ_BUFFER_BYTES, Connection
-from .head_lines import HeadLines
 from .tunnel import open_tunnel
 
 _HAPPY_EYEBALLS_S = 0.25
@@ -401,3 +400,29 @@ def _describe(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
+
+
+MAX_KEPT = 256
+"""For one upstream at most two megabytes, because a head of a client is at most 8 KB a line."""
+
+_OF_ONE_CALL = frozenset({"traceparent", "tracestate", "x-codex-turn-state", "x-codex-turn-metadata"})
+_UNSAFE = re.compile(r"[\r\n\0]+")
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class HeadLines(dict[Headers, str]):
+    """The lines of headers, kept because a client sends the same ones with most of its calls: `lines[headers]`.
+
+    Keeps no headers of one call alone: those of a trace, and the boundary of a multipart form.
+    """
+
+    def __missing__(self, headers: Headers) -> str:
+        text = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        if not text.count("\n") == text.count("\r") == len(headers) or "\0" in text:
+            text = "".join([f"{_UNSAFE.sub(' ', name)}: {_UNSAFE.sub(' ', value)}\r\n" for name, value in headers])
+        if not any(name.lower() in _OF_ONE_CALL or value.startswith("multipart/") for name, value in headers):
+            if len(self) >= MAX_KEPT:
+                self.clear()
+            self[headers] = text
+        return text

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.accounting.changed_windows import ChangedWindows
-from gateway.alerts import Outbox, Watcher, sweep, watcher
+from gateway.alerts import Outbox, Watcher, watcher
 from gateway.alerts.webhook import PostResult
 from gateway.observe.metrics import Telemetry
 from gateway.records import Claim, Granted, Refused, Window, WindowStatus
@@ -311,7 +311,7 @@ async def test_what_others_left_behind_is_found_without_a_call(workers: Workers,
     await dead.use(tokens(100), 15)
     await alert_worker.look()
     assert len(workers.post.received) == 1
-    clock.advance(sweep.SWEEP_EVERY_S)
+    clock.advance(watcher.SWEEP_EVERY_S)
     await alert_worker.look()
     assert workers.post.levels == [("key:k", 80), ("key:k", 100)]
     assert len(alert_worker.swept) == 2
@@ -456,7 +456,7 @@ async def test_a_webhook_added_later_gets_current_levels(workers: Workers, caplo
 
 async def test_a_look_is_bounded(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "LOOKED_AT_ONCE", 3)
-    monkeypatch.setattr(sweep, "SWEPT_AT_ONCE", 2)
+    monkeypatch.setattr(watcher, "SWEPT_AT_ONCE", 2)
     monkeypatch.setattr(watcher, "CLAIMED_AT_ONCE", 4)
     every = [daily(1, scope=f"team:{number}") for number in range(5)]
     dead, alert_worker = await workers.alert_worker(), await workers.alert_worker(*every)

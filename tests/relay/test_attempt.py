@@ -19,8 +19,7 @@ from gateway.relay.attempt import Attempt
 from gateway.relay.charge import SentRequest
 from gateway.relay.client_stream import ClientStream
 from gateway.relay.disconnect import client_left
-from gateway.relay.exchange import Exchange, no_client
-from gateway.relay.unary import read_plain
+from gateway.relay.exchange import Exchange, no_client, read_plain
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
 from tests.accounting.test_call_log import ScriptedLedger, a_call, books_of, log_of

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config import Model, Route
 from gateway.records import Call, Document, Endpoint, Key, Params
-from gateway.relay.reasoning_models import may_be_hidden
+from gateway.relay.charge import may_be_hidden
 
 
 def a_call(endpoint: Endpoint = "chat", n: int = 1, best_of: int = 1, **members: Any) -> Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.upstream.head_lines import MAX_KEPT, HeadLines
+from gateway.upstream.pool import MAX_KEPT, HeadLines
 
 PLAIN = (("Content-Type", "application/json"), ("User-Agent", "x/1"))
 TEXT = "Content-Type: application/json\r\nUser-Agent: x/1\r\n"

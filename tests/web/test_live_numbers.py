@@ -12,7 +12,7 @@ from gateway.observe.live_numbers import summed
 from gateway.observe.metrics import Telemetry
 from gateway.records import Record, Usage
 from gateway.web import app
-from gateway.web.admin import live
+from gateway.web.admin import whole_gateway
 from tests.web.conftest import ADMIN_TOKEN, AUTH, Inside
 
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -90,7 +90,7 @@ async def test_many_who_look_cost_one_scrape(inside: Inside, monkeypatch: pytest
         return summed_once(collectors, upstreams)
 
     monkeypatch.setattr(app, "summed", count)
-    monkeypatch.setattr(live, "FRESH_S", 3600.0)
+    monkeypatch.setattr(whole_gateway, "FRESH_S", 3600.0)
     client = await inside(NOWHERE)
     answers = await asyncio.gather(*[client.get("/admin/api/live", headers=bearer(ADMIN_TOKEN)) for _ in range(8)])
     assert [answer.status for answer in answers] == [200] * 8
@@ -100,7 +100,7 @@ async def test_many_who_look_cost_one_scrape(inside: Inside, monkeypatch: pytest
 
 
 async def test_an_old_sample_is_made_anew(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "FRESH_S", 0.0)
+    monkeypatch.setattr(whole_gateway, "FRESH_S", 0.0)
     client = await inside(NOWHERE)
     before = await (await client.get("/admin/api/live", headers=bearer(ADMIN_TOKEN))).json()
     assert (await client.post("/v1/chat/completions", json={"model": "nobody", "messages": []}, headers=AUTH)).status

@@ -1,9 +1,15 @@
-"""Keys: handed out, shown, changed, given another secret, revoked. The same as `gateway keys`, over HTTP."""
+"""Keys, teams, their windows and the audit log: the same as `gateway keys`, `teams` and `audit`, over HTTP.
+
+Resets and top-ups are the same operations for each kind of owner: `/admin/api/keys/{id}/...`,
+`/admin/api/teams/{name}/...`, and `/admin/api/quotas/...` for the windows of the whole gateway. Each answers with the
+new state of the owner's windows.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -187,3 +193,110 @@ def raises_nothing(request: web.Request) -> ChecksChange:
 
 def _with_secret(issued: CreatedKey) -> dict[str, Any]:
     return issued.key | {"secret": issued.secret}
+
+
+class TeamEndpoints:
+    """`/admin/api/teams`."""
+
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
+        self._registry = access.registry
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        all_teams, one = "/admin/api/teams", "/admin/api/teams/{name}"
+        return [
+            self._access.get(all_teams, self.list_teams),
+            self._access.change(hdrs.METH_POST, all_teams, self.create_team),
+            self._access.get(one, self.show_team),
+            self._access.change(hdrs.METH_PATCH, one, self.update_team),
+            self._access.change(hdrs.METH_DELETE, one, self.delete_team),
+        ]
+
+    async def list_teams(self, request: web.Request) -> web.StreamResponse:
+        """Teams of file and store: `limit=100&after=NAME`."""
+        query, scope = request.query, request[SCOPE]
+        return await paged(
+            await self._registry.list_teams(query.get("after", ""), page_limit_of(query), scope.covers_team)
+        )
+
+    async def create_team(self, request: web.Request) -> web.StreamResponse:
+        """201, with the team."""
+        body = await read(request, request_bodies.CreateTeam)
+        return changed(request, await self._access.changing(request).create_team(body, actor(request)), 201)
+
+    async def show_team(self, request: web.Request) -> web.StreamResponse:
+        """One team."""
+        return shown(await self._registry.show_team(request.match_info["name"]))
+
+    async def update_team(self, request: web.Request) -> web.StreamResponse:
+        """Replace its quotas."""
+        changes = await read(request, request_bodies.UpdateTeam)
+        registry = self._access.changing(request)
+        return changed(request, await registry.update_team(request.match_info["name"], changes, actor(request)))
+
+    async def delete_team(self, request: web.Request) -> web.StreamResponse:
+        """Take it away, if no key belongs to it."""
+        name = request.match_info["name"]
+        await self._access.changing(request).delete_team(name, actor(request))
+        return changed(request, {"object": "team", "name": name, "deleted": True})
+
+
+OWNERS: Mapping[str, str] = {
+    "/admin/api/keys/{id}": "key:{id}",
+    "/admin/api/teams/{name}": "team:{name}",
+    "/admin/api/quotas": "gateway",
+}
+"""The owner of the windows, as a scope."""
+
+
+class QuotaEndpoints:
+    """`.../reset` and `.../top_up`."""
+
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        return [
+            route
+            for path in OWNERS
+            for route in (
+                self._access.change(hdrs.METH_POST, f"{path}/reset", self.reset),
+                self._access.change(hdrs.METH_POST, f"{path}/top_up", self.top_up),
+            )
+        ]
+
+    async def reset(self, request: web.Request) -> web.StreamResponse:
+        """Count nothing as used at present: `{"unit": "tokens", "per": "day", "model": "gpt-4*"}`, or all of them."""
+        which = await read(request, request_bodies.ResetQuotas)
+        rows = await self._access.changing(request).reset_quotas(_scope(request), which, actor(request))
+        return changed(request, {"data": rows})
+
+    async def top_up(self, request: web.Request) -> web.StreamResponse:
+        """More in the running day, week or month: `{"tokens": 100000, "per": "day"}`."""
+        grant = await read(request, request_bodies.GrantTopUp)
+        rows = await self._access.changing(request).top_up(_scope(request), grant, actor(request))
+        return changed(request, {"data": rows})
+
+
+def _scope(request: web.Request) -> str:
+    route = request.match_info.route.resource
+    path = "" if route is None else route.canonical.rpartition("/")[0]
+    return OWNERS[path].format(**request.match_info)
+
+
+class AuditEndpoints:
+    """`/admin/api/audit`."""
+
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        return [self._access.get("/admin/api/audit", self.list_changes)]
+
+    async def list_changes(self, request: web.Request) -> web.StreamResponse:
+        """The newest changes first: `limit=100&before=ID`."""
+        query = request.query
+        return await paged(await self._access.registry.audit(page_limit_of(query), query.get("before")))

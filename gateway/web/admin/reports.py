@@ -1,4 +1,4 @@
-"""Reports: usage, calls, and the state of every window."""
+"""Reports: usage, calls, refused requests, and the state of every window."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 from aiohttp import web
 
 from gateway.chunked import portions
+from gateway.errors import NotFound
 from gateway.identity.permissions import Scope
 from gateway.pipeline import Services
 from gateway.quota import window_status
-from gateway.records import WindowStatus
+from gateway.records import Record, WindowStatus
 from gateway.reports.calls import call_members, format_calls_csv
 from gateway.reports.latency import (
     MEASURED_CALLS,
@@ -26,8 +27,20 @@ from gateway.reports.latency import (
     measures_of_calls,
     read_measure_groups,
 )
+from gateway.reports.refusals import refusal_members
 from gateway.reports.usage import LabelReport, format_csv, label_in, read_groups, read_period, stored_groups
-from gateway.store import NARROWING_GROUPS, CallFilter, Ledger, ReportReader, ReportScope, Where, attribution_in
+from gateway.store import (
+    NARROWING_GROUPS,
+    CallFilter,
+    Ledger,
+    RefusalQuery,
+    ReportReader,
+    ReportScope,
+    RequestStore,
+    Where,
+    attribution_in,
+)
+from gateway.store.report_rows import call_row
 
 from .common import (
     CSV,
@@ -42,6 +55,7 @@ from .common import (
     page_of,
     parts_of,
     shape_of,
+    shown,
     status_of,
     streamed,
     tag_of,
@@ -284,3 +298,48 @@ def _period(query: Mapping[str, str], name: str) -> str | None:
         return read_period(query[name], datetime.now(UTC)) if name in query else None
     except ValueError as error:
         raise bad(name, str(error)) from None
+
+
+class RefusalEndpoints:
+    """`/admin/api/refusals` and `/admin/api/requests/{request}`."""
+
+    def __init__(self, access: AdminAccess, store: RequestStore) -> None:
+        self._access = access
+        self._store = store
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route."""
+        get = self._access.get
+        return [
+            get("/admin/api/refusals", self.list_refusals),
+            get("/admin/api/requests/{request}", self.show_request),
+        ]
+
+    async def list_refusals(self, request: web.Request) -> web.StreamResponse:
+        """The newest refusals first: `limit=100&before=NEXT&key=ID&code=NAME&since=1d`."""
+        query, limit = request.query, page_limit_of(request.query)
+        named = {name: query[name] for name in ("key", "code", "id", "team", "model", "user") if name in query}
+        wanted = RefusalQuery(
+            **named, only=await self._access.reach(request), status=status_of(query),
+            since=moment_of(query, "since"), until=moment_of(query, "until"), tag=tag_of(query),
+        )  # fmt: skip
+        try:
+            found = await self._store.refusals(limit + 1, query.get("before"), wanted)
+        except ValueError:
+            raise bad("before", "expected the value 'next' of a page") from None
+        rows = [refusal_members(each.entry) for each in found[:limit]]
+        return await page_of(rows, found[limit - 1].position if len(found) > limit else None)
+
+    async def show_request(self, request: web.Request) -> web.StreamResponse:
+        """The call or the refusal with this `x-request-id`."""
+        request_id = request.match_info["request"]
+        found = await self._store.find_request(request_id)
+        only = await self._access.reach(request)
+        if found is not None and (only is None or only.has(found.key, found.team)):
+            if isinstance(found, Record):
+                return shown({"call": call_members(call_row(found, "")), "refusal": None})
+            return shown({"call": None, "refusal": refusal_members(found)})
+        raise NotFound(
+            f"There is no call and no refusal with the id '{request_id[:100]}'. Refusals are kept for 7 days.",
+            code="request_not_found",
+        )

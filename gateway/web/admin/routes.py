@@ -11,18 +11,13 @@ from gateway.keys.registry import Registry
 from gateway.store import RequestStore
 from gateway.web.http_guard.token_auth import TokenAuth
 
-from .audit import AuditEndpoints
 from .common import AdminAccess
-from .keys import KeyEndpoints
-from .live import LiveEndpoints
+from .keys import AuditEndpoints, KeyEndpoints, QuotaEndpoints, TeamEndpoints
 from .models import ModelEndpoints
 from .people import PeopleEndpoints
-from .quotas import QuotaEndpoints
-from .refusals import RefusalEndpoints
-from .reports import ReportEndpoints
+from .reports import RefusalEndpoints, ReportEndpoints
 from .sign_in import SignIn
-from .teams import TeamEndpoints
-from .whole_gateway import Ask, GatewayEndpoints
+from .whole_gateway import Ask, GatewayEndpoints, LiveEndpoints
 
 
 class AdminAPI:
