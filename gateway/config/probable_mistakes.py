@@ -1,24 +1,28 @@
 """Settings that load and cannot work as meant: typical mistakes, each with its place and the remedy.
 
+Some were probably meant in another unit, for another place, or as an example; some have no effect beside others, or
+make those beside them useless.
+
 A warning is not a fault, because such a configuration may be intended, and existing files load as before. `gateway
 check` prints warnings. Each rule below is one function; values that may be secrets are never shown.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
 from .checks import Place, ValidParts, is_bound, quota_lists
 from .faults import ConfigFault, format_faults, printable
 from .model_names import is_pattern, may_overlap
-from .sections import Config, Limits
-from .settings_without_effect import without_effect
-from .suspicious_values import secrets_of, suspicious
+from .sections import LOOPBACK, Config, Limits, Model, Quota
 
 FOREIGN_REFERENCE = re.compile(
     r"os\.environ/\w+|env[:.]\w+|\$env:\w+|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%|\{\{.*\}\}|<[\w -]+>|\$\(.*\)"
@@ -61,8 +65,32 @@ def warnings_of(config: Config, now: datetime) -> list[ConfigFault]:
         *_unused_patterns(config),
         *_larger_than_the_team(config),
         *_wide_limits(config),
-        *suspicious(config),
-        *without_effect(config),
+        *_examples(config),
+        *_shared_secrets(config),
+        *_addresses(config),
+        *_prefixed_models(config),
+        *_high_prices(config),
+        *_small_money(config),
+        *_large_outputs(config),
+        *_milliseconds(config),
+        *_megabytes(config),
+        *_spaces(config),
+        *_large_shares(config),
+        *_unverified_names(config),
+        *_larger_than_the_gateway(config),
+        *_overtaken_quotas(config),
+        *_empty_lists(config),
+        *_shadows_without_quotas(config),
+        *_too_many_at_once(config),
+        *_misspelled_parameters(config),
+        *_endpoints_without_a_route(config),
+        *_unused_upstreams(config),
+        *_alerts_of_nothing(config),
+        *_traces_of_nothing(config),
+        *_addresses_behind_a_proxy(config),
+        *_long_parts(config),
+        *_small_buffers(config),
+        *_hedges_of_nothing(config),
     ]
 
 
@@ -192,3 +220,415 @@ def _wide_limits(config: Config) -> Warnings:
 
 def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+# --------------------------------------------------------- values in another unit, for another place, or of an example
+
+HIGHEST_PRICE = 5000
+"""USD per million tokens. No provider's list has a higher price for text: a higher one is probably in another unit."""
+
+SHORTEST_BODY = 1024
+"""Bytes. A smaller limit was probably meant in megabytes."""
+
+MILLISECONDS_FROM = 5000
+"""Seconds. A longer time limit of one step was probably meant in milliseconds."""
+
+LARGEST_OUTPUT = 1_000_000
+"""Tokens. No model writes more in one answer."""
+
+EXAMPLE = re.compile(
+    r"(?i)(sk-|key-)?(your|my|the)[-_ ].*(key|token|secret)([-_ ]here)?|(sk-)?x{3,}.*|.*\bchange[-_]?me\b.*|"
+    r"(sk-)?\.{3,}|(sk-)?(example|placeholder|todo|fixme|redacted)\b.*|sk-1234(5678.*)?"
+)
+"""Text that examples have in the place of a secret."""
+
+MANAGERS = re.compile(r"(?:op|vault|aws-sm|gcp-sm|azure-kv|secret|awssm|doppler|sops|ref\+\w+):\S+|env\(\w+\)|!env \w+")
+"""References to managers of secrets, which other programs resolve."""
+
+NEEDS_KEY = frozenset({
+    "api.openai.com", "api.groq.com", "api.mistral.ai", "api.together.xyz", "api.yescale.io", "openrouter.ai",
+    "api.anthropic.com", "api.x.ai", "api.deepseek.com",
+})  # fmt: skip
+"""Providers that answer nothing without a key."""
+
+WITHOUT_VERIFIED_ADDRESSES = frozenset({"login.microsoftonline.com", "login.microsoftonline.us", "sts.windows.net"})
+"""Identity providers whose tokens have addresses without verification."""
+
+OPENAI = "api.openai.com"
+OLLAMA_PORT = 11434
+
+
+def secrets_of(config: Config) -> Iterator[tuple[Place, SecretStr | None]]:
+    """Every secret of the file with its place."""
+    for name, upstream in config.upstreams.items():
+        yield ("upstreams", name, "api_key"), upstream.api_key
+        for index, one in enumerate(upstream.api_keys):
+            yield ("upstreams", name, "api_keys", index), one
+        for header, value in upstream.headers.items():
+            yield ("upstreams", name, "headers", header), value
+    for number, key in enumerate(config.keys):
+        yield ("keys", number, "secret"), key.secret
+    yield ("admin", "token"), config.admin.token
+    yield ("admin", "viewer_token"), config.admin.viewer_token
+    for name, each in config.admin.tokens.items():
+        yield ("admin", "tokens", name, "token"), each.token
+    if config.oidc is not None:
+        yield ("oidc", "client_secret"), config.oidc.client_secret
+        yield ("oidc", "session_key"), config.oidc.session_key
+    yield ("metrics", "token"), config.metrics.token
+    yield ("alerts", "webhook"), config.alerts.webhook
+    for header, value in config.tracing.headers.items():
+        yield ("tracing", "headers", header), value
+
+
+def _examples(config: Config) -> Warnings:
+    for place, secret in secrets_of(config):
+        text = secret.get_secret_value().strip() if secret is not None else ""
+        if MANAGERS.fullmatch(text):
+            yield _warning(
+                place,
+                "looks like a reference to a manager of secrets, which the gateway does not ask; use ${NAME} or "
+                "${file:/path}",
+            )
+        elif EXAMPLE.fullmatch(text):
+            yield _warning(place, "looks like an example's text in the place of a secret; the form is ${NAME}")
+
+
+def _shared_secrets(config: Config) -> Warnings:
+    """A secret that is used for two purposes: one leak opens both."""
+    first: dict[str, Place] = {}
+    for place, secret in secrets_of(config):
+        if secret is None or place[2:3] == ("headers",) or place[0] in ("alerts", "tracing"):
+            continue
+        known = first.setdefault(secret.get_secret_value(), place)
+        if known[0] != place[0]:
+            yield _warning(place, f"is the same secret as {format_faults(known)}: one leak opens both")
+
+
+def _addresses(config: Config) -> Warnings:
+    for name, upstream in config.upstreams.items():
+        place: Place = ("upstreams", name, "base_url")
+        address = urlsplit(upstream.base_url)
+        host, port = address.hostname or "", address.port
+        if host in NEEDS_KEY and address.scheme == "http":
+            yield _warning(place, "http sends the key and the prompts in plain text; write https")
+        has_key = upstream.credentials != (None,) or upstream.headers
+        if host in NEEDS_KEY and not has_key:
+            yield _warning(("upstreams", name, "api_key"), "is not set, and this provider refuses calls without a key")
+        if port == OLLAMA_PORT and address.path.rstrip("/") != "/v1":
+            yield _warning(
+                place, f"Ollama's OpenAI-compatible API is below /v1: {address.scheme}://{address.netloc}/v1"
+            )
+        is_ours = host in LOOPBACK and config.server.host in {*LOOPBACK, "0.0.0.0", "::"}
+        if is_ours and config.server.port and port == config.server.port:
+            yield _warning(place, "leads to this gateway itself: it is the address of server.host and server.port")
+        if address.path.rstrip("/").endswith(("/models", "/messages")):
+            yield _warning(place, "ends in an endpoint, which the gateway adds itself; leave it out")
+
+
+def _prefixed_models(config: Config) -> Warnings:
+    for name, model in config.models.items():
+        for index, route in enumerate(model.routes):
+            sent = route.model or name.removeprefix(model.strip_prefix or "")
+            host = urlsplit(config.upstreams[route.upstream].base_url).hostname
+            if host == OPENAI and sent.startswith("openai/"):
+                yield _warning(
+                    ("models", name, "routes", index),
+                    "sends a name with the prefix openai/, which OpenAI itself does not know; write routes[].model, or "
+                    "strip_prefix: openai/",
+                )
+
+
+def _high_prices(config: Config) -> Warnings:
+    for name, model in config.models.items():
+        for field in ("input", "output", "cached_input"):
+            usd = getattr(model.price, field) if model.price is not None else None
+            if usd is not None and usd > HIGHEST_PRICE:
+                yield _warning(
+                    ("models", name, "price", field),
+                    f"{usd:f} USD per million tokens is very high; the unit is US dollars",
+                )
+
+
+def _small_money(config: Config) -> Warnings:
+    """A quota of money that is smaller than what one chat call without a limit of its own reserves."""
+    for path, quotas, patterns in quota_lists(ValidParts.of(config)):
+        for index, quota in quotas.items():
+            if quota.unit != "usd":
+                continue
+            for name, model in config.models.items():
+                price = model.price.output if model.price is not None else None
+                if not price or model.max_output_tokens is None or "chat" not in model.endpoints:
+                    continue
+                reserved = price * (model.min_output_tokens or model.max_output_tokens) / Decimal(1_000_000)
+                if is_bound(quota, patterns, name) and quota.usd is not None and reserved >= quota.usd:
+                    yield _warning(
+                        (*path, index),
+                        f"a chat call of {printable(name)!r} without a limit of its own reserves ${reserved:.6f}, and "
+                        f"this quota of ${quota.usd} refuses it; lower models.*.max_output_tokens, raise the quota, or "
+                        "set models.*.min_output_tokens",
+                    )
+                    break
+
+
+def _large_outputs(config: Config) -> Warnings:
+    for name, model in config.models.items():
+        if (model.max_output_tokens or 0) > LARGEST_OUTPUT:
+            yield _warning(
+                ("models", name, "max_output_tokens"),
+                "is more than any model writes, and each chat call without a limit of its own reserves it and sends it",
+            )
+
+
+def _milliseconds(config: Config) -> Warnings:
+    times: dict[Place, float] = {}
+    for name, upstream in config.upstreams.items():
+        for field in ("connect_s", "head_s", "idle_s"):
+            times["upstreams", name, "timeouts", field] = getattr(upstream.timeouts, field)
+        times["upstreams", name, "timeouts", "total_s"] = upstream.timeouts.total_s / 10
+        times["upstreams", name, "drain_limit_s"] = upstream.drain_limit_s
+        times["upstreams", name, "probe_s"] = upstream.probe_s
+    for field in ("client_head_timeout_s", "client_body_timeout_s", "drain_delay_s", "drain_timeout_s",
+                  "keepalive_comment_s"):  # fmt: skip
+        times["server", field] = getattr(config.server, field)
+    for place, seconds in times.items():
+        if seconds >= MILLISECONDS_FROM:
+            yield _warning(place, "is in seconds, and more than an hour; for milliseconds write ms behind it: 500ms")
+
+
+def _megabytes(config: Config) -> Warnings:
+    for field in ("max_request_bytes", "max_response_bytes", "max_buffered_bytes"):
+        size = getattr(config.server, field)
+        if size < SHORTEST_BODY:
+            yield _warning(("server", field), f"is {size} bytes, which no call fits into; did you mean {size}MB?")
+
+
+def _spaces(config: Config) -> Warnings:
+    parts: Mapping[str, Iterator[str]] = {
+        "models": iter(config.models), "upstreams": iter(config.upstreams), "teams": iter(config.teams),
+        "aliases": iter(config.aliases),
+    }  # fmt: skip
+    for part, names in parts.items():
+        for name in names:
+            if name != name.strip():
+                yield _warning((part, name), "begins or ends with a space")
+    for number, key in enumerate(config.keys):
+        for index, pattern in enumerate(key.models):
+            if pattern != pattern.strip() or "," in pattern:
+                yield _warning(
+                    ("keys", number, "models", index),
+                    "holds a space at its edge or a comma; write one pattern per item",
+                )
+
+
+def _unverified_names(config: Config) -> Warnings:
+    """Tokens of Entra name no `email_verified`, and an administrator of any tenant writes any address."""
+    for section, settings in (("oidc", config.oidc), ("jwt", config.jwt)):
+        if settings is not None and settings.person_claim == "email":
+            host = urlsplit(settings.issuer).hostname or ""
+            if host in WITHOUT_VERIFIED_ADDRESSES:
+                yield _warning(
+                    (section, "person_claim"),
+                    f"is email, and {host} does not state whether an address was verified: a person can have another's "
+                    "address there and would own her keys; write oid, or sub",
+                )
+
+
+def _large_shares(config: Config) -> Warnings:
+    """With `on_outage: allow` each worker spends its share alone."""
+    store, workers = config.store, config.server.workers
+    if store.on_outage == "allow" and store.outage_share * workers > 1:
+        yield _warning(
+            ("store", "outage_share"),
+            f"while the store is away, {workers} workers with this share each admit "
+            f"{store.outage_share * workers:g} times every limit",
+        )
+
+
+# ---------------------------------------------------------------------------- settings without an effect beside others
+
+PERIOD_S: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2592000}
+"""About how long each period is."""
+
+PARAMETERS = frozenset({
+    "best_of", "dimensions", "echo", "encoding_format", "frequency_penalty", "function_call", "functions", "input",
+    "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "messages", "metadata", "modalities", "model", "n",
+    "parallel_tool_calls", "presence_penalty", "prompt", "reasoning_effort", "response_format", "seed", "service_tier",
+    "stop", "store", "stream", "stream_options", "suffix", "temperature", "tool_choice", "tools", "top_logprobs",
+    "top_p", "user",
+})  # fmt: skip
+"""The parameters that `api/schema.py` knows; a test holds the two together."""
+
+
+def _larger_than_the_gateway(config: Config) -> Warnings:
+    of_gateway = {(quota.unit, quota.per, quota.model): quota.limit for quota in config.quotas}
+    for path, quotas, _ in quota_lists(ValidParts.of(config)):
+        for index, quota in quotas.items() if path != ("quotas",) else ():
+            if quota.limit > of_gateway.get((quota.unit, quota.per, quota.model), quota.limit):
+                yield _warning(
+                    (*path, index), "is larger than the same quota of the whole gateway, which refuses first"
+                )
+
+
+def _overtaken_quotas(config: Config) -> Warnings:
+    """A shorter period with at least as much as a longer one: the longer one refuses first."""
+    for path, quotas, _ in quota_lists(ValidParts.of(config)):
+        for index, quota in quotas.items():
+            longer = next((other for other in quotas.values() if _overtakes(other, quota)), None)
+            if longer is not None:
+                yield _warning(
+                    (*path, index),
+                    f"has no effect beside the quota per {longer.per}, which is not larger and lasts longer",
+                )
+
+
+def _overtakes(other: Quota, quota: Quota) -> bool:
+    is_same = (other.unit, other.model) == (quota.unit, quota.model)
+    return is_same and _length_s(other) > _length_s(quota) and other.limit <= quota.limit
+
+
+def _length_s(quota: Quota) -> int:
+    return quota.per if isinstance(quota.per, int) else PERIOD_S[quota.per]
+
+
+def _empty_lists(config: Config) -> Warnings:
+    for number, key in enumerate(config.keys):
+        if not key.models:
+            yield _warning(
+                ("keys", number, "models"), "is empty: every call with this key is refused; leave it out for all"
+            )
+    for name, model in config.models.items():
+        if not model.endpoints:
+            yield _warning(
+                ("models", name, "endpoints"), "is empty: every call of this model is refused; leave it out for all"
+            )
+
+
+def _shadows_without_quotas(config: Config) -> Warnings:
+    for number, key in enumerate(config.keys):
+        team = config.teams.get(key.team) if key.team is not None else None
+        is_limited = key.quotas or key.max_parallel or config.quotas or (team is not None and team.quotas)
+        if key.on_exceeded == "shadow" and not is_limited:
+            yield _warning(("keys", number, "on_exceeded"), "shadow has no effect: no quota counts calls of this key")
+
+
+def _too_many_at_once(config: Config) -> Warnings:
+    most = config.server.max_in_flight
+    for number, key in enumerate(config.keys):
+        if key.max_parallel is not None and key.max_parallel > most:
+            yield _warning(("keys", number, "max_parallel"), f"has no effect: server.max_in_flight is {most}")
+
+
+def _misspelled_parameters(config: Config) -> Warnings:
+    places: list[tuple[Place, Limits]] = [(("models", name, "limits"), m.limits) for name, m in config.models.items()]
+    places += [(("keys", number, "limits"), key.limits) for number, key in enumerate(config.keys)]
+    for place, limits in places:
+        for index, name in enumerate(limits.deny):
+            close = difflib.get_close_matches(name, PARAMETERS, n=1, cutoff=0.75)
+            if name not in PARAMETERS and close:
+                yield _warning((*place, "deny", index), f"is no parameter of the API; did you mean {close[0]!r}?")
+
+
+def _endpoints_without_a_route(config: Config) -> Warnings:
+    of_all = config.defaults.models.endpoints if "endpoints" in config.defaults.models.model_fields_set else ()
+    for name, model in config.models.items():
+        if "endpoints" in model.model_fields_set and model.endpoints != of_all:
+            yield from _not_served(("models", name, "endpoints"), model.endpoints, config, [model])
+    if config.models:
+        yield from _not_served(("defaults", "models", "endpoints"), of_all, config, [*config.models.values()])
+
+
+def _not_served(place: Place, endpoints: Sequence[str], config: Config, models: Sequence[Model]) -> Warnings:
+    """The endpoints that no route of these models leads to: each call of them gets 404."""
+    names = sorted({route.upstream for model in models for route in model.routes})
+    for index, endpoint in enumerate(endpoints):
+        if names and not any(getattr(config.upstreams[each].capabilities, endpoint, True) for each in names):
+            yield _warning(
+                (*place, index),
+                f"no route can serve {endpoint}, and its calls get 404: capabilities.{endpoint} is false for "
+                f"{', '.join(names)}",
+            )
+
+
+def _unused_upstreams(config: Config) -> Warnings:
+    used = {route.upstream for model in config.models.values() for route in model.routes}
+    for name, upstream in config.upstreams.items():
+        if name not in used and upstream.discover is None:
+            yield _warning(("upstreams", name), "no model has a route to it")
+
+
+def _alerts_of_nothing(config: Config) -> Warnings:
+    if config.alerts.webhook is None and config.alerts.proxy is not None:
+        yield _warning(("alerts", "proxy"), "has no effect without alerts.webhook")
+    quotas = [quota for _, quotas, _ in quota_lists(ValidParts.of(config)) for quota in quotas.values()]
+    quotas += config.defaults.keys.quotas
+    if config.alerts.webhook is not None and quotas and all(quota.per_s is not None for quota in quotas):
+        yield _warning(("alerts", "webhook"), "nothing is ever sent: no quota is per day, week or month")
+
+
+def _traces_of_nothing(config: Config) -> Warnings:
+    if config.tracing.endpoint is None:
+        return
+    if config.tracing.sample_ratio == 0:
+        yield _warning(("tracing", "sample_ratio"), "0 traces only calls whose client asks for it; write 1 for all")
+    if urlsplit(config.tracing.endpoint).port == 4317:
+        yield _warning(
+            ("tracing", "endpoint"), "4317 is a collector's port for gRPC; traces are sent over HTTP, to port 4318"
+        )
+
+
+def _addresses_behind_a_proxy(config: Config) -> Warnings:
+    for index, network in enumerate(config.server.trusted_proxies):
+        if network.prefixlen == 0:
+            yield _warning(
+                ("server", "trusted_proxies", index),
+                "trusts every address: a client may write any other one and pass keys[].ips",
+            )
+    if config.server.host not in LOOPBACK or config.server.trusted_proxies:
+        return
+    for number, key in enumerate(config.keys):
+        if key.ips and not any(network.is_loopback for network in key.ips):
+            yield _warning(
+                ("keys", number, "ips"),
+                f"no client has such an address: the gateway listens at {config.server.host} alone; name a proxy "
+                "before it in server.trusted_proxies",
+            )
+
+
+def _long_parts(config: Config) -> Warnings:
+    """A part of an attempt that may last longer than the whole."""
+    for name, upstream in config.upstreams.items():
+        for field in ("connect_s", "head_s", "idle_s"):
+            seconds = getattr(upstream.timeouts, field)
+            is_set = field in upstream.timeouts.model_fields_set
+            if is_set and seconds > upstream.timeouts.total_s:
+                yield _warning(
+                    ("upstreams", name, "timeouts", field),
+                    f"has no effect: the whole attempt ends after total_s, {upstream.timeouts.total_s:g} s",
+                )
+
+
+def _small_buffers(config: Config) -> Warnings:
+    server = config.server
+    share = server.max_buffered_bytes // server.workers
+    for field in ("max_request_bytes", "max_response_bytes"):
+        if getattr(server, field) > share:
+            yield _warning(
+                ("server", field),
+                f"a body of this length is refused: max_buffered_bytes holds {share} bytes for each worker",
+            )
+
+
+def _hedges_of_nothing(config: Config) -> Warnings:
+    for name, model in config.models.items():
+        if model.hedge_after is None or model.hedge_after == config.defaults.models.hedge_after:
+            continue
+        why = None
+        if len(model.routes) < 2:
+            why = "it needs a second route"
+        elif model.sticky is not None:
+            why = "calls of a sticky model have one place"
+        elif model.max_attempts < 2:
+            why = "max_attempts allows one attempt alone"
+        if why is not None:
+            yield _warning(("models", name, "hedge_after"), f"has no effect: {why}")

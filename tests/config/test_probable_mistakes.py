@@ -10,8 +10,7 @@ import pytest
 from gateway.api.schema import Body, Chat, Completion, Embedding, Generation
 from gateway.config import build
 from gateway.config.faults import ConfigFault
-from gateway.config.probable_mistakes import API_LIMITS, warnings_of
-from gateway.config.settings_without_effect import PARAMETERS
+from gateway.config.probable_mistakes import API_LIMITS, PARAMETERS, warnings_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SECRET = "a-secret-of-28-characters-001"

@@ -22,8 +22,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.simulator import Settings, build_app, count_tokens, serve, serve_on, split_tokens
-from gateway.simulator.choices import bound
-from gateway.simulator.examples import example
+from gateway.simulator.choices import bound, example
 from gateway.simulator.text import VOCABULARY, dice, key_of, write
 
 KEY = "sk-simulated-0123456789abcdef"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gateway.web.one_script import one_script
+from gateway.web.dashboard import one_script
 
 FIRST = """// The first.
 
