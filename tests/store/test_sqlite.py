@@ -22,17 +22,8 @@ import pytest
 from gateway.config import StoreSettings as Settings
 from gateway.files import FolderInUse
 from gateway.records import Claim, Granted, Refused, Usage
-from gateway.store import (
-    REAPED_AT_ONCE,
-    SILENT_S,
-    Batch,
-    Item,
-    Progress,
-    Reserve,
-    StoreMisconfigured,
-    StoreUnavailable,
-    open_store,
-)
+from gateway.store import REAPED_AT_ONCE, SILENT_S, Batch, Item, Progress, Reserve, StoreMisconfigured, StoreUnavailable
+from gateway.store.opening import open_store
 from gateway.store.sqlite import database
 from gateway.store.sqlite import store as sqlite_store
 from gateway.store.sqlite.checkpoint import Checkpointer

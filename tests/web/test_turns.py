@@ -11,11 +11,11 @@ from typing import cast
 from urllib.parse import urljoin
 
 import pytest
-from gateway.alerts.sweep import SWEPT_AT_ONCE
 from prometheus_client import CollectorRegistry
 
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.alerts import Outbox, Watcher
+from gateway.alerts.watcher import SWEPT_AT_ONCE
 from gateway.alerts.webhook import PostResult
 from gateway.config import build
 from gateway.keys.cache import KeyCache

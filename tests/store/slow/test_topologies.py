@@ -15,16 +15,8 @@ import pytest
 
 from gateway.config import StoreSettings as Settings
 from gateway.records import Claim, Granted
-from gateway.store import (
-    Applied,
-    Item,
-    Store,
-    StoreChange,
-    StoreLostWrites,
-    StoreMisconfigured,
-    StoreUnavailable,
-    open_store,
-)
+from gateway.store import Applied, Item, Store, StoreChange, StoreLostWrites, StoreMisconfigured, StoreUnavailable
+from gateway.store.opening import open_store
 from tests.fakes.redis_groups import Cluster, Sentinels, wait_until_replicated
 from tests.fakes.redis_servers import PATIENCE_S, Certificates, RedisServer, wait_until
 from tests.fakes.wire_proxy import WireProxy
