@@ -62,6 +62,8 @@ class ScanInput(NamedTuple):
     allows: AllowsReport = allow_any
     members: Mapping[str, Any] = MappingProxyType({})
     """Of the request's body."""
+    is_events: bool = True
+    """Whether the answer comes as events: those of a format that is binary may."""
     writer: Writer | None = None
     """Translates the answer for a client of another format; None: it is passed on."""
     max_translated: int = 0
@@ -203,7 +205,7 @@ def _openai_error(error: GatewayError, request_id: str) -> bytes:
     return error.body()
 
 
-def _openai_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
+def openai_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
     return sse.write_event(error.body())
 
 
@@ -297,7 +299,7 @@ class Format:
     """Whether answers may have reasoning that is billed and not shown."""
     error_body: Callable[[GatewayError, str], bytes] = _openai_error
     """An error as the client reads it, given the request id."""
-    error_event: Callable[[GatewayError, Scan | None, str], bytes | None] = _openai_event
+    error_event: Callable[[GatewayError, Scan | None, str], bytes | None] = openai_event
     """The event that ends a stream with an error, given the scan of what the client has of it, and the request id.
     None: the connection is closed before the message is complete."""
     error_keeps_status: bool = False

@@ -50,10 +50,11 @@ class PassedScan:
     def feed(self, data: bytes) -> tuple[bytes, bool]:
         self.has_begun = True
         self._tail = (self._tail + data)[-TAIL_BYTES:]
+        if b'"usage"' in self._tail:  # also of an answer that breaks off behind its report
+            self.usage = reported_usage.found_in(self._tail, self._read)
         return data, False
 
     def finish(self) -> bytes:
-        self.usage = reported_usage.found_in(self._tail, self._read) if b'"usage"' in self._tail else None
         self.is_usage_final = True
         return b""
 

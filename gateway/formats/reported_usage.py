@@ -114,6 +114,13 @@ def input_and_output(report: Any) -> tuple[int, int] | None:
     return None if given is None and made is None else (given or 0, made or 0)
 
 
+def of_media(report: Any) -> tuple[int, int] | None:
+    """As `input_and_output`, of an answer that has a picture or sound; None also if all counts are zero, because a
+    picture is never made of nothing."""
+    tokens = input_and_output(report)
+    return tokens if tokens is not None and any(tokens) else None
+
+
 def detail(details: Any, name: str) -> int:
     """A count among the details of a report; 0 if it is not there."""
     return (count(details.get(name)) or 0) if isinstance(details, dict) else 0

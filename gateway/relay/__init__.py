@@ -16,7 +16,7 @@ from gateway.formats.format import Scan
 from gateway.formats.unfit import Unfit
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.tasks import is_cut_off
-from gateway.upstream import provider_errors
+from gateway.upstream import provider_errors, refusal
 
 from . import charge
 from .attempt import Answer, Attempt, Streamed
@@ -162,6 +162,8 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     except Unfit as unfit:
         log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, str(unfit))
+    if not read.has_output:  # some say in a good answer why there is none
+        body = refusal.cleaned_body(body, this.hidden)
     if this.bind is not None and read.kept_id is not None:
         await this.bind(read.kept_id, Usage() if read.pending_id else read.charged.usage, read.items)
     if read.pending_id is not None:
@@ -171,13 +173,18 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
         log.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
     await log.acknowledged()
     if needs_events:
-        this.client.open((("content-type", "text/event-stream"),))
-        if read.pending_id is not None:
-            body += this.format.error_event(StreamInterrupted(read.pending_id), None, this.call.id) or b""
-        return Streamed(body)
+        return _written_as_events(this, body, read.pending_id)
     assert exchange.head is not None
     headers = response_headers(exchange.head, this.format)
     if "json" not in (exchange.head.get("content-type") or "") and body.lstrip()[:1] == b"{":
         # It is JSON, and clients look (openai-node, `defaultParseResponse`).
         headers = (*[each for each in headers if each[0] != "content-type"], ("content-type", "application/json"))
     return Answer(exchange.head.status, headers, body)
+
+
+def _written_as_events(this: Attempt, body: bytes, pending_id: str | None) -> Streamed:
+    """The end of a stream whose events were made of a plain answer."""
+    this.client.open((("content-type", "text/event-stream"),))
+    if pending_id is not None:
+        body += this.format.error_event(StreamInterrupted(pending_id), None, this.call.id) or b""
+    return Streamed(body)

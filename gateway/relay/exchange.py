@@ -58,6 +58,8 @@ class Exchange:
         self._decoder: Decoder | None = None
         self._decoded_bytes = 0
         self._is_held_back = False
+        self._has_events = True
+        """Whether a stream consists of events."""
         self._is_unsure = False
         """Whether the first bytes have to show if this is a stream: heads are wrong about it."""
         self._binding: asyncio.Task[None] | None = None
@@ -139,12 +141,15 @@ class Exchange:
         assert make_scan is not None
         clean, members = partial(refusal.cleaned, hide=self.attempt.hidden), params.document.members
         self.scan = make_scan(
-            ScanInput(params.choices, params.include_usage, sent.count_texts, clean, sent.allows, members)
+            ScanInput(
+                params.choices, params.include_usage, sent.count_texts, clean, sent.allows, members, self._has_events
+            )
         )
 
     def _is_stream(self, head: Head) -> bool:
         content_type = (head.get("content-type") or "").lower()
         if self.attempt.format.is_binary:
+            self._has_events = content_type.startswith("text/event-stream")
             return not content_type.startswith("application/json")
         return content_type.startswith("text/event-stream")
 
@@ -471,6 +476,7 @@ class PlainAnswer(NamedTuple):
     """`kept_id` of an answer that is still being made, without this connection."""
     items: tuple[str, ...] = ()
     """The ids of what it consists of."""
+    has_output: bool = True
 
 
 def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> PlainAnswer:
@@ -504,7 +510,7 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
         return PlainAnswer(charged, model, in_band)
     pending_id = answer.kept_id if answer.is_pending and this.call.params.is_deferred else None
     charged = charge.of_plain(sent, answer.usage, body, model)
-    return PlainAnswer(charged, model, None, answer.kept_id, pending_id, answer.items)
+    return PlainAnswer(charged, model, None, answer.kept_id, pending_id, answer.items, answer.has_output)
 
 
 def _facts_of_text(this: Attempt, body: bytes) -> PlainFacts:

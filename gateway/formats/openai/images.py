@@ -147,7 +147,7 @@ def _facts(body: bytes) -> PlainFacts:
 def reported(report: Any) -> Usage | None:
     """The `usage` of an answer: tokens for all images together. Output without details is images
     (ImagesResponse.usage). None: it has no counts."""
-    if (tokens := reported_usage.input_and_output(report)) is None:
+    if (tokens := reported_usage.of_media(report)) is None:
         return None
     made = report.get("output_tokens_details")
     images_in = reported_usage.detail(report.get("input_tokens_details"), "image_tokens")

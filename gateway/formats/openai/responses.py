@@ -7,6 +7,7 @@ and a call may continue it (`Params.refers_to`) or name such items (`Params.item
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -354,6 +355,9 @@ INPUT_TOKENS = Format(
     request_headers=_CLIENT_HEADERS,
 )
 
+_COMPACT_TEXT = re.compile(plain.RESPONSE_TEXT.pattern.replace(b"text|", b"text|encrypted_content|", 1))
+"""A compaction has its text encrypted."""
+
 COMPACT = Format(
     name="compact",
     path="/v1/responses/compact",
@@ -363,7 +367,7 @@ COMPACT = Format(
     is_optional=True,
     facts=facts,
     usage=_usage,
-    texts=plain.RESPONSE_TEXT,
+    texts=_COMPACT_TEXT,
     may_reason=True,
     passes_query=True,
     request_headers=_CLIENT_HEADERS,

@@ -18,11 +18,12 @@ from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import AnyObject, Body, Name, one_of
 from gateway.errors import GatewayError
 from gateway.formats import reported_usage
-from gateway.formats.format import Format, ScanInput
+from gateway.formats.format import Format, Scan, ScanInput, openai_event
 from gateway.formats.passed_scan import PassedScan
 from gateway.records import Document, Params, Usage
 
 from . import plain
+from .typed_scan import TypedScan
 
 MAX_INPUT = 4096
 """Characters (CreateSpeechRequest, `input`, `instructions`)."""
@@ -71,9 +72,12 @@ def _read(document: Document, body: Speech, count: Counter | None) -> Params:
 
 def _reported(report: Any) -> Usage | None:
     """The `usage` of `speech.audio.done`: its output is audio."""
-    if (tokens := reported_usage.input_and_output(report)) is None:
+    if (tokens := reported_usage.of_media(report)) is None:
         return None
     return Usage(*tokens, source="reported", more=units.counts({"audio_out": tokens[1]}))
+
+
+_ENDS = ("speech.audio.done",)
 
 
 class SpeechScan(PassedScan):
@@ -108,8 +112,15 @@ class SpeechScan(PassedScan):
         return self._head[place:end] + tail[max(0, place - begin) : max(0, end - begin)]
 
 
-def _no_event(error: GatewayError, scan: object, request_id: str) -> None:
-    """Audio cannot carry an error: the connection is closed, and the message stays incomplete."""
+def _scan(asked: ScanInput) -> Scan:
+    if asked.is_events:
+        return TypedScan(asked._replace(choices=1), _ENDS, _reported)
+    return SpeechScan(asked)
+
+
+def _error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
+    """None for audio, which cannot carry an error: the connection is closed, and the message stays incomplete."""
+    return openai_event(error, scan, request_id) if isinstance(scan, TypedScan) else None
 
 
 SPEECH = Format(
@@ -120,8 +131,9 @@ SPEECH = Format(
     read=partial(validate.read, validate.Rules(Speech, _read)),
     facts=plain.facts,
     usage=_reported,
-    scan=SpeechScan,
+    scan=_scan,
     is_binary=True,
-    error_event=_no_event,
+    error_keeps_status=True,
+    error_event=_error_event,
     keepalive=b"",
 )

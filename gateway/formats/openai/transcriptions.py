@@ -101,9 +101,9 @@ def reported(report: Any) -> Usage | None:
     """The `usage` of a transcription: seconds (`type: duration`) or tokens. Mistral bills its `prompt_audio_seconds`,
     whatever tokens are beside them (docs.mistral.ai, audio transcription)."""
     for name in ("seconds", "prompt_audio_seconds") if isinstance(report, dict) else ():
-        if (audio_ms := _milliseconds(report.get(name))) is not None:
+        if audio_ms := _milliseconds(report.get(name)):
             return Usage(source="reported", more=units.counts({"audio_ms": audio_ms}))
-    if (tokens := reported_usage.input_and_output(report)) is None:
+    if (tokens := reported_usage.of_media(report)) is None:
         return None
     details = report.get("input_token_details") or report.get("input_tokens_details")
     audio = reported_usage.detail(details, "audio_tokens")
