@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger("gateway")
+
+T = TypeVar("T")
 
 _CUT_OFF = "the gateway ends"
 
@@ -25,6 +27,20 @@ def cut_off(task: asyncio.Task[Any]) -> None:
 def is_cut_off(cancelled: asyncio.CancelledError) -> bool:
     """Whether that is why."""
     return cancelled.args == (_CUT_OFF,)
+
+
+async def to_its_end(work: Coroutine[Any, Any, T], name: str) -> T:
+    """Its result, also if this task is cancelled meanwhile: then the cancellation comes with the next `await`."""
+    running = asyncio.get_running_loop().create_task(work, name=name)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and (task := asyncio.current_task()) is not None:
+        task.cancel(*cancelled.args)
+    return running.result()
 
 
 class Tasks:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from gateway.tasks import Tasks
+from gateway.tasks import Tasks, to_its_end
 
 
 async def wait_for_ever() -> None:
@@ -114,3 +114,34 @@ async def test_one_late_task_among_many() -> None:
     assert not await tasks.wait_until_idle(0.01)
     assert len(tasks) == 1
     await tasks.cancel_all()
+
+
+async def test_work_goes_on_to_its_end_and_its_caller_is_cancelled_behind_it() -> None:
+    go, seen = asyncio.Event(), []
+
+    async def work() -> int:
+        await go.wait()
+        return 7
+
+    async def caller() -> None:
+        seen.append(await to_its_end(work(), "work"))
+        await wait_for_ever()
+
+    running = asyncio.ensure_future(caller())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    running.cancel("the reason")
+    await asyncio.sleep(0)
+    assert not running.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError, match="the reason"):
+        await running
+    assert seen == [7]
+
+
+async def test_an_error_of_the_work_is_its_callers() -> None:
+    async def fail() -> None:
+        raise ValueError("of this")
+
+    with pytest.raises(ValueError, match="of this"):
+        await to_its_end(fail(), "doomed")

@@ -34,6 +34,7 @@ from gateway.relay.realtime_output import MAX_SENT, Bound, OutputLimits
 from gateway.upstream import refusal
 from gateway.upstream.account import position_of
 from gateway.upstream.health import AttemptHandle
+from gateway.upstream.held_messages import HeldMessages
 from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import FailedAttempt
 from gateway.upstream.websocket import UpstreamSocket, open_socket
@@ -168,23 +169,25 @@ async def open_session(
     protocols: Sequence[str],
     admit: AdmitsKey,
     reserved: Callable[[], None],
+    held: HeldMessages,
     trace: Trace = NO_TRACE,
 ) -> AsyncIterator[RealtimeSession]:
     """Reserve, and open the session at the first upstream that takes it. Raises `GatewayError`.
 
-    `reserved` is called once the ledger has granted the session's parallel slots.
+    `reserved` is called once the ledger has granted the session's parallel slots. `held` counts the messages of the
+    upstream.
     """
     routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams)
     router = services.router
     candidates = router.candidates(routes, call.params.model, call.affinity, call.key.id)
     places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
-    held = [place._replace(claims=_parallel(place.claims)) for place in places]
+    drawn = [place._replace(claims=_parallel(place.claims)) for place in places]
     own = _parallel(windows.claims(call, services.key_cache.terms.of_call(call)))
-    reservation = Reservation(services.accounting.ledger, call, own, candidates[0] if candidates else routes[0], held)
+    reservation = Reservation(services.accounting.ledger, call, own, candidates[0] if candidates else routes[0], drawn)
     log = CallLog(services.accounting, call, reservation, trace)
     async with log, AsyncExitStack() as stack:
         reserved()
-        session = await _connect(log, candidates, reservation.place, services, protocols, admit, stack)
+        session = await _connect(log, candidates, reservation.place, services, protocols, admit, held, stack)
         if session is None:
             last = router.unavailable_reason(routes, call.params.model)
             raise UpstreamFailed.after(last)
@@ -198,6 +201,7 @@ async def _connect(
     services: Services,
     protocols: Sequence[str],
     admit: AdmitsKey,
+    held: HeldMessages,
     stack: AsyncExitStack,
 ) -> RealtimeSession | None:
     """Try one route after the other. None: there is none. Raises the last failure, or a refusal."""
@@ -213,7 +217,7 @@ async def _connect(
                 continue
         router.count(route, call.params.model, tried)
         handle = router.begin(route, call.params.model, tried, key, caller=call.key.id)
-        result = await _attempt(log, route, handle, services, protocols, admit, stack)
+        result = await _attempt(log, route, handle, services, protocols, admit, held, stack)
         if isinstance(result, RealtimeSession):
             return result
         tried.append(FailedAttempt(route, result, handle.key))
@@ -231,6 +235,7 @@ async def _attempt(
     services: Services,
     protocols: Sequence[str],
     admit: AdmitsKey,
+    held: HeldMessages,
     stack: AsyncExitStack,
 ) -> RealtimeSession | Failure:
     """One attempt. The session that it opens lasts as long as `stack`."""
@@ -247,7 +252,7 @@ async def _attempt(
             opening = open_socket(
                 route.upstream, upstream, services.pools[route.upstream],
                 f"{REALTIME.upstream_path}{_query(call, route)}", call.forwarded_headers, protocols,
-                key=handle.key, max_bytes=services.config.server.max_response_bytes,
+                key=handle.key, max_bytes=services.config.server.max_response_bytes, held=held,
             )  # fmt: skip
             opened = await attempt.enter_async_context(opening)
         except BaseException:

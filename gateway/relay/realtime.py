@@ -30,6 +30,7 @@ from gateway.formats.token_rule import CountsTexts
 from gateway.quota.output_fit import OutputFit
 from gateway.quota.windows import output_limit
 from gateway.records import Call, Claim, Ended, Usage
+from gateway.tasks import to_its_end
 
 from . import charge
 from .charge import Ending, SentRequest, Shown
@@ -223,7 +224,10 @@ class ResponseAccounts:
             self._asked.append(await self._begin(output_tokens, event_id=event_id))
 
     async def began(self, response: str) -> None:
-        """A response with this id has begun."""
+        """A response with this id has begun. It is counted also if this is cancelled meanwhile."""
+        await to_its_end(self._began(response), "realtime-began")
+
+    async def _began(self, response: str) -> None:
         async with self._lock:
             if response not in self._running:
                 made = self._asked.popleft() if self._asked else await self._begin(has_begun=True)
@@ -249,7 +253,10 @@ class ResponseAccounts:
                 response.log.reservation.take_back()
 
     async def ended(self, end: realtime.ResponseEnd) -> None:
-        """A response has ended."""
+        """A response has ended. It is counted also if this is cancelled meanwhile."""
+        await to_its_end(self._ended(end), "realtime-ended")
+
+    async def _ended(self, end: realtime.ResponseEnd) -> None:
         async with self._lock:
             name = end.id if end.id is not None or not self._running else next(iter(self._running))
             response = self._running.pop(name or "", None)

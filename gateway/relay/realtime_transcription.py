@@ -20,6 +20,7 @@ from gateway.formats import token_rule
 from gateway.formats.openai import realtime, transcriptions
 from gateway.formats.token_rule import CountsTexts
 from gateway.records import Ended, Usage
+from gateway.tasks import to_its_end
 
 UNKNOWN = "transcription"
 """The name of a transcriber that is not known: it has the price of the session's model."""
@@ -161,7 +162,10 @@ class TranscriptionAccounts:
 
     async def saw(self, kind: str, event: Mapping[str, Any]) -> None:
         """An event that begins a transcription, ends one, or brings some of its text. Raises the refusal of a
-        reservation that the ledger cannot make."""
+        reservation that the ledger cannot make. It is counted also if this is cancelled meanwhile."""
+        await to_its_end(self._saw(kind, event), "realtime-transcription")
+
+    async def _saw(self, kind: str, event: Mapping[str, Any]) -> None:
         item = event.get("item_id")
         item = item if isinstance(item, str) else ""
         if kind == realtime.COMMITTED:

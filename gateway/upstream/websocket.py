@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from gateway.records import Failure, Fault, Phase
 
 from . import provider_errors
 from .connection import Head
+from .held_messages import HeldMessages
 from .pool import Pool
 
 HEARTBEAT_S = 30.0
@@ -38,15 +39,27 @@ class _NotConnected(Exception):
         self.failure = failure
 
 
+class _Counted(ResponseHandler):
+    """A connection whose messages are counted while they are held."""
+
+    def __init__(self, held: HeldMessages) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self._counts = held
+
+    def set_parser(self, parser: Any, payload: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        super().set_parser(self._counts.watch(parser, payload), payload, data_received_cb)
+
+
 class _PoolConnector(aiohttp.BaseConnector):
     """Connects as the pool does, whatever aiohttp asks for."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, held: HeldMessages) -> None:
         super().__init__(force_close=True)
         self._pool = pool
+        self._counts = held
 
     async def _create_connection(self, *_: Any) -> ResponseHandler:
-        protocol = ResponseHandler(asyncio.get_running_loop())
+        protocol = _Counted(self._counts)
         if (failure := await self._pool.connect(protocol)) is not None:
             raise _NotConnected(failure)
         return protocol
@@ -71,14 +84,15 @@ async def open_socket(
     *,
     key: int,
     max_bytes: int,
+    held: HeldMessages,
 ) -> AsyncIterator[Opened]:
     """The WebSocket at `path` (with its query) below the base URL, presenting the API key at position `key`; or why
-    there is none. `max_bytes` limits one message."""
+    there is none. `max_bytes` limits one message; `held` counts those that have come."""
     limits = settings.timeouts
     tracing = aiohttp.TraceConfig()
     tracing.on_request_redirect.append(_refuse_redirect)
     session = aiohttp.ClientSession(
-        connector=_PoolConnector(pool),
+        connector=_PoolConnector(pool, held),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
         trace_configs=[tracing],

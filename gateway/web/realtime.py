@@ -29,17 +29,20 @@ from gateway.relay.charge import Ending
 from gateway.relay.realtime import SessionEnd
 from gateway.relay.realtime_events import EventIds
 from gateway.tasks import Tasks, is_cut_off
+from gateway.upstream.held_messages import HeldMessages
 from gateway.upstream.websocket import CLOSE_WITHIN_S, HEARTBEAT_S
 
-from .capacity import Capacity
+from .capacity import Capacity, Room, buffers_full
 from .endpoints import MAX_CLIENT_ID, DataPlane, forwarded_headers, forwarded_query, is_secret
+from .http_guard.client_connection import ClientConnection
 from .middleware import CONTEXT, RequestContext, new_id
 from .status import Status, shutting_down
 
 log = logging.getLogger("gateway")
 
-GOING_AWAY, REFUSED, BROKEN = 1001, 1008, 1011
-"""Close codes (RFC 6455, 7.4.1): the gateway ends, or the session's time is over; a limit; the upstream is gone."""
+GOING_AWAY, REFUSED, BROKEN, TRY_AGAIN = 1001, 1008, 1011, 1013
+"""Close codes (RFC 6455, 7.4.1, and IANA's registry of them): the gateway ends, or the session's time is over; a limit;
+the upstream is gone; there is no room for its messages."""
 
 
 _ANY_KIND = Document('"audio" "image"', {})
@@ -107,15 +110,31 @@ class RealtimeSessions:
             context.is_recorded = True
 
         upstream_protocols = [each for each in offered if each in UPSTREAM_PROTOCOLS]
-        async with open_session(call, context.parts, upstream_protocols, admit, reserved, context.trace) as session:
-            client = web.WebSocketResponse(
-                timeout=CLOSE_WITHIN_S, heartbeat=HEARTBEAT_S, protocols=(PROTOCOL,), compress=False,
-                max_msg_size=context.parts.config.server.max_request_bytes,
-            )  # fmt: skip
-            client.headers.update([("x-request-id", context.id), *session.log.headers()])
-            await client.prepare(request)
-            await _Relay(session, client).run()
-            return client
+        held = _Held(self._capacity.memory, context.key)
+        try:
+            async with open_session(
+                call, context.parts, upstream_protocols, admit, reserved, held.of_upstream, context.trace
+            ) as session:
+                client = _Client(
+                    timeout=CLOSE_WITHIN_S, heartbeat=HEARTBEAT_S, protocols=(PROTOCOL,), compress=False,
+                    max_msg_size=context.parts.config.server.max_request_bytes,
+                )  # fmt: skip
+                client.headers.update([("x-request-id", context.id), *session.log.headers()])
+                client.count(request, held.of_client)
+                await client.prepare(request)
+                await _Relay(session, client, held).run()
+                return client
+        finally:
+            held.close()
+
+
+class _Client(web.WebSocketResponse):
+    """The client's side, whose messages are counted while they are held."""
+
+    def count(self, request: web.Request, held: HeldMessages) -> None:
+        """From the upgrade on, which makes the queue of messages and their parser."""
+        assert isinstance(request.protocol, ClientConnection)
+        request.protocol.before_parser = lambda parser: held.watch(parser, self._reader)
 
 
 def _offered(request: web.Request) -> list[str]:
@@ -207,12 +226,27 @@ def _without_model(query: str) -> str:
     return f"?{'&'.join(kept)}" if kept else ""
 
 
+class _Held:
+    """The messages of both sides that are held. `full` is done once there is no room for one."""
+
+    def __init__(self, memory: Room, key: str) -> None:
+        self.full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.of_client = HeldMessages(memory, key, self.full)
+        self.of_upstream = HeldMessages(memory, key, self.full)
+
+    def close(self) -> None:
+        """The session is over."""
+        self.of_client.close()
+        self.of_upstream.close()
+
+
 class _Relay:
     """Passes messages on between a client and a session."""
 
-    def __init__(self, session: RealtimeSession, client: web.WebSocketResponse) -> None:
+    def __init__(self, session: RealtimeSession, client: web.WebSocketResponse, held: _Held) -> None:
         self._session = session
         self._client = client
+        self._held = held
         self._ids = EventIds()
         self._gate = asyncio.Lock()
         """Held while a reservation is made: until then no message of the client may begin a response."""
@@ -244,8 +278,10 @@ class _Relay:
     async def _until_end(self, tasks: Tasks) -> _End:
         sides = [tasks.spawn(self._up(), "realtime-up"), tasks.spawn(self._down(), "realtime-down")]
         done, _ = await asyncio.wait(
-            sides, timeout=self._session.total_s, return_when=asyncio.FIRST_COMPLETED
-        )  # fmt: skip
+            [*sides, self._held.full], timeout=self._session.total_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self._held.full in done:
+            return _refused(buffers_full())._replace(code=TRY_AGAIN)
         if not done:
             error = InvalidRequest(
                 f"Your session hit the maximum duration of {self._session.total_s:g} seconds.", code="session_expired"
@@ -281,12 +317,15 @@ class _Relay:
                 await self._keep_limit()
             async for message in self._client:
                 if message.type is WSMsgType.TEXT:
-                    if (end := await self._pass_up(message.data)) is not None:
+                    with self._held.of_client.in_hand(len(message.data)):
+                        end = await self._pass_up(message.data)
+                    if end is not None:
                         return end
                 elif message.type is WSMsgType.BINARY:
-                    await self._send_error(
-                        InvalidRequest("Send events as text: binary messages are not part of this API.")
-                    )
+                    with self._held.of_client.in_hand(len(message.data)):
+                        await self._send_error(
+                            InvalidRequest("Send events as text: binary messages are not part of this API.")
+                        )
         except ConnectionError:
             return _upstream_gone("the connection is lost")
         return _CLIENT_GONE._replace(upstream_code=_passed_code(self._client.close_code, 1000))
@@ -353,10 +392,13 @@ class _Relay:
         try:
             async for message in socket:
                 if message.type is WSMsgType.TEXT:
-                    if (end := await self._pass_down(message.data)) is not None:
+                    with self._held.of_upstream.in_hand(len(message.data)):
+                        end = await self._pass_down(message.data)
+                    if end is not None:
                         return end
                 elif message.type is WSMsgType.BINARY:
-                    await self._client.send_bytes(message.data)
+                    with self._held.of_upstream.in_hand(len(message.data)):
+                        await self._client.send_bytes(message.data)
         except ConnectionError:
             return _CLIENT_GONE
         code = socket.close_code

@@ -129,6 +129,9 @@ class RealtimeUpstream:
             self.seen.append(event)
             if event["type"] == "test.say":
                 await socket.send_json(event["event"])
+            elif event["type"] == "test.unfinished":
+                half = b"x" * event["bytes"]
+                _transport_of(socket).write(b"\x81\x7f" + (2 * len(half)).to_bytes(8) + half)
             elif self.speaks_itself or event["type"].startswith("test.") or "max_output_tokens" in str(event):
                 await self._answer(socket, event, len(self.seen))
         self.close_codes.append(socket.close_code)

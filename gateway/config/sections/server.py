@@ -22,7 +22,7 @@ class ServerSettings(Section):
     max_response_bytes: Size = 67108864
     """A longer answer that is not streamed is refused with 502."""
     max_buffered_bytes: Size = 536870912
-    """Request and non-streamed answer bytes held at once, split over the workers; one key: half of it. Beyond: 503."""
+    """Bytes of bodies, plain answers and WebSocket messages held at once, split by worker; a key: half. Beyond: 503."""
     client_head_timeout_s: SomeSeconds = 10
     """How long a request head may take, on a new connection from its beginning; then closed."""
     client_body_timeout_s: SomeSeconds = 60

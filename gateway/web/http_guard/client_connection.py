@@ -70,7 +70,7 @@ class Malformed(BadHttpMessage):
 class ClientConnection(web.RequestHandler):
     """See the head of the file."""
 
-    __slots__ = ("_head_bytes", "_head_timer", "_is_broken", "_server")
+    __slots__ = ("_head_bytes", "_head_timer", "_is_broken", "_server", "before_parser")
 
     def __init__(self, server: GuardedServer, **settings: Any) -> None:
         super().__init__(server, loop=server.loop, **settings)
@@ -80,6 +80,12 @@ class ClientConnection(web.RequestHandler):
         """Of a head that comes in pieces, so far."""
         self._is_broken = False
         """The input is not HTTP, or its reader is gone."""
+        self.before_parser: Callable[[Any], Any] | None = None
+        """Makes what gets the bytes of a WebSocket, of the parser that would get them otherwise."""
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        first = parser if self.before_parser is None else self.before_parser(parser)
+        web.RequestHandler.set_parser(self, first, data_received_cb)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
