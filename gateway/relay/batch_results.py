@@ -9,7 +9,7 @@ requests.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from gateway.formats import reported_usage
 from gateway.formats.format import BatchFormat, BatchLine
 from gateway.quota import pricing
 from gateway.records import LineCeilings, Usage
+from gateway.upstream import refusal
 from gateway.upstream.connection import Head
 from gateway.upstream.content_encoding import EncodingFault, decoder_of
 from gateway.upstream.download import Download
@@ -25,6 +26,9 @@ from .charge import REASONING_ALLOWANCE, SHOWN_FACTOR, SentRequest
 
 MAX_LINE_BYTES = 33_554_432
 """Of one answer; a longer one is not read."""
+
+MAX_CLEANED_BYTES = 262_144
+"""Of a line that is read for its error; it takes some milliseconds."""
 
 ANY_REQUEST = 2_097_152
 """Tokens of the prompt, and of the output, that no request of a batch exceeds: twice the largest context of common
@@ -150,6 +154,49 @@ class ResultReader(NamedTuple):
             with suppress(ValueError, RecursionError):
                 found = self.batch.line(line, self.totals.endpoint)
         self.totals.add(found)
+
+
+class CleanedResults:
+    """Results on their way to the client, without anything of the account in their errors: `hide` is that of
+    `refusal.cleaned`. A line is held until it is whole; of one that is too long only its text is cleaned, and that only
+    if it has an error."""
+
+    def __init__(self, head: Head, hide: Sequence[tuple[str, str]]) -> None:
+        self._decoder = decoder_of(head.get("content-encoding") or "")
+        self._hide = hide
+        self._line = bytearray()
+        self._is_long = self._has_error = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What can leave. Raises `EncodingFault`."""
+        pieces = (data,) if self._decoder is None else self._decoder.decode(data)
+        return b"".join([self._passed(piece) for piece in pieces])
+
+    def end(self) -> bytes:
+        """The last line, which may have no end."""
+        return self._take()
+
+    def _passed(self, piece: bytes) -> bytes:
+        *ends, rest = piece.split(b"\n")
+        passed = bytearray()
+        for end in ends:
+            self._line += end
+            passed += self._take() + b"\n"
+            self._is_long = False
+        self._line += rest
+        if self._is_long or len(self._line) > MAX_CLEANED_BYTES:
+            self._has_error = (self._is_long and self._has_error) or refusal.has_error(self._line)
+            self._is_long = True
+            passed += self._take()
+        return bytes(passed)
+
+    def _take(self) -> bytes:
+        line, self._line = bytes(self._line), bytearray()
+        if not self._is_long:
+            return refusal.cleaned_result(line, self._hide)
+        if not (self._has_error or refusal.has_error(line)):
+            return line
+        return refusal.cleaned(line.decode("utf-8", "surrogateescape"), self._hide).encode("utf-8", "surrogateescape")
 
 
 async def _lines(download: Download, head: Head) -> AsyncIterator[bytes | None]:

@@ -42,6 +42,10 @@ REASONS = frozenset({
 """Members with the reason of a failure: of OpenAI's files, responses, batches (openai-python, `types`), and of the task
 APIs in config/tasks.yaml."""
 _HAS_REASON = re.compile(rb'"(?:%b)"\s*:\s*(?!null|\s|""|\[\]|\{\})' % "|".join(sorted(REASONS)).encode())
+_HAS_ERROR = re.compile(rb'(?<!\\)"error"\s*:\s*(?!\s|null|""|\{\})')
+_ERRORS_OF_RESULTS = ((), ("response", "body"), ("result",))
+"""The objects with an `error` in a line of a batch's results (OpenAI's API reference, "The request output object";
+anthropic-sdk-python, `types/messages/message_batch_errored_result.py`)."""
 MAX_MESSAGE = 2000
 """Characters of a message that are shown: some upstreams repeat the whole request."""
 _MAX_READ = 20 * MAX_MESSAGE
@@ -108,6 +112,32 @@ def cleaned_body(body: bytes, hide: Iterable[tuple[str, str]]) -> bytes:
         return body if changed == value else json.dumps(changed).encode()
     except (ValueError, RecursionError):
         return cleaned(body.decode("utf-8", "surrogateescape"), hide).encode("utf-8", "surrogateescape")
+
+
+def has_error(line: bytes | bytearray) -> bool:
+    """Whether a line of JSON has a member `error` that is not empty."""
+    return _HAS_ERROR.search(line) is not None
+
+
+def cleaned_result(line: bytes, hide: Iterable[tuple[str, str]]) -> bytes:
+    """A line of a batch's results with its error cleaned, wherever OpenAI and Anthropic have it (`_ERRORS_OF_RESULTS`).
+    The good answer of another stays, also one that speaks of errors."""
+    if not has_error(line):
+        return line
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return cleaned(line.decode("utf-8", "surrogateescape"), hide).encode("utf-8", "surrogateescape")
+    hide, is_changed = tuple(hide), False
+    for path in _ERRORS_OF_RESULTS:
+        holder = value
+        for name in path:
+            holder = holder.get(name) if isinstance(holder, dict) else None
+        if isinstance(holder, dict) and holder.get("error"):
+            error = cleaned_reasons(holder["error"], hide, is_reason=True)
+            is_changed |= error != holder["error"]
+            holder["error"] = error
+    return json.dumps(value).encode() if is_changed else line
 
 
 def shown(status: int, error: dict[str, Any], hide: Iterable[tuple[str, str]], *, detail: str) -> UpstreamRefused:

@@ -11,7 +11,6 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -68,7 +67,7 @@ class StoredFiles:
             web.get(PATH, self.list, allow_head=False),
             web.get(one, self._kept.relay, allow_head=False),
             web.delete(one, self.delete),
-            web.get(f"{one}/content", partial(self._kept.download, action="/content"), allow_head=False),
+            web.get(f"{one}/content", self.content, allow_head=False),
         ]
 
     async def upload(self, request: web.Request) -> web.StreamResponse:
@@ -140,11 +139,15 @@ class StoredFiles:
         body = json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode()
         return self._kept.sent(context, JSON_HEADERS, body)
 
+    async def content(self, request: web.Request) -> web.StreamResponse:
+        """The file itself; of the results of a batch without anything of the gateway's account."""
+        return await self._kept.download(request, "/content", has_results=lambda bond: _batch_of(bond) is not None)
+
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the file, unless a batch is still to be charged by it."""
         context = request[CONTEXT]
         bond = await self._kept.bond(request, context)
-        batch = json.loads(bond.note).get("output_of")
+        batch = _batch_of(bond)
         if batch is not None:
             kept = await context.parts.bonds.find(bond.in_team, batch)
             if kept is not None and kept.note != SETTLED:
@@ -208,6 +211,12 @@ def purpose_of(bond: Bond) -> str:
     """The purpose of a file."""
     fields: dict[str, Any] = json.loads(bond.note)
     return str(fields["purpose"])
+
+
+def _batch_of(bond: Bond) -> str | None:
+    """The batch whose results a file has."""
+    batch: str | None = json.loads(bond.note).get("output_of")
+    return batch
 
 
 def page_of(bonds: Sequence[Bond], after: str | None, limit: str | None, most: int) -> tuple[Sequence[Bond], bool]:

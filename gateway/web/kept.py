@@ -21,10 +21,13 @@ from gateway.accounting.reservation import count_request
 from gateway.errors import UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Format
 from gateway.records import Bond, Failure, Fault, Key, Phase
+from gateway.relay.batch_results import CleanedResults
 from gateway.relay.exchange import response_headers
 from gateway.upstream import provider_errors, refusal
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
+from gateway.upstream.connection import Head
+from gateway.upstream.content_encoding import EncodingFault
 from gateway.upstream.download import Download
 
 from .capacity import Capacity, buffers_full
@@ -36,7 +39,8 @@ from .status import Status, shutting_down
 FindsCaller = Callable[[web.Request, RequestContext], Awaitable[Key]]
 
 MAX_ERROR_BYTES = 65_536
-_DOWN = ("content-type", "content-disposition", "content-encoding")
+_DOWN_DECODED = ("content-type", "content-disposition")
+_DOWN = (*_DOWN_DECODED, "content-encoding")
 """Headers of a downloaded answer that the client sees."""
 
 MAX_READ_BYTES = 262_144
@@ -113,19 +117,22 @@ class KeptAtUpstream:
             await context.parts.bonds.forget(bond)
         return self.whole(context, answer)
 
-    async def download(self, request: web.Request, action: str) -> web.StreamResponse:
-        """Relay an answer as it comes, whatever it is. Cut, the message is left incomplete."""
+    async def download(
+        self, request: web.Request, action: str, *, has_results: Callable[[Bond], bool]
+    ) -> web.StreamResponse:
+        """Relay an answer as it comes, whatever it is; where it `has_results` of a batch, without anything of the
+        account in their errors. Cut, the message is left incomplete."""
         context = request[CONTEXT]
         bond = await self.bond(request, context)
         calls, task = self._status.calls, asyncio.current_task()
         calls.add(task)
         try:
-            return await self._download(request, context, bond, action)
+            return await self._download(request, context, bond, action, has_results=has_results(bond))
         finally:
             calls.discard(task)
 
     async def _download(
-        self, request: web.Request, context: RequestContext, bond: Bond, action: str
+        self, request: web.Request, context: RequestContext, bond: Bond, action: str, *, has_results: bool
     ) -> web.StreamResponse:
         parts = context.parts
         upstream, pool = parts.config.upstreams[bond.upstream], parts.pools[bond.upstream]
@@ -140,14 +147,29 @@ class KeptAtUpstream:
                 refused = Fetched(head, await download.read_all(MAX_ERROR_BYTES))
                 raise_for(bond.upstream, refused, pool.hidden, self._spec)
             ids = [(name, context.id) for name in ("x-request-id", self._spec.id_header) if name is not None]
-            headers = [(name, value) for name, value in head.headers if name in _DOWN]
+            cleaner = self._cleaner(bond, head, pool.hidden) if has_results else None
+            passed = _DOWN if cleaner is None else _DOWN_DECODED
+            headers = [(name, value) for name, value in head.headers if name in passed]
             stream = context.stream = EventStream(request, [*headers, *ids], is_last=not self._status.is_ready)
             while piece := await download.read():
-                if stream.write(piece):
+                if cleaner is not None:
+                    try:
+                        piece = cleaner.feed(piece)
+                    except EncodingFault:
+                        return stream
+                if piece and stream.write(piece):
                     await stream.wait_until_writable()
             if download.failure is None:
-                stream.finish(b"")
+                stream.finish(b"" if cleaner is None else cleaner.end())
             return stream
+
+    def _cleaner(self, bond: Bond, head: Head, hide: Sequence[tuple[str, str]]) -> CleanedResults:
+        """Raises `UpstreamFailed` for results that cannot be read."""
+        try:
+            return CleanedResults(head, hide)
+        except EncodingFault:
+            failure = Failure(bond.upstream, Phase.WAITING, Fault.ENCODING)
+            raise UpstreamFailed.after(failure, passed=self._spec.passed_statuses) from None
 
     async def fetch(
         self,

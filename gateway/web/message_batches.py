@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -43,8 +42,12 @@ class StoredMessageBatches:
             web.get(one, self.show, allow_head=False),
             web.delete(one, self.delete),
             web.post(f"{one}/cancel", self.cancel),
-            web.get(f"{one}/results", partial(self._kept.download, action="/results"), allow_head=False),
+            web.get(f"{one}/results", self.results, allow_head=False),
         ]
+
+    async def results(self, request: web.Request) -> web.StreamResponse:
+        """The results, as they come."""
+        return await self._kept.download(request, "/results", has_results=lambda _: True)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """The batch as it is now."""

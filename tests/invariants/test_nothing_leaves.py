@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.relay.batch_results import MAX_CLEANED_BYTES, CleanedResults
 from gateway.upstream import refusal
+from gateway.upstream.connection import Head
 from tests.conftest import ScriptedUpstream, StartsGateways
-from tests.fakes import forms
+from tests.fakes import forms, scripted
 from tests.fakes.scripted import ok_json
 from tests.flows import task_rows as scenario
 from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, model, settings
@@ -106,3 +108,59 @@ def test_tasks(start_gateway: StartsGateways, simulated_port: int, tmp_path: Any
     assert "No rest for" in read.body.decode()
     assert ORGANIZATION not in read.body.decode()
     assert "10.1.2.3" not in read.body.decode()
+
+
+# --------------------------------------------------------------------------------------------- results of batches
+
+GOOD = {"choices": [{"message": {"content": REASON}}], "error": None}
+SPEAKS = {"output": [{"content": [{"text": json.dumps({"error": REASON})}]}], "error": None}
+LINES: dict[str, tuple[dict[str, Any], bool]] = {
+    "a refused request": ({"response": {"status_code": 400, "body": {"error": {"message": REASON}}}}, True),
+    "no answer": ({"custom_id": "a", "response": None, "error": {"code": "x", "message": REASON}}, True),
+    "of Anthropic": ({"custom_id": "a", "result": {"type": "errored", "error": {"error": {"message": REASON}}}}, True),
+    "a good answer": ({"custom_id": "a", "response": {"status_code": 200, "body": GOOD}, "error": None}, False),
+    "one that speaks of errors": ({"custom_id": "a", "response": {"status_code": 200, "body": SPEAKS}}, False),
+}  # fmt: skip
+HIDE = [(UPSTREAM_KEY, "***")]
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_error_in_a_line_of_results_is_cleaned_and_all_else_stays(name: str) -> None:
+    line, has_failed = LINES[name]
+    written = json.dumps(line).encode()
+    cleaned = refusal.cleaned_result(written, HIDE)
+    if not has_failed:
+        assert cleaned == written
+        return
+    assert "No rest for" in cleaned.decode()
+    assert not [part for part in PARTS if part in cleaned.decode()]
+
+
+@pytest.mark.parametrize("size", [1, 100, 5_000, 10**6])
+def test_results_are_cleaned_as_they_come(size: int) -> None:
+    """In pieces of any size; a long line passes in pieces, too, and its error is cleaned as a text."""
+    long = {"error": None, "x": "x" * (MAX_CLEANED_BYTES + 9) if size > 1 else "x"}
+    lines = [json.dumps(each).encode() for each, _ in LINES.values()]
+    given = b"\n".join([*lines, b"", json.dumps(long).encode(), *lines])
+    results = CleanedResults(Head(200, ()), HIDE)
+    came = b"".join([results.feed(given[at : at + size]) for at in range(0, len(given), size)]) + results.end()
+    assert came.split(b"\n") == [refusal.cleaned_result(each, HIDE) for each in given.split(b"\n")]
+    assert (
+        UPSTREAM_KEY
+        not in CleanedResults(Head(200, ()), HIDE)
+        .feed(json.dumps({"error": REASON, "x": "x" * MAX_CLEANED_BYTES}).encode())
+        .decode()
+    )
+
+
+def test_results_of_a_batch(gateway: Gateway, shared_upstream: ScriptedUpstream) -> None:
+    where = made(gateway, shared_upstream, "/v1/batches")
+    ended = {"id": where.rpartition("/")[2], "status": "completed", "error_file_id": "file-errors"}
+    shared_upstream.answer_with(always=ok_json(ended))
+    assert gateway.get(where).status == 200
+    line = json.dumps(LINES["a refused request"][0]).encode()
+    shared_upstream.answer_with(always=scripted.answer(line))
+    answer = gateway.get("/v1/files/file-errors/content")
+    assert answer.status == 200
+    assert "No rest for" in answer.body.decode()
+    assert not [part for part in PARTS if part in answer.body.decode()]
