@@ -162,7 +162,7 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     except Unfit as unfit:
         log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, str(unfit))
-    if not read.has_output:  # some say in a good answer why there is none
+    if not read.has_output:  # an upstream may give the reason in a good answer
         body = refusal.cleaned_body(body, this.hidden)
     if this.bind is not None and read.kept_id is not None:
         await this.bind(read.kept_id, Usage() if read.pending_id else read.charged.usage, read.items)
