@@ -76,8 +76,8 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
 # ------------------------------------------------------------------------------------------------- trunk and wings
 
 WINGS = {
-    "realtime": "formats.openai.realtime pipeline.realtime relay.realtime relay.realtime_output simulator.realtime "
-    "web.realtime",
+    "realtime": "formats.openai.realtime pipeline.realtime relay.realtime relay.realtime_events relay.realtime_output "
+    "relay.realtime_transcription simulator.realtime upstream.held_messages upstream.websocket web.realtime",
     "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passed_scan "
     "formats.passthrough simulator.tasks web.passthrough",
     "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "
