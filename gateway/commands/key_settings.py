@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, get_args
 
 from gateway.config import Priority
-from gateway.config.quantities import read_count, read_duration_s
+from gateway.config.quantities import is_duration, read_count, read_duration_s
 from gateway.quota.notation import NONE, read_moment
 
 from .registry import names_of, read
@@ -30,7 +30,8 @@ class Setting(NamedTuple):
 
 
 def _moment(text: str) -> str:
-    return read_moment(text, datetime.now(UTC))
+    moment = read_moment(text, datetime.now(UTC))
+    return text if is_duration(text) else moment  # a duration begins where the key is made
 
 
 KEY_SETTINGS: Mapping[str, Setting] = {

@@ -57,7 +57,7 @@ def carry_out(place: Place, deed: Action[T], *, makes_store: bool = True) -> T:
             settings = settings.model_copy(update={"url": f"embedded:{folder}"})
 
         def on_registry(store: Store) -> Awaitable[T]:
-            registry = Registry(store, lambda: config, changes=changes_of_command(store, config.store))
+            registry = Registry(store, lambda: config, store.clock.now, changes_of_command(store, config.store))
             return deed(registry.warning(warn))
 
         return on_store(settings, on_registry)

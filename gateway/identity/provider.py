@@ -117,8 +117,9 @@ class OidcProvider:
         if (given is None and is_promised) or (given is not None and given != self.settings.issuer):
             raise TokenRefused("the answer is of another issuer")
 
-    async def claims_of(self, code: str, verifier: str, nonce: str) -> dict[str, Any]:
-        """The provider's claims about the person behind a code. Raises `TokenRefused`, `ProviderUnavailable`."""
+    async def claims_of(self, code: str, verifier: str, nonce: str, now: float) -> dict[str, Any]:
+        """The provider's claims about the person behind a code, which are valid at this Unix time. Raises
+        `TokenRefused`, `ProviderUnavailable`."""
         known, settings = await self.discover(), self.settings
         form = {
             "grant_type": "authorization_code", "code": code, "redirect_uri": settings.redirect_url,
@@ -145,7 +146,7 @@ class OidcProvider:
         expected = ExpectedToken(
             settings.issuer, (settings.client_id,), settings.clock_skew_s, nonce, client_id=settings.client_id
         )
-        claims = await check_token(token, self._keys, expected, time.time())
+        claims = await check_token(token, self._keys, expected, now)
         return await self._completed(claims, answer.get("access_token"))
 
     async def _completed(self, claims: dict[str, Any], access_token: Any) -> dict[str, Any]:

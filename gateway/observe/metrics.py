@@ -161,6 +161,11 @@ class Telemetry:
             registry=self.registry,
             multiprocess_mode="livesum",
         )
+        self._skew = Gauge(
+            "gateway_clock_skew_seconds",
+            "How far the clock of the gateway's machine is from the store's, ahead of it or behind.",
+            registry=self.registry, multiprocess_mode="livemax",
+        )  # fmt: skip
         self._store_errors = self._counter("gateway_store_errors_total", "Failed requests to the store.")
         self._closed_calls = self._counter(
             "gateway_closed_calls_total",
@@ -321,6 +326,10 @@ class Telemetry:
     def show_pending(self, count: int) -> None:
         """`count` records wait for the store."""
         self._pending.set(count)
+
+    def show_skew(self, skew_s: float) -> None:
+        """The machine's clock is ahead of the store's by this; behind it, where that is below 0."""
+        self._skew.set(abs(skew_s))
 
     # ------------------------------------------------------------------------------------------------------ writing
 

@@ -7,7 +7,6 @@ is a call of its own (relay/realtime.py). `fallbacks` of the session's model are
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -328,7 +327,7 @@ def _calls(call: Call, route: Route, position: int, services: Services, admit: A
             prompt_tokens=context_tokens, is_prompt_exact=False, output_param="model", output_limit=own,
             default_output=default,
         )  # fmt: skip
-        this = call._replace(id=f"{call.id}-{number}", started=time.time(), key=key, params=params)
+        this = call._replace(id=f"{call.id}-{number}", started=services.clock.now(), key=key, params=params)
         if has_begun:
             return NextCall(this, counted(this))
         fit = OutputFit(this, claims) if OutputFit.may_shrink(this) else None

@@ -11,7 +11,7 @@ from gateway.api.prompt_tokens import FindsCounter, no_counter
 from gateway.config import Config
 from gateway.keys.cache import KeyCache
 from gateway.queueing import WaitingRoom
-from gateway.store import ReportReader
+from gateway.store import Clock, ReportReader
 from gateway.tasks import Tasks
 from gateway.upstream.pool import Pool
 from gateway.upstream.router import Router
@@ -39,6 +39,8 @@ class Services:
     """The parts of a call that depend only on its model and this configuration."""
     reports: ReportReader
     """Reads usage and calls, for the admin API."""
+    clock: Clock
+    """The store's, for all with which other gateways have to agree."""
     find_counter: FindsCounter = no_counter
     """Counts text for models with a known tokenizer."""
 

@@ -33,7 +33,7 @@ from gateway.keys.cache import KeyCache
 from gateway.observe.metrics import GATHER_S, Telemetry, quota_rows
 from gateway.observe.worker_files import WorkerFiles
 from gateway.pipeline import Services
-from gateway.store import Ledger, StoreMisconfigured
+from gateway.store import Clock, Ledger, StoreMisconfigured
 from gateway.store.opening import load as load_store
 from gateway.tasks import Tasks
 from gateway.web import app, server
@@ -102,7 +102,7 @@ class WorkerProcess:
             sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
             if worker.admin_app is not None and self._admin_listener is not None:
                 sites.append(await self._serve(worker.admin_app, {}, worker.parts, self._admin_listener))
-            self._tasks.spawn(self._watch_store(worker.parts.accounting.ledger), "watch-store")
+            self._tasks.spawn(self._watch_store(worker.parts.accounting.ledger, worker.parts.clock), "watch-store")
             settle_memory()
             self._worker.set_result(worker)
             self._line.send(ready=True)
@@ -210,7 +210,7 @@ class WorkerProcess:
             raise Unavailable("The metrics cannot be read right now.", code="metrics_unavailable")
         return await asyncio.to_thread(_take, Path(text))
 
-    async def _watch_store(self, ledger: Ledger) -> None:
+    async def _watch_store(self, ledger: Ledger, clock: Clock) -> None:
         """Show how the store is doing, also while no call comes."""
         shown = closed = 0
         while True:
@@ -220,6 +220,8 @@ class WorkerProcess:
             shown = ledger.errors
             self._telemetry.calls_closed(ledger.closed_calls - closed)
             closed = ledger.closed_calls
+            if (skew_s := clock.skew_s) is not None:
+                self._telemetry.show_skew(skew_s)
             await asyncio.sleep(WATCH_STORE_S)
 
 

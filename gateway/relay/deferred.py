@@ -133,7 +133,7 @@ def _deferral(this: Attempt, kept_id: str) -> Deferral:
         call.model_name,
         sent.output_limit,
         sent.prompt_ceiling() - PROMPT_ALLOWANCE,
-        time.time(),
+        call.started + time.perf_counter() - call.arrived,
         call.remote,
         (spent.prompt_tokens, spent.completion_tokens),
         "" if call.passed is None else _poll_path(call.passed, kept_id),
@@ -169,9 +169,10 @@ class _Ending(NamedTuple):
 class DeferredPoller:
     """Polls and settles. One in each worker; of all of them one is at work."""
 
-    def __init__(self, store: Store, parts: Callable[[], Parts]) -> None:
+    def __init__(self, store: Store, parts: Callable[[], Parts], clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._parts = parts
+        self._clock = clock
         self._holder = uuid.uuid4().hex
         self._due: dict[str, float] = {}
         """When each lease is polled next, on the clock of `time.monotonic`."""
@@ -254,7 +255,7 @@ class DeferredPoller:
         if (known := await self._decode(deferred)) is None:
             return
         deferral, estimate = known
-        age_s = time.time() - deferral.began
+        age_s = self._clock() - deferral.began
         self._due[deferred.lease] = time.monotonic() + min(max(age_s / 4, MIN_PAUSE_S), MAX_PAUSE_S)
         if not _can_poll(estimate.record.endpoint, deferral):
             self._has_unknown = True
@@ -349,7 +350,7 @@ class DeferredPoller:
         record = record_of(
             call._replace(label_model=label), _route(deferral), ending.status, usage, ending.ended,
             returned_model=ending.model,
-            duration_s=max(0.0, time.time() - call.started),
+            duration_s=max(0.0, self._clock() - call.started),
             attempts=deferral.attempts,
             failed=deferral.failed,
             timeline=deferral.timeline,
@@ -358,7 +359,7 @@ class DeferredPoller:
             record = _as_reserved(record, estimate.record, ending.task, deferral.outputs)
         extras = AccessLogExtras(deferral.remote, ending.error, None, None)
         await self._record(record, estimate, extras)
-        now = time.time()
+        now = self._clock()
         if (
             not deferral.path
             and (bond := await self._store.find_bond(deferral.kept_id, now)) is not None

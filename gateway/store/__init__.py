@@ -18,6 +18,7 @@ from gateway.records import Claim, Granted, KeyInTeam, Record, Refused, Usage, W
 
 from .bonds import BondStore
 from .call_filter import CallFilter
+from .clock import Clock
 from .key_store import ChangeFeed, DocumentKind, KeyStore, SecretTaken, StoreChange, StoredAudit
 from .refusals import RefusalEntry, RefusalQuery, RequestStore, StoredRefusal
 
@@ -42,6 +43,7 @@ __all__ = [
     "BondStore",
     "CallFilter",
     "ChangeFeed",
+    "Clock",
     "Defer",
     "Deferred",
     "DocumentKind",
@@ -337,6 +339,10 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
     of any worker was applied, at most `MAX_GAP_S` count as silence, and of a clock that was set back, nothing: the
     store was unavailable then, or the machine suspended, and no heartbeat could arrive.
     """
+
+    @property
+    def clock(self) -> Clock:
+        """The time by which windows, expiries and dates go: the same for all that use this store."""
 
     @property
     def may_forget(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -119,18 +118,18 @@ async def build(
     tracer = open_tracer(config.tracing)
     waiting = WaitingRoom(config.queue, ledger.exchange, telemetry)
     accounting = Accounting(ledger, telemetry, access_log.write_record, tracer)
-    bonds = Bonds(store)
+    bonds = Bonds(store, store.clock.now)
     live = CurrentServices(
-        assemble(ready, key_cache, accounting, waiting, bonds, tasks, DeliveredReports(store, ledger), {})
+        assemble(ready, key_cache, accounting, waiting, bonds, tasks, DeliveredReports(store, ledger), store.clock, {})
     )
     admin: AdminAPI | None = None
     persons: PersonTokens | None = None
     try:
         status = Status()
         capacity = Capacity(config.server, config.uploads)
-        refusals = RefusalLog(store)
+        refusals = RefusalLog(store, store.clock)
         door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add, capacity)
-        registry = Registry(store, lambda: live.parts.config, changes=decisions)
+        registry = Registry(store, lambda: live.parts.config, store.clock.now, decisions)
         persons = PersonTokens(registry)
         plane = DataPlane(status, capacity, large_bodies, persons)
         stored = [
@@ -141,7 +140,7 @@ async def build(
             *StoredFiles(plane.caller, status, capacity).routes(),
             *RealtimeSessions(plane, status, capacity).routes(),
         ]
-        deferred = DeferredPoller(store, lambda: live.parts)
+        deferred = DeferredPoller(store, lambda: live.parts, store.clock.now)
         passed = PassthroughCalls(plane, status, capacity, large_bodies, deferred)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
         admin = AdminAPI(
@@ -205,8 +204,9 @@ async def _open_ledger(
         raise
     adopt = partial(Journal.adopt, folder, origin)
     ledger = LedgerClient(
-        store, journal, settings, adopt, changed_windows=changed_windows, is_alone=is_alone, metrics=telemetry
-    )
+        store, journal, settings, adopt, changed_windows=changed_windows, is_alone=is_alone, metrics=telemetry,
+        clock_us=lambda: int(store.clock.now() * 1e6),
+    )  # fmt: skip
     telemetry.follow(ledger.last_end)
     await ledger.wait_until_heir(INHERIT_WITHIN_S)
     return store, ledger
@@ -265,7 +265,7 @@ def _alone(live: CurrentServices, telemetry: Telemetry) -> Ask:
 async def labelled_keys(parts: Services) -> tuple[list[Key], list[WindowStatus]]:
     """The keys with a label of their own in metrics, and the state of their windows; none while the store is
     unavailable."""
-    now, key_cache = time.time(), parts.key_cache
+    now, key_cache = parts.clock.now(), parts.key_cache
     try:
         keys = await key_cache.named(await asyncio.to_thread(parts.accounting.telemetry.key_labels.every))
         windows = [term.window(now) for key in keys for term in key_cache.terms.of(key)]

@@ -49,6 +49,7 @@ class _Alerts:
             Outbox(self._webhook.post) if self._webhook else None,
             namespace=config.store.namespace,
             holder=uuid.uuid4().hex,
+            clock=parts.clock.now,
         )
         self._tasks = Tasks()
         self._tasks.spawn(self._watcher.run(), "watch-quotas")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import time
 from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
@@ -138,8 +137,8 @@ class BatchChecker:
         self._prompt_tokens = 0
         self._output_tokens = 0
         self._ceilings = LineCeilings()
-        now = time.time()
-        self._claims = [Claim(term.window(now), 0) for term in services.key_cache.terms.of(key)]
+        self._began = services.clock.now()
+        self._claims = [Claim(term.window(self._began), 0) for term in services.key_cache.terms.of(key)]
 
     async def check(self, file: UploadedFile) -> BatchInput:
         """The facts of a file. Raises `InvalidRequest` or `ModelNotFound` for the first fault, with its line."""
@@ -231,7 +230,7 @@ class BatchChecker:
         if is_counted and params.output_limit is None and params.default_output is None and not model.max_output_tokens:
             _refuse(f"your key has a quota, so set '{params.output_param}'.")
         call = Call(
-            id="", started=time.time(), key=key, endpoint=spec.name, params=params._replace(variant=VARIANT),
+            id="", started=self._began, key=key, endpoint=spec.name, params=params._replace(variant=VARIANT),
             model=model, label_model="", arrived=0.0, target=None if found.alias is None else found.name,
         )  # fmt: skip
         return call, self._route(call)

@@ -7,7 +7,6 @@ The files of a batch's results belong to the key of the batch: they are bound be
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 from aiohttp import web
@@ -83,4 +82,6 @@ async def bind_results(context: RequestContext, bond: Bond | None, batch: dict[s
             continue
         if await context.parts.bonds.find(bond.in_team, made) is None:
             note = json.dumps({"purpose": "batch_output", "output_of": bond.id}, separators=(",", ":"))
-            await context.parts.bonds.keep(bond._replace(id=made, tokens=0, made=time.time(), kind="file", note=note))
+            await context.parts.bonds.keep(
+                bond._replace(id=made, tokens=0, made=context.parts.clock.now(), kind="file", note=note)
+            )

@@ -9,7 +9,6 @@ generated.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -176,7 +175,7 @@ def _new_bond(key: Key, context: RequestContext, tokens: int) -> Bond:
         raise NotFound("No upstream of your models keeps conversations: send the whole conversation in 'input'.")
     upstream = config.upstreams[name]
     account = account_of(upstream, crc32(context.id.encode()) % len(upstream.credentials))
-    return Bond("", key.id, key.team, name, account, "", tokens, time.time(), kind="conversation")
+    return Bond("", key.id, key.team, name, account, "", tokens, context.parts.clock.now(), kind="conversation")
 
 
 def _upstream_of(key: Key, config: Config) -> str | None:

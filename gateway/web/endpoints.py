@@ -229,7 +229,7 @@ class DataPlane:
         context.user, context.tags = user, tags
         call = Call(
             id=context.id,
-            started=time.time(),
+            started=context.parts.clock.now(),
             key=key,
             endpoint=endpoint,
             params=validate.restrict(asked, key.limits, model.limits),
@@ -304,7 +304,7 @@ class DataPlane:
             context.key, context.team = key.id, key.team
             return key
         known = known or await key_cache.look_up(secret)
-        key = auth.admit(known, secret, now=time.time(), remote=context.remote)
+        key = auth.admit(known, secret, now=context.parts.clock.now(), remote=context.remote)
         context.key, context.team = key.id, key.team
         return key
 
@@ -313,7 +313,7 @@ class DataPlane:
         context = request[CONTEXT]
         spec = spec or _of_client(request)
         key = await self.caller(request, context, None if spec is None else spec.query_key)
-        return json_response(await asyncio.to_thread(_listing, spec, key, context.parts.config, request.query))
+        return json_response(await asyncio.to_thread(_listing, spec, key, context.parts, request.query))
 
     async def show_model(self, request: web.Request, spec: Format | None = None) -> web.StreamResponse:
         """One model, if this key may use it, in the words of this format or of the client's API."""
@@ -327,7 +327,7 @@ class DataPlane:
             raise ModelNotFound(name)
         if spec is not None and spec.show_model is not None:
             return json_response(json.dumps(spec.show_model(name, _served(config, name))).encode())
-        return json_response(json.dumps(_model(name, config)).encode())
+        return json_response(json.dumps(_model(name, context.parts)).encode())
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
         """The caller's own limits, usage and reset times."""
@@ -338,7 +338,7 @@ class DataPlane:
 
 async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
     """A key's limits and the state of its windows, with those of its team and of the gateway."""
-    now = time.time()
+    now = parts.clock.now()
     windows = [term.window(now) for term in parts.key_cache.terms.of(key)]
     try:
         async with StallTolerantTimeout(WINDOWS_WITHIN_S):
@@ -457,11 +457,12 @@ def _of_client(request: web.Request) -> Format | None:
     return google if google.query_key in request.query else of_client(request.headers)
 
 
-def _listing(spec: Format | None, key: Key, config: Config, query: Mapping[str, str]) -> bytes:
+def _listing(spec: Format | None, key: Key, parts: pipeline.Services, query: Mapping[str, str]) -> bytes:
     """The list of the models that a key may use. For a thread: there may be thousands. Raises `InvalidRequest`."""
+    config = parts.config
     names = auth.offered(key, config)
     if spec is None or spec.list_models is None:
-        return json.dumps({"object": "list", "data": [_model(name, config) for name in names]}).encode()
+        return json.dumps({"object": "list", "data": [_model(name, parts) for name in names]}).encode()
     served = {name: _served(config, name) for name in names}
     if spec.listed:
         served = {name: each for name, each in served.items() if not spec.listed.isdisjoint(each)}
@@ -544,11 +545,11 @@ def _is_forwarded(name: str, more: frozenset[str]) -> bool:
     return name in _FORWARDED or name in more or name.startswith("x-stainless-")
 
 
-def _model(name: str, config: Config) -> dict[str, Any]:
+def _model(name: str, parts: pipeline.Services) -> dict[str, Any]:
     """One model as the API shows it, and what it can do here."""
-    shown = {"id": name, "object": "model", "created": 0, "owned_by": "gateway"}
+    config, shown = parts.config, {"id": name, "object": "model", "created": 0, "owned_by": "gateway"}
     if (found := config.model(name)) is not None:
         shown["endpoints"] = capabilities.served(found.model, config.upstreams)
         shown["unsupported"] = capabilities.unsupported(found.model, config.upstreams)
-        shown["price"] = current_rows(found.model.price, time.time())
+        shown["price"] = current_rows(found.model.price, parts.clock.now())
     return shown

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -201,7 +200,7 @@ def _bond(made: str, key: Key, context: RequestContext, sent: _Sent) -> Bond:
         account=account_of(context.parts.config.upstreams[sent.upstream], 0),
         model="",
         tokens=min(size // BYTES_PER_TOKEN, MAX_FILE_TOKENS) if sent.batch is None else 0,
-        made=time.time(),
+        made=context.parts.clock.now(),
         kind="file",
         note=json.dumps(note, separators=(",", ":")),
     )

@@ -21,7 +21,7 @@ from gateway.pipeline import CurrentServices, Services
 from gateway.pipeline.plan import Plans
 from gateway.queueing import WaitingRoom
 from gateway.records import Key
-from gateway.store import ReportReader
+from gateway.store import Clock, ReportReader
 from gateway.tasks import Tasks
 from gateway.upstream.health import Health
 from gateway.upstream.pool import Pool
@@ -64,6 +64,7 @@ def assemble(
     bonds: Bonds,
     tasks: Tasks,
     reports: ReportReader,
+    clock: Clock,
     kept: Mapping[str, Health],
 ) -> Services:
     """The parts of a configuration. `kept` is what is known of upstreams already."""
@@ -80,6 +81,7 @@ def assemble(
         tasks,
         plans,
         reports,
+        clock,
         ready.find_counter,
     )
 
@@ -118,7 +120,7 @@ class HotReload:
         kept = {name: old.router.health[name] for name, pool in ready.pools.items() if old.pools.get(name) is pool}
         old.key_cache.configure(ready.config, ready.keys)
         self._live.parts = new = assemble(
-            ready, old.key_cache, old.accounting, old.waiting, old.bonds, old.tasks, old.reports, kept
+            ready, old.key_cache, old.accounting, old.waiting, old.bonds, old.tasks, old.reports, old.clock, kept
         )
         new.waiting.configure(ready.config.queue)
         config = ready.config

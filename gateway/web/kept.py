@@ -86,7 +86,7 @@ class KeptAtUpstream:
             raise shutting_down()
         parts = context.parts
         await count_request(
-            parts.accounting.ledger, parts.key_cache.terms.of(key), time.time(), self._spec.rate_headers
+            parts.accounting.ledger, parts.key_cache.terms.of(key), parts.clock.now(), self._spec.rate_headers
         )
         return key
 

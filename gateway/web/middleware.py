@@ -216,7 +216,7 @@ def _entry_of(path: str, context: RequestContext, error: GatewayError) -> Refusa
         name, message = "***", message.replace(name, "***")
     return RefusalEntry(
         id=context.id,
-        time=time.time(),
+        time=context.parts.clock.now(),
         key=context.key or None,
         team=context.team,
         endpoint=context.endpoint,

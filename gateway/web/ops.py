@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from gateway.errors import Unavailable
 from gateway.store import JournalFull, Ledger, StoreUnavailable
+from gateway.store.clock import skew_warning
 
 from .http_guard.token_auth import TokenAuth
 from .middleware import CONTEXT
@@ -52,7 +54,11 @@ class Ops:
             await self._ledger.ping()
         except StoreUnavailable as away:
             raise Unavailable(_NOT_READY[away.code], code=away.code) from None
-        return json_response(b'{"status": "ready"}')
+        shown: dict[str, object] = {"status": "ready"}
+        # A wrong clock is no reason to take the gateway out of service, because windows and expiries go by the store's.
+        if (warning := skew_warning(request[CONTEXT].parts.clock.skew_s)) is not None:
+            shown["warnings"] = [warning]
+        return json_response(json.dumps(shown).encode())
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:
         """The whole gateway's metrics in the Prometheus text format."""

@@ -277,7 +277,7 @@ class PassthroughCalls:
         path = asked.row.at_upstream(asked.path) + forwarded_query(request, withheld)
         return Call(
             id=context.id,
-            started=time.time(),
+            started=context.parts.clock.now(),
             key=key,
             endpoint=cast(Endpoint, asked.name),
             params=params,

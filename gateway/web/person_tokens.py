@@ -31,7 +31,7 @@ from gateway.keys.token_bucket import TokenBucket
 from gateway.pipeline import Services
 from gateway.quota.issued import person_digest, person_id
 from gateway.records import Key
-from gateway.store import StoreUnavailable
+from gateway.store import Clock, StoreUnavailable
 
 log = logging.getLogger("gateway")
 
@@ -91,7 +91,7 @@ class PersonTokens:
         """The key that calls with this token are made with. Raises `Unauthorized`, `Unavailable`."""
         settings, key_cache = parts.config.jwt, parts.key_cache
         assert settings is not None
-        person = await self._check(token, settings)
+        person = await self._check(token, settings, parts.clock)
         if person.team is not None and person.team not in key_cache.teams:
             raise _refused("its team does not exist here")
         digest = person_digest(settings.issuer, person.name)
@@ -101,15 +101,15 @@ class PersonTokens:
             known = await key_cache.look_up_digest(digest)
             if known is None:
                 raise _refused("there is another key with the id of your record")
-        key = auth.admit(known, "", now=time.time(), remote=remote)
+        key = auth.admit(known, "", now=parts.clock.now(), remote=remote)
         if person.team is not None and key.team != person.team:
             raise Unavailable(
                 "Your record is being moved to another team. Please try again.", code="too_many_unknown_keys"
             )
         return key if person.models is None else replace(key, models=_narrowed(key, person.models))
 
-    async def _check(self, token: str, settings: JwtSettings) -> _Checked:
-        issuer, now, digest = await self._current(settings), time.time(), auth.digest(token)
+    async def _check(self, token: str, settings: JwtSettings, clock: Clock) -> _Checked:
+        issuer, now, digest = await self._current(settings), clock.now(), auth.digest(token)
         known = self._checked.get(digest)
         if known is not None and now < known.until:
             return known

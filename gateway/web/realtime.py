@@ -11,7 +11,6 @@ import asyncio
 import base64
 import binascii
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -196,7 +195,7 @@ def _call(request: web.Request, context: RequestContext, key: Key) -> Call:
     user, tags = attribution_of(request.headers.items(), {}, config.records)
     return Call(
         id=context.id,
-        started=time.time(),
+        started=context.parts.clock.now(),
         key=key,
         endpoint=REALTIME.name,
         params=Params(_ANY_KIND, name, stream=True, default_output=0, is_prompt_exact=True),

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
-from gateway.store import RefusalEntry, RequestStore, StoreUnavailable
+from gateway.store import Clock, RefusalEntry, RequestStore, StoreUnavailable
 
 log = logging.getLogger("gateway")
 
@@ -28,8 +27,9 @@ MAX_MESSAGE = 500
 class RefusalLog:
     """To be run as a task, and closed. `add` costs an append."""
 
-    def __init__(self, store: RequestStore) -> None:
+    def __init__(self, store: RequestStore, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._entries: list[RefusalEntry] = []
         self._unknown = 0
         self._has_failed = False
@@ -53,7 +53,7 @@ class RefusalLog:
             return
         entries, self._entries, self._unknown = self._entries, [], 0
         try:
-            await self._store.add_refusals(entries, time.time())
+            await self._store.add_refusals(entries, self._clock.now())
         except StoreUnavailable as error:
             if not self._has_failed:
                 log.warning("refusals are missing in the refusal log: %s", error)

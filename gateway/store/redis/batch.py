@@ -212,6 +212,11 @@ def read_answer(batch: Batch, drawn: Sequence[Sequence[int]], answer: str) -> Ap
     return Applied(verdicts, lost)
 
 
+def moment_us_of(answer: str) -> int:
+    """When the server applied the batch of such an answer."""
+    return int(answer.split(" ", 2)[1])
+
+
 def _read_states(text: str) -> Iterator[WindowState]:
     numbers = iter(map(int, text.split()))
     return map(WindowState, numbers, numbers, numbers)

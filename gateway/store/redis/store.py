@@ -71,6 +71,7 @@ from gateway.store import (
     StoreUnavailable,
     Where,
 )
+from gateway.store.clock import ServerClock, skew_warning
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 from gateway.store.report_rows import UsageReport, range_of
@@ -78,7 +79,7 @@ from gateway.store.rules.batch import MAX_GAP_US
 
 from . import bonds, refusals, reports, used
 from . import keys as redis_keys
-from .batch import NOTHING, encode_items, header, read_answer
+from .batch import NOTHING, encode_items, header, moment_us_of, read_answer
 from .connection import Ask, Command, RedisConnection, Script, ServerMisconfigured
 from .daily_sums import DailySumReader
 from .report_cache import ReportCache
@@ -120,7 +121,10 @@ class RedisStore:
 
     may_forget = True
 
-    def __init__(self, settings: Settings, offset_us: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, settings: Settings, offset_us: Callable[[], int] = lambda: 0, clock: ServerClock | None = None
+    ) -> None:
+        self.clock = ServerClock() if clock is None else clock
         self._offset_us = offset_us
         self._settings = settings
         self._schema = f"{{{settings.namespace}}}:schema"
@@ -142,13 +146,15 @@ class RedisStore:
         self._applied_at = -BUSY_FOR_S
 
     @classmethod
-    async def open(cls, settings: Settings, offset_us: Callable[[], int] = lambda: 0) -> Self:
+    async def open(
+        cls, settings: Settings, offset_us: Callable[[], int] = lambda: 0, clock: ServerClock | None = None
+    ) -> Self:
         """Open the store, available or not.
 
         Raises `StoreMisconfigured` for a wrong password, a user without a needed permission, or data of a newer
         gateway.
         """
-        store = cls(settings, offset_us)
+        store = cls(settings, offset_us, clock)
         try:
             for line in await store.look():
                 log.warning("%s", line)
@@ -171,8 +177,11 @@ class RedisStore:
         first = header(batch.seq, batch.acked, self._offset_us(), reopened_at_once=reopened_at_once)
         encoded = encode_items(batch.items)
         arguments = [first + encoded.items, *encoded.texts]
+        asked_at = self.clock.monotonic()
         answer = await self._run_apply(batch.worker, arguments)
-        return read_answer(batch, encoded.places, answer)
+        applied = read_answer(batch, encoded.places, answer)
+        self.clock.measured(moment_us_of(answer) / 1e6, asked_at)
+        return applied
 
     def apply_now(self, batch: Batch) -> None:
         """Never possible: the server is elsewhere."""
@@ -380,24 +389,27 @@ class RedisStore:
 
     async def _greet_writing(self, ask: Ask) -> None:
         probe, script = self._probe, self._script
-        await self._check_schema(
+        asked_at = self.clock.monotonic()
+        seconds, micros = await self._check_schema(
             ask, *self._reasserting(), ("SCRIPT", "LOAD", probe.text), ("SCRIPT", "LOAD", script.text),
-            ("EVALSHA", probe.sha, 1, f"{self._base}probe"),
+            ("EVALSHA", probe.sha, 1, f"{self._base}probe"), ("TIME",),
         )  # fmt: skip
+        self.clock.measured(int(seconds) + (int(micros) + self._offset_us()) / 1e6, asked_at)
 
     def _reasserting(self) -> list[Command]:
         """The first commands of a connection."""
         script = self._reassert
         return [("SCRIPT", "LOAD", script.text), ("EVALSHA", script.sha, 1, f"{self._base}sent")]
 
-    async def _check_schema(self, ask: Ask, *more: Command) -> None:
-        """Check that a server has no data of a newer gateway. Raises `ServerMisconfigured`."""
-        schema, *_ = await ask(("GET", self._schema), *more)
+    async def _check_schema(self, ask: Ask, *more: Command) -> Any:
+        """Check that a server has no data of a newer gateway; the last reply. Raises `ServerMisconfigured`."""
+        schema, *replies = await ask(("GET", self._schema), *more)
         if schema is not None and int(schema) > SCHEMA:
             raise ServerMisconfigured(
                 f"{self._settings.shown_url}: namespace {self._settings.namespace} was written by a newer gateway"
                 f" (schema {schema}; this gateway has {SCHEMA}); start the newer one, or use another namespace"
             )
+        return replies[-1] if replies else None
 
     async def look(self) -> list[str]:
         """Connect; the warnings about this server. Raises `StoreUnavailable`."""
@@ -405,8 +417,10 @@ class RedisStore:
             persistence, memory = await self._writing.ask(("INFO", "persistence"), ("INFO", "memory"))
         except (ServerMisconfigured, ResponseError):
             await self._writing.ask(("PING",))  # INFO may be forbidden; nothing else may
-            return []
+            persistence = memory = ""
         url, found = self._settings.shown_url, []
+        if (warning := skew_warning(self.clock.skew_s)) is not None:
+            found.append(f"{url}: {warning}")
         if "aof_enabled:0" in persistence:
             found.append(
                 f"{url} keeps no append-only file (appendonly no): a restart loses what came after its last snapshot"

@@ -36,6 +36,7 @@ from gateway.store import (
     StoreUnavailable,
     Where,
 )
+from gateway.store.clock import MachineClock
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 
@@ -96,6 +97,7 @@ class SqliteStore:
         *,
         is_alone: bool = False,
     ) -> None:
+        self.clock = MachineClock()
         self._path = path_of(settings)
         self._is_alone = is_alone
         self._loop: asyncio.AbstractEventLoop | None = None

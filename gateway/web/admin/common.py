@@ -14,7 +14,6 @@ import asyncio
 import json
 import logging
 import re
-import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -158,7 +157,7 @@ class AdminAccess(NamedTuple):
         if name in tokens:
             token = admin.tokens[name.removeprefix("token ")]
             return Principal(name, token.role, token.team)
-        key = auth.admit(known, secret, now=time.time(), remote=request[CONTEXT].remote)
+        key = auth.admit(known, secret, now=parts_of(request).clock.now(), remote=request[CONTEXT].remote)
         settings = await self.registry.key_facts(key.id)
         owner = None if settings is None else settings.owner
         return Principal(name, "key", key.team, owner, key.id, known is not None and known.until is not None)
@@ -264,12 +263,17 @@ def page_limit_of(query: Mapping[str, str]) -> int:
     return limit_of(query) or PAGE_ROWS
 
 
-def moment_of(query: Mapping[str, str], name: str) -> float | None:
+def today_of(request: web.Request) -> datetime:
+    """The present, from which a time back is reckoned."""
+    return datetime.fromtimestamp(parts_of(request).clock.now(), UTC)
+
+
+def moment_of(request: web.Request, name: str) -> float | None:
     """A Unix time, given as a time back from now, a day or a moment."""
-    if (text := query.get(name)) is None:
+    if (text := request.query.get(name)) is None:
         return None
     try:
-        return read_since(text, datetime.now(UTC))
+        return read_since(text, today_of(request))
     except ValueError as error:
         raise bad(name, str(error)) from None
 

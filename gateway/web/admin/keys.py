@@ -8,20 +8,20 @@ new state of the owner's windows.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from aiohttp import hdrs, web
 
-from gateway.config import Config, KeySettings
+from gateway.config import KeySettings
 from gateway.config.quantities import read_duration_s
 from gateway.errors import Forbidden
 from gateway.identity.permissions import Scope, may_resume, raised
 from gateway.keys.manage_keys import ChecksChange, permits_any
 from gateway.keys.member_keys import with_member_settings
 from gateway.keys.registry import CreatedKey
+from gateway.pipeline import Services
 
 from . import request_bodies
 from .common import SCOPE, AdminAccess, actor, changed, page_limit_of, paged, parts_of, read, shown
@@ -68,7 +68,7 @@ class KeyEndpoints:
         body, scope = await read(request, request_bodies.CreateKey), request[SCOPE]
         async with self._lock:  # one after the other: each counts the keys that there are
             if scope.reach == "own":
-                body = await self._of_member(body, scope, parts_of(request).config)
+                body = await self._of_member(body, scope, parts_of(request))
             else:
                 check_settings(body, scope, is_new=True)
             made = await self._access.changing(request).create_key(
@@ -76,14 +76,14 @@ class KeyEndpoints:
             )
         return changed(request, _with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
 
-    async def _of_member(self, body: dict[str, Any], scope: Scope, config: Config) -> dict[str, Any]:
+    async def _of_member(self, body: dict[str, Any], scope: Scope, parts: Services) -> dict[str, Any]:
         assert scope.principal.owner is not None  # a key may not make keys
         own = (await self._registry.list_keys("", MAX_ROWS, None, scope.covers, scope.groups)).rows
-        defaults = config.defaults.keys.model_dump(mode="json", exclude_unset=True)
+        defaults = parts.config.defaults.keys.model_dump(mode="json", exclude_unset=True)
         if "expires_after_s" in defaults:
             defaults["expires"] = None
         return with_member_settings(
-            body, scope.principal.owner, own, await self._registry.teams(), defaults, time.time()
+            body, scope.principal.owner, own, await self._registry.teams(), defaults, parts.clock.now()
         )
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
@@ -103,21 +103,21 @@ class KeyEndpoints:
         overlap_s = (await read(request, request_bodies.RotateKey)).get("overlap_s", 0)
         overlap_s = read_duration_s(overlap_s) if isinstance(overlap_s, str) else overlap_s
         if request[SCOPE].principal.role == "key":
-            await self._check_rotation_by_key(request.match_info["id"], overlap_s)
+            await self._check_rotation_by_key(request, overlap_s)
         registry = self._access.changing(request)
         rotated = await registry.rotate_key(request.match_info["id"], overlap_s, actor(request))
         return changed(request, _with_secret(rotated))
 
-    async def _check_rotation_by_key(self, name: str, overlap_s: float) -> None:
+    async def _check_rotation_by_key(self, request: web.Request, overlap_s: float) -> None:
         """Raises `Forbidden` where the key would have two secrets or a third one within an hour."""
         if overlap_s:
             raise Forbidden(
                 "A key that rotates itself has one secret. Leave out 'overlap_s'.",
                 param="overlap_s", code="role_not_allowed",
             )  # fmt: skip
-        key = await self._registry.show_key(name)
+        key, now = await self._registry.show_key(request.match_info["id"]), parts_of(request).clock.now()
         rotated = [made for each in key["secrets"] if (made := each["created_at"]) not in (None, key["created_at"])]
-        if rotated and time.time() - datetime.fromisoformat(max(rotated)).timestamp() < OWN_ROTATION_S:
+        if rotated and now - datetime.fromisoformat(max(rotated)).timestamp() < OWN_ROTATION_S:
             raise Forbidden("A key rotates itself once an hour. Ask a lead or an operator.", code="role_not_allowed")
 
     async def pause_key(self, request: web.Request) -> web.StreamResponse:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,7 +27,8 @@ class ModelEndpoints:
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         """Every model and pattern, those that upstreams list among them, in the order of the configuration."""
-        config, now = parts_of(request).config, time.time()
+        parts = parts_of(request)
+        config, now = parts.config, parts.clock.now()
         names: dict[str, list[str]] = {}
         for alias, name in config.aliases.items():
             names.setdefault(name, []).append(alias)

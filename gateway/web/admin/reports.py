@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -59,6 +57,7 @@ from .common import (
     status_of,
     streamed,
     tag_of,
+    today_of,
     whole_list,
 )
 from .operations import MAX_ROWS
@@ -91,7 +90,7 @@ class ReportEndpoints:
             groups = read_groups(query.get("group_by", "key"))
         except ValueError as error:
             raise bad("group_by", str(error)) from None
-        since, until = _period(query, "since"), _period(query, "until")
+        since, until = _period(request, "since"), _period(request, "until")
         shape, limit, after = shape_of(query), limit_of(query), _groups_behind(query, len(groups))
         reports, only = parts_of(request).reports, await self._access.reach(request)
         where = _narrowed_to(query, groups)
@@ -133,7 +132,7 @@ class ReportEndpoints:
             groups = read_measure_groups(query.get("group_by", "model"))
         except ValueError as error:
             raise bad("group_by", str(error)) from None
-        since, until, shape = _period(query, "since"), _period(query, "until"), shape_of(query)
+        since, until, shape = _period(request, "since"), _period(request, "until"), shape_of(query)
         reports, only = parts_of(request).reports, await self._access.reach(request)
         where = _narrowed_to(query, groups)
         usage = [row async for some in reports.usage_portions(groups, since, until, only, where) for row in some]
@@ -158,8 +157,8 @@ class ReportEndpoints:
         wanted = CallFilter(
             **named,
             status=status_of(query),
-            since=moment_of(query, "since"),
-            until=moment_of(query, "until"),
+            since=moment_of(request, "since"),
+            until=moment_of(request, "until"),
             tag=tag_of(query),
         )
         read = partial(_page_of_calls, reports, key=key, only=await self._access.reach(request), wanted=wanted)
@@ -196,7 +195,7 @@ class ReportEndpoints:
 
     async def _binding(self, parts: Services, key_id: str, scope: Scope) -> AsyncIterator[list[dict[str, Any]]]:
         """The rows of all windows that bind this key."""
-        terms, now = parts.key_cache.terms, time.time()
+        terms, now = parts.key_cache.terms, parts.clock.now()
         async for keys in self._access.registry.every_key(key_id, is_meant=scope.covers):
             for key in keys:
                 async for rows in _states(
@@ -211,7 +210,7 @@ class ReportEndpoints:
         it, by id."""
         # There may be tens of thousands of windows, and calls run on this event loop: what a thread can do is done
         # there, and the loop handles a few windows at a time.
-        terms, now = parts.key_cache.terms.anew(), time.time()
+        terms, now = parts.key_cache.terms.anew(), parts.clock.now()
         if not after:
             shared = await asyncio.to_thread(_wanted, window_status.shared_windows(terms, now), wanted, scope)
             async for rows in _states(parts.accounting.ledger, shared, now):
@@ -293,9 +292,10 @@ def _narrowed_to(query: Mapping[str, str], groups: Sequence[str]) -> Where:
     return tuple([(name, query[name]) for name in NARROWING_GROUPS if name in query])
 
 
-def _period(query: Mapping[str, str], name: str) -> str | None:
+def _period(request: web.Request, name: str) -> str | None:
+    query = request.query
     try:
-        return read_period(query[name], datetime.now(UTC)) if name in query else None
+        return read_period(query[name], today_of(request)) if name in query else None
     except ValueError as error:
         raise bad(name, str(error)) from None
 
@@ -321,7 +321,7 @@ class RefusalEndpoints:
         named = {name: query[name] for name in ("key", "code", "id", "team", "model", "user") if name in query}
         wanted = RefusalQuery(
             **named, only=await self._access.reach(request), status=status_of(query),
-            since=moment_of(query, "since"), until=moment_of(query, "until"), tag=tag_of(query),
+            since=moment_of(request, "since"), until=moment_of(request, "until"), tag=tag_of(query),
         )  # fmt: skip
         try:
             found = await self._store.refusals(limit + 1, query.get("before"), wanted)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import time
 import uuid
 from typing import NamedTuple
 
@@ -85,14 +84,14 @@ class SignIn:
             address = await (await self._client(settings)).sign_in_url(state, nonce, verifier)
         except ProviderUnavailable as error:
             raise _away(error) from None
-        values = {"state": state, "nonce": nonce, "verifier": verifier, "exp": time.time() + UNDER_WAY_S}
+        values = {"state": state, "nonce": nonce, "verifier": verifier, "exp": _now(request) + UNDER_WAY_S}
         cookie = sessions.sign("sign-in", values, _key(settings))
         headers = [(hdrs.LOCATION, address), NO_STORE, _cookie(settings, "sign-in", cookie, UNDER_WAY_S)]
         return Whole(302, headers, b"")
 
     async def finish(self, request: web.Request) -> web.StreamResponse:
         """Back from the provider: the session begins."""
-        settings, now = _settings(request), time.time()
+        settings, now = _settings(request), _now(request)
         query = request.query
         given = request.cookies.get(_name(settings, "sign-in"), "")
         begun = sessions.read("sign-in", given, _key(settings), now)
@@ -105,7 +104,7 @@ class SignIn:
                 raise _failed("your identity provider refused it")
             if not await _claim(_services(request), f"sign-in:{begun['state']}", UNDER_WAY_S):
                 raise _failed("it was finished before")
-            claims = await client.claims_of(query["code"], begun["verifier"], begun["nonce"])
+            claims = await client.claims_of(query["code"], begun["verifier"], begun["nonce"], now)
             person = person_of(claims, settings)
         except ProviderUnavailable as error:
             raise _away(error) from None
@@ -128,7 +127,7 @@ class SignIn:
         session = await self.session_of(request)
         if session is None:
             raise SignInRequired("You are not signed in.")
-        await _claim(_services(request), _revoked(session), max(1.0, session.exp - time.time()))
+        await _claim(_services(request), _revoked(session), max(1.0, session.exp - _now(request)))
         try:
             address = await (await self._client(settings)).sign_out_url()
         except ProviderUnavailable:
@@ -144,7 +143,7 @@ class SignIn:
         if settings is None or not cookie:
             return None
         key = _key(settings)
-        session = Session.decode(cookie, key, settings.rules, time.time())
+        session = Session.decode(cookie, key, settings.rules, _now(request))
         try:
             if session is None or not await _is_free(_services(request), _revoked(session)):
                 raise SignInRequired("Your session is over. Sign in again.")
@@ -180,6 +179,10 @@ def _settings(request: web.Request) -> OidcSettings:
 
 def _services(request: web.Request) -> Services:
     return request[CONTEXT].parts
+
+
+def _now(request: web.Request) -> float:
+    return _services(request).clock.now()
 
 
 def _key(settings: OidcSettings) -> bytes:

@@ -80,7 +80,7 @@ class LiveEndpoints:
         request[CONTEXT].is_quiet = True
         async with self._lock:
             if time.monotonic() - self._made >= FRESH_S:
-                self._body = _body(time.time(), await self._ask("live"))
+                self._body = _body(parts_of(request).clock.now(), await self._ask("live"))
                 self._made = time.monotonic()
             body = self._body
         return json_response(body, headers=[("Cache-Control", "no-store")])
@@ -158,7 +158,7 @@ def _settings(upstream: Upstream) -> dict[str, Any]:
 
 async def _limits(parts: Services) -> dict[str, list[dict[str, Any]]]:
     """The state of every upstream's limits, as this worker assumes them; nothing while the store is unavailable."""
-    now, found = time.time(), dict[str, list[dict[str, Any]]]()
+    now, found = parts.clock.now(), dict[str, list[dict[str, Any]]]()
     table = parts.router.limits
     every = list(table.every())
     try:

@@ -125,7 +125,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "GoogleModels": _exact({"nextPageToken": _TEXT}, models=_list(named("GoogleModel"))),
     "MessageCreated": _upstream_s("content", {"type": "object"}),
     "TokenCount": {"type": "object", "properties": {"input_tokens": _COUNT}, "required": ["input_tokens"]},
-    "Health": _exact(status={"enum": ["ok", "ready"]}),
+    "Health": _exact({"warnings": _list({"type": "string"})}, status={"enum": ["ok", "ready"]}),
     "Completed": _upstream_s("choices", {"type": "object"}),
     "ChatCompleted": _upstream_s("choices", {"type": "object"}),
     "Embedded": _upstream_s("data", {"type": "object"}),
