@@ -119,11 +119,12 @@ async def test_a_bad_token_is_refused(inside: Inside, provider: IdentityProvider
 async def test_a_verdict_ends_with_its_token(
     inside: Inside, provider: IdentityProvider, upstream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now, ahead_s = time.time, 0.0
+    monkeypatch.setattr("gateway.store.clock.time.time", lambda: now() + ahead_s)
     client = await gateway(inside, provider, upstream, clock_skew_s=0)
     token = sign(provider.good_claims(exp=time.time() + 1000))
     assert (await call(client, token))[0] == 200
-    now = time.time
-    monkeypatch.setattr("gateway.web.person_tokens.time.time", lambda: now() + 1001)
+    ahead_s = 1001.0
     status, received = await call(client, token)
     assert (status, received["error"]["message"]) == (401, "Your token is not accepted: it has expired.")
 
