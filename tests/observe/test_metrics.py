@@ -41,6 +41,7 @@ METRICS = {
     "gateway_rejections_total": {"reason"},
     "gateway_in_flight_requests": set(),
     "gateway_journal_pending_records": set(),
+    "gateway_clock_skew_seconds": set(),
     "gateway_store_errors_total": set(),
     "gateway_closed_calls_total": set(),
     "gateway_lost_changes_total": {"outcome"},
