@@ -59,7 +59,9 @@ TYPES = {
     "records": "gauge",
     "state": "gauge",
     "depth": "gauge",
+    "gateway_clock_skew_seconds": "gauge",
 }
+"""By the whole name, or by its last word."""
 
 CALL = record(
     "c", usage=Usage(10, 5, 4, 2, source="reported"), stream=True, first_byte_s=0.2, duration_s=1.0, label_model="m",
@@ -89,6 +91,7 @@ def everything(made: Telemetry) -> None:
     made.change_restored("restored", 2)
     made.alerted(key="k", team="", unit="usd", per="month", level=80)
     made.show_pending(3)
+    made.show_skew(-2.5)
 
 
 def value(made: Telemetry, name: str, **labels: str) -> float:
@@ -102,11 +105,18 @@ def test_every_metric_is_there_with_its_labels_and_help() -> None:
     families = {family.name: family for family in found if not family.name.endswith("_created")}
     for name, labels in METRICS.items():
         family = families.pop(name.removesuffix("_total"))
-        assert family.type == TYPES[name.rpartition("_")[2]], name
+        assert family.type == TYPES.get(name, TYPES[name.rpartition("_")[2]]), name
         assert len(family.documentation) > 10, name
         assert family.samples, name
         assert {frozenset(set(s.labels) - {"le"}) for s in family.samples} == {frozenset(labels)}
     assert not families, "a metric that METRICS here does not name: write it down, and in the documentation too"
+
+
+def test_a_clock_differs_ahead_of_the_stores_or_behind_it() -> None:
+    made = telemetry()
+    for skew_s in (2.5, -2.5):
+        made.show_skew(skew_s)
+        assert value(made, "gateway_clock_skew_seconds") == 2.5
 
 
 def test_an_alert_counts_for_its_owner_and_for_other_beyond_the_keys_with_a_label() -> None:
