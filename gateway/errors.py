@@ -103,8 +103,12 @@ class ModelNotFound(NotFound):
         super().__init__(f"The model `{model}` does not exist or you do not have access to it.")
 
 
+_MAX_VARIANT = 40
+"""Characters of a variant that an error repeats: as many as its row may have."""
+
+
 class ModelNotPriced(GatewayError):
-    """403: a quota of money limits the call, and the model has no price."""
+    """403: a quota of money limits the call, and the model, or the variant that it asks for, has no price."""
 
     status = 403
     type = "invalid_request_error"
@@ -112,10 +116,12 @@ class ModelNotPriced(GatewayError):
     reason = "model_not_priced"
     is_final = True
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, variant: str = "") -> None:
+        of_variant = f" for `{variant[:_MAX_VARIANT]}`" if variant else ""
+        other = "Ask for another quality, size or service" if variant else "Use another model"
         super().__init__(
-            f"The model `{model}` has no price in the gateway, and your usage is limited in US dollars. Use another "
-            "model, or ask the operator of the gateway to give this one a price.",
+            f"The model `{model}` has no price{of_variant} in the gateway, and your usage is limited in US dollars. "
+            f"{other}, or ask the operator of the gateway to give this one a price.",
             param="model",
         )
 

@@ -91,6 +91,10 @@ REGIONS: Mapping[str, Mapping[str, Decimal]] = {"anthropic": {"us": Decimal("1.1
 which the table leaves out. It is so for the models that have variants in the table."""
 _OF_TOKENS = frozenset({"input", "output", "cached_input", "cache_write", "cache_write_1h"})
 
+SAME_PRICE: Mapping[str, Sequence[str]] = {"groq": ("flex",)}
+"""Services that cost as much as the standard one (console.groq.com, "Flex Processing"). Of others that the table does
+not list the price is unknown."""
+
 MINIMUM_CHARGE = frozenset({("groq", "whisper-large-v3"), ("groq", "whisper-large-v3-turbo")})
 """Models of which each call costs at least ten seconds: rows cannot express that."""
 
@@ -152,13 +156,11 @@ class PriceTable:
             return Unpriced(f"each call of {found.id} has a minimum charge")
         # As the package does it: variants are those of the provider itself, not of one that it resells.
         has_variants = any(found is each for each in found_at.models)
-        days = self._days(found)
-        regions = REGIONS.get(found_at.id, {})
-        document = _in_regions(self._price_on(self._today, found, has_variants), regions)
+        document = self._whole_price(found_at.id, self._today, found, has_variants)
         later = [
-            {"starts": day.isoformat(), **_in_regions(self._price_on(day, found, has_variants), regions)}
-            for day in days
-        ]  # fmt: skip
+            {"starts": day.isoformat(), **self._whole_price(found_at.id, day, found, has_variants)}
+            for day in self._days(found)
+        ]
         if not any(row in document for row, _ in ROWS.values()):
             return Unpriced(f"the table counts {found.id} of {provider} in units that the gateway does not count")
         document |= {"later": later} if later else {}
@@ -174,6 +176,12 @@ class PriceTable:
         conditions = [*_conditions(model), *(model.price_variants or ())]
         starts = {getattr(each.constraint, "start_date", None) for each in conditions}
         return sorted(day for day in starts if day is not None and day > self._today)
+
+    def _whole_price(self, provider: str, day: date, model: ModelInfo, has_variants: bool) -> dict[str, Any]:
+        document = _in_regions(self._price_on(day, model, has_variants), REGIONS.get(provider, {}))
+        if same := SAME_PRICE.get(provider, ()):
+            document["variants"] = {name: {} for name in same} | document.get("variants", {})
+        return document
 
     def _price_on(self, day: date, model: ModelInfo, has_variants: bool) -> dict[str, Any]:
         conditions = _conditions(model)

@@ -7,6 +7,7 @@ unit has an unknown cost.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
@@ -92,9 +93,26 @@ def variant_of(service: str, region: object) -> str:
     return f"{service}-{region}" if service in DEAR_OR_CHEAP else region
 
 
-def has_own_price(variant: str) -> bool:
-    """Whether the standard price is wrong for this variant at the providers that offer it."""
-    return not DEAR_OR_CHEAP.isdisjoint(variant.split("-"))
+REGIONS = frozenset({"us"})
+"""Those of `DEAR_OR_CHEAP` that are no services."""
+
+UNSTATED_IMAGE = "auto-auto"
+"""The variant of an image of which the request names neither quality nor size: the standard one."""
+
+_IMAGE = re.compile(r"[a-z0-9_.:-]+-(?:auto|[0-9][a-z0-9.:_]*)")
+"""The variant of an image: quality, size and resolution, as they are asked for (`formats/openai/images.py`)."""
+
+
+def _is_apart(variant: str, known: Mapping[str, object], *, is_listed: bool) -> bool:
+    """Whether a variant without a row has another price than the standard one at the providers that offer it.
+
+    A price that an operator wrote without variants is the price of all. One of a table is the standard service's, also
+    where the table lists no other. `known` are the variants that the price has.
+    """
+    if _IMAGE.fullmatch(variant):
+        return variant != UNSTATED_IMAGE and any(map(_IMAGE.fullmatch, known))
+    parts = DEAR_OR_CHEAP.intersection(variant.split("-"))
+    return bool(parts) and (len(known) > 1 or (is_listed and not parts <= REGIONS))
 
 
 Rates = Mapping[str, int]
@@ -142,6 +160,15 @@ class Plan(NamedTuple):
     """The last one that holds counts."""
     later: Sequence[tuple[float, Plan]] = ()
     """Plans that replace this one at a Unix time in seconds, the last one first."""
+    is_listed: bool = False
+    """Whether the price is from a table."""
+
+    def tiers(self, variant: str, time: float) -> Tiers | None:
+        """The rates of a variant at this Unix time in seconds; None: it has none, and the standard ones are wrong."""
+        variants = self.at(time)
+        if variant in variants:
+            return variants[variant]
+        return None if variant and _is_apart(variant, variants, is_listed=self.is_listed) else variants[""]
 
     def at(self, time: float) -> Mapping[str, Tiers]:
         """The rates at this Unix time in seconds, by variant."""

@@ -3,7 +3,7 @@
 Prices are USD for a million tokens, a thousand searches or an hour of audio (`config/rates.py`). They are added up
 exactly over the call, and the sum is rounded up, once. Cached prompt tokens are part of the prompt and have their own
 price; reasoning tokens are part of the completion. An unknown price makes an unknown cost, never 0, and so does a unit
-that was used and has no price.
+that was used, or a variant that was asked for or served, without a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from gateway.config.rates import (
     Rates,
     Tier,
     Tiers,
-    has_own_price,
     rates_of,
     rows_of,
 )
@@ -64,19 +63,21 @@ def is_additive(price: Price | None, variant: str, time: float) -> bool:
     price, or a call has one."""
     if price is None or price.nusd_per_million is not None:
         return True
-    tiers = _tiers(price, variant, time) or ()
+    tiers = price.plan.tiers(variant, time) or ()
     return len(tiers) <= 1 and not any("calls" in tier.rates for tier in tiers)
 
 
 def record_text(price: Price | None, usage: Usage, time: float = 0) -> str | None:
-    """The price as a record keeps it: the rows that applied, and their source."""
+    """The price as a record keeps it: the rows that applied, and their source; None: there are none for this usage."""
     if price is None:
         return None
     if price.record_text is not None:
         return price.record_text
     last = ([part for part in usage.parts if not part.model] or [usage])[-1]
-    tiers = _tiers(price, last.variant, time) or _tiers(price, "", time)
-    text = _tier(tiers or (), last.prompt_tokens).rates_text
+    tiers = price.plan.tiers(last.variant, time)
+    if tiers is None:
+        return None
+    text = _tier(tiers, last.prompt_tokens).rates_text
     return text if price.source is None else f"{text}{SOURCE}{price.source}"
 
 
@@ -84,20 +85,12 @@ def _cost_by_plan(price: Price, usage: Usage, time: float, others: Prices) -> in
     total = 0
     for part in usage.parts or (usage,):
         of_part = others.get(part.model, price) if part.model else price
-        tiers = None if of_part is None else _tiers(of_part, part.variant, time)
+        tiers = None if of_part is None else of_part.plan.tiers(part.variant, time)
         cost = None if tiers is None else _scaled(_tier(tiers, part.prompt_tokens).rates, part)
         if cost is None:
             return None
         total += cost
     return min(MAX_NUSD, -(-total // SCALE))
-
-
-def _tiers(price: Price, variant: str, time: float) -> Tiers | None:
-    """None: this variant has no prices, though the price has some for others."""
-    variants = price.plan.at(time)
-    if variant in variants:
-        return variants[variant]
-    return None if len(variants) > 1 and has_own_price(variant) else variants[""]
 
 
 def _tier(tiers: Tiers, prompt_tokens: int) -> Tier:
@@ -158,12 +151,15 @@ def most_nusd(
 ) -> int | None:
     """The highest possible cost of these tokens: each at the dearest rate that can apply to it. `variant` is the
     requested service; `may_use` returns whether the call can use a unit. Of other units only those that the request
-    states (`known`) are in it, because nothing limits the rest before the call. None if the price is unknown."""
+    states (`known`) are in it, because nothing limits the rest before the call. None if the price is unknown, or that
+    of the variant."""
     if price is None:
         return None
     if price.nusd_per_million is not None:
         return cost_nusd(price, Usage(prompt_tokens, output_tokens))
-    tiers = _tiers(price, variant, time) or _tiers(price, "", time) or ()
+    tiers = price.plan.tiers(variant, time)
+    if tiers is None:
+        return None
     rates = _tier(tiers, prompt_tokens).rates
 
     def dearest(whole: str, parts: Sequence[str]) -> int:

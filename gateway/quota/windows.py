@@ -203,17 +203,17 @@ def claims(call: Call, limits: CallLimits) -> tuple[Claim, ...]:
 def _metered(call: Call, limit: Limit, window: Window, output: int) -> Claim:
     """The claim of the call on a window of tokens or money, with `output` tokens at most for each candidate."""
     params, model = call.params, call.model
+    most = _amount(call, limit.unit, params.prompt_tokens, output)
     if limit.is_enforced:
-        if limit.unit == "usd" and model.price is None and model.unpriced == "deny":
+        if most is None and model.unpriced == "deny":
             is_priced_by_count = call.passed is not None and params.output_param != "model"
-            raise _no_number(call) if is_priced_by_count else ModelNotPriced(params.model)
+            raise _no_number(call) if is_priced_by_count else ModelNotPriced(params.model, _unpriced_variant(call))
         if params.output_limit is None and params.default_output is None and model.max_output_tokens is None:
             raise _limit_missing(call, limit)
-    most = _amount(call, limit.unit, params.prompt_tokens, output)
-    if most <= window.limit:
-        return Claim(window, most)
+    if most is None or most <= window.limit:
+        return Claim(window, most or 0)
     # The prompt is an estimate: it alone makes a refusal that no wait can end only where no error of it explains that.
-    sure = most if params.is_prompt_exact else _amount(call, limit.unit, 0, output)
+    sure = most if params.is_prompt_exact else _amount(call, limit.unit, 0, output) or 0
     if limit.is_enforced:
         if sure > window.limit:
             raise _never_fits(call, window, sure)
@@ -262,10 +262,15 @@ def _no_number(call: Call) -> InvalidRequest:
     )
 
 
-def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int:
-    """These tokens of the call in tokens or in money; in money 0 where the price is unknown."""
+def _unpriced_variant(call: Call) -> str:
+    """The variant that has no price; empty: the whole model has none."""
+    return "" if call.model.price is None else _variant(call.params)
+
+
+def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int | None:
+    """These tokens of the call in tokens or in money; None: in money, at an unknown price."""
     if unit == "usd":
-        return most_nusd(call, prompt_tokens, output_tokens) or 0
+        return most_nusd(call, prompt_tokens, output_tokens)
     return prompt_tokens + output_tokens
 
 
@@ -285,18 +290,25 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
     if call.other_models and price is not None:
         models = call.model, *[model for _, model in call.other_models]
         alone = [call._replace(model=model, other_models=()) for model in models]
-        return max([most_nusd(each, prompt_tokens, output_tokens) or 0 for each in alone])
+        each_most = [most_nusd(each, prompt_tokens, output_tokens) for each in alone]
+        known = [most for most in each_most if most is not None]
+        return max(known) if len(known) == len(alone) else None
     if price is None or price.nusd_per_million is not None:
         return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
-    params, members = call.params, call.params.document.members
+    params = call.params
+    return pricing.most_nusd(
+        price, prompt_tokens, output_tokens, call.started, _variant(params), lambda unit: _may_use(call, price, unit),
+        params.units,
+    )  # fmt: skip
+
+
+def _variant(params: Params) -> str:
+    """The variant of the price that a request asks for."""
+    members = params.document.members
     variant = "fast" if members.get("speed") == "fast" else params.variant or members.get("service_tier")
     variant = variant or members.get("serviceTier")  # Gemini's, with a prefix at times (google-genai, ServiceTier)
     variant = variant.lower().removeprefix("service_tier_") if isinstance(variant, str) else ""
-    variant = variant_of(variant, members.get("inference_geo"))
-    return pricing.most_nusd(
-        price, prompt_tokens, output_tokens, call.started, variant, lambda unit: _may_use(call, price, unit),
-        params.units,
-    )  # fmt: skip
+    return variant_of(variant, members.get("inference_geo"))
 
 
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -340,7 +352,7 @@ def _window_of_day(per: str, number: int) -> tuple[str, int]:
 def _never_fits(call: Call, window: Window, sure: int) -> InvalidRequest:
     params: Params = call.params
     name = params.output_param
-    if params.is_prompt_exact and _amount(call, window.unit, params.prompt_tokens, 0) > window.limit:
+    if params.is_prompt_exact and (_amount(call, window.unit, params.prompt_tokens, 0) or 0) > window.limit:
         name = params.prompt_param  # no smaller output would make it fit
     what = f"use up to {sure} tokens ({output_limit(call)} for each of {params.candidates} outputs)"
     if params.is_prompt_exact:

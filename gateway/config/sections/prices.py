@@ -221,6 +221,7 @@ def plan_of(price: Price) -> Plan:
             )
             for each in later
         ],
+        is_listed=price.source is not None,
     )
 
 

@@ -57,6 +57,8 @@ class ImageGeneration(Body):
     n: Annotated[int, Field(ge=1, le=10)] | None = None
     size: Annotated[str, Field(max_length=20, pattern=r"^(auto|[0-9]{2,5}x[0-9]{2,5})$")] | None = None
     quality: Annotated[str, Field(max_length=20, pattern=r"^[a-z0-9_-]+$")] | None = None
+    resolution: Annotated[str, Field(max_length=20, pattern=r"^(auto|[0-9][A-Za-z0-9.:_]*)$")] | None = None
+    """At xAI in place of a size: 1k, 2k, with prices of their own (docs.x.ai, "Image generation")."""
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
     stream: bool | None = None
@@ -77,10 +79,11 @@ class ImageEditByReference(ImageGeneration):
 
 
 def _params(document: Document, body: ImageGeneration | ImageVariation, images: int) -> Params:
-    n, quality = body.n or 1, None
-    text = 0
+    n, quality, sizes, text = body.n or 1, None, [body.size], 0
     if isinstance(body, ImageGeneration):
         quality, text = body.quality, prompt_tokens.prompts(body.prompt).tokens
+        sizes.append(body.resolution and body.resolution.lower())
+    size = "-".join([each for each in sizes if each])
     return Params(
         document=document,
         model=body.model,
@@ -90,7 +93,7 @@ def _params(document: Document, body: ImageGeneration | ImageVariation, images: 
         default_output=LARGEST_IMAGE_TOKENS,
         output_param="n",
         units=units.counts({"images": n}),
-        variant=f"{quality or 'auto'}-{body.size or 'auto'}",
+        variant=f"{quality or 'auto'}-{size or 'auto'}",
         is_usage_known=True,
         token_parts=units.counts({"image_in": LARGEST_INPUT_TOKENS * images, "image_out": units.ALL}),
     )
