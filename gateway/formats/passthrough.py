@@ -44,10 +44,21 @@ class TaskEnd(NamedTuple):
     """How many outputs are paid; None: all that were asked for."""
 
     def charged(self, reserved: units.Counts, outputs: int) -> units.Counts:
-        """The units that are paid of these, which were reserved for this number of outputs."""
-        if self.paid is None or self.paid >= outputs:
+        """The units that are paid, where these were reserved for this number of outputs: more than that, if the
+        upstream made more, up to `MOST_MADE`."""
+        if self.paid is None or self.paid == outputs:
             return reserved
-        return units.counts({name: count * self.paid // outputs for name, count in reserved})
+        return units.counts({name: self.share(count, outputs) for name, count in reserved})
+
+    def share(self, reserved: int, outputs: int) -> int:
+        """The part that is paid of an amount for this number of outputs."""
+        if self.paid is None:
+            return reserved
+        return -(-reserved * min(self.paid, max(outputs, MOST_MADE)) // outputs)
+
+
+MOST_MADE = 16
+"""Outputs of one task that are charged, where it asked for fewer: no row's API makes more than 8."""
 
 
 FILE = "file"

@@ -453,9 +453,9 @@ def _as_reserved(record: Record, reserved: Record, end: passthrough.TaskEnd | No
     not known."""
     usage, cost_nusd = reserved.usage, reserved.cost_nusd
     source: UsageSource = "estimated" if end is None else "reported"
-    if end is not None and end.paid is not None and end.paid < outputs:
+    if end is not None:
         usage = usage._replace(more=end.charged(usage.more, outputs))
-        cost_nusd = None if cost_nusd is None else cost_nusd * end.paid // outputs
+        cost_nusd = None if cost_nusd is None else end.share(cost_nusd, outputs)
     return record._replace(usage=usage._replace(source=source), price=reserved.price, cost_nusd=cost_nusd)
 
 

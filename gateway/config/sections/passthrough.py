@@ -154,7 +154,7 @@ class Passthrough(Section):
     charged: dict[Pointer, Texts] = {}
     """Values in the answer about a task that has failed and is paid all the same; these are looked at first."""
     made: tuple[Pointer, ...] = ()
-    """Where the answer has what was made, * for each of an array; fewer than were asked for cost less."""
+    """Where the answer has what was made, * for each of an array: charged where fewer or more than were asked for."""
     also: tuple[Pointer, ...] = ()
     """Where the answer about a task has further ids, such as of files, that are read like tasks."""
     links: tuple[Pointer, ...] = ()

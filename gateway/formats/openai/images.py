@@ -20,7 +20,7 @@ from gateway.api import form, prompt_tokens, validate
 from gateway.api.form import File, UploadedFile
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import Counter, FindsCounter
-from gateway.api.schema import Body, Name
+from gateway.api.schema import Body, Name, Part
 from gateway.formats import reported_usage, sse
 from gateway.formats.format import Format, PlainFacts, ScanInput, no_json
 from gateway.formats.member_reader import EACH, MemberReader
@@ -39,6 +39,10 @@ LARGEST_IMAGE_TOKENS = 8_192
 LARGEST_INPUT_TOKENS = 6_400
 """Prompt tokens that are reserved for an image to edit: 6,240 is the highest of OpenAI's guide (high fidelity)."""
 
+LARGEST_GROUP = 15
+"""Images of a group whose size the request leaves to Seedream: `max_images` is 15 by default and at most (Volcengine
+and BytePlus ModelArk, image generation API, `sequential_image_generation_options`)."""
+
 _ENDS = frozenset({"image_generation.completed", "image_edit.completed"})
 
 
@@ -48,6 +52,12 @@ class ImageVariation(Body):
     image: File
     n: Annotated[int, Field(ge=1, le=10)] | None = None
     size: Annotated[str, Field(max_length=20, pattern=r"^(auto|[0-9]{2,5}x[0-9]{2,5})$")] | None = None
+
+
+class SequentialImages(Part):
+    """Options of a group of images."""
+
+    max_images: Annotated[int, Field(ge=1, le=15)] | None = None
 
 
 class ImageGeneration(Body):
@@ -61,6 +71,9 @@ class ImageGeneration(Body):
     """At xAI in place of a size: 1k, 2k, with prices of their own (docs.x.ai, "Image generation")."""
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
+    sequential_image_generation: Annotated[str, Field(max_length=20)] | None = None
+    """`auto`: a group of images, of which each one costs (BytePlus ModelArk, image generation API)."""
+    sequential_image_generation_options: SequentialImages | None = None
     stream: bool | None = None
 
 
@@ -79,10 +92,13 @@ class ImageEditByReference(ImageGeneration):
 
 
 def _params(document: Document, body: ImageGeneration | ImageVariation, images: int) -> Params:
-    n, quality, sizes, text = body.n or 1, None, [body.size], 0
+    n, quality, sizes, text, group = body.n or 1, None, [body.size], 0, 1
     if isinstance(body, ImageGeneration):
         quality, text = body.quality, prompt_tokens.prompts(body.prompt).tokens
         sizes.append(body.resolution and body.resolution.lower())
+        if body.sequential_image_generation not in (None, "disabled"):
+            options = body.sequential_image_generation_options or SequentialImages()
+            group = options.max_images or LARGEST_GROUP
     size = "-".join([each for each in sizes if each])
     return Params(
         document=document,
@@ -90,9 +106,9 @@ def _params(document: Document, body: ImageGeneration | ImageVariation, images: 
         stream=isinstance(body, ImageGeneration) and bool(body.stream),
         n=n,
         prompt_tokens=text + LARGEST_INPUT_TOKENS * images,
-        default_output=LARGEST_IMAGE_TOKENS,
+        default_output=LARGEST_IMAGE_TOKENS * group,
         output_param="n",
-        units=units.counts({"images": n}),
+        units=units.counts({"images": n * group}),
         variant=f"{quality or 'auto'}-{size or 'auto'}",
         is_usage_known=True,
         token_parts=units.counts({"image_in": LARGEST_INPUT_TOKENS * images, "image_out": units.ALL}),
