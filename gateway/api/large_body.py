@@ -42,6 +42,8 @@ _DECISIVE = frozenset({
 })  # fmt: skip
 """Names in objects by which the gateway decides, of an object with more."""
 
+_USERS = frozenset({"safety_identifier", "user", "user_id"})
+
 _SCALARS = tuple(name for name in Params._fields if name != "document")
 
 
@@ -50,7 +52,7 @@ def brief(params: Params) -> bytes:
     document = params.document
     places = spans(document)
     members = {
-        name: value if places[name][1] - places[name][0] <= MAX_KEPT else _stand_in(value)
+        name: value if places[name][1] - places[name][0] <= MAX_KEPT else _stand_in(value, name)
         for name, value in document.members.items()
     }
     known = {
@@ -127,14 +129,18 @@ class _Pieces:
         self.up_to(end)
 
 
-def _stand_in(value: Any) -> Any:
-    """Of the same kind, and short. An object keeps its own texts and numbers, by which it may be judged."""
+def _stand_in(value: Any, name: str = "") -> Any:
+    """Of the same kind, and short. An object keeps its own texts and numbers, by which it may be judged; of a user's
+    name the beginning is kept, which records have (`api/attribution.py`)."""
+    if isinstance(value, str) and name in _USERS:
+        return value[:MAX_TEXT]
     if isinstance(value, list) and value:
         first = value[0]
         return [type(first)() if isinstance(first, str | dict | list) else first] * min(len(value), MAX_COUNTED)
     if isinstance(value, dict):
         scalars = {name: each for name, each in value.items() if not isinstance(each, str | dict | list)}
-        scalars |= {name: each for name, each in value.items() if isinstance(each, str) and len(each) <= MAX_TEXT}
+        texts = {name: _stand_in(each, name) if name in _USERS else each for name, each in value.items()}
+        scalars |= {name: each for name, each in texts.items() if isinstance(each, str) and len(each) <= MAX_TEXT}
         if sum([len(name) + len(str(each)) for name, each in scalars.items()]) <= MAX_SCALARS:
             return scalars
         return {name: scalars[name] for name in scalars if name in _DECISIVE}
