@@ -302,9 +302,14 @@ PASSTHROUGH = Format(
 """The format of the calls of any row."""
 
 
+_READS = replace(PASSTHROUGH, good_statuses=PASSTHROUGH.good_statuses | {204})
+"""The format of reads, also of cancels and deletions: Runway and Luma answer those without a body (runwayml/sdk-python,
+`resources/tasks.py`; lumalabs/lumaai-api, `openapi.yaml`)."""
+
+
 def format_of(passed: PassedRequest, reserved: units.Counts) -> Format:
     """The format of the answers to calls of one row, for which these units were reserved."""
-    return PASSTHROUGH if passed.is_read else replace(PASSTHROUGH, facts=partial(_submitted, passed, reserved))
+    return _READS if passed.is_read else replace(PASSTHROUGH, facts=partial(_submitted, passed, reserved))
 
 
 def error_body(row: Passthrough, error: GatewayError, request_id: str) -> bytes:

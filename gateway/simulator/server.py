@@ -135,6 +135,7 @@ def build_app(settings: Settings) -> web.Application:
     app.router.add_delete("/simulator/ledger", simulator.reset_ledger)
     app.router.add_post(TASK_PATHS, simulator.submit_task)
     app.router.add_get(TASK_PATHS, simulator.show_task)
+    app.router.add_delete(TASK_PATHS, simulator.delete_task)
     return app
 
 
@@ -282,6 +283,11 @@ class _Simulator:
         if (shown := self._tasks.show(request.path_qs)) is None:
             raise web.HTTPNotFound
         return shown
+
+    async def delete_task(self, request: web.Request) -> web.Response:
+        """A deleted task goes on here, like one that ends before the deletion comes. Runway and Luma answer 204."""
+        shown = await self.show_task(request)
+        return shown if request.path.startswith("/v1/videos") else web.Response(status=204)
 
     async def show_ledger(self, request: web.Request) -> web.Response:
         """GET /simulator/ledger."""

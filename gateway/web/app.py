@@ -53,7 +53,7 @@ from .http_guard.token_auth import TokenAuth
 from .landing import Landing
 from .large_bodies import LargeBodies
 from .message_batches import StoredMessageBatches
-from .middleware import ErrorMiddleware, Handler
+from .middleware import CONTEXT, ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Ops
 from .passthrough import PassthroughCalls
@@ -212,6 +212,12 @@ async def _open_ledger(
     return store, ledger
 
 
+async def _answer_preflight(request: web.Request) -> web.StreamResponse:
+    """It is no call: a page has one for each of its calls, which have a line of their own."""
+    request[CONTEXT].is_quiet = True
+    return await cors.answer_preflight(request)
+
+
 def _as_azure(routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
     return [
         web.RouteDef(each.method, path, each.handler, each.kwargs)
@@ -229,7 +235,7 @@ def _application(
     async def front_door(request: web.Request, handler: Handler) -> web.StreamResponse:
         if passed is not None and request.match_info.http_exception is not None:
             if cors.is_preflight(door.config, request):
-                handler = cors.answer_preflight
+                handler = _answer_preflight
             else:
                 handler = passed.handler(door.config, request) or handler
         return await door.handle(request, handler)

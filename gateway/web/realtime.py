@@ -20,6 +20,7 @@ from aiohttp import WSMsgType, hdrs, web
 from gateway.api import auth, capabilities
 from gateway.api.attribution import attribution_of
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound, internal_error
+from gateway.formats import AZURE, azure_paths
 from gateway.formats.openai import realtime
 from gateway.formats.openai.realtime import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
 from gateway.pipeline.realtime import RealtimeSession, open_session
@@ -65,6 +66,10 @@ def _passed_code(code: int | None, otherwise: int) -> int:
     return code if code is not None and is_sendable else otherwise
 
 
+MODEL, DEPLOYMENT = "model", "deployment"
+"""Parameters of the query that name the model; the second one is Azure's."""
+
+
 class RealtimeSessions:
     """The endpoint."""
 
@@ -74,8 +79,8 @@ class RealtimeSessions:
         self._capacity = capacity
 
     def routes(self) -> list[web.RouteDef]:
-        """The route."""
-        return [web.get(REALTIME.path, self.serve)]
+        """The routes; the second one is that of openai-python's AzureOpenAI."""
+        return [web.get(path, self.serve) for path in (REALTIME.path, *azure_paths(REALTIME))]
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """One session, from its handshake to its close."""
@@ -167,7 +172,9 @@ def _check_handshake(request: web.Request, offered: Sequence[str]) -> None:
 
 def _call(request: web.Request, context: RequestContext, key: Key) -> Call:
     """The call of the session. Raises `GatewayError` for a model that this key may not use here."""
-    names = request.query.getall("model", [])
+    names = request.query.getall(MODEL, [])
+    if request.path.startswith(f"{AZURE}/"):  # openai-python, lib/azure.py, `_configure_realtime`
+        names += request.query.getall(DEPLOYMENT, [])
     if len(names) != 1 or not names[0]:
         raise InvalidRequest(
             "You must provide a model parameter, once, in the query.", param="model", code="missing_required_parameter"
@@ -221,7 +228,9 @@ def _headers(request: web.Request) -> tuple[tuple[str, str], ...]:
 
 
 def _without_model(query: str) -> str:
-    kept = [part for part in query.removeprefix("?").split("&") if part and unquote(part.partition("=")[0]) != "model"]
+    """Without the names of a model, in any case: some upstreams read those of a query in any case."""
+    parts = [part for part in query.removeprefix("?").split("&") if part]
+    kept = [part for part in parts if unquote(part.partition("=")[0]).lower() not in (MODEL, DEPLOYMENT)]
     return f"?{'&'.join(kept)}" if kept else ""
 
 

@@ -74,7 +74,8 @@ class Whole(web.StreamResponse):
             transport = None if request is None else request.transport
             if request is None or transport is None or transport.is_closing():
                 return
-            self.own_headers.append(("Content-Length", str(len(self._bytes))))
+            if self._status != 204:  # which has no length (RFC 9110, 8.6)
+                self.own_headers.append(("Content-Length", str(len(self._bytes))))
             if not self._keep_alive:
                 self.own_headers.append(("Connection", "close"))
             elif request.version < (1, 1):

@@ -54,6 +54,13 @@ def test_a_preflight_needs_no_key(gateway: Gateway, path: str) -> None:
     assert "access-control-allow-credentials" not in answer.headers
 
 
+def test_a_preflight_has_no_access_line(gateway: Gateway) -> None:
+    """A page sends one before each of its calls, and lines are one for each call."""
+    quiet = preflight(gateway, "/v1/models").headers["x-request-id"]
+    gateway.line(id=gateway.get("/v1/unheard-of").headers["x-request-id"])
+    assert not [line for line in gateway.lines() if line.get("id") == quiet]
+
+
 @pytest.mark.parametrize("path", CLOSED)
 def test_what_is_no_call_stays_closed(gateway: Gateway, path: str) -> None:
     headers = {"Origin": PAGE, "Authorization": f"Bearer {ADMIN_TOKEN}"}

@@ -265,6 +265,32 @@ async def test_is_refused_before_the_upgrade(
     assert upstream.requests == []
 
 
+AZURE = f"/openai/realtime?api-version=2025-04-01-preview&deployment={MODEL}"
+
+
+@pytest.mark.parametrize("path", [AZURE, f"/openai/v1/realtime?model={MODEL}", f"/v1/realtime?model={MODEL}&a=1"])
+@pytest.mark.parametrize("other", ["", "&Deployment=elsewhere&MODEL=elsewhere"])
+async def test_the_paths_of_azures_clients_name_the_model(
+    gateway: Gateway, upstream: RealtimeUpstream, path: str, other: str
+) -> None:
+    """openai-python, lib/azure.py: `_configure_realtime`. No other name of a model reaches the upstream."""
+    async with (
+        aiohttp.ClientSession() as http,
+        http.ws_connect(f"{gateway.url}{path}{other}", headers={"api-key": secret("alice")}) as socket,
+    ):
+        assert (await socket.receive_json(timeout=10))["type"] == "session.created"
+    ((sent, _),) = upstream.requests
+    assert sent == "/v1/realtime?model=gpt-realtime-2025-08-28" + ("&a=1" if "a=1" in path else "")
+
+
+@pytest.mark.parametrize(
+    "path", [f"{AZURE}&model={MODEL}", f"{AZURE}&deployment=a", "/openai/realtime", f"/v1/realtime?deployment={MODEL}"]
+)
+async def test_the_model_is_named_once(gateway: Gateway, upstream: RealtimeUpstream, path: str) -> None:
+    status, error = await refused(gateway, path)
+    assert (status, error["code"], upstream.requests) == (400, "missing_required_parameter", [])
+
+
 async def test_a_spent_quota_is_refused_before_the_upgrade(gateway: Gateway, upstream: RealtimeUpstream) -> None:
     assert (await asyncio.to_thread(gateway.chat, key="spent")).status == 200
     assert (await refused(gateway, f"/v1/realtime?model={MODEL}", "spent"))[1]["code"] == "insufficient_quota"

@@ -94,6 +94,14 @@ def test_reports_beside_the_usage(chunk: dict[str, Any]) -> None:
     assert found.cached_tokens == (300 if "timings" in chunk else 0)
 
 
+def test_a_breakdown_by_model_is_not_counted_beside_the_usage() -> None:
+    """groq-python, `ChatCompletion.usage_breakdown`, of Compound."""
+    each = [{"model": "llama-3.3-70b-versatile", "usage": PLAIN}, {"model": "openai/gpt-oss-120b", "usage": PLAIN}]
+    answer = {"choices": [], "usage": PLAIN, "usage_breakdown": {"models": each}}
+    expected = reported(PLAIN)
+    assert ChatUsage().take(answer) == plain.facts(json.dumps(answer).encode()).usage == expected
+
+
 def test_the_total_alone_is_the_prompt_of_embeddings_only() -> None:
     answer = json.dumps({"data": [], "usage": {"total_tokens": 800}}).encode()
     assert EMBEDDINGS.facts(answer).usage == EMBEDDINGS.usage({"total_tokens": 800}) == Usage(800, source="reported")

@@ -291,7 +291,8 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
 def _of_azure() -> Iterator[tuple[tuple[str, str], Operation]]:
     for spec in FORMATS.values():
         for path in azure_paths(spec):
-            operation = _OPERATIONS["POST", spec.path]
+            if (operation := _OPERATIONS.get(("POST", spec.path))) is None:  # of Realtime, which is a GET
+                continue
             model = (_MODEL,) if "{model}" in path else ()
             yield ("POST", path), operation._replace(parameters=(*operation.parameters, *model))
     calls = {spec.path for spec in FORMATS.values()}
