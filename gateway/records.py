@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from ipaddress import IPv4Network, IPv6Network
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from . import units
@@ -78,6 +79,14 @@ class Key:
         return KeyInTeam(self.id, self.team)
 
 
+class Rewriting(NamedTuple):
+    """A change of a large body as a whole, which another process makes: see `bridge/rewriting.py`."""
+
+    kind: Literal["translated", "renamed"]
+    detail: str
+    """The member for an output limit in the upstream's format, or the model's name."""
+
+
 class LargeBody(NamedTuple):
     """A body that is too long to be touched at once."""
 
@@ -90,6 +99,10 @@ class LargeBody(NamedTuple):
     """The ids of kept files that it names, at any depth."""
     acts: bool = False
     """Whether it has a tool with which an upstream acts by itself."""
+    dropped: frozenset[str] = frozenset()
+    """Those of its parameters that some upstream drops."""
+    rewritten: Mapping[Rewriting, Any] = MappingProxyType({})
+    """The results of its rewritings; an `InvalidRequest` in place of one that is refused."""
 
 
 class StoredBytes(Protocol):

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.config import Capabilities, Model, Route, Upstream
 from gateway.errors import GatewayError, InvalidRequest, NotFound
-from gateway.records import Endpoint, Params
+from gateway.records import Document, Endpoint, Params
 
 _WRONG_ENDPOINT: Mapping[Endpoint, str] = {
     "completions": "This model is not supported in the v1/completions endpoint.",
@@ -131,11 +131,11 @@ def fitting(
         capabilities = upstreams[route.upstream].capabilities
         if not serves(endpoint, capabilities):
             continue
-        refusal: GatewayError | None = _dropped(params.document.members, capabilities)
+        refusal: GatewayError | None = _dropped(params.document, capabilities)
         if refusal is not None:
             """The upstream would serve another call than this one."""
         elif endpoint == "completions":
-            refusal = _refusal(params.document.members, capabilities)
+            refusal = _refusal(params.document, capabilities)
         elif is_translated(endpoint, capabilities):
             refusal = cannot_translate(endpoint, params, capabilities)
         if refusal is None:
@@ -145,6 +145,12 @@ def fitting(
     if not fit:
         raise refusals[0] if refusals else wrong_endpoint(endpoint, served(model, upstreams))
     return tuple(fit)
+
+
+def is_split(model: Model, upstreams: Mapping[str, Upstream]) -> bool:
+    """Whether a route of this model may take the prompts of completions one by one only."""
+    able = [upstreams[route.upstream].capabilities for route in model.routes]
+    return any(each.completions == "via_chat" or not each.prompt_arrays for each in able)
 
 
 def may_rewrite(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> bool:
@@ -225,20 +231,29 @@ def _parameter(param: str) -> InvalidRequest:
     )
 
 
-def _dropped(members: Mapping[str, Any], capabilities: Capabilities) -> InvalidRequest | None:
-    """The first parameter of a call that this upstream drops; null asks for nothing."""
+def _dropped(document: Document, capabilities: Capabilities) -> InvalidRequest | None:
+    """The first parameter of a call that this upstream drops. A large body was looked through by its reader."""
     for path in capabilities.drops:
-        if _has(members, path.split(".")):
+        is_there = (
+            has_value(document.members, path.split(".")) if document.large is None else path in document.large.dropped
+        )
+        if is_there:
             return _parameter(path)
     return None
 
 
-def _has(value: Any, path: Sequence[str]) -> bool:
+def all_drops(upstreams: Mapping[str, Upstream]) -> list[str]:
+    """Every parameter that one of these upstreams drops."""
+    return sorted({path for each in upstreams.values() for path in each.capabilities.drops})
+
+
+def has_value(value: Any, path: Sequence[str]) -> bool:
+    """Whether a value is at this path, through lists too; null asks for nothing."""
     if isinstance(value, list):
-        return any(_has(each, path) for each in value)
+        return any(has_value(each, path) for each in value)
     if not path:
         return value is not None
-    return isinstance(value, Mapping) and _has(value.get(path[0]), path[1:])
+    return isinstance(value, Mapping) and has_value(value.get(path[0]), path[1:])
 
 
 def _is_of_tokens(prompt: Any) -> bool:
@@ -253,6 +268,8 @@ _NEEDS: tuple[tuple[str, str, Callable[[Any], bool], Callable[[str, Any], Invali
     ("best_of", "best_of", lambda v: v is not None and v > 1, lambda p, v: _value(p, f"{v}, only the default (1),")),
     ("logprobs", "logprobs", lambda v: v is not None, lambda p, _: _parameter(p)),
 )
+_LONG = "a text"
+"""Instead of one that is not kept of a large body."""
 _NOT_BY_CHAT = frozenset({"token_prompts", "echo", "suffix", "best_of"})
 """Features of completions that chat lacks."""
 _OF_CHAT_ALONE = frozenset({
@@ -268,10 +285,13 @@ def _can(capabilities: Capabilities, name: str) -> bool:
     return can and not (capabilities.completions == "via_chat" and name in _NOT_BY_CHAT)
 
 
-def _refusal(members: Mapping[str, Any], capabilities: Capabilities) -> InvalidRequest | None:
+def _refusal(document: Document, capabilities: Capabilities) -> InvalidRequest | None:
     """The refusal of a completions call that needs a capability that this upstream lacks; None: it has all."""
+    members, large = document.members, document.large
     for name, param, is_needed, refusal in _NEEDS:
         value = members.get(param)
+        if value == "" and large is not None and large.places[param][1] - large.places[param][0] > len('""'):
+            value = _LONG
         if is_needed(value) and not _can(capabilities, name):
             return refusal(param, value)
     if capabilities.completions == "via_chat":

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.errors import InvalidRequest
 from gateway.records import Document, ItemRef, LargeBody, LineCeilings, Params
 
 from .acting_tools import acting_in
+from .capabilities import has_value
 from .file_ids import named_files
 from .json_document import spans
 
@@ -47,12 +48,13 @@ _USERS = frozenset({"safety_identifier", "user", "user_id"})
 _SCALARS = tuple(name for name in Params._fields if name != "document")
 
 
-def brief(params: Params) -> bytes:
-    """These `Params` for the worker, as one line of JSON. Raises `InvalidRequest` if the line would be too long."""
+def brief(params: Params, drops: Iterable[str] = (), keep: Collection[str] = ()) -> bytes:
+    """These `Params` for the worker, as one line of JSON. `drops`: the parameters that some upstream drops; `keep`:
+    members that are kept, however long. Raises `InvalidRequest` if the line would be too long."""
     document = params.document
     places = spans(document)
     members = {
-        name: value if places[name][1] - places[name][0] <= MAX_KEPT else _stand_in(value, name)
+        name: value if name in keep or places[name][1] - places[name][0] <= MAX_KEPT else _stand_in(value, name)
         for name, value in document.members.items()
     }
     known = {
@@ -62,17 +64,33 @@ def brief(params: Params) -> bytes:
         "opening": document.text.index("{") + 1,
         "file_ids": named_files(document),
         "acts": acting_in(document.members),
+        "dropped": [path for path in drops if has_value(document.members, path.split("."))],
     }
-    line = json.dumps(known, separators=(",", ":")).encode() + b"\n"
-    if len(line) > MAX_BRIEF_BYTES:
-        raise InvalidRequest("The body has too many parameters, or too long names of parameters.")
-    return line
+    found = line(known)
+    if len(found) > MAX_BRIEF_BYTES:
+        long = [name for name in keep if name in places and places[name][1] - places[name][0] > MAX_KEPT]
+        raise InvalidRequest(
+            f"The body has too many parameters, or too long ones or names of them{_among(long)}.",
+            param=long[0] if long else None,
+        )
+    return found
+
+
+def line(known: Mapping[str, Any]) -> bytes:
+    """A line of JSON, between the processes."""
+    return json.dumps(known, separators=(",", ":")).encode() + b"\n"
+
+
+def _among(names: Sequence[str]) -> str:
+    return f": shorten '{names[0]}', which has to be read as a whole" if names else ""
 
 
 def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) -> Params:
     """The `Params` of the body in these pieces, from the result of `brief`."""
-    places = {name: (start, end) for name, (start, end) in known["places"].items()}
-    large = LargeBody(_without_mark(pieces), known["opening"], places, tuple(known["file_ids"]), known["acts"])
+    large = LargeBody(
+        _without_mark(pieces), known["opening"], _places(known), tuple(known["file_ids"]), known["acts"],
+        frozenset(known["dropped"]),
+    )  # fmt: skip
     document = Document("", known["members"], large)
     params = Params(document, **known["params"])
     counts, parts = (tuple([(name, count) for name, count in each]) for each in (params.units, params.token_parts))
@@ -81,6 +99,47 @@ def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) ->
     return params._replace(
         other_models=tuple(params.other_models), units=counts, token_parts=parts, items=items, line_ceilings=ceilings
     )
+
+
+def written(members: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """An object as JSON that a rewritten body is, and what `from_written` needs of it."""
+    pieces: list[str] = []
+    places: dict[str, tuple[int, int]] = {}
+    at = 0
+    for name, value in members.items():
+        opening = f"{',' if pieces else '{'}{json.dumps(name)}:"
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        start = at + len(opening)
+        at = start + len(text)
+        places[name] = (start, at)
+        pieces += (opening, text)
+    kept = {
+        name: value if places[name][1] - places[name][0] <= MAX_KEPT else _stand_in(value)
+        for name, value in members.items()
+    }
+    return {"members": kept, "places": places, "opening": 1}, ("".join(pieces) + "}").encode()
+
+
+def from_written(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) -> Document:
+    """The object in these pieces, from the result of `written`."""
+    return Document("", known["members"], LargeBody(pieces, known["opening"], _places(known)))
+
+
+def with_first(document: Document, name: str, value: Any) -> Document:
+    """The document of a large body with this member, which it has not, before the others."""
+    large = document.large
+    assert large is not None
+    first, *others = large.pieces
+    added = f"{json.dumps(name)}:{json.dumps(value)},".encode()
+    pieces = [bytes(first[: large.opening]) + added + bytes(first[large.opening :]), *others]
+    places = {each: (start + len(added), end + len(added)) for each, (start, end) in large.places.items()}
+    return document._replace(
+        members={name: value, **document.members}, large=large._replace(pieces=pieces, places=places)
+    )
+
+
+def _places(known: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    return {name: (start, end) for name, (start, end) in known["places"].items()}
 
 
 def _without_mark(pieces: Sequence[bytes | bytearray]) -> Sequence[bytes | bytearray]:

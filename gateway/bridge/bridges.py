@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from gateway.api import large_body
 from gateway.config import Capabilities
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats import FORMATS
+from gateway.formats.anthropic.messages import MESSAGES
 from gateway.formats.format import Format, Scan, ScanInput, Writer
 from gateway.formats.unfit import Unfit
 from gateway.quota import windows
-from gateway.records import Call, Document, Endpoint, Params, Usage
+from gateway.records import Call, Document, Endpoint, Params, Rewriting, Usage
 
 from .refusal import renamed
 from .translate import chat_request, messages_request, responses_answer, responses_request
@@ -43,8 +45,11 @@ class _Way(NamedTuple):
     """The differences between the ways. `asked` is the translated request."""
 
     target: Endpoint
-    ask: Callable[[Params, Capabilities, int], Any]
-    """Translates the request; the last argument is the output limit of a call that gives none."""
+    ask: Callable[[Mapping[str, Any], str, int | None], Any]
+    """Translates the members of a request. The others are the member for an output limit in chat, and the output limit
+    of a call that gives none; None: it is added later."""
+    of_note: Callable[[Mapping[str, Any], dict[str, Any]], Any]
+    """The result of `ask`, from its note and the members of its body that are not long."""
     write: Callable[[Any, Call], Writer]
     """The writer of the client's answer."""
     fail: Callable[[GatewayError, Scan | None, str], bytes | None]
@@ -63,8 +68,11 @@ def translate(call: Call, capabilities: Capabilities, max_bytes: int) -> Transla
     """
     way = WAYS[call.endpoint]
     spec = FORMATS[call.endpoint]
-    asked = way.ask(call.params, capabilities, windows.output_limit(call))
-    document = Document(json.dumps(asked.body, separators=(",", ":")), asked.body)
+    if call.params.document.large is None:
+        asked = way.ask(call.params.document.members, capabilities.max_tokens_field, windows.output_limit(call))
+        document = Document(json.dumps(asked.body, separators=(",", ":")), asked.body)
+    else:
+        asked, document = _of_large(way, call, capabilities)
     params = call.params._replace(
         document=document, n=1, best_of=1, prompts=1, include_usage=False, **way.limits(asked)
     )
@@ -75,11 +83,25 @@ def translate(call: Call, capabilities: Capabilities, max_bytes: int) -> Transla
 
 def refusal(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> InvalidRequest | None:
     """Why this call cannot be translated exactly; None: it can be."""
+    large = params.document.large
+    if large is not None:
+        found = large.rewritten.get(Rewriting("translated", capabilities.max_tokens_field))
+        return found if isinstance(found, InvalidRequest) else None
     try:
-        WAYS[endpoint].ask(params, capabilities, 1)
+        WAYS[endpoint].ask(params.document.members, capabilities.max_tokens_field, 1)
     except InvalidRequest as refused:
         return refused
     return None
+
+
+def _of_large(way: _Way, call: Call, capabilities: Capabilities) -> tuple[Any, Document]:
+    """The translation of a large body, which was made before, with the output limit that its format requires."""
+    large = call.params.document.large
+    assert large is not None
+    note, document = large.rewritten[Rewriting("translated", capabilities.max_tokens_field)]
+    if FORMATS[way.target] is MESSAGES and "max_tokens" not in document.members:
+        document = large_body.with_first(document, "max_tokens", windows.output_limit(call))
+    return way.of_note(note, document.members), document
 
 
 def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
@@ -134,8 +156,8 @@ def _base(call: Call) -> str:
 # -------------------------------------------------------------------------------------------- Responses through chat
 
 
-def _ask_response(params: Params, capabilities: Capabilities, _: int) -> Any:
-    return responses_request.translate(params.document.members, limit_field=capabilities.max_tokens_field)
+def _ask_response(members: Mapping[str, Any], limit_field: str, _: int | None) -> Any:
+    return responses_request.translate(members, limit_field=limit_field)
 
 
 def _response_frame(call: Call) -> ResponseFrame:
@@ -152,6 +174,7 @@ def _fail_response(error: GatewayError, scan: Scan | None, request_id: str) -> b
 _RESPONSES = _Way(
     target="chat",
     ask=_ask_response,
+    of_note=responses_request.AskedResponse.of_note,
     write=lambda asked, call: ResponseWriter(asked, _response_frame(call)),
     fail=_fail_response,
     names={
@@ -167,8 +190,8 @@ _RESPONSES = _Way(
 # --------------------------------------------------------------------------------------------- Messages through chat
 
 
-def _ask_message(params: Params, capabilities: Capabilities, _: int) -> Any:
-    return messages_request.translate(params.document.members, limit_field=capabilities.max_tokens_field)
+def _ask_message(members: Mapping[str, Any], limit_field: str, _: int | None) -> Any:
+    return messages_request.translate(members, limit_field=limit_field)
 
 
 def _message_frame(call: Call) -> MessageFrame:
@@ -178,6 +201,7 @@ def _message_frame(call: Call) -> MessageFrame:
 _MESSAGES = _Way(
     target="chat",
     ask=_ask_message,
+    of_note=messages_request.AskedMessage.of_note,
     write=lambda asked, call: MessageWriter(asked, _message_frame(call)),
     fail=lambda error, _, request_id: FORMATS["messages"].error_event(error, None, request_id),
     names={
@@ -192,9 +216,9 @@ _MESSAGES = _Way(
 # --------------------------------------------------------------------------------------------- chat through Messages
 
 
-def _ask_anthropic(params: Params, _: Capabilities, output_limit: int) -> Any:
+def _ask_anthropic(members: Mapping[str, Any], _: str, output_limit: int | None) -> Any:
     """`output_limit` is that of the key or the model, where the client gave none."""
-    return chat_request.translate(params.document.members, output_limit=output_limit)
+    return chat_request.translate(members, output_limit=output_limit)
 
 
 def _chat_frame(call: Call) -> ChatFrame:
@@ -204,6 +228,7 @@ def _chat_frame(call: Call) -> ChatFrame:
 _CHAT = _Way(
     target="messages",
     ask=_ask_anthropic,
+    of_note=chat_request.AskedAnthropic.of_note,
     write=lambda asked, call: ChatWriter(_chat_frame(call), asked.names),
     fail=lambda error, _, request_id: FORMATS["chat"].error_event(error, None, request_id),
     names={"stop_sequences": "stop", "output_config.format": "response_format", "metadata.user_id": "user"},

@@ -201,6 +201,10 @@ def _no_members(call: Call, route: Route, capabilities: Capabilities, added_limi
     return {}
 
 
+def _no_names(params: Params) -> Collection[str]:
+    return ()
+
+
 def _openai_error(error: GatewayError, request_id: str) -> bytes:
     return error.body()
 
@@ -335,8 +339,11 @@ class Format:
     """Further paths, whose calls are streams."""
     upstream_stream_path: str = ""
     """As `upstream_path`, for streams, where those have a path of their own."""
-    needs_all: Callable[[Params], bool] | None = None
-    """Whether a large body that was read has to be read again with all of its values; None: never."""
+    keeps: Callable[[Params], Collection[str]] = _no_names
+    """Members that decide, which of a large body are kept however long they are."""
+    rename: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None
+    """Returns the members that name the model inside them, with this name; None: it is a member itself, or in the
+    path. Of a large body another process writes them."""
     is_array: Callable[[Mapping[str, str]], bool] | None = None
     """Whether a client with this query gets its stream as one JSON array instead of events; None: never."""
     query_key: str | None = None

@@ -5,11 +5,11 @@ Each has to be one that the key may use, and one that the same upstream serves, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.config import Route
-from gateway.records import Call
+from gateway.records import Call, Params
 
 ANY_MODEL = "*"
 """Among the models of a request: the upstream chooses."""
@@ -36,6 +36,11 @@ def changes(call: Call, route: Route, names: Sequence[str]) -> dict[str, Any]:
         if any(entry.get("model") in renamed for _, entry in entries(members, name)):
             changed[name] = _renamed(members[name], renamed)
     return changed
+
+
+def keeping(*names: str) -> Callable[[Params], Collection[str]]:
+    """These members, of a request that names a further model."""
+    return lambda params: names if params.other_models else ()
 
 
 def _renamed(given: Any, names: Mapping[str, str]) -> Any:

@@ -12,7 +12,7 @@ from gateway.accounting.call_log import CallLog
 from gateway.api import form, json_document, large_body
 from gateway.api.capabilities import Adaptation
 from gateway.api.form import Upload
-from gateway.bridge import bridges
+from gateway.bridge import bridges, rewriting
 from gateway.bridge.request import as_chat
 from gateway.config import Capabilities, Route
 from gateway.formats import FORMATS
@@ -63,6 +63,8 @@ def prepare(active: Carried, call: Call, route: Route, way: Adaptation, handle: 
             call = translated.call
     changes = changed_members(call, log.reservation.held.claims, route, upstream.capabilities)
     document = call.params.document
+    if document.large is not None and document.large.rewritten:
+        document = rewriting.renamed(document, route.model or call.params.model)
     body: bytes | Sequence[memoryview] | Upload
     if document.form is not None:
         body = form.replace(document.form, changes)

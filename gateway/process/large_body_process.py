@@ -1,8 +1,15 @@
 """A process that reads large bodies for one worker, so that the worker's event loop is not blocked meanwhile.
 
 It reads requests from its standard input and writes answers to its standard output, one after the other. A request is a
-line, `{"endpoint": "chat", "length": 26214400}`, and the body; an answer is a line: the result of `api/large_body.py`,
-or `{"refused": [message, param, code]}`, or `{"failed": "MemoryError"}`.
+line, `{"job": "read", "endpoint": "chat", "length": 26214400}` with what else the job needs, and the body; an answer is
+a line: the result of the job, or `{"refused": [message, param, code]}`, or `{"failed": "MemoryError"}`. Where it
+has a `length`, the bytes of a body follow.
+
+| job | result |
+|---|---|
+| `read` | the checked parameters: `api/large_body.py` |
+| `rewrite` | the body as it goes up: `bridge/rewriting.py` |
+| `restrict` | nothing: the requests of a message batch are within the limits of its key and model |
 
 It ends when its standard input is closed, which happens when the worker ends for any reason. It has no state.
 """
@@ -14,24 +21,51 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway import formats
-from gateway.api import large_body
+from gateway.api import json_document, large_body
+from gateway.bridge import rewriting
+from gateway.config import Limits
 from gateway.errors import InvalidRequest
+from gateway.formats.anthropic import batches
+from gateway.records import Rewriting
 
 NICENESS = 5
 """The worker's other calls go first."""
 
 
-def answer(endpoint: Any, body: bytes) -> bytes:
-    """One line."""
+def _read(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
+    params = formats.read(asked["endpoint"], body)
+    return large_body.brief(params, asked["drops"], formats.FORMATS[asked["endpoint"]].keeps(params)), b""
+
+
+def _rewrite(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
+    known, sent = rewriting.made(asked["endpoint"], Rewriting(*asked["rewriting"]), body)
+    return large_body.line(known | {"length": len(sent)}), sent
+
+
+def _restrict(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
+    key, model = (Limits.model_validate(asked[owner]) for owner in ("key", "model"))
+    batches.restrict(json_document.parse(body).members, key, model)
+    return b"{}\n", b""
+
+
+JOBS: Mapping[str, Callable[[Mapping[str, Any], bytes], tuple[bytes, bytes]]] = {
+    "read": _read, "rewrite": _rewrite, "restrict": _restrict,
+}  # fmt: skip
+"""Each returns the line and the bytes of an answer. Raises `InvalidRequest`."""
+
+
+def answer(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
+    """One line, and what follows it."""
     try:
-        return large_body.brief(formats.read(endpoint, body))
+        return JOBS[asked["job"]](asked, body)
     except InvalidRequest as refused:
-        return json.dumps({"refused": [refused.message, refused.param, refused.code]}).encode() + b"\n"
+        return json.dumps({"refused": [refused.message, refused.param, refused.code]}).encode() + b"\n", b""
     except Exception as error:  # its text may be the client's
-        return json.dumps({"failed": type(error).__name__}).encode() + b"\n"
+        return json.dumps({"failed": type(error).__name__}).encode() + b"\n", b""
 
 
 def main() -> None:
@@ -45,8 +79,10 @@ def main() -> None:
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while line := source.readline():
         asked = json.loads(line)
-        sink.write(answer(asked["endpoint"], source.read(asked["length"])))
+        for written in answer(asked, source.read(asked["length"])):
+            sink.write(written)
         sink.flush()
+        del written
         gc.collect()
 
 

@@ -27,7 +27,7 @@ from gateway.formats.openai.batches import LINE_FORMATS, VARIANT
 from gateway.pipeline import Services
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
-from gateway.records import Call, Claim, Document, Key, LineCeilings, Params
+from gateway.records import Call, Claim, Key, LineCeilings, Params
 from gateway.relay.charge import SentRequest
 
 from .forms import StoredForm
@@ -102,23 +102,6 @@ async def of_batch_file(asked: Params, key: Key, services: Services) -> Params:
         model=sums.model, prompt_tokens=sums.prompt_tokens, output_limit=sums.output_tokens, lines=sums.lines,
         line_ceilings=noted.ceilings,
     )  # fmt: skip
-
-
-def restrict_requests(call: Call) -> None:
-    """Raises `InvalidRequest` for a request of a message batch that the limits of the key or the model refuse."""
-    key, model = call.key.limits, call.model.limits
-    if not key.model_fields_set and not model.model_fields_set:
-        return
-    large, document = call.params.document.large, call.params.document
-    members = document.members if large is None else json.loads(b"".join(large.pieces))
-    for place, request in enumerate(members["requests"]):
-        given = request["params"]
-        asked = Params(Document("", given), call.params.model, output_limit=given["max_tokens"])
-        try:
-            validate.restrict(asked, key, model)
-        except InvalidRequest as fault:
-            fault.message = f"requests.{place}.params: {fault.message}"
-            raise
 
 
 class BatchChecker:

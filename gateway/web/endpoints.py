@@ -21,9 +21,11 @@ from gateway.api import auth, capabilities, validate
 from gateway.api.attribution import attribution_of
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
+from gateway.bridge import rewriting
 from gateway.config import Config, Model, NamedModel
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
 from gateway.formats import AZURE, FORMATS, azure_paths, of_client, without_deployment
+from gateway.formats.anthropic import batches
 from gateway.formats.anthropic.batches import MESSAGE_BATCHES
 from gateway.formats.format import Format, no_json
 from gateway.queueing import classes
@@ -36,9 +38,9 @@ from gateway.store import StoreUnavailable
 from gateway.store.redis.timeout import StallTolerantTimeout
 from gateway.upstream import stickiness
 
-from .batch_file import of_batch_file, restrict_requests
+from .batch_file import of_batch_file
 from .bodies import BodyReader, check_coding
-from .capacity import Capacity
+from .capacity import Capacity, buffers_full
 from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
@@ -136,7 +138,7 @@ class DataPlane:
         try:
             call = await (self._check(request, context, spec, address) if row is None else row.check())
             if spec is MESSAGE_BATCHES:
-                restrict_requests(call)
+                await self._restrict_requests(call)
             if call.params.items:
                 call = await bound_to_items(call, context.parts)
             if context.parts.config.files.upstream is not None and row is None:
@@ -207,14 +209,8 @@ class DataPlane:
         if endpoint not in model.endpoints and not capabilities.lists(model, endpoint):
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
         others = config.model_table.fallbacks(found) if model.fallbacks else ()
-        if is_large and (
-            asked.other_models
-            or any(
-                capabilities.may_rewrite(each, endpoint, config.upstreams)
-                for each in (model, *[other.model for other in others])
-            )
-        ):
-            asked = _read(spec, pieces, parts, address)  # with all of its values, at any cost
+        if asked.document.large is not None:
+            asked = await self._rewritten(asked, spec, (model, *[other.model for other in others]), context)
         client_id = request.headers.get("X-Client-Request-Id")
         priority = key.priority
         if (requested := request.headers.get(classes.HEADER)) is not None:
@@ -258,15 +254,42 @@ class DataPlane:
         try:
             if not is_large:
                 return _read(spec, pieces, parts, address), pieces
-            asked = await self._large_bodies.read(spec.name, pieces)
+            drops = capabilities.all_drops(parts.config.upstreams)
+            asked = await self._large_bodies.read(spec.name, pieces, drops)
         except InvalidRequest as fault:
             if address is None or (fault.param, fault.code) != ("model", "missing_required_parameter"):
                 raise
             pieces = _with_model(pieces, address.model)
             return await self._read_json(spec, pieces, parts, address, is_large=is_large)
-        if spec.needs_all is not None and spec.needs_all(asked):
-            return _read(spec, pieces, parts, address), pieces
         return (asked if address is None else address.applied(asked, spec)), pieces
+
+    async def _rewritten(self, asked: Params, spec: Format, models: Iterable[Model], context: RequestContext) -> Params:
+        """The parameters of a large body, with its rewritings for the routes of these models."""
+        upstreams, large, memory = context.parts.config.upstreams, asked.document.large, self._capacity.memory
+        assert large is not None
+        if spec.name == "completions" and any(capabilities.is_split(each, upstreams) for each in models):
+            whole = spec.read(b"".join(large.pieces), context.parts.find_counter)
+            return whole._replace(model=asked.model)
+        found = rewriting.needed(spec.name, asked, models, upstreams)
+        if not found:
+            return asked
+
+        def hold(size: int) -> None:
+            if not memory.hold(size, context.key):
+                raise buffers_full()
+            context.held_bytes += size
+
+        return await self._large_bodies.rewrite(spec.name, asked, found, hold)
+
+    async def _restrict_requests(self, call: Call) -> None:
+        """Raises `InvalidRequest` for a request of a message batch that the limits of the key or the model refuse."""
+        key, model, document = call.key.limits, call.model.limits, call.params.document
+        if not key.model_fields_set and not model.model_fields_set:
+            return
+        if document.large is None:
+            batches.restrict(document.members, key, model)
+        else:
+            await self._large_bodies.restrict(document.large.pieces, key, model)
 
     def _other_models(self, key: Key, asked: Params, context: RequestContext) -> tuple[tuple[str, Model], ...]:
         """The further models of a request. Raises `ModelNotFound` for one that this key may not use."""

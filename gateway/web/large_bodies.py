@@ -11,19 +11,26 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.api import large_body
+from gateway.bridge import rewriting
+from gateway.config import Limits
 from gateway.errors import InvalidRequest, Unavailable
-from gateway.records import Endpoint, Params
+from gateway.records import Endpoint, Params, Rewriting
 from gateway.tasks import Tasks
 
 READ_WITHIN_S = 30.0
 
+PIECE_BYTES = 131_072
+"""Of a body that comes back, at once."""
+
 _HANDED_DOWN = frozenset({"PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME"})
 
 Pieces = Sequence[bytes | bytearray]
+Holds = Callable[[int], None]
+"""Holds room for bytes. Raises `GatewayError` if there is none."""
 
 
 class LargeBodies:
@@ -34,12 +41,40 @@ class LargeBodies:
         self._lock = asyncio.Lock()
         self._tasks = Tasks()
 
-    async def read(self, endpoint: Endpoint, pieces: Pieces) -> Params:
-        """As `params.read`. Raises `Unavailable` if it cannot be read now.
+    async def read(self, endpoint: Endpoint, pieces: Pieces, drops: Iterable[str] = ()) -> Params:
+        """As `formats.read`. `drops`: the parameters that some upstream drops. Raises `Unavailable` if it cannot be
+        read now.
 
         Cancelled: the reading goes on to its end, so that the next request finds a clean process.
         """
-        answer = await asyncio.shield(self._tasks.spawn(self._ask(endpoint, pieces), "read-large-body"))
+        answer, _ = await self._answer({"job": "read", "endpoint": endpoint, "drops": list(drops)}, pieces)
+        return large_body.from_brief(answer, pieces)
+
+    async def rewrite(self, endpoint: Endpoint, asked: Params, found: Iterable[Rewriting], hold: Holds) -> Params:
+        """The parameters with the results of these rewritings, an `InvalidRequest` in place of one that is refused.
+        Raises `Unavailable`, and the errors of `hold`."""
+        large = asked.document.large
+        assert large is not None
+        made: dict[Rewriting, Any] = {}
+        for each in found:
+            job = {"job": "rewrite", "endpoint": endpoint, "rewriting": each}
+            try:
+                known, pieces = await self._answer(job, large.pieces, hold)
+                made[each] = rewriting.taken(each, known, pieces)
+            except InvalidRequest as refused:
+                made[each] = refused
+        return asked._replace(document=asked.document._replace(large=large._replace(rewritten=made)))
+
+    async def restrict(self, pieces: Pieces, key: Limits, model: Limits) -> None:
+        """Raises `InvalidRequest` for a request of a message batch beyond these limits, and `Unavailable`."""
+        dumped = (limits.model_dump(mode="json", exclude_unset=True) for limits in (key, model))
+        await self._answer({"job": "restrict", **dict(zip(("key", "model"), dumped, strict=True))}, pieces)
+
+    async def _answer(
+        self, job: Mapping[str, Any], pieces: Pieces, hold: Holds | None = None
+    ) -> tuple[dict[str, Any], Pieces]:
+        asked = self._tasks.spawn(self._ask(job, pieces, hold), "read-large-body")
+        answer, body = await asyncio.shield(asked)
         if answer is None:
             raise Unavailable("The gateway cannot read so long a body right now.", code="reader_busy")
         if "refused" in answer:
@@ -47,19 +82,21 @@ class LargeBodies:
             raise InvalidRequest(message, param=param, code=code)
         if "failed" in answer:
             raise RuntimeError(f"the reader of large bodies failed with {answer['failed']}")
-        return large_body.from_brief(answer, pieces)
+        return answer, body
 
     async def close(self) -> None:
         """End the process."""
         await self._tasks.cancel_all()
         await self._end()
 
-    async def _ask(self, endpoint: Endpoint, pieces: Pieces) -> dict[str, Any] | None:
+    async def _ask(
+        self, job: Mapping[str, Any], pieces: Pieces, hold: Holds | None
+    ) -> tuple[dict[str, Any] | None, Pieces]:
         try:
             async with asyncio.timeout(READ_WITHIN_S), self._lock:
                 for _ in range(2):  # it may have ended since the last one
                     try:
-                        return await self._exchange(endpoint, pieces)
+                        return await self._exchange(job, pieces, hold)
                     except (OSError, EOFError):
                         await self._end()
                     except BaseException:
@@ -67,21 +104,29 @@ class LargeBodies:
                         raise
         except TimeoutError:
             pass
-        return None
+        return None, ()
 
-    async def _exchange(self, endpoint: Endpoint, pieces: Pieces) -> dict[str, Any]:
+    async def _exchange(
+        self, job: Mapping[str, Any], pieces: Pieces, hold: Holds | None
+    ) -> tuple[dict[str, Any], Pieces]:
         process = self._process
         if process is None or process.returncode is not None:
             process = self._process = await _start()
         assert process.stdin is not None
         assert process.stdout is not None
-        asked = {"endpoint": endpoint, "length": sum(map(len, pieces))}
-        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.write(large_body.line({**job, "length": sum(map(len, pieces))}))
         for piece in pieces:
             process.stdin.write(piece)
             await process.stdin.drain()
         answer: dict[str, Any] = json.loads(await process.stdout.readuntil(b"\n"))
-        return answer
+        left, body = answer.get("length", 0), []
+        while left:
+            size = min(left, PIECE_BYTES)
+            if hold is not None:
+                hold(size)
+            body.append(await process.stdout.readexactly(size))
+            left -= size
+        return answer, body
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -103,7 +148,7 @@ async def _start() -> asyncio.subprocess.Process:
         code,
         stdin=pipe,
         stdout=pipe,
-        limit=2 * large_body.MAX_BRIEF_BYTES,
+        limit=4 * large_body.MAX_BRIEF_BYTES,
         env=_environment(),
     )
 

@@ -1,11 +1,14 @@
-"""How long the event loop is held: counted, not timed, in the functions that are called in one of its turns, which a
-slow machine does not change."""
+"""How long the event loop is held: counted, not timed, in the functions that are called in one of its turns, and in the
+longest JSON that is read or written at once by any thread, because that holds all of them. A slow machine changes
+neither."""
 
 from __future__ import annotations
 
 import asyncio
 import asyncio.events
+import json
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -23,10 +26,16 @@ class Turns:
     def __init__(self) -> None:
         self.most = 0
         self.by = ""
+        self.longest_json = 0
         self._calls = 0
+        self._thread = threading.get_ident()
 
     def count(self, _frame: FrameType, event: str, _argument: Any) -> None:
         self._calls += event in ("call", "c_call")
+
+    def is_here(self) -> bool:
+        """Whether this is the thread whose turns are counted: others have loops of their own."""
+        return threading.get_ident() == self._thread
 
     def ended(self, handle: asyncio.Handle) -> None:
         if self._calls > self.most:
@@ -42,6 +51,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
     plain = asyncio.events.Handle._run
 
     def run(handle: asyncio.Handle) -> None:
+        if not turns.is_here():
+            plain(handle)
+            return
         sys.setprofile(turns.count)
         try:
             plain(handle)
@@ -51,4 +63,27 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
 
     with monkeypatch.context() as patch:
         patch.setattr(asyncio.events.Handle, "_run", run)
+        _measure_json(turns, patch)
         yield turns
+
+
+def _measure_json(turns: Turns, patch: pytest.MonkeyPatch) -> None:
+    decode, raw_decode, encode = json.JSONDecoder.decode, json.JSONDecoder.raw_decode, json.JSONEncoder.encode
+
+    def decoded(self: json.JSONDecoder, text: str, *more: Any) -> Any:
+        turns.longest_json = max(turns.longest_json, len(text))
+        return decode(self, text, *more)
+
+    def raw_decoded(self: json.JSONDecoder, text: str, idx: int = 0) -> tuple[Any, int]:
+        value, end = raw_decode(self, text, idx)
+        turns.longest_json = max(turns.longest_json, end - idx)
+        return value, end
+
+    def encoded(self: json.JSONEncoder, value: Any) -> str:
+        text = encode(self, value)
+        turns.longest_json = max(turns.longest_json, len(text))
+        return text
+
+    patch.setattr(json.JSONDecoder, "decode", decoded)
+    patch.setattr(json.JSONDecoder, "raw_decode", raw_decoded)
+    patch.setattr(json.JSONEncoder, "encode", encoded)

@@ -86,19 +86,29 @@ class AskedAnthropic(NamedTuple):
         """Features that are not sent to the upstream: none."""
         return ()
 
+    def noted(self, *, is_short: bool = False) -> dict[str, Any]:
+        """The facts that the answer needs, as JSON; it repeats nothing."""
+        return {"names": self.names}
 
-def translate(members: Mapping[str, Any], *, output_limit: int) -> AskedAnthropic:
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any], body: dict[str, Any]) -> AskedAnthropic:
+        """From the result of `noted`."""
+        return cls(body, {}, note["names"])
+
+
+def translate(members: Mapping[str, Any], *, output_limit: int | None) -> AskedAnthropic:
     """The Messages request for these members of a chat body.
 
-    `output_limit` is the limit in tokens for a call that gives none, because Messages requires one. Raises
-    `InvalidRequest`.
+    `output_limit` is the limit in tokens for a call that gives none, because Messages requires one; None: it is added
+    later. Raises `InvalidRequest`.
     """
     body = sort(members, RULES, MESSAGES)
     system, body["messages"] = _conversation(members.get("messages"))
     if system:
         body["system"] = system
     given = [members[name] for name in ("max_tokens", "max_completion_tokens") if members.get(name) is not None]
-    body["max_tokens"] = min(given) if given else output_limit
+    if given or output_limit is not None:
+        body["max_tokens"] = min(given) if given else output_limit
     body |= _sampling(members) | _stops(members.get("stop"))
     body |= _tools(members) | _output(members) | _user(members) | _tier(members.get("service_tier"))
     return AskedAnthropic(body, members, _changed_names(members))

@@ -91,6 +91,16 @@ class AskedMessage(NamedTuple):
         names = [tool["name"] for tool in self.members.get("tools") or []]
         return {there: name for name in names if (there := accepted.tool_name(name)) != name}
 
+    def noted(self, *, is_short: bool = False) -> dict[str, Any]:
+        """The facts that the answer needs, as JSON; it repeats nothing."""
+        tools = [{"name": name} for name in self.names.values()]
+        return {"thinking": self.members.get("thinking"), "stop_sequences": self.stop_sequences, "tools": tools}
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any], body: dict[str, Any]) -> AskedMessage:
+        """From the result of `noted`."""
+        return cls(body, note)
+
 
 def translate(members: Mapping[str, Any], *, limit_field: str = "max_completion_tokens") -> AskedMessage:
     """The chat request for these members of a Messages body.

@@ -11,13 +11,14 @@ reports it in `input_transformations`, as the API does (openai-python, `types/re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from . import accepted, custom_input, tool_names
 from .fields import CHAT, KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, only, sort, unsupported, wrong
 from .media import chat_image
-from .tool_names import OfferedTools
+from .tool_names import CalledTool, OfferedTools
 
 _STATE = "nothing is stored for this model, so send the whole conversation in `input`"
 _HOSTED = "no hosted tools run for this model"
@@ -68,6 +69,8 @@ _INCLUDES = frozenset({
 """Known values of `include`. Only log probabilities can be in an answer of chat; there is no encrypted reasoning and
 no hosted tool whose results could be included."""
 _LOGPROBS = "message.output_text.logprobs"
+LONGEST_IN_SHORT = 1024
+"""Characters of a member in a short note."""
 
 
 class AskedResponse(NamedTuple):
@@ -85,6 +88,26 @@ class AskedResponse(NamedTuple):
     def left_out(self) -> tuple[str, ...]:
         """Tools that are not offered to the upstream."""
         return self.tools.left_out
+
+    def noted(self, *, is_short: bool = False) -> dict[str, Any]:
+        """The facts that the answer needs, as JSON; a short note has nothing long that the answer only repeats."""
+        repeated = {name: value for name, value in self.members.items() if name not in ("input", "tools")}
+        if is_short:
+            repeated = {name: value for name, value in repeated.items() if len(json.dumps(value)) <= LONGEST_IN_SHORT}
+        return {
+            "members": repeated,
+            "by_name": self.tools.by_name,
+            "offered": () if is_short else self.tools.offered,
+            "left_out": self.tools.left_out,
+            "transformations": () if is_short else self.transformations,
+        }
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any], body: dict[str, Any]) -> AskedResponse:
+        """From the result of `noted`."""
+        by_name = {name: CalledTool(*tool) for name, tool in note["by_name"].items()}
+        tools = OfferedTools((), by_name, tuple(note["offered"]), tuple(note["left_out"]))
+        return cls(body, note["members"], tools, tuple(note["transformations"]))
 
 
 def translate(members: Mapping[str, Any], *, limit_field: str = "max_completion_tokens") -> AskedResponse:

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, NoReturn
 
 from pydantic import Field
 
-from gateway.api import json_document
+from gateway.api import json_document, validate
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Messages, Part
-from gateway.config import Capabilities, Route
+from gateway.config import Capabilities, Limits, Route
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats.ceilings import output_ceiling, prompt_ceiling
 from gateway.formats.format import BatchFormat, BatchLine, BatchState, Format, no_usage
 from gateway.formats.openai.batches import VARIANT, answered, facts_when_made, read_object
-from gateway.records import Call, Endpoint, LineCeilings, Params
+from gateway.records import Call, Document, Endpoint, LineCeilings, Params
 
 from . import request as messages_request
 from .messages import COUNT_TOKENS, MESSAGES
@@ -114,11 +114,24 @@ def _refuse(path: str, what: str) -> NoReturn:
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """The requests with the model's name at the upstream, where it differs."""
-    name = route.model or call.params.model
-    if name == call.params.model:
-        return {}
-    requests = call.params.document.members["requests"]
-    return {"requests": [each | {"params": each["params"] | {"model": name}} for each in requests]}
+    name, document = route.model or call.params.model, call.params.document
+    return {} if name == call.params.model or document.large is not None else _renamed(document.members, name)
+
+
+def _renamed(members: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {"requests": [each | {"params": each["params"] | {"model": name}} for each in members["requests"]]}
+
+
+def restrict(members: Mapping[str, Any], key: Limits, model: Limits) -> None:
+    """Raises `InvalidRequest` for a request of a batch that the limits of the key or the model refuse."""
+    for place, request in enumerate(members["requests"]):
+        given = request["params"]
+        asked = Params(Document("", given), given["model"], output_limit=given["max_tokens"])
+        try:
+            validate.restrict(asked, key, model)
+        except InvalidRequest as fault:
+            fault.message = f"requests.{place}.params: {fault.message}"
+            raise
 
 
 def _state(body: bytes) -> BatchState:
@@ -154,6 +167,7 @@ MESSAGE_BATCHES: Format = replace(
     facts=facts_when_made,
     usage=no_usage,
     changes=_changes,
+    rename=_renamed,
     passed_statuses=MESSAGES.passed_statuses,
     batch=BatchFormat("message_batch", frozenset({MESSAGES.name}), _state, _line),
 )

@@ -217,6 +217,7 @@ MESSAGES = Format(
     streams_only_events=True,
     as_events=_as_events,
     changes=_changes,
+    keeps=other_models.keeping(*messages_request.WITH_MODELS),
     limit_fields=("max_tokens",),
     texts=messages_usage.TEXT,
     may_reason=True,

@@ -113,11 +113,12 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
 
 def _batch_changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """The requests with the model's name at the upstream, where it differs."""
-    name = route.model or call.params.model
-    if name == call.params.model:
-        return {}
-    requests = as_list(call.params.document.members["requests"])
-    return {"requests": [each | {"model": _MODELS + name} for each in requests]}
+    name, document = route.model or call.params.model, call.params.document
+    return {} if name == call.params.model or document.large is not None else _renamed(document.members, name)
+
+
+def _renamed(members: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {"requests": [each | {"model": _MODELS + name} for each in as_list(members["requests"])]}
 
 
 class _Embedded(BaseModel):
@@ -163,4 +164,5 @@ BATCH_EMBED_CONTENTS = replace(
     upstream_path="/models/{model}:batchEmbedContents",
     read=_read_batch,
     changes=_batch_changes,
+    rename=_renamed,
 )

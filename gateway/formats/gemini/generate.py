@@ -173,11 +173,15 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
 
 def _count_changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """The request whose tokens are counted names its model too."""
-    members = call.params.document.members
+    document = call.params.document
+    return {} if document.large is not None else _count_renamed(document.members, route.model or call.params.model)
+
+
+def _count_renamed(members: Mapping[str, Any], model: str) -> dict[str, Any]:
     name = request.name_in(members, request.COUNTED)
     if not isinstance(asked := members.get(name), dict):
         return {}
-    return {name: asked | {"model": f"models/{route.model or call.params.model}"}}
+    return {name: asked | {"model": f"models/{model}"}}
 
 
 def _is_array(query: Mapping[str, str]) -> bool:
@@ -202,7 +206,7 @@ GENERATE_CONTENT = Format(
     operation="generate_content",
     has_model_in_path=True,
     read=request.read,
-    needs_all=request.needs_all,
+    keeps=request.config_names,
     facts=_facts,
     usage=gemini_usage.reported,
     tier_header=gemini_usage.TIER_HEADER,
@@ -236,10 +240,10 @@ COUNT_CONTENT_TOKENS = Format(
     has_model_in_path=True,
     is_optional=True,
     read=request.read_count,
-    needs_all=request.needs_all,
     facts=_count_facts,
     usage=no_usage,
     changes=_count_changes,
+    rename=_count_renamed,
     error_body=error_body,
     error_event=error_event,
     request_headers=REQUEST_HEADERS,

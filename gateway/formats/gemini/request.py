@@ -12,7 +12,7 @@ rate of a file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
@@ -21,7 +21,6 @@ from pydantic.alias_generators import to_camel
 from gateway.api import prompt_tokens, validation_errors
 from gateway.api.file_ids import SCHEMAS, texts_in
 from gateway.api.json_document import parse, spans
-from gateway.api.large_body import MAX_KEPT
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import MAX_OUTPUT, Part, Penalty, Seed
 from gateway.errors import InvalidRequest
@@ -162,14 +161,9 @@ def read_count(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter
     )
 
 
-def needs_all(params: Params) -> bool:
-    """Whether a large body has to be read with all of its values: of a long configuration the limits are unknown."""
-    large = params.document.large
-    if large is None:
-        return False
-    return any(
-        end - start > MAX_KEPT and camel(name) in (CONFIG, COUNTED) for name, (start, end) in large.places.items()
-    )
+def config_names(params: Params) -> Collection[str]:
+    """The name of the configuration as the client spelled it: it has the limits, and one may be added."""
+    return [name for name in params.document.members if camel(name) == CONFIG]
 
 
 def config_of(members: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

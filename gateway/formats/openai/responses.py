@@ -332,6 +332,7 @@ RESPONSES = Format(
     as_events=as_events,
     streams_only_events=True,
     changes=_changes,
+    keeps=other_models.keeping(*WITH_MODELS),
     limit_fields=("max_output_tokens",),
     texts=plain.RESPONSE_TEXT,
     may_reason=True,

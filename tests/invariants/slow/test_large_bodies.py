@@ -1,0 +1,154 @@
+"""No large body holds the event loop, whatever it is made of and whatever has to be done with it: the work is another
+process's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gateway.api.large_body import LARGE_BYTES
+from gateway.bridge.bridges import WAYS
+from gateway.formats import FORMATS
+from gateway.formats.format import no_json
+from tests.conftest import ScriptedUpstream
+from tests.fakes.scripted import ok_json
+from tests.fakes.turns import MOST_CALLS, counted
+from tests.invariants.test_foreign_ids import FILE_DOORS, Door
+from tests.web.conftest import AUTH, KEY, Inside
+
+TURNS = [{"role": "user", "parts": [{"text": "Hi"}]}]
+MODELS = "/v1beta/models/generate_content"
+DOORS: dict[str, Door] = {
+    **{name: door for name, door in FILE_DOORS.items() if name in FORMATS},
+    "generate_content": Door(f"{MODELS}:generateContent", {"contents": TURNS}),
+    "count_content_tokens": Door(
+        f"{MODELS}:countTokens", {"generateContentRequest": {"model": "models/generate_content", "contents": TURNS}}
+    ),
+    "embed_content": Door(f"{MODELS}:embedContent", {"content": TURNS[0]}),
+    "batch_embed_contents": Door(
+        f"{MODELS}:batchEmbedContents", {"requests": [{"model": "models/generate_content", "content": TURNS[0]}]}
+    ),
+}
+"""Each format of which a call is a long document."""
+
+SHORT = {"batches": "names a file", "realtime": "a socket"}
+ENDPOINTS = sorted({*FORMATS} - {"realtime", "batches", "message_batches", "count_tokens", "input_tokens", "compact"}
+                   - {"count_content_tokens", "batch_embed_contents"})  # fmt: skip
+
+PLAIN: Mapping[str, Mapping[str, Any]] = {name: {} for name in DOORS}
+ABLE = {"messages": True, "generate_content": True}
+HEAVY: Mapping[str, Any] = {
+    "escapes": "\x01" * 20_000, "wide": [0] * 40_000, "deep": [[[[]]]] * 20_000, "objects": [{"x": 1}] * 20_000,
+    "texts": ["file_id"] * 10_000,
+}  # fmt: skip
+"""What takes long to read, in the functions that it calls or by its length."""
+
+
+def test_every_format_of_documents_is_a_door() -> None:
+    assert {name for name, each in FORMATS.items() if each.read is not no_json} == DOORS.keys() | SHORT.keys()
+
+
+TURN = {"role": "user", "content": "Hi"}
+TRANSLATABLE: Mapping[str, Mapping[str, Any]] = {
+    "chat": {"messages": [TURN]}, "messages": {"messages": [TURN]}, "responses": {"input": [TURN]},
+}  # fmt: skip
+
+
+def body(door: str, **more: Any) -> bytes:
+    text = json.dumps({**DOORS[door].body, **more})
+    return text.replace('"THE_NAME": 0', '"x": 0').encode()
+
+
+async def sent(
+    inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, doors: Mapping[str, Mapping[str, Any]],
+    able: Mapping[str, Any], *, there: str | None = None, **settings: Any,
+) -> dict[str, tuple[int, bytes | None]]:  # fmt: skip
+    """The status, and what the upstream got, of a long call with these further members at each door: what it gets of a
+    short one, and the rest of the long one."""
+    upstream.answer_with(always=ok_json({}))
+    route = {"upstream": "up"} | ({"model": there} if there else {})
+    models = {
+        name: {"routes": [route], "max_output_tokens": 9, "endpoints": [FORMATS[name].name]} for name in ENDPOINTS
+    }
+    models["generate_content"]["endpoints"] = ["generate_content", "embed_content"]
+    models |= dict.fromkeys(("input_tokens", "compact"), models["responses"]) | {"count_tokens": models["messages"]}
+    up = {"base_url": upstream.url, "api_key": "upstream-secret-key", "capabilities": ABLE | dict(able)}
+    client = await inside(upstream.url, models=models, upstreams={"up": up}, **settings)
+    found: dict[str, tuple[int, bytes | None]] = {}
+    for door, more in doors.items():
+        headers = AUTH | {"Content-Type": "application/json"}
+        async with client.post(DOORS[door].path, data=body(door, **more), headers=headers) as answer:
+            await answer.read()  # what is made once is there
+        short, hits = upstream.requests[-1:], upstream.hits
+        long = body(door, extra=HEAVY, **more)
+        assert len(long) > 4 * LARGE_BYTES
+        with counted(monkeypatch) as turns:
+            async with client.post(DOORS[door].path, data=long, headers=headers) as answer:
+                status, told = answer.status, await answer.read()
+        assert turns.most <= MOST_CALLS, (door, turns.most, turns.by)
+        assert turns.longest_json <= LARGE_BYTES, (door, turns.longest_json)
+        got = upstream.requests[-1].body if upstream.hits > hits else None
+        assert got is None or json.loads(got) == {**json.loads(short[0].body), "extra": HEAVY}
+        assert got is not None or status < 500, (door, told)
+        found[door] = status, got
+    return found
+
+
+async def test_plain(inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    for door, (_, got) in (await sent(inside, upstream, monkeypatch, PLAIN, {})).items():
+        assert got is not None, door
+
+
+async def test_dropped(inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters that the upstream would drop, anywhere in the body."""
+    for path in ("extra.objects.x", "extra.nothing"):
+        able = {"drops": [path]}
+        for door, (status, got) in (await sent(inside, upstream, monkeypatch, PLAIN, able)).items():
+            assert (status == 400, got is None) == (path == "extra.objects.x",) * 2, (door, path, status)
+
+
+async def test_foreign_files(inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    doors = {name: {"more": {"file_id": "file-foreign"}} for name in FILE_DOORS if name in FORMATS}
+    found = await sent(inside, upstream, monkeypatch, doors, {}, files={"upstream": "up"})
+    assert {status for status, _ in found.values()} == {404}
+
+
+@pytest.mark.parametrize("door", sorted(WAYS))
+async def test_translated(
+    inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    """It goes up as a short one does, with the output limit that the target requires."""
+    target = WAYS[door].target  # type: ignore[index]
+    (found,) = (await sent(inside, upstream, monkeypatch, {door: TRANSLATABLE[door]}, {door: f"via_{target}"})).values()
+    assert found[1] is not None
+    assert upstream.requests[-1].path.endswith(FORMATS[target].upstream_path)
+
+
+async def test_refused_translations(
+    inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await sent(inside, upstream, monkeypatch, {"responses": {"background": True}}, {"responses": "via_chat"})
+    assert found == {"responses": (400, None)}
+
+
+@pytest.mark.parametrize("door", sorted(name for name, each in FORMATS.items() if each.rename is not None))
+async def test_renamed(inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, door: str) -> None:
+    """Models that are named inside lists."""
+    (found,) = (await sent(inside, upstream, monkeypatch, {door: {}}, {}, there="another")).values()
+    assert found[1] is not None
+    asked = json.loads(found[1])
+    inner = (asked.get("requests") or [asked.get("generateContentRequest")])[0]
+    assert (inner.get("params") or inner)["model"].removeprefix("models/") == "another"
+
+
+async def test_restricted(inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request of a batch by the limits of the key."""
+    (request,) = DOORS["message_batches"].body["requests"]
+    doors = {"message_batches": {"requests": [request, request | {"custom_id": "b"}]}}
+    for most, is_refused in ((8, True), (9, False)):
+        keys = [{"id": "k", "secret": KEY, "limits": {"max_tokens": most, "deny": ["top_k"]}}]
+        (found,) = (await sent(inside, upstream, monkeypatch, doors, {}, keys=keys)).values()
+        assert (found[0] == 400, found[1] is None) == (is_refused, is_refused)
