@@ -82,15 +82,15 @@ class Key:
 class Rewriting(NamedTuple):
     """A change of a large body as a whole, which another process makes: see `bridge/rewriting.py`."""
 
-    kind: Literal["translated", "renamed"]
+    kind: Literal["translated", "renamed", "split"]
     detail: str
-    """The member for an output limit in the upstream's format, or the model's name."""
+    """The member for an output limit in the upstream's format, the model's name, or nothing."""
 
 
 class LargeBody(NamedTuple):
     """A body that is too long to be touched at once."""
 
-    pieces: Sequence[bytes | bytearray]
+    pieces: Sequence[bytes | bytearray | memoryview]
     opening: int
     """The position for a first member, in bytes."""
     places: Mapping[str, tuple[int, int]]

@@ -147,12 +147,6 @@ def fitting(
     return tuple(fit)
 
 
-def is_split(model: Model, upstreams: Mapping[str, Upstream]) -> bool:
-    """Whether a route of this model may take the prompts of completions one by one only."""
-    able = [upstreams[route.upstream].capabilities for route in model.routes]
-    return any(each.completions == "via_chat" or not each.prompt_arrays for each in able)
-
-
 def may_rewrite(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> bool:
     """Whether a route of this model may need more of a call's values than to pass them on."""
     able = [upstreams[route.upstream].capabilities for route in model.routes]

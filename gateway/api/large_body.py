@@ -44,6 +44,7 @@ _DECISIVE = frozenset({
 """Names in objects by which the gateway decides, of an object with more."""
 
 _USERS = frozenset({"safety_identifier", "user", "user_id"})
+Piece = bytes | bytearray | memoryview
 
 _SCALARS = tuple(name for name in Params._fields if name != "document")
 
@@ -85,7 +86,7 @@ def _among(names: Sequence[str]) -> str:
     return f": shorten '{names[0]}', which has to be read as a whole" if names else ""
 
 
-def from_brief(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) -> Params:
+def from_brief(known: Mapping[str, Any], pieces: Sequence[Piece]) -> Params:
     """The `Params` of the body in these pieces, from the result of `brief`."""
     large = LargeBody(
         _without_mark(pieces), known["opening"], _places(known), tuple(known["file_ids"]), known["acts"],
@@ -120,29 +121,46 @@ def written(members: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     return {"members": kept, "places": places, "opening": 1}, ("".join(pieces) + "}").encode()
 
 
-def from_written(known: Mapping[str, Any], pieces: Sequence[bytes | bytearray]) -> Document:
+def from_written(known: Mapping[str, Any], pieces: Sequence[Piece]) -> Document:
     """The object in these pieces, from the result of `written`."""
     return Document("", known["members"], LargeBody(pieces, known["opening"], _places(known)))
 
 
-def with_first(document: Document, name: str, value: Any) -> Document:
-    """The document of a large body with this member, which it has not, before the others."""
+def with_first(document: Document, name: str, value: Any, written: Sequence[Piece] = ()) -> Document:
+    """The document of a large body with this member, which it has not, before its others. `written`: its JSON, of which
+    `value` is kept."""
     large = document.large
     assert large is not None
     first, *others = large.pieces
-    added = f"{json.dumps(name)}:{json.dumps(value)},".encode()
-    pieces = [bytes(first[: large.opening]) + added + bytes(first[large.opening :]), *others]
-    places = {each: (start + len(added), end + len(added)) for each, (start, end) in large.places.items()}
+    opening = bytes(first[: large.opening]) + f"{json.dumps(name)}:".encode()
+    added = written or [json.dumps(value).encode()]
+    at = len(opening)
+    end = at + sum(map(len, added))
+    more = end + len(",") - large.opening
+    places = {each: (start + more, until + more) for each, (start, until) in large.places.items()}
     return document._replace(
-        members={name: value, **document.members}, large=large._replace(pieces=pieces, places=places)
+        members={name: value, **document.members},
+        large=large._replace(
+            pieces=[opening, *added, b"," + bytes(first[large.opening :]), *others],
+            places={name: (at, end), **places},
+        ),
     )
+
+
+def cut(pieces: Sequence[Piece], lengths: Iterable[int]) -> list[list[memoryview]]:
+    """The parts of a body in pieces that have these lengths in bytes, one behind the other."""
+    whole, at, found = _Pieces(pieces), 0, []
+    for length in lengths:
+        at += length
+        found.append(whole.up_to(at))
+    return found
 
 
 def _places(known: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     return {name: (start, end) for name, (start, end) in known["places"].items()}
 
 
-def _without_mark(pieces: Sequence[bytes | bytearray]) -> Sequence[bytes | bytearray]:
+def _without_mark(pieces: Sequence[Piece]) -> Sequence[Piece]:
     """As `json_document.parse` reads them: places are counted behind a byte order mark."""
     whole = _Pieces(pieces)
     if b"".join(whole.up_to(len(BOM_UTF8))) != BOM_UTF8:
@@ -168,7 +186,7 @@ def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:
 class _Pieces:
     """A body in pieces, from its beginning to its end."""
 
-    def __init__(self, pieces: Sequence[bytes | bytearray]) -> None:
+    def __init__(self, pieces: Sequence[Piece]) -> None:
         self._left = [memoryview(piece) for piece in reversed(pieces)]
         self._at = 0
 

@@ -267,9 +267,6 @@ class DataPlane:
         """The parameters of a large body, with its rewritings for the routes of these models."""
         upstreams, large, memory = context.parts.config.upstreams, asked.document.large, self._capacity.memory
         assert large is not None
-        if spec.name == "completions" and any(capabilities.is_split(each, upstreams) for each in models):
-            whole = spec.read(b"".join(large.pieces), context.parts.find_counter)
-            return whole._replace(model=asked.model)
         found = rewriting.needed(spec.name, asked, models, upstreams)
         if not found:
             return asked

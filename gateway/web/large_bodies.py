@@ -28,7 +28,7 @@ PIECE_BYTES = 131_072
 
 _HANDED_DOWN = frozenset({"PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME"})
 
-Pieces = Sequence[bytes | bytearray]
+Pieces = Sequence[bytes | bytearray | memoryview]
 Holds = Callable[[int], None]
 """Holds room for bytes. Raises `GatewayError` if there is none."""
 
@@ -59,7 +59,8 @@ class LargeBodies:
         for each in found:
             job = {"job": "rewrite", "endpoint": endpoint, "rewriting": each}
             try:
-                known, pieces = await self._answer(job, large.pieces, hold)
+                known, pieces = await self._answer(job, large.pieces)
+                hold(sum(map(len, pieces)))  # here, because a client that leaves does not end the reading
                 made[each] = rewriting.taken(each, known, pieces)
             except InvalidRequest as refused:
                 made[each] = refused
@@ -70,10 +71,8 @@ class LargeBodies:
         dumped = (limits.model_dump(mode="json", exclude_unset=True) for limits in (key, model))
         await self._answer({"job": "restrict", **dict(zip(("key", "model"), dumped, strict=True))}, pieces)
 
-    async def _answer(
-        self, job: Mapping[str, Any], pieces: Pieces, hold: Holds | None = None
-    ) -> tuple[dict[str, Any], Pieces]:
-        asked = self._tasks.spawn(self._ask(job, pieces, hold), "read-large-body")
+    async def _answer(self, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any], Pieces]:
+        asked = self._tasks.spawn(self._ask(job, pieces), "read-large-body")
         answer, body = await asyncio.shield(asked)
         if answer is None:
             raise Unavailable("The gateway cannot read so long a body right now.", code="reader_busy")
@@ -89,14 +88,12 @@ class LargeBodies:
         await self._tasks.cancel_all()
         await self._end()
 
-    async def _ask(
-        self, job: Mapping[str, Any], pieces: Pieces, hold: Holds | None
-    ) -> tuple[dict[str, Any] | None, Pieces]:
+    async def _ask(self, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any] | None, Pieces]:
         try:
             async with asyncio.timeout(READ_WITHIN_S), self._lock:
                 for _ in range(2):  # it may have ended since the last one
                     try:
-                        return await self._exchange(job, pieces, hold)
+                        return await self._exchange(job, pieces)
                     except (OSError, EOFError):
                         await self._end()
                     except BaseException:
@@ -106,9 +103,7 @@ class LargeBodies:
             pass
         return None, ()
 
-    async def _exchange(
-        self, job: Mapping[str, Any], pieces: Pieces, hold: Holds | None
-    ) -> tuple[dict[str, Any], Pieces]:
+    async def _exchange(self, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any], Pieces]:
         process = self._process
         if process is None or process.returncode is not None:
             process = self._process = await _start()
@@ -122,8 +117,6 @@ class LargeBodies:
         left, body = answer.get("length", 0), []
         while left:
             size = min(left, PIECE_BYTES)
-            if hold is not None:
-                hold(size)
             body.append(await process.stdout.readexactly(size))
             left -= size
         return answer, body

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -38,11 +40,13 @@ SHORT = {"batches": "names a file", "realtime": "a socket"}
 ENDPOINTS = sorted({*FORMATS} - {"realtime", "batches", "message_batches", "count_tokens", "input_tokens", "compact"}
                    - {"count_content_tokens", "batch_embed_contents"})  # fmt: skip
 
+in_order = partial(json.dumps, sort_keys=True)
+
 PLAIN: Mapping[str, Mapping[str, Any]] = {name: {} for name in DOORS}
 ABLE = {"messages": True, "generate_content": True}
 HEAVY: Mapping[str, Any] = {
-    "escapes": "\x01" * 20_000, "wide": [0] * 40_000, "deep": [[[[]]]] * 20_000, "objects": [{"x": 1}] * 20_000,
-    "texts": ["file_id"] * 10_000,
+    "escapes": "\x01" * 10_000, "wide": [0] * 20_000, "deep": [[[[]]]] * 8_000, "objects": [{"x": 1}] * 8_000,
+    "texts": ["file_id"] * 5_000,
 }  # fmt: skip
 """What takes long to read, in the functions that it calls or by its length."""
 
@@ -64,11 +68,12 @@ def body(door: str, **more: Any) -> bytes:
 
 async def sent(
     inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, doors: Mapping[str, Mapping[str, Any]],
-    able: Mapping[str, Any], *, there: str | None = None, **settings: Any,
+    able: Mapping[str, Any], *, there: str | None = None, answer: Mapping[str, Any] = MappingProxyType({}),
+    **settings: Any,
 ) -> dict[str, tuple[int, bytes | None]]:  # fmt: skip
     """The status, and what the upstream got, of a long call with these further members at each door: what it gets of a
     short one, and the rest of the long one."""
-    upstream.answer_with(always=ok_json({}))
+    upstream.answer_with(always=ok_json(dict(answer)))
     route = {"upstream": "up"} | ({"model": there} if there else {})
     models = {
         name: {"routes": [route], "max_output_tokens": 9, "endpoints": [FORMATS[name].name]} for name in ENDPOINTS
@@ -80,18 +85,22 @@ async def sent(
     found: dict[str, tuple[int, bytes | None]] = {}
     for door, more in doors.items():
         headers = AUTH | {"Content-Type": "application/json"}
-        async with client.post(DOORS[door].path, data=body(door, **more), headers=headers) as answer:
-            await answer.read()  # what is made once is there
-        short, hits = upstream.requests[-1:], upstream.hits
-        long = body(door, extra=HEAVY, **more)
+        before = upstream.hits
+        async with client.post(DOORS[door].path, data=body(door, **more), headers=headers) as received:
+            await received.read()  # what is made once is there
+        hits = upstream.hits
+        long = body(door, heavy=HEAVY, **more)
         assert len(long) > 4 * LARGE_BYTES
         with counted(monkeypatch) as turns:
-            async with client.post(DOORS[door].path, data=long, headers=headers) as answer:
-                status, told = answer.status, await answer.read()
+            async with client.post(DOORS[door].path, data=long, headers=headers) as received:
+                status, told = received.status, await received.read()
         assert turns.most <= MOST_CALLS, (door, turns.most, turns.by)
         assert turns.longest_json <= LARGE_BYTES, (door, turns.longest_json)
+        asked = [json.loads(request.body) for request in upstream.requests[before:]]
+        assert [each.pop("heavy") for each in asked[hits - before :]] == [HEAVY] * (upstream.hits - hits)
+        short, rest = (sorted(map(in_order, each)) for each in (asked[: hits - before], asked[hits - before :]))
+        assert rest in (short, [])
         got = upstream.requests[-1].body if upstream.hits > hits else None
-        assert got is None or json.loads(got) == {**json.loads(short[0].body), "extra": HEAVY}
         assert got is not None or status < 500, (door, told)
         found[door] = status, got
     return found
@@ -102,12 +111,12 @@ async def test_plain(inside: Inside, upstream: ScriptedUpstream, monkeypatch: py
         assert got is not None, door
 
 
-async def test_dropped(inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", ["heavy.objects.x", "heavy.nothing"])
+async def test_dropped(inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """Parameters that the upstream would drop, anywhere in the body."""
-    for path in ("extra.objects.x", "extra.nothing"):
-        able = {"drops": [path]}
-        for door, (status, got) in (await sent(inside, upstream, monkeypatch, PLAIN, able)).items():
-            assert (status == 400, got is None) == (path == "extra.objects.x",) * 2, (door, path, status)
+    is_there = path == "heavy.objects.x"
+    for door, (status, got) in (await sent(inside, upstream, monkeypatch, PLAIN, {"drops": [path]})).items():
+        assert (status == 400, got is None) == (is_there, is_there), (door, status)
 
 
 async def test_foreign_files(inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,3 +161,23 @@ async def test_restricted(inside: Inside, upstream: ScriptedUpstream, monkeypatc
         keys = [{"id": "k", "secret": KEY, "limits": {"max_tokens": most, "deny": ["top_k"]}}]
         (found,) = (await sent(inside, upstream, monkeypatch, doors, {}, keys=keys)).values()
         assert (found[0] == 400, found[1] is None) == (is_refused, is_refused)
+
+
+COMPLETION = {"id": "a", "object": "text_completion", "created": 1, "model": "m",
+              "choices": [{"index": 0, "text": "Hi", "logprobs": None, "finish_reason": "stop"}]}  # fmt: skip
+CHAT = COMPLETION | {"object": "chat.completion", "choices": [
+    {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "logprobs": None, "finish_reason": "stop"}
+]}  # fmt: skip
+
+
+@pytest.mark.parametrize("prompt", ["Hi", None, ["Hi", "you"], [[1, 2], [3]]], ids=str)
+@pytest.mark.parametrize("is_chat", [False, True])
+async def test_split(
+    inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, prompt: Any, is_chat: bool
+) -> None:
+    """Prompts that go up one by one."""
+    able = {"completions": "via_chat"} if is_chat else {"prompt_arrays": False}
+    doors = {"completions": {"prompt": prompt, "max_tokens": 5}}
+    answer = CHAT if is_chat else COMPLETION
+    (found,) = (await sent(inside, upstream, monkeypatch, doors, able, answer=answer)).values()
+    assert found[0] == (400 if is_chat and prompt == [[1, 2], [3]] else 200)
