@@ -327,6 +327,8 @@ class Call(NamedTuple):
     """As those of a record."""
     passed: PassedRequest | None = None
     """Of a call of a passthrough row, whose name is `endpoint`."""
+    expected_output: int | None = None
+    """The output tokens of one candidate that the call draws on rates; None: its output limit."""
 
 
 class Phase(Enum):

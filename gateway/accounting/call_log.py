@@ -20,6 +20,7 @@ from gateway.formats import FORMATS
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import CLIENT_GONE, NO_TRACE, NO_TRACER, Trace, Tracer
 from gateway.quota import pricing
+from gateway.quota.recent_output import RecentOutput
 from gateway.records import OTHER, Call, Ended, Fault, Record, Usage
 from gateway.store import Ledger
 from gateway.tasks import is_cut_off
@@ -100,6 +101,8 @@ class Accounting:
     """Makes the spans of calls."""
     served: ServedModels = field(default_factory=ServedModels)
     """The names under patterns that are groups of the daily sums."""
+    recent: RecentOutput = field(default_factory=RecentOutput)
+    """How much output calls had lately, for what the next ones draw on rates."""
 
 
 class CallProgress(NamedTuple):
@@ -313,6 +316,9 @@ class CallLog:
             failed=failed_text(self.failed) if self.failed else "",
             timeline=self.timeline(duration_s) if self.attempts > 1 or self.reservation.waits else "",
         )  # fmt: skip
+        asked = self.reservation.call
+        if asked.expected_output is not None and status == 200 and usage.source != "none":
+            self._accounting.recent.note(asked.key, asked.label_model, usage.completion_tokens / call.params.candidates)
         if self._earlier is not None:
             record = with_earlier(record, *self._earlier)
         self.reservation.settle(record)

@@ -54,11 +54,14 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     plan, routes = services.plans.of(call)
     if call.params.refers_to is not None:
         call, routes = await _continued(call, routes, services)
+    limits = services.key_cache.terms.of_call(call)
+    router = services.router
+    if limits.is_by_use or router.limits.counts_tokens:
+        call = _expecting(call, services)
     fit = None
     if call.model.min_output_tokens is not None and OutputFit.may_shrink(call):
         fit = _output_fit(call, services)
         call = fit.at_first()
-    limits = services.key_cache.terms.of_call(call)
     if call.passed is not None and call.passed.is_read:
         limits = windows.CallLimits.of(windows.request_rates(limits.each), call.started)
     claims = windows.claims(call, limits)
@@ -66,7 +69,6 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     if call.fallbacks:
         fallbacks = _fallbacks(call, services)
         claims = windows.dearest([claims, *[each.claims for each in fallbacks]])
-    router = services.router
     has_limits = router.limits.is_any and router.limits.binds_any(_all_routes(routes, fallbacks))
     may_wait = services.waiting.settings.max_wait_s or call.key.max_wait_s or call.model.max_wait_s
     candidates: Sequence[Route] = routes
@@ -121,6 +123,19 @@ async def _continued(call: Call, routes: Sequence[Route], services: Services) ->
         )
     params = params._replace(prompt_tokens=params.prompt_tokens + bond.tokens, is_prompt_exact=False)
     return call._replace(params=params, bond=bond, fallbacks=()), found
+
+
+def _expecting(call: Call, services: Services) -> Call:
+    """The call and its fallbacks with the output that they draw on rates: what such calls had lately. One that only
+    begins work, such as a batch, draws all of it."""
+    params, limit = call.params, windows.output_limit(call)
+    if params.lines or params.is_deferred or call.passed is not None or not limit:
+        return call
+    expected = services.accounting.recent.expected(call.key, call.label_model, limit)
+    if expected == limit:
+        return call._replace(expected_output=limit)
+    fallbacks = tuple([other._replace(expected_output=expected) for other in call.fallbacks])
+    return call._replace(expected_output=expected, fallbacks=fallbacks)
 
 
 class _Fallback(NamedTuple):

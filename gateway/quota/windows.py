@@ -9,8 +9,11 @@ Three kinds of window, all in integer units:
   that "spent" and "reserved by running calls" are different errors.
 - *Parallel* calls: `used` counts the open leases.
 
-A draw takes the estimate; a settlement replaces it by the truth. On a rate it may give back at most what of this draw
-has not leaked away meanwhile: a full refund after a long stream would admit two bursts.
+A draw takes the estimate; a settlement replaces it by the truth. On a rate of tokens or money a draw takes the output
+that such calls had lately (`recent_output.py`), because a rate that is full of reservations serves a few per cent of
+itself. Use beyond that is charged when the call ends, also above the limit: later calls wait until it has leaked. The
+unused rest goes back, less of it the longer the call ran, because others were served by the leak meanwhile: see
+`_given_back`.
 
 The stores apply these functions (or, in Redis, the same arithmetic as a script); nothing here reads a clock.
 """
@@ -52,6 +55,9 @@ IN_THE_WAY_US = 1_000_000
 LEAST_OF_ESTIMATE = 8
 """A prompt has at least this part of its estimated tokens: that is 32 bytes a token, and text has 3 to 12."""
 
+GIVE_BACK_US = 240_000_000
+"""How old a draw on a rate may be for its rest to go back, if the rate's own period is not longer."""
+
 MAX_CACHED_KEYS = 20_000
 """Keys whose terms are kept, a kilobyte each; and pairs of a key and a model."""
 
@@ -85,8 +91,13 @@ class Limit:
     """Of the limit, for interactive calls alone."""
     top_ups: Mapping[str, int] = field(default_factory=dict)
     """How much more one calendar window holds, by its own name."""
+    is_by_use: bool = field(init=False)
+    """A rate of tokens or money, on which a call draws the output that such calls had lately."""
     _day: int = -1
     _one: Claim | None = None
+
+    def __post_init__(self) -> None:
+        self.is_by_use = self.period_us > 0 and self.unit in ("tokens", "usd")
 
     def one(self, started: float) -> Claim:
         """A claim of one unit on the window to which a call belongs that began at this Unix time in seconds."""
@@ -114,18 +125,22 @@ class CallLimits(NamedTuple):
     each: tuple[Limit, ...]
     units: tuple[Claim, ...]
     """A claim of one unit on the window of each."""
+    is_by_use: bool = False
+    """Whether one is a rate of tokens or money."""
 
     @classmethod
     def of(cls, each: Iterable[Limit], started: float) -> CallLimits:
         """For calls that begin on the day of this Unix time in seconds."""
         limits = tuple(each)
-        return cls(limits, tuple([limit.one(started) for limit in limits]))
+        is_by_use = any(limit.is_by_use for limit in limits)
+        return cls(limits, tuple([limit.one(started) for limit in limits]), is_by_use)
 
     def counting_only(self) -> CallLimits:
         """The same, which refuse nothing: for what has begun at an upstream, and is counted whatever they have left."""
         return CallLimits(
             tuple([replace(limit, is_enforced=False) for limit in self.each]),
             tuple([claim._replace(window=claim.window._replace(is_enforced=False)) for claim in self.units]),
+            self.is_by_use,
         )
 
 
@@ -196,7 +211,7 @@ def claims(call: Call, limits: CallLimits) -> tuple[Claim, ...]:
     output = output_limit(call) * call.params.candidates
     return tuple([
         _metered(call, limit, unit.window, output) if limit.unit == "tokens" or limit.unit == "usd" else unit
-        for limit, unit in zip(*limits, strict=True)
+        for limit, unit in zip(limits.each, limits.units, strict=True)
     ])  # fmt: skip
 
 
@@ -210,8 +225,13 @@ def _metered(call: Call, limit: Limit, window: Window, output: int) -> Claim:
             raise _no_number(call) if is_priced_by_count else ModelNotPriced(params.model, _unpriced_variant(call))
         if params.output_limit is None and params.default_output is None and model.max_output_tokens is None:
             raise _limit_missing(call, limit)
-    if most is None or most <= window.limit:
-        return Claim(window, most or 0)
+    if most is None:
+        return Claim(window, 0)
+    if most <= window.limit:
+        if limit.is_by_use and call.expected_output is not None:
+            expected = min(output, call.expected_output * params.candidates)
+            most = _amount(call, limit.unit, params.prompt_tokens, expected) or 0
+        return Claim(window, most)
     # The prompt is an estimate: it alone makes a refusal that no wait can end only where no error of it explains that.
     sure = most if params.is_prompt_exact else _amount(call, limit.unit, 0, output) or 0
     if limit.is_enforced:
@@ -467,12 +487,26 @@ def draw(claim: Claim, state: WindowState) -> WindowState:
 
 
 def _recharge(window: Window, state: WindowState, charged: int, actual: int, age_us: int) -> WindowState:
-    """The state of a rate that was charged one amount and is charged another instead: more in full; of less it gives
-    back what has not leaked since."""
+    """The state of a rate that was charged one amount and is charged another instead: more in full, and of less a part
+    goes back."""
     if actual >= charged:
         return WindowState(state.used + actual - charged, state.reserved, state.at_us)
-    give_back = max(0, charged - actual - _leaked_since(window, age_us))
+    give_back = _given_back(window, charged - actual, max(0, age_us))
     return WindowState(max(0, state.used - give_back), state.reserved, state.at_us)
+
+
+def _given_back(window: Window, rest: int, age_us: int) -> int:
+    """The part of the unused rest of a draw of this age that goes back: all of it at once, evenly less with its age,
+    and nothing when it is as old as `GIVE_BACK_US` or the period.
+
+    So all that running calls may get back never exceeds the level by more than the rate refills in that time, however
+    long the rate was busy: while they could get back more, they lose it faster than the rate leaks. That bounds the
+    calls that a burst of ends admits. The part that cannot have leaked, were all the leak that of this call, goes back
+    in any case.
+    """
+    span_us = max(window.period_us, GIVE_BACK_US)
+    lost = -(-rest * min(age_us, span_us) // span_us)
+    return rest - min(rest, lost, _leaked_since(window, age_us))
 
 
 def settle(claim: Claim, state: WindowState, actual: int, age_us: int) -> WindowState:
@@ -505,8 +539,8 @@ def charge(window: Window, state: WindowState, actual: int, age_us: int) -> Wind
 def correct(window: Window, state: WindowState, charged: int, actual: int, age_us: int) -> WindowState:
     """The (leaked) state after a draw of this age that was closed as lost and `charged` turned out to be `actual`.
 
-    By the difference: more is charged in full, and of less a rate gives back what has not leaked since the draw. To
-    take a lost call back altogether, `actual` is 0. The slot of a parallel call was freed when it was lost.
+    By the difference: more is charged in full, and of less a part goes back, as at a settlement. To take a lost call
+    back altogether, `actual` is 0. The slot of a parallel call was freed when it was lost.
     """
     if window.starts:
         return WindowState(max(0, state.used + actual - charged), state.reserved, state.at_us)

@@ -324,7 +324,7 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
     - A `Settle` replaces the reservation by the actual charge: windows, record and daily sums together. For a lease
     that
       was closed as lost it corrects all three by the difference. For an unknown lease (the server has lost it, or never
-      received it) it charges the actual amount. A refund on a rate is bounded by what has not leaked away.
+      received it) it charges the actual amount. Of a refund on a rate, less goes back the older it is.
     - A `Defer` hands a lease to its heir, with all that it holds; an unknown lease, or one that was closed as lost, is
       reserved again, even beyond the limit.
     - A `Void` releases everything; for a lease that was closed as lost it removes charge, record and sums.

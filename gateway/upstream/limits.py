@@ -71,6 +71,8 @@ class UpstreamLimitTable:
         self._reserving = frozenset([limit.window(0).id for _, limit in self.every() if limit.reserved])
         self.is_any = bool(self._whole)
         """Whether there is any limit. A field, because every call reads it."""
+        self.counts_tokens = any(limit.unit == "tokens" for _, limit in self.every())
+        """Whether one of them is of tokens."""
 
     def __repr__(self) -> str:
         return f"<UpstreamLimitTable of {', '.join(self._whole) or 'none'}>"
@@ -94,7 +96,8 @@ class UpstreamLimitTable:
         model = route.model or call.params.model
         if not (limits := self._binding(route.upstream, model, key)):
             return ()
-        tokens = call.params.prompt_tokens + output_limit(call) * call.params.candidates
+        output = output_limit(call) if call.expected_output is None else min(output_limit(call), call.expected_output)
+        tokens = call.params.prompt_tokens + output * call.params.candidates
         amounts = {"requests": requests, "tokens": tokens, "parallel": at_once}
         windows = [self.window(limit, call.started) for limit in limits]
         if self._reserving and call.priority != INTERACTIVE:

@@ -172,9 +172,9 @@ async def test_a_limit_that_changed_keeps_what_was_used(worker: Worker, store: S
 
 async def test_refund_of_a_rate(worker: Worker, store: Store, clock: Clock) -> None:
     wish = await worker.granted(slow(60, 50))
-    clock.advance(10 * HOUR_S)
-    await worker.settle(wish, 20)
-    assert await standing(store, slow(60), clock) == (20, 0)
+    clock.advance(11 * HOUR_S)
+    await worker.settle(wish, 20)  # after 11 of 60 hours 5.5 of the 30 are lost
+    assert await standing(store, slow(60), clock) == (15, 0)
 
 
 async def test_a_long_stream_gives_back_nothing_that_others_have_drawn(worker: Worker, clock: Clock) -> None:
@@ -503,12 +503,12 @@ async def test_a_void_in_the_batch_of_its_draw(worker: Worker, store: Store, clo
     assert await levels(store, clock, *claims) == [(0, 50), (50, 0), (1, 0)]
 
 
-async def test_a_void_gives_back_nothing_of_a_rate_that_has_leaked(worker: Worker, store: Store, clock: Clock) -> None:
+async def test_a_late_void_gives_back_less_of_a_rate(worker: Worker, store: Store, clock: Clock) -> None:
     wish = await worker.granted(slow(60, 50))
     clock.advance(20 * HOUR_S)
     await worker.granted(slow(60, 15))
-    await worker.void(wish)
-    assert await standing(store, slow(60), clock) == (15, 0)
+    await worker.void(wish)  # after 20 of 60 hours a third is lost
+    assert await standing(store, slow(60), clock) == (12, 0)
 
 
 async def test_a_void_of_what_was_never_drawn_changes_nothing(worker: Worker, store: Store, clock: Clock) -> None:

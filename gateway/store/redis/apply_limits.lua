@@ -66,13 +66,23 @@ local function draw(window, amount)
   end
 end
 
+-- The part of the unused rest of a draw of this age that goes back.
+local function given_back(shape, rest, age)
+  local span = max(shape[2], 240000000) -- GIVE_BACK_US
+  local lost, part = scaled(min(max(0, age), span), rest, span)
+  if part > 0 then
+    lost = lost + 1
+  end
+  return rest - min(rest, lost, leaked_since(shape, age))
+end
+
 -- A rate that was charged one amount is charged another instead.
 local function recharge(shape, window, charged, actual, age)
   if actual >= charged then
     window.used = window.used + actual - charged
     return
   end
-  window.used = max(0, window.used - max(0, charged - actual - leaked_since(shape, age)))
+  window.used = max(0, window.used - given_back(shape, charged - actual, age))
   if window.used == 0 then
     window.at = max(window.at, now) -- nothing is left to leak, and a part of a unit is no credit
   end

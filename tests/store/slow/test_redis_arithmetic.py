@@ -17,7 +17,7 @@ from gateway.store.redis.connection import Script
 from tests.fakes.redis_servers import RedisServer
 
 PRELUDE = """
-local floor, max, match, EXACT = math.floor, math.max, string.match, 9007199254740992
+local floor, max, min, match, EXACT = math.floor, math.max, math.min, string.match, 9007199254740992
 local SUMS_S, now = 0, 0
 """
 
@@ -40,7 +40,7 @@ for i, text in ipairs(ARGV) do
   end
   told[i] = table.concat({
     after(function() end), after(after_draw), after(settle, amount, actual, age), after(settle, amount, 0, age),
-    after(charge, actual, age), after(correct, charged, actual, age),
+    after(charge, actual, age), after(correct, charged, actual, age), after(reopen, amount, charged, age),
   }, '|')
 end
 return told
@@ -95,6 +95,7 @@ def test_every_change_of_a_window_is_that_of_limits(
         changed = [
             limits.settle(claim, leaked, actual, age_us), limits.void(claim, leaked, age_us),
             limits.charge(window, leaked, actual, age_us), limits.correct(window, leaked, charged, actual, age_us),
+            limits.reopen(claim, leaked, charged, age_us),
         ]  # fmt: skip
         expected = [leaked, limits.draw(claim, leaked)]
         # What has leaked of the next unit is no credit for a rate that is empty.
