@@ -58,6 +58,9 @@ LEAST_OF_ESTIMATE = 8
 GIVE_BACK_US = 240_000_000
 """How old a draw on a rate may be for its rest to go back, if the rate's own period is not longer."""
 
+BY_LIMIT = "|output_limit"
+"""The end of the name of an upstream's window that counts output limits: nothing that was drawn goes back."""
+
 MAX_CACHED_KEYS = 20_000
 """Keys whose terms are kept, a kilobyte each; and pairs of a key and a model."""
 
@@ -91,13 +94,15 @@ class Limit:
     """Of the limit, for interactive calls alone."""
     top_ups: Mapping[str, int] = field(default_factory=dict)
     """How much more one calendar window holds, by its own name."""
+    is_by_limit: bool = False
+    """An upstream counts the output limit of a call, however much it uses."""
     is_by_use: bool = field(init=False)
     """A rate of tokens or money, on which a call draws the output that such calls had lately."""
     _day: int = -1
     _one: Claim | None = None
 
     def __post_init__(self) -> None:
-        self.is_by_use = self.period_us > 0 and self.unit in ("tokens", "usd")
+        self.is_by_use = self.period_us > 0 and self.unit in ("tokens", "usd") and not self.is_by_limit
 
     def one(self, started: float) -> Claim:
         """A claim of one unit on the window to which a call belongs that began at this Unix time in seconds."""
@@ -113,6 +118,7 @@ class Limit:
     def _open(self, started: float) -> Window:
         starts, resets_us = calendar_window(self.per, started) if self.is_calendar else ("", 0)
         name = "|".join((self.scope, self.unit, self.per, self.model or "", starts))
+        name += BY_LIMIT if self.is_by_limit else ""
         return Window(
             name, self.scope, self.unit, self.per, self.model, self.limit + self.top_ups.get(starts, 0), self.period_us,
             starts, resets_us, self.is_enforced,
@@ -586,7 +592,7 @@ def charges(record: Record, claims: Sequence[Claim]) -> list[int]:
     A quota for other models than the one that was asked for or served, which was reserved for a fallback, is not used.
     An unknown cost counts as what was reserved: that is nothing where the model has no price, and the most that the
     call was expected to cost where a unit that was used has none. An upstream has seen each request that was reserved
-    there, and the tokens where it served the call.
+    there, and the tokens where it served the call; where it counts output limits, those of each request.
     """
     usage, cost, charged = record.usage, record.cost_nusd, []
     for window, amount in claims:
@@ -602,7 +608,7 @@ def charges(record: Record, claims: Sequence[Claim]) -> list[int]:
         for place, (window, amount) in enumerate(claims):
             if not window.id.startswith(UPSTREAM):
                 continue
-            if window.unit == "requests":
+            if window.unit == "requests" or window.id.endswith(BY_LIMIT):
                 charged[place] = amount
             elif not window.id.startswith(served):
                 charged[place] = 0

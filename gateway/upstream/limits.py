@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -54,18 +55,22 @@ class UpstreamLimitTable:
         """Upstreams whose limits of parallel calls follow the time to the first token."""
         self._adapted: dict[tuple[str, str, str, str | None], AdaptiveLimit] = {}
         self._sole_key = frozenset(name for name, up in upstreams.items() if len(up.credentials) == 1)
+        self._by_limit = frozenset(name for name, upstream in upstreams.items() if upstream.counts_output_limits)
         self._whole: dict[str, tuple[Limit, ...]] = {}
         self._keys: dict[str, tuple[tuple[Limit, ...], ...]] = {}
         for name, upstream in upstreams.items():
             limits = upstream.limits
             if not limits.is_any:
                 continue
-            scope = f"{UPSTREAM}{name}"
-            rows = [*_limits(scope, limits, None)]
+            scope, is_by_limit = f"{UPSTREAM}{name}", name in self._by_limit
+            rows = [*_limits(scope, limits, None, is_by_limit)]
             for pattern, some in limits.per_model.items():
-                rows += _limits(scope, some, pattern)
+                rows += _limits(scope, some, pattern, is_by_limit)
             self._whole[name] = tuple(rows)
-            each = [tuple(_limits(f"{scope}#{n + 1}", limits.per_key, None)) for n in range(len(upstream.credentials))]
+            each = [
+                tuple(_limits(f"{scope}#{n + 1}", limits.per_key, None, is_by_limit))
+                for n in range(len(upstream.credentials))
+            ]
             if any(each):
                 self._keys[name] = tuple(each)
         self._reserving = frozenset([limit.window(0).id for _, limit in self.every() if limit.reserved])
@@ -96,7 +101,9 @@ class UpstreamLimitTable:
         model = route.model or call.params.model
         if not (limits := self._binding(route.upstream, model, key)):
             return ()
-        output = output_limit(call) if call.expected_output is None else min(output_limit(call), call.expected_output)
+        most = output_limit(call)
+        is_by_use = call.expected_output is not None and route.upstream not in self._by_limit
+        output = min(most, call.expected_output or most) if is_by_use else most
         tokens = call.params.prompt_tokens + output * call.params.candidates
         amounts = {"requests": requests, "tokens": tokens, "parallel": at_once}
         windows = [self.window(limit, call.started) for limit in limits]
@@ -200,11 +207,11 @@ def _name(limit: Limit) -> tuple[str, str, str, str | None]:
     return limit.scope, limit.unit, limit.per, limit.model
 
 
-def _limits(scope: str, limits: RateLimits, model: str | None) -> Iterator[Limit]:
+def _limits(scope: str, limits: RateLimits, model: str | None, is_by_limit: bool) -> Iterator[Limit]:
     for text in limits.requests:
         yield _rate(scope, "requests", text, model)
     for text in limits.tokens:
-        yield _rate(scope, "tokens", text, model)
+        yield replace(_rate(scope, "tokens", text, model), is_by_limit=is_by_limit)
     if limits.parallel is not None:
         yield Limit(scope, "parallel", "", model, limits.parallel, reserved=limits.reserved)
 

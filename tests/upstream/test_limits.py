@@ -8,8 +8,8 @@ import pytest
 
 from gateway.api.json_document import parse
 from gateway.config import Config, ConfigError, Model, Route, build
-from gateway.quota.windows import unreserved
-from gateway.records import Call, Claim, Key, Params
+from gateway.quota.windows import BY_LIMIT, charges, unreserved
+from gateway.records import Call, Claim, Key, Params, Record, Usage
 from gateway.upstream.limits import Place, UpstreamLimitTable, further
 from gateway.upstream.router import Router
 
@@ -70,6 +70,32 @@ def test_a_call_that_is_larger_than_a_limit_takes_the_whole_of_it() -> None:
     assert drawn(table(tokens="100/min").claims(a_call(), A)) == [("upstream:a|tokens|minute||", 100, 100)]
     many = table(requests="100/min", parallel=4)
     assert [amount for _, _, amount in drawn(many.claims(a_call(), A, requests=30, at_once=8))] == [30, 4]
+
+
+@pytest.mark.parametrize(
+    ("address", "counts", "amount", "end"),
+    [
+        ("http://up/v1", None, 50, "||"),
+        ("https://api.anthropic.com/v1", None, 50, "||"),
+        ("http://up/v1", "output_limit", 230, "||" + BY_LIMIT),
+        ("https://api.openai.com/v1", None, 230, "||" + BY_LIMIT),
+        ("https://mine.openai.azure.com/openai/v1", None, 230, "||" + BY_LIMIT),
+        ("https://api.openai.com/v1", "used", 50, "||"),
+    ],
+)
+def test_tokens_are_counted_as_the_upstream_does(address: str, counts: str | None, amount: int, end: str) -> None:
+    limits = {"tokens": "1000/min", **({} if counts is None else {"counts": counts})}
+    settings = {
+        "upstreams": {"a": {"base_url": address, "limits": limits}}, "models": {"*": {"routes": [{"upstream": "a"}]}},
+    }  # fmt: skip
+    call = a_call()._replace(expected_output=10)
+    found = UpstreamLimitTable(build(settings).upstreams).claims(call, A)
+    assert drawn(found) == [("upstream:a|tokens|minute" + end, 1000, amount)]
+    usage = Usage(30, 4, source="reported")
+    record = Record("c", 0, "k", None, "chat", "m", "m", "m", None, "a", 200, False, usage, "done", None, 0, 1)
+    for upstream, used in (("a", 34), ("b", 0)):
+        charged = amount if end.endswith(BY_LIMIT) else used
+        assert charges(record._replace(upstream=upstream), found) == [charged]
 
 
 def test_what_is_reserved_is_for_interactive_calls() -> None:

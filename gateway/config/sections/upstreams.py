@@ -150,6 +150,8 @@ class RateLimits(Section):
 class UpstreamLimits(RateLimits):
     """The limits of an upstream: of the whole, of each of its API keys, of some of its models."""
 
+    counts: Literal["used", "output_limit"] | None = None
+    """Output in tokens: the one that was used, or the limit of each call; default: used, except OpenAI and Azure."""
     learn: bool = True
     """Whether answers of the upstream (429, rate limit headers) lower what is assumed of these limits for a while."""
     adaptive: bool = False
@@ -182,6 +184,8 @@ class UpstreamLimits(RateLimits):
 
 
 ANTHROPIC_HOST = "api.anthropic.com"
+OPENAI_HOST = "api.openai.com"
+AZURE_DOMAIN = ".openai.azure.com"
 GOOGLE_HOST = "generativelanguage.googleapis.com"
 _OF_ANTHROPIC: dict[str, Any] = {"key_header": "x-api-key", "capabilities": {"messages": True}}
 _OF_GOOGLE: dict[str, Any] = {
@@ -282,6 +286,19 @@ class Upstream(Section):
         if has_key and any(name.lower() == self.key_header for name in self.headers):
             raise ValueError(f"the header {self.key_header} is written with api_key, and cannot be in headers too")
         return self
+
+    @property
+    def counts_output_limits(self) -> bool:
+        """Whether its limits of tokens count the output limit of a call, however much it uses.
+
+        As OpenAI's do ("Your rate limit is calculated as the maximum of max_tokens and the estimated number of
+        tokens", guide "Rate limits") and Azure's ("Manage Azure OpenAI quota"); Anthropic's count actual tokens
+        ("OTPM rate limits are evaluated in real time as output tokens are produced", API reference "Rate limits").
+        """
+        if self.limits.counts is not None:
+            return self.limits.counts == "output_limit"
+        host = urlsplit(self.base_url).hostname or ""
+        return host == OPENAI_HOST or host.endswith(AZURE_DOMAIN)
 
     @property
     def way(self) -> Proxy | None:
