@@ -8,11 +8,13 @@ requests.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from gateway.chunked import portions
 from gateway.formats import reported_usage
 from gateway.formats.format import BatchFormat, BatchLine
 from gateway.quota import pricing
@@ -27,8 +29,12 @@ from .charge import REASONING_ALLOWANCE, SHOWN_FACTOR, SentRequest
 MAX_LINE_BYTES = 33_554_432
 """Of one answer; a longer one is not read."""
 
-MAX_CLEANED_BYTES = 262_144
+MAX_CLEANED_BYTES = 8_192
 """Of a line that is read for its error; it takes some milliseconds."""
+
+LINES_AT_ONCE, TEXT_AT_ONCE = 1_000, 4_096
+"""Lines, and bytes of a long line with an error, between which other calls have their turn. They have it behind each
+shorter line with an error, too."""
 
 ANY_REQUEST = 2_097_152
 """Tokens of the prompt, and of the output, that no request of a batch exceeds: twice the largest context of common
@@ -167,36 +173,55 @@ class CleanedResults:
         self._line = bytearray()
         self._is_long = self._has_error = False
 
-    def feed(self, data: bytes) -> bytes:
-        """What can leave. Raises `EncodingFault`."""
+    async def feed(self, data: bytes) -> bytes:
+        """The bytes that can leave. Other calls have their turn in between. Raises `EncodingFault`."""
         pieces = (data,) if self._decoder is None else self._decoder.decode(data)
-        return b"".join([self._passed(piece) for piece in pieces])
+        return b"".join([await self._passed(piece) for piece in pieces])
 
-    def end(self) -> bytes:
+    async def end(self) -> bytes:
         """The last line, which may have no end."""
-        return self._take()
+        return await self._cleaned(bytes(self._line))
 
-    def _passed(self, piece: bytes) -> bytes:
-        *ends, rest = piece.split(b"\n")
+    async def _passed(self, piece: bytes) -> bytes:
         passed = bytearray()
-        for end in ends:
-            self._line += end
-            passed += self._take() + b"\n"
-            self._is_long = False
+        whole, end, rest = piece.rpartition(b"\n")
+        if end:
+            lines = bytes(self._line) + whole
+            self._line.clear()
+            if not self._has_error and not refusal.has_error(lines):
+                passed += lines + end
+                self._is_long = False
+            else:
+                for some in portions(lines.split(b"\n"), LINES_AT_ONCE):
+                    for line in some:
+                        passed += await self._cleaned(line) + end
+                        self._is_long = self._has_error = False
+                    await asyncio.sleep(0)
         self._line += rest
         if self._is_long or len(self._line) > MAX_CLEANED_BYTES:
-            self._has_error = (self._is_long and self._has_error) or refusal.has_error(self._line)
             self._is_long = True
-            passed += self._take()
+            passed += await self._cleaned(bytes(self._line))
+            self._line.clear()
         return bytes(passed)
 
-    def _take(self) -> bytes:
-        line, self._line = bytes(self._line), bytearray()
-        if not self._is_long:
-            return refusal.cleaned_result(line, self._hide)
-        if not (self._has_error or refusal.has_error(line)):
+    async def _cleaned(self, line: bytes) -> bytes:
+        """The line, or a part of one that is long."""
+        self._has_error = self._has_error or refusal.has_error(line)
+        if not self._has_error:
             return line
-        return refusal.cleaned(line.decode("utf-8", "surrogateescape"), self._hide).encode("utf-8", "surrogateescape")
+        await asyncio.sleep(0)
+        if not self._is_long and len(line) <= MAX_CLEANED_BYTES:
+            return refusal.cleaned_result(line, self._hide)
+        passed, start = bytearray(), 0
+        while start < len(line):
+            end = start + TEXT_AT_ONCE
+            if end < len(line):
+                end = line.rfind(b" ", start, end) + 1 or end  # no name of an account has a space
+            text = line[start:end].decode("utf-8", "surrogateescape")
+            passed += refusal.cleaned(text, self._hide).encode("utf-8", "surrogateescape")
+            start = end
+            await asyncio.sleep(0)
+        return bytes(passed)
 
 
 async def _lines(download: Download, head: Head) -> AsyncIterator[bytes | None]:

@@ -33,7 +33,7 @@ _ACCOUNT = re.compile(
     r"|\barn:aws[\w-]*:[^\s'\",;]+|(?<=/accounts/)[0-9a-f]{32}"  # AWS, Cloudflare
     r"|(?<=/subscriptions/)[0-9a-fA-F-]{36}|(?<=\bprojects/)[\w:.-]+"  # Azure, Google
     r"|\b(?:10|127|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}(?::\d{1,5})?\b"  # hosts behind it
-    r"|\b[\w-]+(?:\.[\w-]+)*\.(?:svc\.cluster\.local|internal|local)(?::\d{1,5})?\b"
+    r"|(?<![\w-])[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}\.(?:svc\.cluster\.local|internal|local)(?::\d{1,5})?\b"
 )
 REASONS = frozenset({
     "error", "errors", "last_error", "status_details", "failure", "failure_reason", "failureReason", "fail_reason",

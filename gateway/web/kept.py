@@ -154,13 +154,13 @@ class KeptAtUpstream:
             while piece := await download.read():
                 if cleaner is not None:
                     try:
-                        piece = cleaner.feed(piece)
+                        piece = await cleaner.feed(piece)
                     except EncodingFault:
                         return stream
                 if piece and stream.write(piece):
                     await stream.wait_until_writable()
             if download.failure is None:
-                stream.finish(b"" if cleaner is None else cleaner.end())
+                stream.finish(b"" if cleaner is None else await cleaner.end())
             return stream
 
     def _cleaner(self, bond: Bond, head: Head, hide: Sequence[tuple[str, str]]) -> CleanedResults:

@@ -137,20 +137,25 @@ def test_the_error_in_a_line_of_results_is_cleaned_and_all_else_stays(name: str)
 
 
 @pytest.mark.parametrize("size", [1, 100, 5_000, 10**6])
-def test_results_are_cleaned_as_they_come(size: int) -> None:
+async def test_results_are_cleaned_as_they_come(size: int) -> None:
     """In pieces of any size; a long line passes in pieces, too, and its error is cleaned as a text."""
     long = {"error": None, "x": "x" * (MAX_CLEANED_BYTES + 9) if size > 1 else "x"}
     lines = [json.dumps(each).encode() for each, _ in LINES.values()]
     given = b"\n".join([*lines, b"", json.dumps(long).encode(), *lines])
     results = CleanedResults(Head(200, ()), HIDE)
-    came = b"".join([results.feed(given[at : at + size]) for at in range(0, len(given), size)]) + results.end()
-    assert came.split(b"\n") == [refusal.cleaned_result(each, HIDE) for each in given.split(b"\n")]
-    assert (
-        UPSTREAM_KEY
-        not in CleanedResults(Head(200, ()), HIDE)
-        .feed(json.dumps({"error": REASON, "x": "x" * MAX_CLEANED_BYTES}).encode())
-        .decode()
+    came = (
+        b"".join([await results.feed(given[at : at + size]) for at in range(0, len(given), size)]) + await results.end()
     )
+    assert came.split(b"\n") == [refusal.cleaned_result(each, HIDE) for each in given.split(b"\n")]
+    with_error = json.dumps({"error": REASON, "x": "x " * MAX_CLEANED_BYTES}).encode()
+    cleaned = (await results.feed(with_error)).decode()
+    assert "No rest for" in cleaned
+    assert not [part for part in PARTS if part in cleaned]
+
+
+@pytest.mark.parametrize("text", ["a-" * 10**5, "a." * 10**5])
+def test_a_text_is_cleaned_in_time_that_grows_with_its_length(text: str) -> None:
+    assert refusal.cleaned(text, ()) == text
 
 
 def test_results_of_a_batch(gateway: Gateway, shared_upstream: ScriptedUpstream) -> None:
