@@ -274,7 +274,7 @@ PURE = frozenset({
     "bridge.stream", "bridge.translate",
     "config.discovered", "config.model_names",
     "keys.restoration", "keys.token_bucket",
-    "observe.span_attributes", "queueing.fair_queue", "queueing.classes",
+    "observe.span_attributes", "queueing.fair_queue", "queueing.classes", "queueing.promises",
     "relay.charge",
     "reports.compare", "reports.invoice",
     "upstream.circuit_breaker", "upstream.error_shapes", "upstream.first_bytes", "upstream.learned_limits",

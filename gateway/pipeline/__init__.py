@@ -78,7 +78,7 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
         )
     places = waiting.places(call, candidates, plan, services) if has_limits or may_wait else ()
     likely = candidates[0] if candidates else routes[0]
-    admission = waiting.ticket(call, places, services) if places else None
+    admission = waiting.ticket(call, places, services, is_new=True) if places else None
     pause = waiting.pause(call, admission, services) if places else None
     reservation = Reservation(services.accounting.ledger, call, claims, likely, places, admission, fit, pause)
     call_log = CallLog(services.accounting, call, reservation, trace)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import blake2b
 
 from gateway.api import capabilities as able
 from gateway.api.capabilities import Adaptation
 from gateway.bridge import fan_out
 from gateway.config import Route
-from gateway.queueing import Ticket, Waiting
+from gateway.queueing import Identity, Ticket, Waiting
 from gateway.queueing.classes import FACTORS
 from gateway.records import Bond, Call, Document, Refused
 from gateway.upstream.account import position_of
 from gateway.upstream.limits import Place
-from gateway.upstream.retry_policy import client_timeout_s
+from gateway.upstream.retry_policy import client_timeout_s, is_first_try
 
 from .plan import CallPlan
 from .services import Services
 
 ANSWER_WITHIN_S = 0.5
 """How long before a client gives up a call that waits is refused, so that the refusal arrives."""
+
+ENDS_BYTES = 4096
+"""Of the beginning and of the end of a body, by which calls of a key are distinguished."""
 
 
 def places(call: Call, candidates: Sequence[Route], plan: CallPlan, services: Services) -> Sequence[Place]:
@@ -40,11 +45,15 @@ def places(call: Call, candidates: Sequence[Route], plan: CallPlan, services: Se
     return [place._replace(key=key) for place in found if place.key in (None, key)]
 
 
-def ticket(call: Call, places: Sequence[Place], services: Services, waited_s: float = 0.0) -> Ticket | None:
+def ticket(
+    call: Call, places: Sequence[Place], services: Services, waited_s: float = 0.0, *, is_new: bool = False
+) -> Ticket | None:
     """How the call waits where no place has room: in the flow of its key or team, not past its client's patience, and
-    with what it has waited already no longer than the longest wait. None: it does not."""
+    with what it has waited already no longer than the longest wait. None: it does not. Where others wait, a new call
+    that does not has a ticket, too: its place in their order is the time after which it may come back."""
     wait_s = services.waiting.longest_wait_s(call.key.max_wait_s, call.model.max_wait_s)
-    if not wait_s:
+    upstreams = {place.route.upstream for place in places}
+    if not wait_s and not (is_new and services.waiting.has_line(upstreams)):
         return None
     key, document, by = call.key, call.params.document, services.waiting.settings.by
     owner = f"team:{key.team}" if by == "team" and key.team is not None else key.id
@@ -56,11 +65,10 @@ def ticket(call: Call, places: Sequence[Place], services: Services, waited_s: fl
         windows=[services.router.limits.named(call, place) for place in places],
         priority=call.priority,
         is_back=waited_s > 0,
+        identity=partial(_identity, call),
     )
     patience_s = client_timeout_s(call.forwarded_headers) - (time.perf_counter() - call.arrived) - ANSWER_WITHIN_S
-    return services.waiting.ticket(
-        {place.route.upstream for place in places}, waiting, min(patience_s, wait_s - waited_s)
-    )
+    return services.waiting.ticket(upstreams, waiting, min(patience_s, wait_s - waited_s))
 
 
 def pause(call: Call, ticket: Ticket | None, services: Services) -> Callable[[Place], Refused | None] | None:
@@ -71,7 +79,8 @@ def pause(call: Call, ticket: Ticket | None, services: Services) -> Callable[[Pl
     router = services.router
 
     def of(place: Place) -> Refused | None:
-        return router.pause(call, place) if ticket or place.route.upstream in router.limits.learning else None
+        may_wait = ticket is not None and services.waiting.longest_wait_s(call.key.max_wait_s, call.model.max_wait_s)
+        return router.pause(call, place) if may_wait or place.route.upstream in router.limits.learning else None
 
     return of
 
@@ -86,3 +95,20 @@ def _size(document: Document) -> int:
     if document.form is not None:
         return 0
     return len(document.text) if document.large is None else sum(map(len, document.large.pieces))
+
+
+def _identity(call: Call) -> Identity:
+    """By which the call is known when it comes back: its model, and the length, beginning and end of its body, so that
+    a long one takes no time."""
+    document = call.params.document
+    if document.form is not None:
+        pieces: Sequence[bytes | bytearray | memoryview] = [repr(sorted(document.members)).encode()]
+    elif document.large is not None:
+        pieces = document.large.pieces
+    else:
+        pieces = [document.text.encode(errors="surrogatepass")]
+    size, first, last = sum(map(len, pieces)), pieces[0], pieces[-1]
+    digest = blake2b(f"{call.endpoint}|{call.params.model}|{size}|".encode(), digest_size=8)
+    digest.update(first[:ENDS_BYTES])
+    digest.update(last[-ENDS_BYTES:])
+    return Identity(digest.hexdigest(), is_first_try(call.forwarded_headers))

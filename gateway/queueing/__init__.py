@@ -1,9 +1,10 @@
 """Calls for which no route has room wait here, in a fair order, instead of being refused.
 
-`fair_queue.py` decides the order, purely; `waiting_room.py` is one worker's side of it, with timers and other workers.
+`fair_queue.py` decides the order, purely, and `promises.py` keeps the places of calls that do not wait on a connection;
+`waiting_room.py` is one worker's side of it, with timers and other workers.
 """
 
-from .fair_queue import FairQueue, Waiting
+from .fair_queue import FairQueue, Identity, Waiting
 from .waiting_room import Ticket, WaitingRoom
 
-__all__ = ["FairQueue", "Ticket", "Waiting", "WaitingRoom"]
+__all__ = ["FairQueue", "Identity", "Ticket", "Waiting", "WaitingRoom"]

@@ -51,6 +51,15 @@ LOOK_BEHIND = 16
 """Calls of one flow that are looked at for one whose own limit is not in the way."""
 
 
+class Identity(NamedTuple):
+    """Identifies a call that may have been refused before."""
+
+    body: str
+    """Fingerprint of its body."""
+    is_first_try: bool
+    """By a header of its client."""
+
+
 @dataclass(eq=False, slots=True)
 class Waiting:
     """One waiting call."""
@@ -71,6 +80,8 @@ class Waiting:
     """In the order in which the calls came; given by the queue."""
     begins: float = 0.0
     """Its start tag: the counter of its flow before it was charged; given by the queue."""
+    identity: Callable[[], Identity] = lambda: Identity("", False)
+    """By which a call is known that comes back. It is seldom asked for."""
 
     @property
     def work(self) -> float:
@@ -118,6 +129,8 @@ class FairQueue:
     _asked: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """The charges of these calls so far."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _drawing: Counter[str] = field(default_factory=Counter)
+    """How many waiting calls draw on each window, anywhere."""
     _work: dict[str, float] = field(default_factory=dict)
     """Waiting work of each flow."""
     _served: dict[str, float] = field(default_factory=dict)
@@ -152,6 +165,7 @@ class FairQueue:
         self._work[call.flow] = self._work.get(call.flow, 0.0) + call.work
         self.count += 1
         self.size += call.size
+        self._drawing.update({name for place in call.windows for name in place})
 
     def remove(self, call: Waiting) -> None:
         """A call waits no longer."""
@@ -163,6 +177,10 @@ class FairQueue:
             del self._flows[call.flow], self._work[call.flow]
         self.count -= 1
         self.size -= call.size
+        for name in {name for place in call.windows for name in place}:
+            self._drawing[name] -= 1
+            if not self._drawing[name]:
+                del self._drawing[name]
 
     def begin_turn(self, call: Waiting) -> None:
         """A waiting call asks for room now; it is charged, as if it found some."""
@@ -241,13 +259,17 @@ class FairQueue:
         """How many calls wait or have a turn."""
         return self.count + self._asking.total()
 
-    def ahead_of(self, call: Waiting) -> int:
-        """About how many waiting calls of all workers go before a new one."""
+    def ahead_of(self, call: Waiting, promised: Mapping[str, tuple[int, float]] | None = None) -> int:
+        """About how many calls of all workers go before a new one: those that wait, and those that have a promise,
+        whose number and work for each flow is `promised`."""
         backlogs = {flow: self._backlog(flow) for flow in self._flows}
-        for peer in self._peers.values():
-            for flow, (counter, calls, work) in peer.waiting.items():
-                here = backlogs.get(flow, Backlog(counter, 0, 0.0))
-                backlogs[flow] = Backlog(here.counter, here.calls + calls, here.work + work)
+        elsewhere = [item for peer in self._peers.values() for item in peer.waiting.items()]
+        for flow, (calls, work) in (promised or {}).items():
+            counter = max(self.counters.get(flow, 0.0), self.virtual_time)
+            elsewhere.append((flow, Backlog(counter, calls, max(0.001, work))))
+        for flow, (counter, calls, work) in elsewhere:
+            here = backlogs.get(flow, Backlog(counter, 0, 0.0))
+            backlogs[flow] = Backlog(here.counter, here.calls + calls, here.work + work)
         mine = max(self.counters.get(call.flow, 0.0), self.virtual_time)
         if (own := backlogs.get(call.flow)) is not None:
             mine += own.work
@@ -255,6 +277,10 @@ class FairQueue:
         for flow, (counter, calls, work) in backlogs.items():
             total += calls if flow == call.flow else calls * min(1.0, max(0.0, (mine - counter) / work))
         return round(total)
+
+    def share_of(self, window: str) -> float:
+        """The part of the waiting calls that may draw on a window."""
+        return self._drawing[window] / self.count if self.count else 1.0
 
     def _backlog(self, flow: str) -> Backlog:
         work = max(0.001, round(self._work[flow], 3))

@@ -4,6 +4,8 @@ Calls that may go to the same upstreams wait in one line. A call that finds no o
 has room, it waits. The line gives turns in the order of its `FairQueue`, as soon as the windows that refused the last
 call may have room again: a rate at the time in the refusal, a slot when a call of this worker ends or after `POLL_S`.
 
+A call that does not wait, or no longer, is promised the time after which it is asked to come back (`promises.py`).
+
 A call waits until its deadline; a client that leaves frees its place at once. While calls wait, the worker sends the
 others of the same store the work that it served and its waiting calls (`Exchange`), every `EXCHANGE_S`.
 """
@@ -15,7 +17,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from math import inf
+from math import ceil, inf
 from typing import Literal, NamedTuple, Protocol
 
 from gateway.config import QueueSettings
@@ -25,6 +27,7 @@ from gateway.store import StoreUnavailable
 from gateway.tasks import Tasks
 
 from .fair_queue import FairQueue, Waiting
+from .promises import EARLY_S, Place, Promise, Promises
 
 log = logging.getLogger("gateway")
 
@@ -37,9 +40,9 @@ EXCHANGE_S = 0.05
 POSTED_S = 2.0
 """How long a post is kept, and how long a line without waiting calls, so that other workers learn what it served."""
 
-POSTS_AS = "line2"
-"""The name of posts in the form of `FairQueue.post`. Workers of 0.2.0 post another form, as `line`: they and newer ones
-do not know of each other's waiting calls."""
+POSTS_AS = "line3"
+"""The name of posts in the form of `FairQueue.post` and, in a second line, `Promises.post`. Workers of 0.2.0 post
+another form, as `line`: they and newer ones do not know of each other's waiting calls."""
 
 TURNS = 8
 """Most calls of one line that ask the ledger at the same time: it answers many as fast as one. After a refusal one call
@@ -91,7 +94,7 @@ class _Known(NamedTuple):
         wait_us = self.refused.retry_after_us or 0
         if not self._is_parallel:
             each = max(1, cost) if self.refused.window_status.window.unit == "tokens" else amount
-            wait_us = max(self._wait_us(amount) - round((now - self.at) * 1e6), self._refill_us(each * (1 + ahead)))
+            wait_us = max(self._wait_us(amount) - round((now - self.at) * 1e6), self._refill_us(each) * (1 + ahead))
         return self.refused._replace(asked=amount, retry_after_us=wait_us)
 
     @property
@@ -161,6 +164,10 @@ class WaitingRoom:
         """The line for these upstreams, if calls wait or waited there lately."""
         return self._lines.get(upstreams)
 
+    def has_line(self, upstreams: Collection[str]) -> bool:
+        """Whether calls wait for these upstreams, or waited lately."""
+        return tuple(sorted(upstreams)) in self._lines
+
     def open_line(self, upstreams: tuple[str, ...]) -> Line:
         """The line for these upstreams."""
         line = self._lines.get(upstreams)
@@ -212,33 +219,73 @@ class Ticket:
         """
         self.has_waited = False
         line = self._room.line(self._line)
-        if line is None or line.may_ask_at_once(self._call) or line.knows_too_little_for(self._call):
+        promise = None if line is None else line.promise_of(self._call)
+        patience_s = self._patience_s
+        if line is None or line.may_ask_at_once(self._call, promise) or line.knows_too_little_for(self._call):
             refusals = await attempt()
             if not _is_full(refusals):
                 if line is not None and not refusals:
                     self._is_charged = True
                     line.queue.charge(self._call, self._call.cost)
+                    if promise is not None:
+                        line.end_promise(promise)
                 return refusals
-            may_wait = min(map(_wait_s, refusals)) <= self._patience_s
+            may_wait = min(map(_wait_s, refusals)) <= patience_s
             if may_wait:
                 line = self._room.open_line(self._line)
-            if line is not None:
-                line.note(self._call, refusals, waits_on=may_wait)
-            if line is None or not may_wait:
+            if line is None:
                 return refusals
+            line.note(self._call, refusals, waits_on=may_wait)
+            if not may_wait and (promise is None or not line.is_due(promise, patience_s)):
+                return line.promised(self._call, refusals)
+        if promise is not None and line.is_due(promise, patience_s):
+            began = line.time()
+            refusals = await self._come_back(line, promise, attempt)
+            if not _is_full(refusals):
+                return refusals
+            patience_s -= line.time() - began
+        if patience_s <= 0:
+            return line.promised(self._call)
         self.has_waited = True
-        refusals = await self._wait(line, attempt)
+        refusals = await self._wait(line, attempt, patience_s)
         self._is_charged = not refusals
         return refusals
 
-    async def _wait(self, line: Line, attempt: Attempt) -> Sequence[Refused]:
+    async def _come_back(self, line: Line, promise: Promise, attempt: Attempt) -> Sequence[Refused]:
+        """Ask for the room of a promise when it is due, and again where another worker has drawn it just now, until the
+        promise ends."""
+        now, promise.is_taken, is_over = line.time(), True, False
+        wait_s = max(0.0, promise.due - now)
+        try:
+            while True:
+                if wait_s:
+                    self.has_waited = True
+                    await asyncio.sleep(wait_s)
+                refusals = await attempt()
+                is_over = not _is_full(refusals)
+                if is_over:
+                    if not refusals:
+                        self._is_charged = True
+                        line.charge_promised(self._call)
+                    return refusals
+                line.note(self._call, refusals, waits_on=True)
+                wait_s = max(MIN_WAIT_S, min(map(_wait_s, refusals)))
+                if line.time() + wait_s > promise.until:
+                    is_over = True
+                    return refusals
+        finally:
+            promise.is_taken = False
+            if is_over:
+                line.end_promise(promise)
+
+    async def _wait(self, line: Line, attempt: Attempt, patience_s: float) -> Sequence[Refused]:
         observer = self._room.observer
         if observer is None:
-            return (await line.wait(self._call, attempt, self._patience_s)).refusals
+            return (await line.wait(self._call, attempt, patience_s)).refusals
         began, outcome = time.monotonic(), "failed"
         observer.wait_began(line.upstreams)
         try:
-            outcome, refusals = await line.wait(self._call, attempt, self._patience_s)
+            outcome, refusals = await line.wait(self._call, attempt, patience_s)
             return refusals
         except asyncio.CancelledError:
             outcome = "client_gone"
@@ -276,7 +323,8 @@ class Line:
     """The calls of one worker that wait for the same upstreams."""
 
     def __init__(self, upstreams: tuple[str, ...], room: WaitingRoom) -> None:
-        self.queue = FairQueue(uuid.uuid4().hex[:8])
+        born = uuid.uuid4().hex[:8]
+        self.queue = FairQueue(born)
         self.upstreams = upstreams
         self._room = room
         self._loop = asyncio.get_running_loop()
@@ -295,15 +343,20 @@ class Line:
         """When a call asked for each window."""
         self._timer: asyncio.TimerHandle | None = None
         self._change = asyncio.Event()
+        self._promises = Promises(born)
 
     def __repr__(self) -> str:
         return (
             f"<Line {self.upstreams}: {self.queue.count} waiting, {self._asking} asking, {len(self._blocked)} blocked>"
         )
 
-    def may_ask_at_once(self, call: Waiting) -> bool:
-        """Whether no waiting call goes before a new one."""
-        if self.queue.count or self._asking:
+    def time(self) -> float:
+        """Seconds, by the clock of the line."""
+        return self._loop.time()
+
+    def may_ask_at_once(self, call: Waiting, promise: Promise | None) -> bool:
+        """Whether no waiting call goes before a new one, and it takes no room that is promised, but to itself."""
+        if self.queue.count or self._asking or not self._leaves_promised_room(call, promise):
             return False
         return self.queue.lift(call.flow) <= self.queue.goes_first(self._loop.time())
 
@@ -325,9 +378,9 @@ class Line:
         """Wait for a turn, and ask then, as often as it takes."""
         deadline = self._loop.time() + patience_s
         if self._room_at(call) > deadline:
-            return _Over("expired", self._refusals(call))
+            return _Over("expired", self.promised(call))
         if not self._make_place(call):
-            return _Over("full", self._refusals(call))
+            return _Over("full", self.promised(call))
         self.queue.add(call)
         self._change.set()
         while True:
@@ -359,7 +412,7 @@ class Line:
             self.note(call, refusals, waits_on=waits_on)
             self._end_turn(call, has_room=False, waits_on=waits_on)
             if not waits_on:
-                return _Over("expired", refusals)
+                return _Over("expired", self.promised(call, refusals))
 
     def _make_place(self, call: Waiting) -> bool:
         """Whether a new call may wait: others give up their places to it where the room is full."""
@@ -371,14 +424,18 @@ class Line:
             turn = self._turns[other]
             self._leave(other)
             if not turn.done():
-                turn.set_result(_Over("displaced", self._refusals(other)))
+                turn.set_result(_Over("displaced", self.promised(other)))
         return bool(displaced)
 
     def note(self, call: Waiting, refusals: Sequence[Refused], *, waits_on: bool) -> None:
         """These windows have no room for this call. If it `waits_on`, no call asks for them before they may have."""
         self._note_asked(call)
         for refused in refusals:
-            if waits_on or refused.window_status.window.unit != "tokens":  # for fewer tokens there may be room now
+            window = refused.window_status.window
+            if window.period_us and refused.retry_after_us is not None:
+                left = refused.asked - refused.retry_after_us * window.limit / window.period_us
+                self._promises.note(window, left, self._loop.time())
+            if waits_on or window.unit != "tokens":  # for fewer tokens there may be room now
                 self._block(call, refused)
 
     def _block(self, call: Waiting, refused: Refused) -> None:
@@ -401,6 +458,7 @@ class Line:
         """
         self._note_asked(call)
         for status in statuses:
+            self._promises.note(status.window, status.remaining, self._loop.time())
             if not status.remaining:
                 window = status.window
                 self._block(call, Refused(status, 1, window.period_us // window.limit))
@@ -420,7 +478,9 @@ class Line:
         now = self._loop.time()
         for name in [name for name, until in self._blocked.items() if until <= now]:
             del self._blocked[name]
-        while self._asking < self._may_ask and (call := self.queue.pick(self._is_blocked, now)) is not None:
+        self._promises.forget(now)
+        may_ask = 1 if self._promises else self._may_ask  # the next asks when the draw of the one before is known
+        while self._asking < may_ask and (call := self.queue.pick(self._is_blocked, now)) is not None:
             if self._turns[call].done():  # cancelled just now: its client is gone
                 self._leave(call)
                 continue
@@ -440,7 +500,7 @@ class Line:
         while True:
             self._change.clear()
             now = self._loop.time()
-            if self.queue.count or self._asking:
+            if self.queue.count or self._asking or self._promises.is_open:
                 idle_since = None
             elif idle_since is None:
                 idle_since = now
@@ -448,9 +508,11 @@ class Line:
                 self._room.close_line(self.upstreams)
                 return
             try:
-                text = self.queue.post(self._is_blocked_for_some)
+                text = f"{self.queue.post(self._is_blocked_for_some)}\n{self._promises.post(now)}"
                 posts = await self._room.exchange(place, self._room.name, text, POSTED_S)
-                self.queue.read(posts, self._loop.time())
+                parts = [(name, *post.split("\n")) for name, post in posts.items()]
+                self.queue.read({name: of_queue for name, of_queue, _ in parts}, self._loop.time())
+                self._promises.read({name: promises for name, _, promises in parts}, self._loop.time())
             except StoreUnavailable:
                 pass  # the draws of the waiting calls raise the same error
             self.give_turns()
@@ -475,7 +537,7 @@ class Line:
     def _expire(self, call: Waiting, turn: asyncio.Future[_Over | None]) -> None:
         if not turn.done():
             self._leave(call)
-            turn.set_result(_Over("expired", self._refusals(call)))
+            turn.set_result(_Over("expired", self.promised(call)))
 
     def _room_at(self, call: Waiting) -> float:
         """When a place may have room for a call, as far as windows are known to be full."""
@@ -487,16 +549,66 @@ class Line:
     def _refusals(self, call: Waiting) -> Sequence[Refused]:
         """Why a call found no room: for each place that of its full windows which has room last. Calls before it
         lengthen the wait."""
-        now, ahead, known = self._loop.time(), self.queue.ahead_of(call), self._known
+        now, ahead, known = self._loop.time(), self.queue.ahead_of(call, self._promises.by_flow()), self._known
         found = []
         for place in call.windows:
             names = (self._blocked.keys() & place.keys()) or (known.keys() & place.keys())
-            waiting_for = [known[name].waiting_for(place[name], call.cost, ahead, now) for name in names]
+            waiting_for = [
+                known[name].waiting_for(place[name], call.cost, round(ahead * self.queue.share_of(name)), now)
+                for name in names
+            ]
             found += sorted(waiting_for, key=_wait_s)[-1:]
         return found or [each.refused for each in known.values()]
 
+    def promise_of(self, call: Waiting) -> Promise | None:
+        """The promise that a call comes for, or has come for too early."""
+        return self._promises.of_call(call, self._loop.time()) if self._promises else None
+
+    def is_due(self, promise: Promise, patience_s: float) -> bool:
+        """Whether a promise is due before a call's patience ends."""
+        return promise.due <= self._loop.time() + max(EARLY_S, patience_s)
+
+    def charge_promised(self, call: Waiting) -> None:
+        """A call was served that went before those that wait, as it was promised."""
+        self.queue.lift(call.flow)
+        self.queue.charge(call, call.cost)
+
+    def end_promise(self, promise: Promise) -> None:
+        """Its room has been drawn, or is kept no longer."""
+        self._promises.end(promise)
+        self.give_turns()
+
+    def promised(self, call: Waiting, refusals: Sequence[Refused] = ()) -> Sequence[Refused]:
+        """Why a call found no room, with the time from which room is kept for it, if that can be known: it is a rate
+        that is full, everywhere. `refusals` of just now replace those that are known, if no call goes before."""
+        found, now = refusals, self._loop.time()
+        if not refusals or self.queue.ahead_of(call, self._promises.by_flow()):
+            found = self._refusals(call)
+        waits = [
+            (each.retry_after_us or 0, place)
+            for each in found
+            for place in call.windows
+            if each.window_status.window.period_us and each.window_status.window.id in place
+        ]
+        if len(waits) < len(found) or not waits:
+            return found
+        if (promise := self.promise_of(call)) is not None:
+            due = promise.due
+        else:
+            wait_us, place = min(waits, key=lambda each: each[0])
+            due = self._promises.give(call, place, now + wait_us / 1e6, now)
+        after_us = max(1000, ceil((due - now) * 1e6))
+        return [each._replace(retry_after_us=after_us) for each in found]
+
+    def _leaves_promised_room(self, call: Waiting, but: Promise | None) -> bool:
+        now = self._loop.time()
+        return not self._promises or any(self._promises.leave_room(place, now, but) for place in call.windows)
+
     def _is_blocked(self, call: Waiting) -> bool:
-        return bool(self._blocked) and all(not self._blocked.keys().isdisjoint(place) for place in call.windows)
+        return bool(self._blocked or self._promises) and not any(map(self._may_have_room, call.windows))
+
+    def _may_have_room(self, place: Place) -> bool:
+        return self._blocked.keys().isdisjoint(place) and self._promises.leave_room(place, self._loop.time())
 
     def _is_blocked_for_some(self, call: Waiting) -> bool:
         blocked = self._of_some & self._blocked.keys()

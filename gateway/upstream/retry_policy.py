@@ -169,6 +169,9 @@ def _pause_s(route: Route, tried: Sequence[FailedAttempt]) -> float:
 _TIMEOUT_HEADERS = ("x-stainless-read-timeout", "x-stainless-timeout")
 """openai-python and openai-node send their timeouts in these, in seconds (`_base_client.py`, `client.ts`)."""
 
+_TRIES_HEADER = "x-stainless-retry-count"
+"""They count the tries of a request in this one (the same files)."""
+
 
 def client_timeout_s(headers: Iterable[tuple[str, str]]) -> float:
     """Seconds for which a client with these headers waits for an answer to begin; inf if no header has it."""
@@ -177,3 +180,8 @@ def client_timeout_s(headers: Iterable[tuple[str, str]]) -> float:
         return min([float(value) for value in given if float(value) > 0], default=inf)
     except ValueError:
         return inf
+
+
+def is_first_try(headers: Iterable[tuple[str, str]]) -> bool:
+    """Whether these headers mark the first try of a request."""
+    return any(name.lower() == _TRIES_HEADER and value == "0" for name, value in headers)

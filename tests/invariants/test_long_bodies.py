@@ -20,7 +20,7 @@ from gateway.errors import InvalidRequest
 from gateway.formats import ceilings
 from gateway.quota import windows
 from gateway.records import Call, Endpoint, Key, Params
-from gateway.relay import hedge, reasoning_models
+from gateway.relay import charge, hedge
 from gateway.relay.charge import SentRequest
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Wire, ok_json, silent
@@ -60,7 +60,7 @@ READERS = {
     "pipeline.waiting._size": FACTS, "quota.windows._may_use": FACTS, "quota.windows._variant": SHORT,
     "relay.charge.SentRequest.output_ceiling": SHORT, "relay.charge._is_echo": SHORT,
     "relay.exchange.Exchange._begin_scan": PASSES, "relay.hedge.may_hedge": SHORT,
-    "relay.reasoning_models.may_reason": SHORT, "upstream.stickiness._prefix": FACTS,
+    "relay.charge.may_reason": SHORT, "upstream.stickiness._prefix": FACTS,
     "upstream.stickiness.affinity": SHORT, "web.batch_file.BatchChecker._line": WHOLE,
     "web.batch_file.restrict_requests": FACTS, "web.conversations._checked": WHOLE,
     "web.conversations._items": WHOLE, "web.endpoints.DataPlane._check": PASSES,
@@ -167,7 +167,7 @@ DECISIONS: dict[str, Callable[[Call], Any]] = {
     "hedge": hedge.may_hedge,
     "acts": lambda call: acts(call.params.document),
     "files": lambda call: sorted(file_ids.named_files(call.params.document)),
-    "reasons": lambda call: reasoning_models.may_reason(call, ["gpt-4o"]),
+    "reasons": lambda call: charge.may_reason(call, ["gpt-4o"]),
     "money": lambda call: windows.most_nusd(call, 10, 5),
     "limits": restricted,
     "output": output_ceiling,
