@@ -32,18 +32,18 @@ GATEWAY = Path(formats.__file__).parents[1]
 
 WHOLE = "runs where the body is whole: in the process that reads long ones, or for bodies that are read whole"
 FACTS = "asks `Document.large` first, for which the reading process has looked through the body"
-REWRITES = "needs all values: `capabilities.may_rewrite` has the body read whole"
+REWRITES = "needs all values: for a long body it runs in the process that reads these (`bridge/rewriting.py`)"
 SHORT = "reads values that stand-ins keep: texts, numbers and names of at most 512 characters"
 PASSES = "hands the members to functions that are listed here or judged by the tests below"
 READERS = {
-    "api.acting_tools.acts": FACTS, "api.capabilities.adaptation": REWRITES, "api.capabilities.fitting": REWRITES,
-    "api.file_ids.named_files": FACTS, "api.json_document.replace": FACTS, "api.json_document.spans": WHOLE,
-    "api.large_body.brief": WHOLE, "api.prompt_tokens._bytes_of": WHOLE, "api.prompt_tokens.chat": WHOLE,
-    "api.prompt_tokens.response": WHOLE, "api.validate.read": WHOLE, "api.validate.restrict": SHORT,
-    "bridge.bridges._ask_anthropic": REWRITES, "bridge.bridges._ask_message": REWRITES,
-    "bridge.bridges._ask_response": REWRITES, "bridge.fan_out._FanOut._asked": REWRITES,
+    "api.acting_tools.acts": FACTS, "api.capabilities._dropped": FACTS, "api.capabilities._refusal": FACTS,
+    "api.capabilities.adaptation": SHORT, "api.file_ids.named_files": FACTS, "api.json_document.replace": FACTS,
+    "api.json_document.spans": WHOLE, "api.large_body.brief": WHOLE, "api.large_body.with_first": FACTS,
+    "api.prompt_tokens._bytes_of": WHOLE, "api.prompt_tokens.chat": WHOLE, "api.prompt_tokens.response": WHOLE,
+    "api.validate.read": WHOLE, "api.validate.restrict": SHORT, "bridge.bridges._of_large": FACTS,
+    "bridge.bridges.refusal": FACTS, "bridge.bridges.translate": FACTS, "bridge.fan_out._FanOut._asked": REWRITES,
     "bridge.fan_out._FanOut._carry": REWRITES, "bridge.request.Split.__init__": REWRITES,
-    "bridge.request.as_chat": REWRITES, "bridge.request.characters": REWRITES,
+    "bridge.request.as_chat": REWRITES, "bridge.request.characters": REWRITES, "bridge.rewriting.made": WHOLE,
     "bridge.translate.responses_answer._new_object": REWRITES, "formats.anthropic.batches._ceilings": WHOLE,
     "formats.anthropic.batches._changes": REWRITES, "formats.anthropic.batches._read": WHOLE,
     "formats.anthropic.request._message": WHOLE, "formats.anthropic.request._prompt": WHOLE,
@@ -51,21 +51,21 @@ READERS = {
     "formats.gemini.embeddings._changes": SHORT, "formats.gemini.embeddings._params": WHOLE,
     "formats.gemini.embeddings._read": WHOLE, "formats.gemini.embeddings._read_batch": WHOLE,
     "formats.gemini.generate._changes": REWRITES, "formats.gemini.generate._count_changes": REWRITES,
-    "formats.gemini.request._prompt": WHOLE, "formats.gemini.request.read": WHOLE,
-    "formats.gemini.request.read_count": WHOLE, "formats.openai.batches._read": WHOLE,
-    "formats.openai.chat._read": WHOLE, "formats.openai.plain.stream_options": SHORT,
-    "formats.openai.responses._changes": SHORT, "formats.openai.responses._read": WHOLE,
-    "formats.openai.speech.SpeechScan.__init__": SHORT, "formats.openai.transcriptions._is_text": SHORT,
-    "formats.other_models.changes": REWRITES, "pipeline.request.changed_members": SHORT,
-    "pipeline.waiting._size": FACTS, "quota.windows._may_use": FACTS, "quota.windows._variant": SHORT,
+    "formats.gemini.request._prompt": WHOLE, "formats.gemini.request.config_names": SHORT,
+    "formats.gemini.request.read": WHOLE, "formats.gemini.request.read_count": WHOLE,
+    "formats.openai.batches._read": WHOLE, "formats.openai.chat._read": WHOLE,
+    "formats.openai.plain.stream_options": SHORT, "formats.openai.responses._changes": SHORT,
+    "formats.openai.responses._read": WHOLE, "formats.openai.speech.SpeechScan.__init__": SHORT,
+    "formats.openai.transcriptions._is_text": SHORT, "formats.other_models.changes": REWRITES,
+    "pipeline.request.changed_members": SHORT, "pipeline.waiting._identity": FACTS, "pipeline.waiting._size": FACTS,
+    "quota.windows._may_use": FACTS, "quota.windows._variant": SHORT,
     "relay.charge.SentRequest.output_ceiling": SHORT, "relay.charge._is_echo": SHORT,
-    "relay.exchange.Exchange._begin_scan": PASSES, "relay.hedge.may_hedge": SHORT,
-    "relay.charge.may_reason": SHORT, "upstream.stickiness._prefix": FACTS,
-    "upstream.stickiness.affinity": SHORT, "web.batch_file.BatchChecker._line": WHOLE,
-    "web.batch_file.restrict_requests": FACTS, "web.conversations._checked": WHOLE,
+    "relay.charge.may_reason": SHORT, "relay.exchange.Exchange._begin_scan": PASSES, "relay.hedge.may_hedge": SHORT,
+    "upstream.stickiness._prefix": FACTS, "upstream.stickiness.affinity": SHORT,
+    "web.batch_file.BatchChecker._line": WHOLE, "web.conversations._checked": WHOLE,
     "web.conversations._items": WHOLE, "web.endpoints.DataPlane._check": PASSES,
-    "web.passthrough.PassthroughCalls._call": PASSES, "web.passthrough.PassthroughCalls._read": FACTS,
-    "web.passthrough.PassthroughCalls._submit": FACTS,
+    "web.endpoints.DataPlane._restrict_requests": FACTS, "web.passthrough.PassthroughCalls._call": PASSES,
+    "web.passthrough.PassthroughCalls._read": FACTS, "web.passthrough.PassthroughCalls._submit": FACTS,
 }  # fmt: skip
 """Every function that reads the members or the text of a parsed body, and why stand-ins do not deceive it."""
 
