@@ -311,7 +311,7 @@ def test_what_is_used_and_reserved_of_each(gateway: Gateway, upstream: ScriptedU
 
         requests, tokens, others, money, parallel = eventually(received)
     assert (requests["used"], requests["reserved"], requests["remaining"]) == (1, 1, 8)
-    assert 120 + 40 <= tokens["used"] <= 120 + 40 + 10  # a rate: what is drawn is used
+    assert 120 + 20 <= tokens["used"] <= 120 + 20 + 10  # a rate: what is drawn is used, and calls have used 20
     assert (others["used"], others["remaining"], others["reset_s"], others["reset_at"]) == (0, 50, 0, None)
     assert money["used"] == pytest.approx(100 * 2e-6 + 20 * 4e-6)
     assert 40 * 4e-6 <= money["reserved"] < 60 * 4e-6
