@@ -41,6 +41,7 @@ NOT_RUN = {
     "install": "needs that user; tests/deploy/slow/test_node.py checks the unit and its configuration",
     "kubectl": "needs a cluster; tests/deploy/slow/test_kubernetes.py reads the manifests",
     "journalctl": "needs systemd",
+    "timedatectl": "needs systemd",
     "gateway demo": "serves until it is stopped; tests/slow/test_package.py runs it",
     "pip install": "downloads from a package index; tests/slow/test_package.py installs the wheel",
     "pipx": "downloads the dependencies; tests/slow/test_package.py runs the command of the installed wheel",
