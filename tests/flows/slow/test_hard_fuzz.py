@@ -53,6 +53,8 @@ SPARKS = [
     b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n", b"X: " + b"a" * 9000 + b"\r\n",
 ]  # fmt: skip
 
+LAST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+"""Ends the connection."""
 CHANGE = st.tuples(
     st.integers(0, 10**4), st.integers(0, 30), st.sampled_from(SPARKS) | st.binary(max_size=6) | st.just(b"")
 )
@@ -70,6 +72,7 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
     st.lists(CHANGE, max_size=3),
     st.lists(st.integers(0, 10**4), max_size=3),
 )
+@example([GOOD[2], GOOD[4]], [(398, 29, b"\r\n"), (416, 24, b"\r\n")], [])  # the last request becomes four bytes
 @example([GOOD[0]], [(0, 0, b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n")], [])
 @rules(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes(gateway: Gateway, requests: list[bytes], changes: list[Any], cuts: list[int]) -> None:
@@ -82,7 +85,7 @@ def test_any_bytes(gateway: Gateway, requests: list[bytes], changes: list[Any], 
         try:
             for start, end in pairwise(edges):
                 client.send(sent[start:end])
-            client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            client.send(LAST)
         except ConnectionError:
             pass  # it had heard enough
         check_answers(client)
@@ -90,9 +93,26 @@ def test_any_bytes(gateway: Gateway, requests: list[bytes], changes: list[Any], 
     assert secret("alice") not in gateway.stderr + gateway.stdout[-5000:]
 
 
+def received(client: Raw) -> bytes:
+    """Everything until the gateway hangs up. A body that lacks bytes may take those of the last request: then the
+    connection is idle, and the request is sent again."""
+    said = b""
+    for _ in range(2):
+        try:
+            while data := client.socket.recv(65536):
+                said += data
+        except ConnectionResetError:
+            return said
+        except TimeoutError:
+            client.send(LAST)
+        else:
+            return said
+    raise AssertionError(f"the gateway neither answers nor hangs up, after {said!r}")
+
+
 def check_answers(client: Raw) -> None:
     """Whether all that comes back is whole answers, until the gateway hangs up."""
-    said = client.read_to_end()
+    said = received(client)
     while said:
         head, blank, said = said.partition(b"\r\n\r\n")
         assert blank, head

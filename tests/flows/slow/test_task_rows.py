@@ -171,17 +171,18 @@ ACTIONS: list[tuple[str, dict[str, Any], str, dict[str, int], float]] = [
 ]  # fmt: skip
 
 
-def delivered(model: str, units: dict[str, int]) -> dict[str, Any]:
+def delivered(model: str, members: dict[str, Any], units: dict[str, int]) -> dict[str, Any]:
     """The request for an answer with as many outputs as were asked for, where the answer decides what is paid."""
     if model.startswith("veo/"):
-        return {"shows": {"done": True, "response": {"generateVideoResponse": {"generatedSamples": [{}] * 4}}}}
+        samples = [{}] * members.get("parameters", {}).get("sampleCount", 1)
+        return {"shows": {"done": True, "response": {"generateVideoResponse": {"generatedSamples": samples}}}}
     images = [{"url": "https://cdn.example/i.png"}] * units.get("images", 1)
     return {"shows": {"data": images}} if model.startswith("ideogram/") else {}
 
 
 def test_every_action_has_its_price(gateway: Gateway) -> None:
     """Sent as JSON, also where the API itself takes a form: options are read alike."""
-    made = [(gateway.post(path, {**members, "simulate": delivered(model, units)}), model, units, usd)
+    made = [(gateway.post(path, {**members, "simulate": delivered(model, members, units)}), model, units, usd)
             for path, members, model, units, usd in ACTIONS]  # fmt: skip
     assert {answer.status for answer, *_ in made} <= {200, 201}
     for answer, model, units, usd in made:
