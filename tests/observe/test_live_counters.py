@@ -25,7 +25,10 @@ from gateway.observe.live_numbers import _READ, summed
 UPSTREAMS = ["up0", "up1", "idle"]
 RELOADS = Reloads(3, {"applied": 2})
 KEYS = 40
-GAUGES = {"gateway_in_flight_requests", "gateway_journal_pending_records", "gateway_upstream_state"}
+GAUGES = {
+    "gateway_clock_skew_seconds", "gateway_in_flight_requests", "gateway_journal_pending_records",
+    "gateway_upstream_state",
+}  # fmt: skip
 """Read anew at each look."""
 
 WORKER = f"""
