@@ -179,8 +179,11 @@ class ResponseAccounts:
     def note(self, event: Mapping[str, Any]) -> None:
         """An event of the client, which is no audio of the buffer, is sent: its content is in later prompts."""
         added = realtime.added(event)
-        text = json.dumps(added.texts)[1:].encode()
-        tokens = token_rule.tokens_of(self._count_texts(text).quarters) if len(text) <= MAX_COUNTED else len(text) // 2
+        if len(added.texts) > MAX_COUNTED:
+            tokens = len(added.texts.encode("utf-8", "surrogatepass")) // 2
+        else:
+            text = json.dumps(added.texts)[1:].encode()
+            tokens = token_rule.tokens_of(self._count_texts(text).quarters)
         audio = _audio_tokens(realtime.audio_ms(added.audio_characters, realtime.BYTES_PER_S))
         self._added = self._added.and_more(_Context(tokens + added.picture_tokens + audio, audio))
         for settings in realtime.settings_of(event):

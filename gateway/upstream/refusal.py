@@ -41,6 +41,9 @@ REASONS = frozenset({
 })  # fmt: skip
 """Members with the reason of a failure: of OpenAI's files, responses, batches (openai-python, `types`), and of the task
 APIs in config/tasks.yaml."""
+_ECHOED = frozenset({"input", "instructions", "prompt", "text", "tools"})
+"""Members in which an answer repeats the request (openai-python, `types/responses/response.py`): the client's own
+words, whose names mean nothing."""
 _HAS_REASON = re.compile(rb'"(?:%b)"\s*:\s*(?!null|\s|""|\[\]|\{\})' % "|".join(sorted(REASONS)).encode())
 _HAS_ERROR = re.compile(rb'(?<!\\)"error"\s*:\s*(?!\s|null|""|\{\})')
 _ERRORS_OF_RESULTS = ((), ("response", "body"), ("result",))
@@ -94,10 +97,15 @@ def cleaned_reasons(value: Any, hide: Iterable[tuple[str, str]], *, is_reason: b
     """A good answer's JSON with the reasons of failures in it cleaned as `cleaned` has it; what is not part of a reason
     (`REASONS`) stays. Raises `RecursionError` for one that is too deep."""
     if isinstance(value, str):
+        if is_reason and len(value) > _MAX_READ:
+            value = f"{value[:_MAX_READ]}..."
         return cleaned(value, hide) if is_reason else value
     if isinstance(value, dict):
         return {
-            name: cleaned_reasons(part, hide, is_reason=is_reason or name in REASONS) for name, part in value.items()
+            name: part
+            if not is_reason and name in _ECHOED
+            else cleaned_reasons(part, hide, is_reason=is_reason or name in REASONS)
+            for name, part in value.items()
         }
     return [cleaned_reasons(part, hide, is_reason=is_reason) for part in value] if isinstance(value, list) else value
 

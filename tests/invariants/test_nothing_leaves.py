@@ -35,6 +35,20 @@ def test_an_answer_without_a_reason_to_clean_stays_as_it_came(body: bytes) -> No
     assert refusal.cleaned_body(body, ()) == body
 
 
+@pytest.mark.parametrize("name", ["tools", "instructions", "input", "text", "prompt"])
+def test_the_clients_own_words_in_an_answer_are_not_cleaned(name: str) -> None:
+    answer = {"status": "in_progress", name: [{"properties": {"message": {"description": REASON}}}], "error": REASON}
+    cleaned = json.loads(refusal.cleaned_body(json.dumps(answer).encode(), [(UPSTREAM_KEY, "***")]))
+    assert cleaned[name] == answer[name]
+    assert not [part for part in PARTS if part in cleaned["error"]]
+
+
+def test_a_long_reason_is_cut() -> None:
+    answer = {"error": {"message": "x" * 10**6 + REASON}}
+    cleaned = refusal.cleaned_body(json.dumps(answer).encode(), [(UPSTREAM_KEY, "***")])
+    assert len(cleaned) < 50_000
+
+
 def test_one_that_is_too_deep_is_cleaned_as_a_text() -> None:
     body = b'{"a": ' + b"[" * 10**5 + b"]" * 10**5 + b', "error": "' + REASON.encode() + b'"}'
     cleaned = refusal.cleaned_body(body, [(UPSTREAM_KEY, "***")]).decode()
