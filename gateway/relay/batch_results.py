@@ -81,7 +81,8 @@ class BatchTotals:
         self._lines_left = size.lines
         self._answered: set[bytes] = set()
         """Digests of the names of requests that were answered."""
-        self._sum = Usage()
+        self._sums: dict[str, Usage] = {}
+        """By variant."""
         self._parts: list[Usage] = []
 
     def add(self, line: BatchLine | None) -> None:
@@ -100,7 +101,8 @@ class BatchTotals:
         if self._needs_parts or usage.parts:
             self._parts.append(usage)
         else:
-            self._sum = pricing.total_usage((self._sum, usage))._replace(parts=())
+            known = self._sums.get(usage.variant, Usage())
+            self._sums[usage.variant] = pricing.total_usage((known, usage))._replace(parts=())
 
     def _is_known(self, custom_id: str | None) -> bool:
         """Whether this request was answered by an earlier line."""
@@ -128,13 +130,21 @@ class BatchTotals:
         return reported_usage.coherent(usage)
 
     def _in_batch(self, report: Usage) -> Usage:
-        parts = tuple([part._replace(variant=self._variant) for part in report.parts])
-        return report._replace(variant=self._variant, parts=parts)
+        """The report at the price of batches, or at that of batches in the region that it names, if there is one."""
+        parts = tuple([part._replace(variant=self._priced(part.variant)) for part in report.parts])
+        return report._replace(variant=self._priced(report.variant), parts=parts)
+
+    def _priced(self, variant: str) -> str:
+        call = self._sent.call
+        if not variant.startswith(f"{self._variant}-") or call.model.price is None:
+            return self._variant
+        is_priced = call.model.price.plan.tiers(variant, call.started) is not None
+        return variant if is_priced else self._variant
 
     @property
     def usage(self) -> Usage:
         """The sum so far."""
-        return pricing.total_usage((self._sum, *self._parts))
+        return pricing.total_usage((*self._sums.values(), *self._parts))
 
 
 class ResultReader(NamedTuple):

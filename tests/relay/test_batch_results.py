@@ -113,6 +113,25 @@ async def test_long_prompts_are_priced_one_by_one() -> None:
     assert pricing.cost_nusd(price, usage) == 2 * (90 * 2000 + 10 * 4000) + 110 * 4000 + 10 * 8000
 
 
+@pytest.mark.parametrize(("regional", "expected"), [({"input": 2.2}, 10 * 2000 + 20 * 2200), ({}, 30 * 2000)])
+async def test_the_region_of_a_request_has_its_price_if_there_is_one(regional: dict[str, float], expected: int) -> None:
+    named = {"batch": {"input": 2}, **({"batch-us": regional} if regional else {})}
+    price = Price.model_validate({"input": 4, "output": 4, "variants": named})
+    batch = FORMATS["message_batches"].batch
+    assert batch is not None
+    asked = sent(price)
+    asked = asked._replace(call=asked.call._replace(endpoint="messages"))
+    result = under_test.ResultReader(batch, under_test.BatchTotals(asked, under_test.BatchSize(4, RESERVED, CEILINGS)))
+
+    def message(name: str, prompt: int, **region: str) -> bytes:
+        usage = {"input_tokens": prompt, "output_tokens": 0, "service_tier": "batch", **region}
+        shown = {"type": "message", "model": "claude", "content": [], "usage": usage}
+        return json.dumps({"custom_id": name, "result": {"type": "succeeded", "message": shown}}).encode() + b"\n"
+
+    assert await read(result, [message("a", 10), message("b", 20, inference_geo="us")])
+    assert pricing.cost_nusd(price, result.totals.usage) == expected
+
+
 SENSELESS = 9 * 10**15
 THOUGHT = {"reasoning_tokens": 5_900}
 
