@@ -30,6 +30,7 @@ from gateway.records import Call, Claim, Failure, Key
 from gateway.relay.charge import Ending
 from gateway.relay.realtime import MakesCalls, NextCall, ResponseAccounts, SessionEnd
 from gateway.relay.realtime_output import MAX_SENT, Bound, OutputLimits
+from gateway.relay.realtime_transcription import UNKNOWN
 from gateway.upstream import refusal
 from gateway.upstream.account import position_of
 from gateway.upstream.health import AttemptHandle
@@ -110,6 +111,8 @@ class RealtimeSession:
             transcribers.report(None)
         elif model is not None and (name := self._named(model)) is not None:
             transcribers.report(name)
+        elif model is not None and not transcribers.possible():
+            transcribers.report(UNKNOWN)
 
     def _named(self, model: str) -> str | None:
         """The name here of a model that the upstream calls so."""

@@ -221,7 +221,7 @@ def reported(report: Any) -> Usage | None:
 
 def transcriber_of(session: Any) -> tuple[bool, str | None]:
     """Whether these settings of a session name or remove the model that transcribes its audio; and the model, None:
-    there is none."""
+    there is none, an empty name: the upstream chooses it."""
     if not isinstance(session, dict):
         return False, None
     found = session.get("input_audio_transcription", _ABSENT)
@@ -231,7 +231,9 @@ def transcriber_of(session: Any) -> tuple[bool, str | None]:
     if found is _ABSENT:
         return False, None
     model = _member(found, "model")
-    return found is None or isinstance(model, str), model if isinstance(model, str) else None
+    if isinstance(model, str):
+        return True, model
+    return found is None, "" if isinstance(found, dict) else None
 
 
 _ABSENT = object()
