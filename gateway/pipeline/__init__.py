@@ -131,10 +131,14 @@ def _expecting(call: Call, services: Services) -> Call:
     params, limit = call.params, windows.output_limit(call)
     if params.lines or params.is_deferred or call.passed is not None or not limit:
         return call
-    expected = services.accounting.recent.expected(call.key, call.label_model, limit)
+    recent = services.accounting.recent
+    expected = recent.expected(call.key, call.label_model, limit)
     if expected == limit:
         return call._replace(expected_output=limit)
-    fallbacks = tuple([other._replace(expected_output=expected) for other in call.fallbacks])
+    fallbacks = tuple([
+        other._replace(expected_output=recent.expected(call.key, call.label_model, windows.output_limit(other)))
+        for other in call.fallbacks
+    ])  # fmt: skip
     return call._replace(expected_output=expected, fallbacks=fallbacks)
 
 
