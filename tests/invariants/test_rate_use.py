@@ -97,7 +97,6 @@ def test_a_gateway_draws_what_calls_used(start_gateway: StartsGateways, upstream
             let_go()
             assert running.end().status == 200
         tokens, usd, tokens_a_day, usd_a_day = rows
-        print(at_upstream)
         before = 201 * number
         for used in (tokens["used"], usd["used"] * 1e6, at_upstream["used"]):
             assert before + output <= used + 20 <= before + output + 50
@@ -105,3 +104,26 @@ def test_a_gateway_draws_what_calls_used(start_gateway: StartsGateways, upstream
         assert tokens_a_day["used"] == before
         assert tokens_a_day["reserved"] > 4000
         assert usd_a_day["reserved"] > 0.004
+
+
+def test_a_fallback_draws_its_own_part_of_its_own_limit(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream
+) -> None:
+    """It may use all of that, and the bound of a rate holds for each model that may serve a call."""
+    models = {
+        "large": model("chat", max_output_tokens=32_000),
+        "small": model("chat", "nowhere", max_output_tokens=100, fallbacks=["large"]),
+    }
+    upstreams = {"nowhere": {"base_url": "http://127.0.0.1:9/v1"}}
+    keys = [key("ada", quotas=[{"tokens": 100_000, "per": "hour"}])]
+    gateway = start_gateway(settings(upstream.url, keys=keys, models=models, upstreams=upstreams))
+    answer = ok_json({"model": "up", "usage": {"prompt_tokens": 1, "completion_tokens": 10}})
+    for least in (32_000, 32_000 // LEAST_PART):
+        before = gateway.get("/v1/key", key="ada").json["quotas"][0]["used"]
+        with held(upstream, answer) as let_go:
+            running = Under(lambda: gateway.chat("ada", model="small"))
+            eventually(lambda: upstream.hits == 1)
+            drawn = gateway.get("/v1/key", key="ada").json["quotas"][0]["used"] - before
+            let_go()
+            assert running.end().status == 200
+        assert least - 50 <= drawn <= least + 50
