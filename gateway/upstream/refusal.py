@@ -97,9 +97,9 @@ def cleaned_reasons(value: Any, hide: Iterable[tuple[str, str]], *, is_reason: b
     """A good answer's JSON with the reasons of failures in it cleaned as `cleaned` has it; what is not part of a reason
     (`REASONS`) stays. Raises `RecursionError` for one that is too deep."""
     if isinstance(value, str):
-        if is_reason and len(value) > _MAX_READ:
-            value = f"{value[:_MAX_READ]}..."
-        return cleaned(value, hide) if is_reason else value
+        if not is_reason:
+            return value
+        return cleaned(value if len(value) <= _MAX_READ else f"{value[:_MAX_READ]}...", hide)
     if isinstance(value, dict):
         return {
             name: part

@@ -83,7 +83,7 @@ async def test_no_error_names_the_gateways_account(gateway: Gateway, name: str) 
 @pytest.mark.parametrize(
     "text",
     [
-        json.dumps({"type": "input_audio_buffer.append", "audio": "A" * realtime.MAX_EVENT_BYTES}),
+        json.dumps({"type": "input_audio_buffer.append", "audio": "A" * realtime.MAX_CHARACTERS}),
         json.dumps({"type": "x", "many": [0] * realtime.MAX_MEMBERS}),
     ],
     ids=["long", "of many members"],
@@ -95,5 +95,5 @@ def test_an_event_that_is_too_large_is_refused(text: str) -> None:
 
 
 def test_an_event_with_much_audio_is_read() -> None:
-    audio = "A" * (realtime.MAX_EVENT_BYTES - 100)
+    audio = "A" * (realtime.MAX_CHARACTERS - 100)
     assert realtime.read_client_event(json.dumps({"type": "x", "audio": audio}))["audio"] == audio

@@ -69,7 +69,7 @@ _SLOW_BYTES_PER_S = 8_000
 """Of G.711: 8 bits at 8 kHz."""
 _SLOW = ("pcmu", "pcma", "g711")
 
-MAX_EVENT_BYTES = 15 * 2**20
+MAX_CHARACTERS = 15 * 2**20
 MAX_MEMBERS = 20_000
 """Signs of an event that begin or separate its members, or escape a letter. Their names are compared in all spellings,
 which is the slowest step of reading one."""
@@ -101,9 +101,9 @@ class ResponseEnd(NamedTuple):
 def read_client_event(text: str) -> dict[str, Any]:
     """A client's event. Raises `InvalidRequest` if it is too large, is no JSON object, or names a member twice, which
     servers read differently."""
-    if len(text) > MAX_EVENT_BYTES or (len(text) > MAX_MEMBERS and sum(map(text.count, _SIGNS)) > MAX_MEMBERS):
+    if len(text) > MAX_CHARACTERS or (len(text) > MAX_MEMBERS and sum(map(text.count, _SIGNS)) > MAX_MEMBERS):
         raise InvalidRequest(
-            f"The event is too large: it may have {MAX_EVENT_BYTES} characters and about {MAX_MEMBERS // 2} members. "
+            f"The event is too large: it may have {MAX_CHARACTERS} characters and about {MAX_MEMBERS // 2} members. "
             "Send audio in several events.",
             code="event_too_large",
         )
