@@ -270,8 +270,7 @@ def test_tasks_are_held() -> None:
 PURE = frozenset({
     "api", "formats", "quota", "store.rules",
     "accounting.served_models", "alerts.policy",
-    "bridge.answer", "bridge.bridges", "bridge.choice", "bridge.refusal", "bridge.request", "bridge.rewriting",
-    "bridge.stream", "bridge.translate",
+    "bridge.answer", "bridge.bridges", "bridge.request", "bridge.rewriting", "bridge.translate",
     "config.discovered", "config.model_names",
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes", "queueing.fair_queue", "queueing.classes", "queueing.promises",

@@ -78,8 +78,8 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
 WINGS = {
     "realtime": "formats.openai.realtime pipeline.realtime relay.realtime relay.realtime_events relay.realtime_output "
     "relay.realtime_transcription simulator.realtime upstream.held_messages upstream.websocket web.realtime",
-    "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passed_scan "
-    "formats.passthrough simulator.tasks web.passthrough",
+    "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passthrough "
+    "simulator.tasks web.passthrough",
     "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "
     "formats.openai.batches relay.batch_results relay.deferred simulator.batches simulator.conversations "
     "simulator.files simulator.message_batches simulator.stored_responses store.bonds store.redis.bonds "
@@ -91,7 +91,7 @@ WINGS = {
     "people": "commands.people config.sections.sign_in identity keys.manage_people keys.member_keys web.admin.people "
     "web.admin.sign_in web.person_tokens",
     "translate": "bridge.bridges bridge.translate",
-    "fan_out": "bridge.answer bridge.choice bridge.fan_out bridge.refusal bridge.request bridge.stream",
+    "fan_out": "bridge.answer bridge.fan_out bridge.request",
     "invoices": "commands.compare reports.compare reports.comparison reports.invoice",
     "alerts": "alerts",
     "hedging": "relay.hedge upstream.first_bytes",
@@ -100,11 +100,11 @@ WINGS = {
 """The modules and packages of each optional feature. All else is the trunk: what a plain call needs."""
 
 CEILINGS = {
-    "files": 420,
-    "lines": 68_750,
-    "lines of the trunk": 50_500,
+    "files": 400,
+    "lines": 67_750,
+    "lines of the trunk": 49_750,
     "arrows from the trunk to wings": 103,
-    "arrows between wings": 16,
+    "arrows between wings": 14,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next
 250. A feature that raises one is built as a wing instead, or takes away as much elsewhere."""

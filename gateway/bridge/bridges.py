@@ -6,25 +6,27 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gateway.api import large_body
 from gateway.config import Capabilities
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
 from gateway.formats import FORMATS
-from gateway.formats.anthropic.messages import MESSAGES
+from gateway.formats.event_scan import parsed
 from gateway.formats.format import Format, Scan, ScanInput, Writer
 from gateway.formats.unfit import Unfit
 from gateway.quota import windows
 from gateway.records import Call, Document, Endpoint, Params, Rewriting, Usage
 
-from .refusal import renamed
-from .translate import chat_request, messages_request, responses_answer, responses_request
-from .translate.chat_answer import ChatFrame, ChatWriter
-from .translate.messages_answer import MessageFrame, MessageWriter
-from .translate.responses_answer import ResponseFrame, ResponseWriter
+from .translate import chat_request, messages_request, responses_request
+from .translate.chat_answer import ChatWriter
+from .translate.fields import TranslatedRequest
+from .translate.messages_answer import MessageWriter
+from .translate.responses_answer import ResponseWriter
+from .translate.writer import Frame
 
 ANTHROPIC_VERSION = ("anthropic-version", "2023-06-01")
 """The version of Messages that the translation writes (platform.claude.com/docs, "Versioning")."""
@@ -34,9 +36,7 @@ class Translated(NamedTuple):
     """A call for an upstream with another format."""
 
     call: Call
-    """In the upstream's format."""
     format: Format
-    """The upstream's, with answers for the client."""
     left_out: tuple[str, ...] = ()
     """Features of the request that are not sent to the upstream."""
 
@@ -45,19 +45,18 @@ class _Way(NamedTuple):
     """The differences between the ways. `asked` is the translated request."""
 
     target: Endpoint
-    ask: Callable[[Mapping[str, Any], str, int | None], Any]
-    """Translates the members of a request. The others are the member for an output limit in chat, and the output limit
-    of a call that gives none; None: it is added later."""
-    of_note: Callable[[Mapping[str, Any], dict[str, Any]], Any]
-    """The result of `ask`, from its note and the members of its body that are not long."""
-    write: Callable[[Any, Call], Writer]
-    """The writer of the client's answer."""
-    fail: Callable[[GatewayError, Scan | None, str], bytes | None]
-    """The client's event for an error, given the scan of what it has of the answer, and the request id."""
+    ask: Callable[[Mapping[str, Any], str, int | None], TranslatedRequest]
+    """Translates the members of a request, given the member for an output limit in chat, and the limit of a call that
+    gives none; None: it is added later."""
+    write: Callable[[Any, Frame], Writer]
     names: Mapping[str, str]
     """Parameters of the upstream's format, as the client's has them."""
-    limits: Callable[[Any], dict[str, Any]] = lambda asked: {}
+    fail: Callable[[GatewayError, Scan | None, str], bytes | None] | None = None
+    """The client's event for an error, given the scan of what it has of the answer, and the request id; None: that of
+    its own format."""
+    limits: Callable[[TranslatedRequest], dict[str, Any]] = lambda asked: {}
     """Fields of `Params` for the output limit that the translation has written."""
+    of_note: Callable[[Mapping[str, Any], dict[str, Any]], TranslatedRequest] = TranslatedRequest.of_note
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -94,30 +93,31 @@ def refusal(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> I
     return None
 
 
-def _of_large(way: _Way, call: Call, capabilities: Capabilities) -> tuple[Any, Document]:
+def _of_large(way: _Way, call: Call, capabilities: Capabilities) -> tuple[TranslatedRequest, Document]:
     """The translation of a large body, which was made before, with the output limit that its format requires."""
     large = call.params.document.large
     assert large is not None
     note, document = large.rewritten[Rewriting("translated", capabilities.max_tokens_field)]
-    if FORMATS[way.target] is MESSAGES and "max_tokens" not in document.members:
+    if way.target == "messages" and "max_tokens" not in document.members:
         document = large_body.with_first(document, "max_tokens", windows.output_limit(call))
     return way.of_note(note, document.members), document
 
 
-def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
+def _format(way: _Way, asked: TranslatedRequest, call: Call, max_bytes: int) -> Format:
     """The upstream's format, with answers for this call's client."""
     target, own = FORMATS[way.target], FORMATS[call.endpoint]
     assert target.scan is not None
     scan_target = target.scan
 
     def scan(given: ScanInput) -> Scan:
-        return scan_target(given._replace(writer=way.write(asked, call), max_translated=max_bytes))
+        return scan_target(given._replace(writer=way.write(asked, Frame.of(call)), max_translated=max_bytes))
 
     def whole(body: bytes) -> tuple[Writer, bytes]:
         """The writer of a plain answer, and its events but for the end."""
         assert target.reader is not None
-        reader, writer = target.reader(), way.write(asked, call)
-        answer = _read(body)
+        reader, writer = target.reader(), way.write(asked, Frame.of(call))
+        if (answer := parsed(body)) is None:
+            raise Unfit("an answer that is no JSON object")
         reader.facts(answer)
         events = [*reader.events(answer), *reader.rest()]
         return writer, writer.feed(events, reader.model) + writer.end()
@@ -134,7 +134,7 @@ def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
         scan=scan,
         answer=answer,
         as_events=as_events,
-        error_event=way.fail,
+        error_event=way.fail or (lambda error, _, request_id: own.error_event(error, None, request_id)),
         reword=lambda refused: renamed(refused, way.names),
         response_headers=frozenset(),
         streams_only_events=True,
@@ -142,99 +142,62 @@ def _format(way: _Way, asked: Any, call: Call, max_bytes: int) -> Format:
     )
 
 
-def _read(body: bytes) -> dict[str, Any]:
-    answer = json.loads(body)
-    if not isinstance(answer, dict):
-        raise Unfit("an answer that is no JSON object")
-    return answer
+def renamed(refused: UpstreamRefused, names: Mapping[str, str]) -> UpstreamRefused:
+    """The refusal of a translated call, with the client's names of parameters: in `param`, and quoted in the message.
 
-
-def _base(call: Call) -> str:
-    return call.id.removeprefix("req_")
-
-
-# -------------------------------------------------------------------------------------------- Responses through chat
-
-
-def _ask_response(members: Mapping[str, Any], limit_field: str, _: int | None) -> Any:
-    return responses_request.translate(members, limit_field=limit_field)
-
-
-def _response_frame(call: Call) -> ResponseFrame:
-    return ResponseFrame(_base(call), int(call.started), call.params.model)
+    `names` are the upstream's parameters, each with the client's own.
+    """
+    message = refused.message
+    for name, own in names.items():
+        message = re.sub(rf"(['\"`]){re.escape(name)}\b", rf"\g<1>{own}", message)
+    param = refused.param
+    if param is not None:
+        found = next((name for name in names if re.match(rf"{re.escape(name)}(?!\w)", param)), None)
+        param = param if found is None else names[found] + param[len(found) :]
+    return UpstreamRefused(refused.status, message, refused.type, param, refused.code, detail=refused.detail)
 
 
 def _fail_response(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
     writer = getattr(scan, "writer", None)
     if isinstance(writer, ResponseWriter):
-        return writer.fail(*responses_answer.failure(error))
+        return writer.fail(error)
     return FORMATS["responses"].error_event(error, None, request_id)
 
 
-_RESPONSES = _Way(
-    target="chat",
-    ask=_ask_response,
-    of_note=responses_request.AskedResponse.of_note,
-    write=lambda asked, call: ResponseWriter(asked, _response_frame(call)),
-    fail=_fail_response,
-    names={
-        "messages": "input",
-        "max_tokens": "max_output_tokens",
-        "max_completion_tokens": "max_output_tokens",
-        "response_format": "text.format",
-        "reasoning_effort": "reasoning.effort",
-        "verbosity": "text.verbosity",
-    },
-)
-
-# --------------------------------------------------------------------------------------------- Messages through chat
-
-
-def _ask_message(members: Mapping[str, Any], limit_field: str, _: int | None) -> Any:
-    return messages_request.translate(members, limit_field=limit_field)
-
-
-def _message_frame(call: Call) -> MessageFrame:
-    return MessageFrame(_base(call), call.params.model, call.params.prompt_tokens)
-
-
-_MESSAGES = _Way(
-    target="chat",
-    ask=_ask_message,
-    of_note=messages_request.AskedMessage.of_note,
-    write=lambda asked, call: MessageWriter(asked, _message_frame(call)),
-    fail=lambda error, _, request_id: FORMATS["messages"].error_event(error, None, request_id),
-    names={
-        "max_completion_tokens": "max_tokens",
-        "stop": "stop_sequences",
-        "response_format": "output_config.format",
-        "reasoning_effort": "output_config.effort",
-        "user": "metadata.user_id",
-    },
-)
-
-# --------------------------------------------------------------------------------------------- chat through Messages
-
-
-def _ask_anthropic(members: Mapping[str, Any], _: str, output_limit: int | None) -> Any:
-    """`output_limit` is that of the key or the model, where the client gave none."""
-    return chat_request.translate(members, output_limit=output_limit)
-
-
-def _chat_frame(call: Call) -> ChatFrame:
-    return ChatFrame(_base(call), int(call.started), call.params.model, call.params.include_usage)
-
-
-_CHAT = _Way(
-    target="messages",
-    ask=_ask_anthropic,
-    of_note=chat_request.AskedAnthropic.of_note,
-    write=lambda asked, call: ChatWriter(_chat_frame(call), asked.names),
-    fail=lambda error, _, request_id: FORMATS["chat"].error_event(error, None, request_id),
-    names={"stop_sequences": "stop", "output_config.format": "response_format", "metadata.user_id": "user"},
-    limits=lambda asked: {"output_limit": asked.body["max_tokens"], "is_output_limit_added": False},
-    headers=(ANTHROPIC_VERSION,),
-)
-
-WAYS: Mapping[Endpoint, _Way] = {"responses": _RESPONSES, "messages": _MESSAGES, "chat": _CHAT}
-"""By the client's format."""
+WAYS: Mapping[Endpoint, _Way] = {
+    "responses": _Way(
+        target="chat",
+        ask=lambda members, field, _: responses_request.translate(members, limit_field=field),
+        of_note=responses_request.AskedResponse.of_note,
+        write=ResponseWriter,
+        fail=_fail_response,
+        names={
+            "messages": "input",
+            "max_tokens": "max_output_tokens",
+            "max_completion_tokens": "max_output_tokens",
+            "response_format": "text.format",
+            "reasoning_effort": "reasoning.effort",
+            "verbosity": "text.verbosity",
+        },
+    ),
+    "messages": _Way(
+        target="chat",
+        ask=lambda members, field, _: messages_request.translate(members, limit_field=field),
+        write=MessageWriter,
+        names={
+            "max_completion_tokens": "max_tokens",
+            "stop": "stop_sequences",
+            "response_format": "output_config.format",
+            "reasoning_effort": "output_config.effort",
+            "user": "metadata.user_id",
+        },
+    ),
+    "chat": _Way(
+        target="messages",
+        ask=lambda members, _, limit: chat_request.translate(members, output_limit=limit),
+        write=ChatWriter,
+        names={"stop_sequences": "stop", "output_config.format": "response_format", "metadata.user_id": "user"},
+        limits=lambda asked: {"output_limit": asked.body["max_tokens"], "is_output_limit_added": False},
+        headers=(ANTHROPIC_VERSION,),
+    ),
+}

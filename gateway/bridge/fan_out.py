@@ -6,8 +6,7 @@ call is accounted for once, when the last prompt has ended. One prompt that fail
 are cut off, and charged for what came of them.
 
 A client that leaves is gone for every prompt: where answers are read on for their usage (relay/disconnect.py), the
-call is
-accounted for when the last of them has ended.
+call is accounted for when the last of them has ended.
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
 from gateway.tasks import Tasks, cut_off, is_cut_off
 
-from .answer import Frame, One, choices_of, read, write
-from .refusal import reword
-from .request import Split, characters
-from .stream import Stream, usage_event, write_chunk
+from .answer import One, Stream, around, choices_of, read, usage_event, write, write_chunk
+from .request import Split, characters, reword
+from .translate.writer import Frame
 
 log = logging.getLogger("gateway")
 
@@ -64,8 +62,6 @@ async def carry(
 
 
 class _FanOut:
-    """One call on its way as several."""
-
     def __init__(
         self, call: Call, whole: CallLog, client: ClientStream, one: CarriesOne, upstreams: Mapping[str, Upstream],
         accounting: Accounting, max_response_bytes: int,
@@ -89,7 +85,6 @@ class _FanOut:
         self._headers: Headers = ()
         """Of the first plain answer."""
         self._first: dict[str, Any] = {}
-        """The first answer or chunk."""
         self._over: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
         self._left_as: tuple[int, Ended] | None = None
         """The status and the end of a call whose client is gone."""
@@ -158,7 +153,7 @@ class _FanOut:
         self._first = self._first or body
         if call.params.stream:
             self._sum_up()
-            chunk = self._frame.around(body, choices)
+            chunk = around(self._frame, body, choices)
             event = write_chunk(chunk, shows_usage=self._call.params.include_usage)
             self._client.open(_EVENTS).write(event)
             return
@@ -170,7 +165,6 @@ class _FanOut:
         self._headers = self._headers or answer.headers
 
     def _open(self, number: int, call: Call, share: PartLog, headers: Headers) -> StreamWriter:
-        """The client's side of one prompt's stream."""
         self._sum_up()
         stream = Stream(
             self._asked(number, call, share),
@@ -257,7 +251,6 @@ class _FanOut:
         self._whole.sum_up(self._before, self._shares)
 
     def _close(self, status: int, ended: Ended, *, is_truncated: bool = False, error: str | None = None) -> None:
-        """Account for the whole."""
         self._sum_up()
         usage = pricing.total_usage([share.usage for share in self._shares])
         model = next((share.returned_model for share in self._shares if share.returned_model), None)
@@ -328,7 +321,6 @@ class _PromptStream:
 
 
 def _refusal_of(event: bytes, status: int) -> UpstreamRefused:
-    """The error that a prompt's stream ended with."""
     data = sse.data_of(event.lstrip(b"\n"))
     error = json.loads(data)["error"] if data else {}
     return UpstreamRefused(

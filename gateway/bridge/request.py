@@ -12,11 +12,13 @@ equivalent in chat are refused before (`api/capabilities.py`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.api import large_body, prompt_tokens
-from gateway.formats.openai.plain import LIMIT_FIELDS
+from gateway.errors import UpstreamRefused
+from gateway.formats.openai.completions import LIMIT_FIELDS
 from gateway.quota import windows
 from gateway.records import Call, Document, Params, Rewriting
 
@@ -42,7 +44,6 @@ class Split:
         return len(self._prompts)
 
     def call(self, number: int) -> Call:
-        """The call for the prompt with this number."""
         if self._large is not None:
             return self._call._replace(params=self._of_large(self._large, number))
         prompt, whole = self._prompts[number], self._call.params
@@ -172,3 +173,24 @@ def _document(name: str, value: Any, common: Mapping[str, Any], written: str) ->
 def _write(members: Mapping[str, Any]) -> str:
     """An object without the brace that opens it."""
     return json.dumps(members, separators=(",", ":"))[1:]
+
+
+_MESSAGE_PATH = r"messages(?:\[\d+\](?:\.content(?:\[\d+\](?:\.text)?)?)?|\.\d+(?:\.content)?)"
+_IN_QUOTES = re.compile(rf"(['\"`])(?:messages|{_MESSAGE_PATH})\1")
+_BARE_PATH = re.compile(rf"\b{_MESSAGE_PATH}")
+_IN_WORDS = re.compile(r"\b(the|your) messages\b")
+
+
+def reword(refused: UpstreamRefused, members: Mapping[str, Any], prompt: int) -> UpstreamRefused:
+    """The refusal of the chat call for the prompt with this number, for the client that sent these members."""
+    path = f"prompt[{prompt}]" if isinstance(members.get("prompt"), list) else "prompt"
+    names = {name: own for name, own in (("max_completion_tokens", "max_tokens"), ("top_logprobs", "logprobs"))
+             if name not in members}  # fmt: skip
+    message = _IN_QUOTES.sub(rf"\g<1>{path}\g<1>", refused.message)
+    message = _IN_WORDS.sub(r"\1 prompt", _BARE_PATH.sub(path, message))
+    for name, own in names.items():
+        message = re.sub(rf"\b{name}\b", own, message)
+    param = refused.param
+    if param is not None:
+        param = path if re.fullmatch(rf"messages|{_MESSAGE_PATH}", param) else names.get(param, param)
+    return UpstreamRefused(refused.status, message, refused.type, param, refused.code)

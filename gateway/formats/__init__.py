@@ -7,23 +7,19 @@ from collections.abc import Container, Mapping
 from gateway.api.prompt_tokens import FindsCounter, no_counter
 from gateway.records import Endpoint, Params
 
-from .anthropic.batches import MESSAGE_BATCHES
-from .anthropic.messages import COUNT_TOKENS, MESSAGES
+from . import rerank
+from .anthropic import batches as message_batches
+from .anthropic import messages
 from .format import Format
-from .gemini.embeddings import BATCH_EMBED_CONTENTS, EMBED_CONTENT
-from .gemini.generate import COUNT_CONTENT_TOKENS, GENERATE_CONTENT
-from .openai.batches import BATCHES
-from .openai.chat import CHAT
-from .openai.completions import COMPLETIONS
-from .openai.embeddings import EMBEDDINGS
-from .openai.images import IMAGE_EDITS, IMAGE_VARIATIONS, IMAGES
-from .openai.moderations import MODERATIONS
-from .openai.realtime import REALTIME
-from .openai.responses import COMPACT, INPUT_TOKENS, RESPONSES
-from .openai.speech import SPEECH
-from .openai.transcriptions import TRANSCRIPTIONS, TRANSLATIONS
+from .gemini import embeddings, generate
+from .openai import batches, completions, images, moderations, realtime, responses, speech, transcriptions
 from .passthrough import PASSTHROUGH
-from .rerank import RERANK
+
+_MODULES = (
+    completions, messages, responses, moderations, rerank, images, speech, transcriptions, generate, embeddings,
+    batches, message_batches, realtime,
+)  # fmt: skip
+"""Each value of `Format` in these modules is served."""
 
 
 class _Table(dict[Endpoint, Format]):
@@ -34,40 +30,12 @@ class _Table(dict[Endpoint, Format]):
 
 
 FORMATS: Mapping[Endpoint, Format] = _Table(
-    {
-        each.name: each
-        for each in (
-            COMPLETIONS,
-            CHAT,
-            EMBEDDINGS,
-            MESSAGES,
-            COUNT_TOKENS,
-            RESPONSES,
-            INPUT_TOKENS,
-            COMPACT,
-            MODERATIONS,
-            RERANK,
-            IMAGES,
-            IMAGE_EDITS,
-            IMAGE_VARIATIONS,
-            SPEECH,
-            TRANSCRIPTIONS,
-            TRANSLATIONS,
-            GENERATE_CONTENT,
-            COUNT_CONTENT_TOKENS,
-            EMBED_CONTENT,
-            BATCH_EMBED_CONTENTS,
-            BATCHES,
-            MESSAGE_BATCHES,
-            REALTIME,
-        )
-    }
+    {each.name: each for module in _MODULES for each in vars(module).values() if isinstance(each, Format)}
 )
 """Every format by its name, and the one of passthrough rows by every other name."""
 
 
 AZURE = "/openai"
-"""Where Azure's clients call."""
 
 _OF_DEPLOYMENTS: tuple[Endpoint, ...] = (
     "completions", "chat", "embeddings", "images", "image_edits", "speech", "transcriptions", "translations"

@@ -60,9 +60,8 @@ def added_tokens(params: Params) -> int:
         or params.refers_to is not None
         or not _ADDING_MEMBERS.isdisjoint(members)
         or _has_foreign_tools(members)
+        or isinstance(members.get("prompt"), dict)  # a template that the upstream keeps
     ):
-        return ADDED_TEXT_TOKENS
-    if isinstance(members.get("prompt"), dict):  # a template that the upstream keeps
         return ADDED_TEXT_TOKENS
     given = members.get("messages") or members.get("input")
     messages = _objects(given) if isinstance(given, list) else []

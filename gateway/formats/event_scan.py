@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from gateway.records import Usage
 
 from . import reported_usage, sse, token_rule
-from .format import ScanInput
+from .format import Scan, ScanInput
 from .member_reader import MemberReader
 from .reader import AnswerReader
 from .unfit import Unfit
@@ -31,6 +31,7 @@ _STRING = re.compile(rb'[^"\\\r\n]*+(?:\\[^\r\n][^"\\\r\n]*+)*+')
 _PADDING = re.compile(rb'"obfuscation"\s*:\s*"')
 """OpenAI pads its chat chunks with a string of random length."""
 _END_OF_PADDING = re.compile(rb'[^"\\\r\n]*+"\}\n\n')
+_LONGEST_NUMBER = 16
 _HELD_TEXT = 4096
 """Bytes of text that are kept before they are counted. Most answers are shorter and have reported usage: their text is
 never counted."""
@@ -39,23 +40,19 @@ _LEARN_EVERY = 4
 streams without one."""
 
 
-class EventScan:
-    """Follows one streamed answer.
-
-    `error` is the error object of an in-band error; `is_done`: the event that ends the stream has come. After either,
-    nothing more is passed on. `excess` is the highest report that `allows` refused. `has_reasoned`: some of the text
-    was reasoning.
-    """
-
+class EventScan(Scan):
     READER: ClassVar[type[AnswerReader]]
     TEXTS = reported_usage.TEXT
-    """Generated texts in an event: its one group."""
     THINKS: ClassVar[re.Pattern[bytes]] = re.compile(rb"(?!)")
     """Finds reasoning in an event."""
     MATTERS: ClassVar[re.Pattern[bytes] | None] = None
     """Finds events that may have a fact; None: all may."""
     NAMES_MODEL: ClassVar[re.Pattern[bytes]] = re.compile(rb"(?!)")
     """Finds events that name the model, as long as it is not known."""
+    NUMBER: ClassVar[re.Pattern[bytes] | None] = None
+    """Finds the number of an event, its one group, where events have numbers before their text."""
+    KEEPS_HIGHEST = True
+    """Whether reports count by the highest of each count; else the newest that can be true counts, all so far."""
     DROPS_FIELDS = True
     """Whether `id:` and `retry:` lines are left out, which make openai-python decode an empty event."""
     HAS_COMMENTS = True
@@ -69,34 +66,26 @@ class EventScan:
         self._bytes_left = asked.max_translated
         self._splitter = sse.EventSplitter(sse.LONG_EVENT if asked.writer is None else asked.max_translated)
         self.is_at_start = True
-        """Whether the next byte certainly begins an event: the condition for calling `is_alike`."""
         self._mark: bytes | None = b""
         """The beginning of what may be a byte order mark; None: the stream has begun."""
-        self._shape: tuple[bytes, int, bytes, bool] | None = None
-        """The learned pattern: bytes before an event's text, their length, bytes after it, whether padding follows."""
+        self._shape: tuple[bytes, bytes, bytes, bool] | None = None
+        """The learned pattern: bytes before an event's text, or before its number and from there to the text; bytes
+        after the text; whether padding follows."""
+        self._last_data = b""
+        """The last event that was like the pattern; a format with numbers keeps the data of others here, too."""
         self._unlike = 0
         """Events with text that had to be parsed."""
         self._cut_crlf: bytes | None = None
         """An event has ended with a CR that was the last byte so far. If an LF comes, it was a CRLF: what to pass."""
         self._long: MemberReader | None = None
         """Of the long event that is going on."""
-        self.usage: Usage | None = None
-        self.excess: Usage | None = None
         self._reported_at = -1
         """Bytes of text that had come with the report that is kept."""
-        self.error: dict[str, Any] | None = None
-        self.is_done = False
         self._has_ended = False
-        """The upstream has ended its message."""
         self._is_unfit = False
         self._is_written = False
-        """The writer has written all but the end."""
         self._all_at = -1
         """Bytes of text that had come when all parts of the answer had ended for the first time."""
-        self.model: str | None = None
-        self.has_reasoned = False
-        self.has_begun = False
-        """Whether any data other than comments and an error arrived."""
         self._count = asked.count_texts
         self._texts = bytearray()
         """Texts that are not counted yet: a quote follows the last of each event, a zero byte the others."""
@@ -120,13 +109,11 @@ class EventScan:
         return self.usage is not None and self._reported_at == self._seen and self.is_complete
 
     def last(self, usage: Usage) -> bytes:
-        """The bytes that end a complete answer, held back until now. `usage` is what it is charged."""
         if self.writer is not None:
             return self.writer.close(usage) if self._is_written else b""
         return self._last()
 
     def _has_all(self) -> bool:
-        """Whether every part of the answer has ended."""
         raise NotImplementedError
 
     def _ends_with_done(self) -> bool:
@@ -134,14 +121,14 @@ class EventScan:
         return False
 
     def _last(self) -> bytes:
-        """As `last`, of a stream that is passed on."""
-        raise NotImplementedError
+        """As `last`, of a stream that is passed on; empty where the end of the message is the end."""
+        return b""
 
     # ---------------------------------------------------------------------------------------------------- the events
 
     def _event(self, event: bytes) -> bytes:
         """The part of this complete event that may go to the client now."""
-        if self.is_alike(event):
+        if self._shape is not None and self.is_alike(event):
             return event
         data = sse.data_of(event)
         if not data:
@@ -231,23 +218,14 @@ class EventScan:
         return not (passed.startswith(b":") and sse.is_comment(passed))
 
     @property
-    def is_over(self) -> bool:
-        """Whether no further bytes of this stream may be passed on."""
-        return self.is_done or self.error is not None
-
-    @property
     def is_inside_event(self) -> bool:
-        """Whether a part of a long event has been passed on: other bytes need a blank line before them."""
         return self._splitter.is_inside_long and not self.is_over
 
     @property
     def is_between_events(self) -> bool:
-        """Whether the bytes so far end with a complete event."""
         return not (self._splitter.held or self._splitter.is_inside_long)
 
     def feed(self, data: bytes) -> tuple[bytes, bool]:
-        """Take bytes from the upstream; return what may go to the client now, and whether that was all (`is_over`).
-        Raises `Unfit` where the answer cannot be translated."""
         if self._mark is not None:
             data = self._without_mark(data)
         if not data:
@@ -261,37 +239,39 @@ class EventScan:
         piece = kept = b""
         try:
             if self.writer is not None:
-                self._bound(data)
+                self._bytes_left -= len(data)
+                if self._bytes_left < 0:
+                    raise Unfit("a stream that is too long to be translated")
             for piece, is_whole in self._splitter.split(data):
                 if self.is_over:
                     break
                 kept = self._event(piece) if is_whole else self._long_piece(piece)
                 passed.append(kept)
-            is_over = self.is_over
-            if is_over and self.writer is not None:
+                self.is_over = self.is_done or self.error is not None
+            if self.is_over and self.writer is not None:
                 passed.append(self._write_rest())
         except Unfit:
             self._is_unfit = True
             raise
-        self.is_at_start = self.is_between_events and not is_over
+        self.is_at_start = self.is_between_events and not self.is_over
         if self.is_at_start and piece.endswith(b"\r"):
             self._cut_crlf = b"\n" if kept is piece else b""
             self.is_at_start = False
-        return b"".join(passed), is_over
+        return b"".join(passed), self.is_over
 
     def finish(self) -> bytes:
-        """Call at the end of the upstream's stream: returns the last bytes, with a missing last blank line added.
-        Raises `Unfit` where the answer cannot be translated.
-
-        A partial event is dropped: both SDKs would fail on its JSON before they read the error event after it.
-        """
+        """As `Scan` has it; adds a missing last blank line. A partial event is dropped: both SDKs would fail on its
+        JSON before they read the error event after it."""
         try:
             passed = self._finished()
             self._has_ended = True
-            return passed + self._write_rest()
+            if self.writer is not None:
+                passed += self._write_rest()
         except Unfit:
             self._is_unfit = True
             raise
+        self.is_over = self.is_done or self.error is not None
+        return passed
 
     def _finished(self) -> bytes:
         is_long = self.is_inside_event
@@ -311,11 +291,6 @@ class EventScan:
         self._is_written = True
         return written
 
-    def _bound(self, data: bytes) -> None:
-        self._bytes_left -= len(data)
-        if self._bytes_left < 0:
-            raise Unfit("a stream that is too long to be translated")
-
     def _without_mark(self, data: bytes) -> bytes:
         """The stream's first bytes without a byte order mark (WHATWG HTML, "event stream interpretation")."""
         assert self._mark is not None
@@ -330,21 +305,17 @@ class EventScan:
 
     @property
     def _seen(self) -> int:
-        """Bytes of text so far."""
         return self._counted_bytes + len(self._texts)
 
     @property
     def has_text(self) -> bool:
-        """Whether any text arrived. Does not count tokens."""
         return bool(self._texts) or self._quarters > 0
 
     def text_events(self) -> int:
-        """The number of events with text."""
         self._count_texts()
         return self._text_events
 
     def delivered_tokens(self) -> int:
-        """The number of tokens of text, by `count_texts`."""
         self._count_texts()
         return token_rule.tokens_of(self._quarters)
 
@@ -367,16 +338,23 @@ class EventScan:
         return event if cleaned == text else cleaned.encode("utf-8", "surrogateescape")
 
     def is_alike(self, data: bytes) -> bool:
-        """Whether these bytes are one event that differs from an earlier one only in its text; if so, count it.
+        """Whether these bytes are one event that differs from an earlier one only in its text and number; if so, count
+        it.
 
         It may then be passed on unchanged, without `feed`: all other bytes are equal to those of an event that was
         parsed and passed on.
         """
         if self._shape is None or len(data) > sse.LONG_EVENT:
             return False
-        before, start, behind, is_padded = self._shape
+        before, between, behind, is_padded = self._shape
         if not data.startswith(before):
             return False
+        start = len(before)
+        if between:  # behind a number
+            at = data.find(between, start, start + _LONGEST_NUMBER + len(between))
+            if at < 0 or not data[start:at].isdigit():
+                return False
+            start = at + len(between)
         end = data.find(behind, start)
         if end < 0 or _STRING.fullmatch(data, start, end) is None:
             return False
@@ -388,6 +366,7 @@ class EventScan:
             texts += data[start : end + 1]  # with its quote
             if len(texts) > _HELD_TEXT:
                 self._count_texts()
+        self._last_data = data
         return True
 
     def _count_texts(self) -> None:
@@ -398,13 +377,19 @@ class EventScan:
         self._text_events += events
 
     def _learn(self, event: bytes) -> None:
-        """Keep the bytes around the one text of an event that was passed on unchanged."""
+        """Keep the bytes around the one text of an event that was passed on unchanged, and around its number."""
         texts = [match.span(1) for match in self.TEXTS.finditer(event)]
-        if len(texts) == 1 and event.endswith(b"\n"):
-            start, end = texts[0]
-            padding = _PADDING.search(event, end)
-            behind = event[end : padding.end()] if padding else event[end:]
-            self._shape = event[:start], start, behind, padding is not None
+        if len(texts) != 1 or not event.endswith(b"\n"):
+            return
+        start, end = texts[0]
+        before, between = event[:start], b""
+        if self.NUMBER is not None:
+            if (number := self.NUMBER.search(before)) is None:
+                return
+            before, between = before[: number.start(1)], before[number.end(1) :]
+        padding = _PADDING.search(event, end)
+        behind = event[end : padding.end()] if padding else event[end:]
+        self._shape = before, between, behind, padding is not None
 
     def _take_report(self, report: Usage) -> None:
         """Keep the highest report: some upstreams send a lower one, or one of zeros, after a good one."""
@@ -415,11 +400,7 @@ class EventScan:
             self.usage is None or report.completion_tokens >= self.usage.completion_tokens
         ):
             self._reported_at = self._counted_bytes + len(self._texts)
-        self.usage = self._merged(report)
-
-    def _merged(self, report: Usage) -> Usage:
-        """The usage by this report, which counts all so far, and those before it."""
-        return reported_usage.highest(self.usage, report)
+        self.usage = reported_usage.highest(self.usage, report) if self.KEEPS_HIGHEST else report
 
 
 def is_whole(data: bytes) -> bool:
@@ -433,7 +414,7 @@ def is_whole(data: bytes) -> bool:
     return True
 
 
-def parsed(data: bytes) -> dict[str, Any] | None:
+def parsed(data: bytes | str) -> dict[str, Any] | None:
     """The JSON object that this is; None if it is none."""
     try:
         value = json.loads(data)

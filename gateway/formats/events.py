@@ -1,23 +1,152 @@
 """The events that a reader makes of an answer, whole or streamed, in the order in which it was generated.
 
-A reader of a vendor's format (`reader.py` in its package) takes the answer's JSON object by object. Translations are
-made of these events and of nothing else; usage, errors and ends are facts of the reader itself (`reader.Reader`).
+Translations are made of these events and of nothing else; usage, errors and ends are facts of the reader itself
+(`reader.AnswerReader`). Pieces of tool calls are collected here, however an upstream numbers them. They
+belong together by `index` (openai-openapi, ChatCompletionMessageToolCallChunk), by `id` where there is no index,
+else by their order. Upstreams break each of these rules:
+
+1. Ollama and Gemini's chat endpoint give every call the index 0 (vercel/ai#14277, litellm#37792). The arguments of a
+   call are one JSON value, so a new id, or a name once more, behind a whole value begins a new call.
+2. Some repeat the id or the name in each piece (vLLM, Azure), or send the id later than the name.
+3. Some give each piece an index of its own (dirac#215): a piece without id and name belongs to the call before it.
+4. Some send all arguments so far in each piece (hermes-agent#35718), or all once more at the end (opencode#17339). Two
+   values that begin with `{` are never the beginning of one object.
+5. Some send `{}` first, and then the arguments (litellm's translation of Anthropic's `input: {}`): it is held back
+   until it is known to be all.
+6. Some write the arguments as an object (older Ollama, Mistral).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .tool_calls import CollectedCall
+from .unfit import Unfit
 
-End = str
-"""Why an answer ended, in the words of chat: `stop`, `length`, `tool_calls`, `content_filter`."""
+
+class CollectedCall:
+    """One call of a tool. When its first piece is handed out, its name is known; its `id` is empty if it has none."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Its place among the calls of the answer, from 0."""
+        self.id = ""
+        self.name = ""
+        self.has_begun = False
+        """Whether a piece of it was handed out."""
+        self._pieces: list[str] = []
+        self._held = ""
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self._held) or not self.has_begun
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether the arguments so far are `{}`, which may be none."""
+        return not self._pieces and self._held.strip() == "{}"
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._pieces) + self._held
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arguments are one whole JSON value."""
+        text = self.arguments
+        if not text.rstrip().endswith(("}", "]", '"')):
+            return False
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+    def take(self, call_id: str, name: str, arguments: str) -> str | None:
+        """Add a piece; return the arguments that may be handed out now, None if the call cannot begin yet."""
+        if not self.has_begun:
+            self.id = self.id or call_id
+            if name != self.name:
+                self.name += name
+        if arguments.startswith("{") and (so_far := self.arguments).startswith("{") and arguments.startswith(so_far):
+            arguments = arguments[len(so_far) :]
+        if self._is_empty and arguments.strip():
+            self._held = ""
+        self._held += arguments
+        if not self.name or not (self.id or self._held or self.has_begun):
+            return None
+        self.has_begun = True
+        return "" if self._is_empty else self.rest()
+
+    def rest(self) -> str:
+        self.has_begun = True
+        held, self._held = self._held, ""
+        if held:
+            self._pieces.append(held)
+        return held
+
+
+class ToolCalls:
+    def __init__(self) -> None:
+        self._all: list[CollectedCall] = []
+        self._by_index: dict[int, CollectedCall] = {}
+        self._by_id: dict[str, CollectedCall] = {}
+
+    def take(self, index: int | None, call_id: str, name: str, arguments: str) -> tuple[CollectedCall, str | None]:
+        """Add a piece; return its call, and what of its arguments may be handed out (see `CollectedCall.take`)."""
+        call = self._call_of(index, call_id, name, arguments)
+        return call, call.take(self._own(call, call_id), name, arguments)
+
+    def begin(self, call_id: str, name: str) -> CollectedCall:
+        """A call whose pieces its caller knows."""
+        call = self._new(None)
+        call.id, call.name, call.has_begun = self._own(call, call_id), name, True
+        return call
+
+    def rests(self) -> list[tuple[CollectedCall, str]]:
+        """At the end of the answer: calls with arguments that were held back, and these. Raises `Unfit` if a call has
+        no name."""
+        if any(not call.name for call in self._all):
+            raise Unfit("a tool call without a name")
+        return [(call, call.rest()) for call in self._all if call.is_held]
+
+    def _new(self, index: int | None) -> CollectedCall:
+        call = CollectedCall(len(self._all))
+        self._all.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _own(self, call: CollectedCall, call_id: str) -> str:
+        """The id, if it is this call's; empty if an earlier call has it."""
+        return call_id if call_id and self._by_id.setdefault(call_id, call) is call else ""
+
+    def _call_of(self, index: int | None, call_id: str, name: str, arguments: str) -> CollectedCall:
+        named = self._by_id.get(call_id)
+        if index is None:
+            known = named if call_id else self._all[-1] if self._all else None
+        else:
+            known = self._by_index.get(index)
+            if named is not None and named is not known and not name:
+                return named
+            if known is None and not name and not call_id and self._all:
+                return self._all[-1]
+        if known is None or _is_another(known, call_id, name, arguments):
+            return self._new(index)
+        return known
+
+
+def _is_another(known: CollectedCall, call_id: str, name: str, arguments: str) -> bool:
+    """Whether this piece, which by its index or order would belong to a known call, begins another one."""
+    if not name or (call_id and call_id == known.id):
+        return False
+    if call_id and known.id:
+        return known.is_whole or not known.arguments
+    return bool(known.name) and (name != known.name or bool(arguments)) and known.is_whole
 
 
 class Text(NamedTuple):
-    """A piece of the text."""
-
     text: str
     logprobs: Sequence[Mapping[str, Any]] = ()
     """Of its tokens, as chat writes them."""
@@ -26,8 +155,6 @@ class Text(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """A piece of the model's reasoning."""
-
     text: str
 
 
@@ -51,15 +178,14 @@ class CallPiece(NamedTuple):
 
 
 class ServedTier(NamedTuple):
-    """The service tier that serves, in the upstream's words."""
-
     name: str
 
 
 class Ended(NamedTuple):
     """The model has stopped. Further events may follow: the end of the stream is the end."""
 
-    reason: End
+    reason: str
+    """In the words of chat: `stop`, `length`, `tool_calls`, `content_filter`."""
     stop_sequence: str | None = None
     """The stop sequence that ended it, where the upstream names it."""
 

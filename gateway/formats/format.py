@@ -1,16 +1,19 @@
 """The type `Format`: its fields hold every difference between the APIs that the gateway speaks.
 
 `pipeline`, `accounting` and `relay` read these fields and know no format by name. A new format is one module with one
-or more values of `Format`, and a row in `formats/__init__.py`.
+or more values of `Format`, and its name in `formats/__init__.py`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, Self
+
+from pydantic import BaseModel
 
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
@@ -19,17 +22,12 @@ from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
 from gateway.quota import limit_headers
 from gateway.records import Call, Ended, Endpoint, Params, StoredBytes, Usage
 
-from . import sse, token_rule
+from . import reported_usage, sse, token_rule
 from .events import Event
 from .reader import AnswerReader
 
 AllowsReport = Callable[[Usage, Callable[[], int]], bool]
 """Whether a usage report is plausible, given the report and a function that counts the tokens shown so far."""
-
-
-def allow_any(report: Usage, count_shown: Callable[[], int]) -> bool:
-    """An `AllowsReport` that accepts every report."""
-    return True
 
 
 class Writer(Protocol):
@@ -53,13 +51,11 @@ class ScanInput(NamedTuple):
     """Facts of a request that the scan of its streamed answer needs."""
 
     choices: int = 1
-    """Number of choices that must end."""
     shows_usage: bool = False
-    """Whether the client asked for the usage."""
     count_texts: token_rule.CountsTexts = token_rule.count
     clean: Callable[[str], str] = str
     """Removes the gateway's own texts from what is not part of the answer."""
-    allows: AllowsReport = allow_any
+    allows: AllowsReport = lambda report, count_shown: True
     members: Mapping[str, Any] = MappingProxyType({})
     """Of the request's body."""
     is_events: bool = True
@@ -67,80 +63,113 @@ class ScanInput(NamedTuple):
     writer: Writer | None = None
     """Translates the answer for a client of another format; None: it is passed on."""
     max_translated: int = 0
-    """The most bytes of a stream that is translated."""
 
 
-class Scan(Protocol):
+class Scan:
     """Follows one streamed answer: finds its usage, end and errors, and decides what the client gets.
 
     After the end (`is_done`) or an error nothing more is passed on: `last` holds back what ends the answer until the
-    call is settled, because clients close there.
+    call is settled, because clients close there. The defaults are those of bytes without events.
     """
 
-    usage: Usage | None
+    usage: Usage | None = None
     """The highest of the plausible reports."""
-    excess: Usage | None
+    excess: Usage | None = None
     """The highest of the implausible reports."""
-    error: dict[str, Any] | None
+    error: dict[str, Any] | None = None
     """The error object of an error inside the stream."""
-    is_done: bool
+    is_done = False
     """The event that ends the stream has arrived."""
-    model: str | None
-    has_reasoned: bool
-    has_begun: bool
+    model: str | None = None
+    has_reasoned = False
+    """Whether some of the text was reasoning."""
+    has_begun = False
     """Whether any data other than comments and an error arrived."""
-    is_at_start: bool
+    is_at_start = False
     """Whether the next byte certainly begins an event: the condition for calling `is_alike`."""
+    is_over = False
+    """Whether no further bytes of this stream may be passed on."""
 
     @property
     def is_usage_final(self) -> bool:
         """Whether `usage` counts the whole answer."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no further bytes of this stream may be passed on."""
+        return self.is_complete
 
     @property
     def is_inside_event(self) -> bool:
         """Whether a part of a long event has been passed on: other bytes need a blank line before them."""
+        return False
 
     @property
     def is_between_events(self) -> bool:
         """Whether the bytes so far end with a complete event."""
+        return True
 
     @property
     def is_complete(self) -> bool:
         """Whether the answer is complete: each choice has ended."""
+        raise NotImplementedError
 
     @property
     def has_text(self) -> bool:
         """Whether any text arrived. Does not count tokens."""
+        return False
 
     def last(self, usage: Usage) -> bytes:
         """The bytes that end a complete answer, held back until now. `usage` is what it is charged."""
+        return b""
 
     def is_alike(self, data: bytes) -> bool:
         """Whether these bytes are one event that may be passed on as it is, without `feed`; if so, count it."""
+        return False
 
     def is_sign_of_life(self, passed: bytes) -> bool:
         """Whether these bytes, which were passed on, show that an answer is being generated."""
+        return True
 
     def feed(self, data: bytes) -> tuple[bytes, bool]:
-        """Take bytes from the upstream; return what may go to the client now, and `is_over`."""
+        """Take bytes from the upstream; return what may go to the client now, and `is_over`. Raises `Unfit` where the
+        answer cannot be translated."""
+        raise NotImplementedError
 
     def finish(self) -> bytes:
-        """Call at the end of the upstream's stream: returns the last bytes for the client."""
+        """Call at the end of the upstream's stream: returns the last bytes for the client. Raises `Unfit`."""
+        raise NotImplementedError
 
     def text_events(self) -> int:
         """The number of events with text."""
+        return 0
 
     def delivered_tokens(self) -> int:
         """The number of tokens of text, by `count_texts`."""
+        return 0
+
+
+class PassedScan(Scan):
+    """Follows one answer without meaning to the gateway. It is complete when the upstream has ended its message."""
+
+    def __init__(self, read: Callable[[Any], Usage | None]) -> None:
+        self._read = read
+        self._tail = b""
+        self._has_ended = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self._has_ended
+
+    def feed(self, data: bytes) -> tuple[bytes, bool]:
+        self.has_begun = True
+        self._tail = (self._tail + data)[-reported_usage.USAGE_WITHIN :]
+        if b'"usage"' in self._tail:  # also of an answer that breaks off behind its report
+            self.usage = reported_usage.found_in(self._tail, self._read)
+        return data, False
+
+    def finish(self) -> bytes:
+        self._has_ended = True
+        return b""
 
 
 class PlainFacts(NamedTuple):
-    """Facts of a plain answer with status 200."""
-
     model: str | None = None
     usage: Usage | None = None
     has_usage: bool = False
@@ -155,18 +184,52 @@ class PlainFacts(NamedTuple):
     items: tuple[str, ...] = ()
     """The ids of its items, if the upstream keeps these, too."""
     is_cancelled: bool = False
-    """It was cancelled by its caller."""
     kept_id: str | None = None
     """The id under which the upstream keeps it, if it does."""
 
 
-class BatchState(NamedTuple):
-    """Progress of a batch."""
+class AnswerMembers(BaseModel):
+    """The members of plain answers that are read; each format adds its own. Others are not built, because it is
+    validated from the bytes."""
 
+    model: Any = None
+    usage: Any = None
+    error: Any = None
+
+    @classmethod
+    def read(cls, body: bytes) -> Self:
+        """Raises `ValueError` if it is not JSON. Pydantic accepts NaN and Infinity as numbers; JSON does not have them,
+        and most clients fail on them."""
+        answer = cls.model_validate_json(body)
+        if b"NaN" in body or b"Infinity" in body:
+            json.loads(body, parse_constant=_refuse_constant)
+        return answer
+
+    def facts(self, usage: Usage | None, *, is_error: bool = False, has_output: bool, **others: Any) -> PlainFacts:
+        """The facts, given the usage that the format reads."""
+        model = self.model if isinstance(self.model, str) else None
+        return PlainFacts(model, usage, self.usage is not None, is_error or bool(self.error), has_output, **others)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+class _TokenCount(AnswerMembers):
+    type: Any = None
+    success: Any = None
+
+
+def counted(body: bytes) -> PlainFacts:
+    """Of a count of tokens, which uses none. Raises `ValueError`."""
+    answer = _TokenCount.read(body)
+    return PlainFacts(usage=Usage(), is_error=bool(answer.error) or answer.success is False or answer.type == "error")
+
+
+class BatchState(NamedTuple):
     is_over: bool
     ended: Ended = "done"
     status: int = 200
-    """The status of its record."""
     results: tuple[str, ...] = ()
     """The paths of its results below the upstream's base URL."""
     failures: tuple[str, ...] = ()
@@ -177,16 +240,12 @@ class BatchLine(NamedTuple):
     """One line of the results of a batch."""
 
     custom_id: str | None
-    """The id of the request, given by the client."""
     facts: PlainFacts | None = None
     """The facts of the answer; None: the request failed, and is free."""
     body: bytes = b""
-    """The answer."""
 
 
 class BatchFormat(NamedTuple):
-    """Readers for the batches of an API."""
-
     kind: str
     """The kind of their bonds."""
     endpoints: frozenset[str]
@@ -197,22 +256,6 @@ class BatchFormat(NamedTuple):
     """Reads one line of the results, given the endpoint of the requests. Raises `ValueError`."""
 
 
-def _no_members(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
-    return {}
-
-
-def _no_names(params: Params) -> Collection[str]:
-    return ()
-
-
-def _openai_error(error: GatewayError, request_id: str) -> bytes:
-    return error.body()
-
-
-def openai_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
-    return sse.write_event(error.body())
-
-
 def no_json(*body: object) -> Params:
     """A `read` of a format that takes forms only. Raises `InvalidRequest`."""
     raise InvalidRequest("This API method takes a form: send 'multipart/form-data'.", code="unsupported_content_type")
@@ -221,6 +264,10 @@ def no_json(*body: object) -> Params:
 def no_usage(report: object) -> Usage | None:
     """The `usage` of a format whose answers report none that the gateway knows."""
     return None
+
+
+def no_event(error: GatewayError, scan: Scan | None, request_id: str) -> None:
+    """The `error_event` of bytes that cannot carry one: the connection is closed, and the message stays incomplete."""
 
 
 class FactsReader(Protocol):
@@ -236,10 +283,6 @@ class FactsReader(Protocol):
 NO_TEXT = re.compile(rb"(?!)")
 
 
-def _no_items(scan: Scan) -> tuple[str, ...]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Format:
     """One format of calls: where it is served, and how its requests, answers and errors are read and written."""
@@ -247,9 +290,6 @@ class Format:
     name: Endpoint
     """The name in records, metrics and `models.NAME.endpoints`."""
     path: str
-    """The path of the gateway for POST."""
-    upstream_path: str
-    """The path below an upstream's base URL."""
     operation: str
     """The operation's name in traces (OpenTelemetry, `gen_ai.operation.name`)."""
     read: Callable[[bytes, FindsCounter], Params]
@@ -258,10 +298,12 @@ class Format:
     """Reads a plain answer. Raises `ValueError` if it is not JSON."""
     usage: Callable[[Any], Usage | None]
     """Reads one usage object of an answer; None if it cannot be read."""
+    upstream_path: str = ""
+    """The path below an upstream's base URL; empty: as `path`, without its version. A
+    `replace` of the path keeps it."""
     tier_header: str = ""
     """The header of an answer that names the tier that served it, where its usage does not; empty: there is none."""
     more_paths: tuple[str, ...] = ()
-    """Further paths of the gateway for POST."""
     read_form: Callable[[StoredBytes, Sequence[FormPart], FindsCounter], Params] | None = None
     """Checks a multipart form in the same way; None: the format takes JSON only. With `no_json` as `read` it takes
     forms only."""
@@ -277,7 +319,7 @@ class Format:
     """Reads answers for translations; None: there is no way from this format to another."""
     kept_id: Callable[[Scan], str | None] | None = None
     """The id under which the upstream keeps a streamed answer, as soon as `scan` has seen it; None: nothing is kept."""
-    kept_items: Callable[[Scan], tuple[str, ...]] = _no_items
+    kept_items: Callable[[Scan], tuple[str, ...]] = lambda scan: ()
     """The ids of the items of a streamed answer, at its end, if the upstream keeps these, too."""
     pending_id: Callable[[Scan], str | None] | None = None
     """The id of a streamed answer that may be made without its connection; None: it has ended, or is not known yet."""
@@ -292,7 +334,7 @@ class Format:
     """Rewrites a plain answer for the client, given the charged usage; None: it is passed on. Raises `Unfit`."""
     reword: Callable[[UpstreamRefused], UpstreamRefused] | None = None
     """Writes an upstream's refusal with the names of the client's own parameters; None: it is passed on."""
-    changes: Callable[[Call, Route, Capabilities, int | None], dict[str, Any]] = _no_members
+    changes: Callable[[Call, Route, Capabilities, int | None], dict[str, Any]] = lambda *_: {}
     """The members that a forwarded body needs besides the model's name; the last argument: the output limit of one
     candidate to add, because of a limit of the key or the model, or because tokens or money are counted."""
     limit_fields: tuple[str, ...] = ()
@@ -301,9 +343,11 @@ class Format:
     """Generated texts in an answer's JSON: its one group."""
     may_reason: bool = False
     """Whether answers may have reasoning that is billed and not shown."""
-    error_body: Callable[[GatewayError, str], bytes] = _openai_error
+    error_body: Callable[[GatewayError, str], bytes] = lambda error, _: error.body()
     """An error as the client reads it, given the request id."""
-    error_event: Callable[[GatewayError, Scan | None, str], bytes | None] = openai_event
+    error_event: Callable[[GatewayError, Scan | None, str], bytes | None] = lambda error, *_: sse.write_event(
+        error.body()
+    )
     """The event that ends a stream with an error, given the scan of what the client has of it, and the request id.
     None: the connection is closed before the message is complete."""
     error_keeps_status: bool = False
@@ -313,11 +357,9 @@ class Format:
     keepalive: bytes = sse.KEEPALIVE
     """An event that every client of the format ignores; empty: there is none."""
     good_statuses: frozenset[int] = frozenset({200})
-    """Statuses of a good answer."""
     passed_statuses: frozenset[int] = field(default_factory=frozenset)
     """Statuses of a failed upstream that the client sees, beside 503."""
     passes_query: bool = False
-    """Whether the query of a request is forwarded."""
     request_headers: frozenset[str] = field(default_factory=frozenset)
     """Further request headers that are forwarded, in lower case."""
     response_headers: frozenset[str] = field(default_factory=frozenset)
@@ -332,14 +374,13 @@ class Format:
     """Writes the list of these models for the API's own clients, given the query; None: as OpenAI does. Raises
     `InvalidRequest`."""
     show_model: Callable[[str, Collection[Endpoint]], Any] | None = None
-    """Writes one model in the same way."""
     has_model_in_path: bool = False
     """Whether the model is named in the path instead of the body: as `{model}` in all of its paths."""
     stream_paths: tuple[str, ...] = ()
     """Further paths, whose calls are streams."""
     upstream_stream_path: str = ""
     """As `upstream_path`, for streams, where those have a path of their own."""
-    keeps: Callable[[Params], Collection[str]] = _no_names
+    keeps: Callable[[Params], Collection[str]] = lambda params: ()
     """Members that decide, which of a large body are kept however long they are."""
     rename: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None
     """Returns the members that name the model inside them, with this name; None: it is a member itself, or in the
@@ -351,7 +392,9 @@ class Format:
     listed: frozenset[Endpoint] = frozenset()
     """`list_models` gets only models that are served at one of these endpoints; empty: every model."""
     batch: BatchFormat | None = None
-    """For a format whose calls make batches."""
     client_header: str | None = None
     """A request header, in lower case, that only clients of this API send: what they ask for outside of the formats'
     own paths is answered in this API's words."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "upstream_path", self.upstream_path or self.path.removeprefix("/v1"))

@@ -42,7 +42,6 @@ def chat(stream: bytes) -> bytes | None:
 
 
 def response(stream: bytes) -> bytes | None:
-    """The response that its last event holds whole."""
     ends = [event for event in _objects_of(stream) if isinstance(event.get("response"), dict)]
     if not ends or ends[-1].get("type") not in ("response.completed", "response.incomplete", "response.failed"):
         return None

@@ -46,7 +46,6 @@ class MemberReader:
         """Of each array with wanted members in its items: the items by their places, with these members."""
         self._bytes_of_items = 0
         self.is_whole = False
-        """The object has ended."""
         self._found: dict[Path, bytes] = {}
         self._wanted = frozenset(wanted)
         self._deepest = max(map(len, wanted))
@@ -61,7 +60,6 @@ class MemberReader:
         self._is_inside_string = False
         self._is_escaped = False
         self._name: bytearray | None = None
-        """The name that is being read."""
         self._kept: bytearray | None = None
         """The value that is being kept, from the colon on."""
         self._kept_at = 0

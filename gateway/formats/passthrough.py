@@ -15,30 +15,17 @@ from gateway import units
 from gateway.api import json_document
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
-from gateway.config import Passthrough
-from gateway.config.operations import (
-    TASK,
-    at_pointer,
-    count_at,
-    format_value,
-    holds,
-    read_options,
-    split_address,
-    texts_at,
-)
+from gateway.config import Passthrough, operations
 from gateway.config.passthrough_checks import PLACEHOLDER
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.records import Document, FormBody, Params, PassedRequest, StoredBytes, Usage
 from gateway.spelling import folded, outer
 
-from .format import Format, PlainFacts, ScanInput, no_usage
+from .format import Format, PassedScan, PlainFacts, no_event, no_usage
 from .gemini.generate import status_of
-from .passed_scan import PassedScan
 
 
 class TaskEnd(NamedTuple):
-    """How a task has ended."""
-
     has_failed: bool = False
     paid: int | None = None
     """How many outputs are paid; None: all that were asked for."""
@@ -62,7 +49,6 @@ MOST_MADE = 16
 
 
 FILE = "file"
-"""The text of an option that is a file."""
 
 _NOTHING_USED = Usage(source="reported")
 
@@ -70,7 +56,6 @@ _PARAMS = Params(Document("", {}), "", default_output=0, is_prompt_exact=True, i
 
 
 def _read(raw: bytes, find_counter: FindsCounter) -> Params:
-    """A JSON object, or no body. Raises `InvalidRequest`."""
     return _PARAMS._replace(document=json_document.parse(raw)) if raw.strip() else _PARAMS
 
 
@@ -130,7 +115,6 @@ def refuse_in_query(row: Passthrough, own: str | None, names: Iterable[str]) -> 
 
 
 _MAX_SHOWN = 64
-"""Characters of a name that an error repeats."""
 
 
 def _refuse_misspelled(known: Mapping[str, Any], value: Any, inside: str) -> None:
@@ -178,7 +162,7 @@ def _parsed(text: str, inside: str) -> Any:
 
 
 def read_answer(body: bytes) -> Any:
-    """The JSON of an answer. Raises `ValueError`."""
+    """Raises `ValueError` if it is not JSON."""
     try:
         return json.loads(body)
     except RecursionError:
@@ -196,15 +180,15 @@ def end_of(row: Passthrough, answer: Any) -> TaskEnd | None:
 
 def _whole(row: Passthrough, answer: Any) -> TaskEnd:
     """The end of a task that the upstream calls done."""
-    found = [count for pointer in row.made if (count := count_at(answer, pointer)) is not None]
+    found = [count for pointer in row.made if (count := operations.count_at(answer, pointer)) is not None]
     return TaskEnd(has_failed=sum(found) == 0, paid=sum(found)) if found else TaskEnd()
 
 
 def id_at(answer: Any, pointer: str) -> str | None:
     """The id at this place of an answer; None: there is none."""
-    found = at_pointer(answer, pointer)
+    found = operations.at_pointer(answer, pointer)
     is_id = isinstance(found, str | int) and not isinstance(found, bool)
-    return format_value(found) or None if is_id else None
+    return operations.format_value(found) or None if is_id else None
 
 
 def replace_links(row: Passthrough, base_path: str, public_url: str, answer: Any) -> tuple[list[str], bool]:
@@ -214,7 +198,7 @@ def replace_links(row: Passthrough, base_path: str, public_url: str, answer: Any
     Their host does not matter, and their path may be below the base URL of the upstream (`base_path`) and the row's
     prefix there, or below neither. One that is no read of the row becomes null.
     """
-    ids, places = [], [each for pointer in row.links for each in texts_at(answer, pointer)]
+    ids, places = [], [each for pointer in row.links for each in operations.texts_at(answer, pointer)]
     for container, name in places:
         found = _read_at(row, base_path, container[name])
         container[name] = None if found is None else f"{public_url.rstrip('/')}{row.prefix}{found[0]}"
@@ -225,19 +209,19 @@ def replace_links(row: Passthrough, base_path: str, public_url: str, answer: Any
 
 def _read_at(row: Passthrough, base_path: str, address: str) -> tuple[str, str] | None:
     """The path with its query below the prefix of the row, and the id; None: it is no read of the row."""
-    path, query = split_address(address)
+    path, query = operations.split_address(address)
     for above in (base_path + row.at_upstream(""), base_path, ""):
         below = path.removeprefix(above)
         if not path.startswith(above) or not below.startswith("/"):
             continue
         for operation in row.reads:
             if (parts := operation.match(operation.method, below, query)) is not None:
-                return f"{below}?{query}" if query else below, parts[TASK]
+                return f"{below}?{query}" if query else below, parts[operations.TASK]
     return None
 
 
 def _holds(conditions: Mapping[str, Sequence[str]], answer: Any) -> bool:
-    return holds(conditions, read_options(conditions, {}, answer))
+    return operations.holds(conditions, operations.read_options(conditions, {}, answer))
 
 
 def _submitted(passed: PassedRequest, reserved: units.Counts, body: bytes) -> PlainFacts:
@@ -270,36 +254,22 @@ def _paid(ended: TaskEnd, passed: PassedRequest, reserved: units.Counts) -> Plai
     return PlainFacts() if paid == reserved else PlainFacts(usage=_NOTHING_USED._replace(more=paid), has_usage=True)
 
 
-def _any(body: bytes) -> PlainFacts:
-    return PlainFacts()
-
-
-def _scan(asked: ScanInput) -> PassedScan:
-    return PassedScan(no_usage)
-
-
-def _no_event(error: GatewayError, scan: object, request_id: str) -> None:
-    """A file cannot carry an error: the connection is closed, and the message stays incomplete."""
-
-
 PASSTHROUGH = Format(
     name="passthrough",  # type: ignore[arg-type]
     path="",
-    upstream_path="",
     operation="passthrough",
     read=_read,
     read_form=_read_form,
-    facts=_any,
+    facts=lambda body: PlainFacts(),
     usage=no_usage,
-    scan=_scan,
+    scan=lambda asked: PassedScan(no_usage),
     is_binary=True,
-    error_event=_no_event,
+    error_event=no_event,
     keepalive=b"",
     good_statuses=frozenset({200, 201, 202, 203}),
     has_model_in_path=True,
     response_headers=frozenset({"content-disposition"}),
 )
-"""The format of the calls of any row."""
 
 
 _READS = replace(PASSTHROUGH, good_statuses=PASSTHROUGH.good_statuses | {204})
@@ -338,4 +308,4 @@ def _filled(template: Any, values: Mapping[str, Any]) -> Any:
         return template
     if (whole := PLACEHOLDER.fullmatch(template)) is not None:
         return values[whole[1]]
-    return PLACEHOLDER.sub(lambda found: format_value(values[found[1]]), template)
+    return PLACEHOLDER.sub(lambda found: operations.format_value(values[found[1]]), template)

@@ -7,7 +7,8 @@ one object. Passed on unchanged, a stream needs the facts alone, and of most of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from gateway.records import Usage
@@ -17,17 +18,14 @@ from .member_reader import Path
 
 
 class AnswerReader:
-    """Follows one answer."""
-
     WANTED: ClassVar[Collection[Path]] = ()
     """The members with facts, for events that are too long to be parsed (`member_reader.py`)."""
 
-    def __init__(self) -> None:
-        self.model: str | None = None
-        self.error: dict[str, Any] | None = None
-        """The error object of an error in place of an answer, or behind it."""
-        self.counts_output = True
-        """Whether the newest report counts the output."""
+    model: str | None = None
+    error: dict[str, Any] | None = None
+    """The error object of an error in place of an answer, or behind it."""
+    counts_output = True
+    """Whether the newest report counts the output."""
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
         """Take the facts of one object; return the usage so far if this is a report of it."""
@@ -47,7 +45,6 @@ class AnswerReader:
             self.model = name
 
     def take_error(self, error: Any) -> None:
-        """Keep an error as an object."""
         self.error = error if isinstance(error, dict) else {"message": error}
 
 
@@ -63,6 +60,26 @@ def value_at(value: Any, path: Iterable[str]) -> Any:
     return value
 
 
+def values_of(value: Any) -> Iterator[str]:
+    """Every name and text of a JSON value; numbers count as their digits."""
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            yield from each
+            pending += each.values()
+        elif isinstance(each, list):
+            pending += each
+        elif each is not None:
+            yield each if isinstance(each, str) else repr(each)
+
+
 def text_of(value: Any) -> str:
-    """A text; empty if it is none."""
     return value if isinstance(value, str) else ""
+
+
+def as_arguments(value: Any) -> str:
+    """The arguments of a call as a text: some upstreams write them as an object."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -18,8 +18,8 @@ TEXT = re.compile(
 REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"(?!")')
 _USAGE = re.compile(rb'"usage(?:Metadata)?"\s*+:\s*+(\{(?:[^{}]++|\{[^{}]*+\})*+\})')
 _DIGITS = re.compile(r"[0-9]{1,16}")
-_USAGE_WITHIN = 8192
-"""Bytes at the end of an answer."""
+USAGE_WITHIN = 8192
+"""Bytes at the end of an answer in which a usage report is looked for."""
 
 
 def of_total(total: Any) -> Usage | None:
@@ -37,7 +37,7 @@ def all_prompt(usage: Usage | None) -> Usage | None:
 
 def found_in(body: bytes, read: Callable[[Any], Usage | None]) -> Usage | None:
     """The last usage object at the end of an answer that is not whole JSON, for instance with a byte behind it."""
-    objects = _USAGE.findall(body[-_USAGE_WITHIN:])
+    objects = _USAGE.findall(body[-USAGE_WITHIN:])
     try:
         return read(json.loads(objects[-1])) if objects else None
     except ValueError:
@@ -81,14 +81,6 @@ def coherent(usage: Usage) -> Usage:
                 given[name] = min(given[name], left)
                 left -= given[name]  # noqa: PLW2901
     return usage._replace(cached_tokens=cached, reasoning_tokens=reasoning, more=units.counts(given))
-
-
-def texts_of(data: bytes) -> list[bytes]:
-    """The generated texts in an answer or an event that are not empty, as in its JSON.
-
-    Names of called functions are among them.
-    """
-    return TEXT.findall(data)
 
 
 def has_reasoning(data: bytes) -> bool:

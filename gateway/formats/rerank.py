@@ -11,7 +11,7 @@ import math
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from gateway import units
 from gateway.api import prompt_tokens, validate
@@ -19,8 +19,7 @@ from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Body, Name
 from gateway.records import Document, Params, Usage
 
-from .format import Format, PlainFacts
-from .openai import plain
+from .format import AnswerMembers, Format, PlainFacts
 from .reader import value_at
 
 MAX_DOCUMENTS = 10_000
@@ -64,19 +63,14 @@ def _text_of(document: Any) -> str:
     return " ".join([str(value) for name, value in document.items() if name != "image"])
 
 
-class _Answer(BaseModel):
-    model: Any = None
-    usage: Any = None
+class _Answer(AnswerMembers):
     meta: Any = None
-    error: Any = None
 
 
 def _facts(body: bytes) -> PlainFacts:
-    answer = _Answer.model_validate_json(body)
-    plain.refuse_constants(body)
+    answer = _Answer.read(body)
     usage = reported(answer.meta) or reported(answer.usage)
-    model = answer.model if isinstance(answer.model, str) else None
-    return PlainFacts(model, usage, usage is not None, bool(answer.error), b'"results"' in body)
+    return answer.facts(usage, has_output=b'"results"' in body)._replace(has_usage=usage is not None)
 
 
 def reported(report: Any) -> Usage | None:
@@ -109,7 +103,6 @@ RERANK = Format(
     name="rerank",
     path="/v1/rerank",
     more_paths=("/v2/rerank", "/rerank"),
-    upstream_path="/rerank",
     operation="rerank",
     read=partial(validate.read, validate.Rules(Rerank, _read)),
     facts=_facts,

@@ -10,8 +10,11 @@ handed out at once, so the LF of a CRLF that was cut there is left to the next e
 
 from __future__ import annotations
 
+import json
 import re
 from codecs import BOM_UTF8
+from collections.abc import Mapping
+from typing import Any
 
 LONG_EVENT = 65536
 """Bytes before its blank line that make an event a long one; no more of an unfinished event is held back."""
@@ -81,7 +84,6 @@ class EventSplitter:
         return rest
 
     def _blank_line(self, text: bytes | bytearray, at: int) -> tuple[int, int] | None:
-        """Where the next blank line begins and ends."""
         if self._has_cr:
             match = _BLANK_LINE.search(text, at)
             return None if match is None else match.span()
@@ -126,7 +128,6 @@ def data_of(event: bytes) -> bytes | None:
 
 
 def is_comment(event: bytes) -> bool:
-    """Whether the event is nothing but comment lines."""
     return all(line.startswith(b":") for line in _LINE_END.split(event) if line)
 
 
@@ -137,13 +138,21 @@ def without_fields(event: bytes) -> bytes:
 
 
 def has_fields(event: bytes) -> bool:
-    """Whether the event carries an `id:` or `retry:` line."""
     return _FIELD.match(event) is not None or _LATER_FIELD.search(event) is not None
 
 
 def write_event(data: bytes) -> bytes:
-    """One event with this data."""
     return b"data: " + data + b"\n\n"
+
+
+def json_event(value: Mapping[str, Any]) -> bytes:
+    """One event with this JSON, which is ASCII: halves of a surrogate pair in two pieces pass as they came."""
+    return write_event(json.dumps(value, separators=(",", ":")).encode())
+
+
+def typed_event(value: Mapping[str, Any]) -> bytes:
+    """As `json_event`, named by its type, as Responses and Messages have it."""
+    return b"event: %b\n%b" % (value["type"].encode(), json_event(value))
 
 
 DONE = write_event(b"[DONE]")

@@ -24,7 +24,6 @@ from typing import NamedTuple
 from gateway.api.prompt_tokens import MAX_COUNTED, Counter
 
 QUARTERS = 4
-"""In a token."""
 
 _SCRIPTS: tuple[tuple[int, int, int], ...] = (
     # first and last lead byte in UTF-8, quarters of a token for one character
@@ -67,10 +66,7 @@ _NOT_ASCII = sorted({quarters for _, _, quarters in _SCRIPTS})
 
 
 class Count(NamedTuple):
-    """Of some texts."""
-
     quarters: int = 0
-    """Quarters of a token."""
     ends: int = 0
 
 
@@ -92,7 +88,6 @@ def count(texts: bytes | bytearray) -> Count:
 
 
 CountsTexts = Callable[[bytes | bytearray], Count]
-"""As `count`."""
 
 
 def counting(tokeniser: Counter | None) -> CountsTexts:
@@ -118,7 +113,6 @@ def counting(tokeniser: Counter | None) -> CountsTexts:
 
 
 def tokens_of(quarters: int) -> int:
-    """Rounded up."""
     return -(-quarters // QUARTERS)
 
 

@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 
 from gateway import formats
 from gateway.api import json_document
-from gateway.bridge.answer import Frame, One, choices_of, read, write
-from gateway.bridge.refusal import reword
-from gateway.bridge.request import Split, as_chat, characters
-from gateway.bridge.stream import Stream, usage_event
-from gateway.bridge.translate import usage_objects
+from gateway.bridge.answer import One, Stream, choices_of, read, usage_event, write
+from gateway.bridge.request import Split, as_chat, characters, reword
+from gateway.bridge.translate.writer import Frame, as_completion
 from gateway.config import Capabilities, Config, Route, build
 from gateway.errors import UpstreamRefused
 from gateway.formats.format import ScanInput
-from gateway.formats.openai.chat_scan import StreamScan
-from gateway.formats.openai.usage import reported
+from gateway.formats.openai.reader import StreamScan, reported
 from gateway.formats.unfit import Unfit
 from gateway.pipeline.request import changed_members
 from gateway.quota.pricing import total_usage
@@ -193,7 +190,7 @@ def test_usage_is_summed_and_says_where_it_comes_from() -> None:
 
 
 def test_usage_without_details_shows_none() -> None:
-    assert usage_objects.as_completion(Usage(1, 2)) == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    assert as_completion(Usage(1, 2)) == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 
 
 # ------------------------------------------------------------------------------------------------------------- streams
@@ -236,7 +233,7 @@ def test_a_stream_that_is_no_answer_is_refused(name: str) -> None:
 
 def stream_of(*, max_event_bytes: int = 1_000_000, n: int = 1, is_chat: bool = True, prompt: int = 0) -> Stream:
     one = One(prompt, n, is_chat, False, 0)
-    return Stream(one, Frame("cmpl-1", 1, "m"), shows_usage=False, max_event_bytes=max_event_bytes)
+    return Stream(one, Frame("1", 1, "m"), shows_usage=False, max_event_bytes=max_event_bytes)
 
 
 def test_one_event_may_hold_a_whole_answer() -> None:

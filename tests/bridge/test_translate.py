@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.bridge.translate import chat_request, custom_input, messages_request, responses_request, tool_names
+from gateway.bridge.translate import chat_request, messages_request, responses_request, tool_names
 from gateway.bridge.translate.responses_answer import ResponseWriter
-from gateway.errors import InvalidRequest
+from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats.openai.reader import ChatReader
 from gateway.formats.unfit import Unfit
 from tests.amounts import amount
@@ -283,27 +283,32 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 CUTS = st.lists(st.integers(0, 10_000), max_size=12)
 
 
+def whole(arguments: str) -> str:
+    reader = tool_names.CustomInput()
+    return reader.feed(arguments) + reader.finish()
+
+
 @given(st.text(), CUTS, st.booleans())
 def test_the_input_of_a_custom_tool_comes_out_wherever_its_arguments_were_cut(
     text: str, cuts: list[int], is_ascii: bool
 ) -> None:
     arguments = json.dumps({"input": text}, ensure_ascii=is_ascii)
-    reader = custom_input.CustomInput()
+    reader = tool_names.CustomInput()
     assert "".join([*(reader.feed(piece) for piece in pieces(arguments, cuts)), reader.finish()]) == text
 
 
 @given(st.text(alphabet='{}"\\inputu0d8:, a') | st.text(), CUTS)
 def test_arguments_of_another_shape_do_not_depend_on_the_cuts(arguments: str, cuts: list[int]) -> None:
-    reader = custom_input.CustomInput()
+    reader = tool_names.CustomInput()
     cut = "".join([*(reader.feed(piece) for piece in pieces(arguments, cuts)), reader.finish()])
-    assert cut == custom_input.whole(arguments)
+    assert cut == whole(arguments)
 
 
 def test_arguments_that_are_no_object_are_the_input() -> None:
-    assert custom_input.whole("*** Begin Patch") == "*** Begin Patch"
-    assert custom_input.whole('{"patch": "x"}') == '{"patch": "x"}'
-    assert custom_input.whole('{"input": "cut of') == "cut of"
-    assert custom_input.whole('{ "input" :"\\q\\ud83d\\ude00"}') == "\\q\U0001f600"
+    assert whole("*** Begin Patch") == "*** Begin Patch"
+    assert whole('{"patch": "x"}') == '{"patch": "x"}'
+    assert whole('{"input": "cut of') == "cut of"
+    assert whole('{ "input" :"\\q\\ud83d\\ude00"}') == "\\q\U0001f600"
 
 
 # --------------------------------------------------------------------------------------------- streams and their pieces
@@ -531,7 +536,7 @@ def test_a_response_that_fails_ends_in_one_failed_event(count: int) -> None:
     made, reader = response_writer(), ChatReader()
     said = chunks_of(("a", "b", [("f", "x")]), [])
     before = b"".join(made.feed(reader.events(each), None) for each in said[:count])
-    events = data_of(before + made.fail("rate_limit_exceeded", "try again in 1.5s"))
+    events = data_of(before + made.fail(GatewayError("try again in 1.5s", code="rate_limit_exceeded")))
     assert [event["type"] for event in events].count("response.created") == 1
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     failed = events[-1]["response"]
@@ -542,7 +547,7 @@ def test_a_response_that_fails_ends_in_one_failed_event(count: int) -> None:
 
 
 def test_an_unknown_code_is_a_server_error() -> None:
-    failed = data_of(response_writer().fail("our_own", "x"))[-1]
+    failed = data_of(response_writer().fail(GatewayError("x", code="our_own")))[-1]
     assert failed["response"]["error"] == {"code": "server_error", "message": "x"}
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bridge.refusal import renamed
+from gateway.bridge.bridges import renamed
 from gateway.errors import UpstreamRefused
 from gateway.formats.format import ScanInput
-from gateway.formats.openai.chat_scan import StreamScan
+from gateway.formats.openai.reader import StreamScan
 from gateway.formats.sse import LONG_EVENT
 from gateway.formats.unfit import Unfit
 from gateway.records import Usage

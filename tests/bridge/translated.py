@@ -12,14 +12,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gateway.bridge.translate import (
-    chat_answer,
-    chat_request,
-    messages_answer,
-    messages_request,
-    responses_answer,
-    responses_request,
-)
+from gateway.bridge.translate import chat_request, messages_request, responses_request
+from gateway.bridge.translate.chat_answer import ChatWriter
+from gateway.bridge.translate.messages_answer import MessageWriter
+from gateway.bridge.translate.responses_answer import ResponseWriter
+from gateway.bridge.translate.writer import Frame
 from gateway.formats import FORMATS, reported_usage
 from gateway.formats.format import Format, Writer
 from gateway.records import Usage
@@ -47,19 +44,11 @@ def asked(way: str, request: dict[str, Any]) -> Any:
 
 def writer(way: str, request: dict[str, Any]) -> Writer:
     """The writer of the answer to this request."""
-    match way:
-        case "responses":
-            frame = responses_answer.ResponseFrame(BASE, CREATED, "m")
-            return responses_answer.ResponseWriter(asked(way, request), frame)
-        case "messages":
-            return messages_answer.MessageWriter(
-                asked(way, request), messages_answer.MessageFrame(BASE, "m", PROMPT_TOKENS)
-            )
-        case _:
-            shows_usage = bool((request.get("stream_options") or {}).get("include_usage"))
-            return chat_answer.ChatWriter(
-                chat_answer.ChatFrame(BASE, CREATED, "m", shows_usage), asked(way, request).names
-            )
+    shows_usage = bool((request.get("stream_options") or {}).get("include_usage"))
+    frame = Frame(BASE, CREATED, "m", PROMPT_TOKENS, shows_usage)
+    make = {"responses": ResponseWriter, "messages": MessageWriter}.get(way, ChatWriter)
+    made: Writer = make(asked(way, request), frame)
+    return made
 
 
 def target(way: str) -> Format:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.formats.format import ScanInput
-from gateway.formats.gemini.scan import GeminiScan
+from gateway.formats.gemini.reader import GeminiScan
 from gateway.records import Usage
 from tests.flows.test_gemini import RECORDED
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats.gemini.usage import GeminiUsage, embedded, reported
+from gateway.formats.gemini.reader import GeminiReader, embedded, reported
 from gateway.records import Usage
 
 COUNTS = {"promptTokenCount": 1000, "candidatesTokenCount": 10}
@@ -111,8 +111,8 @@ MAPS = {"groundingChunks": [{"maps": {"placeId": "places/1"}}]}
     ],
 )
 def test_what_is_paid_beside_tokens(answers: list[dict[str, Any]], more: dict[str, int]) -> None:
-    follows = GeminiUsage()
-    usage = [follows.take(answer) for answer in answers][-1]
+    follows = GeminiReader()
+    usage = [follows.usage(answer) for answer in answers][-1]
     assert usage is not None
     assert dict(usage.more) == more
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.formats.anthropic.scan import MessagesScan
+from gateway.formats.anthropic.reader import MessagesScan
 from gateway.formats.format import ScanInput
 from gateway.records import Usage
 from tests.flows.test_messages import RECORDED

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats.anthropic.usage import reported
+from gateway.formats.anthropic.reader import reported
 
 
 @pytest.mark.parametrize(

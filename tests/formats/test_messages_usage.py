@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats.anthropic.usage import merged, reported
+from gateway.formats.anthropic.reader import merged, reported
 from gateway.records import Usage
 
 FIVE, HOUR = "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"

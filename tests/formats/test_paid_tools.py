@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.formats.format import ScanInput
-from gateway.formats.openai import plain
-from gateway.formats.openai.chat_scan import StreamScan
+from gateway.formats.openai import completions
 from gateway.formats.openai.images import IMAGES
-from gateway.formats.openai.responses_usage import ResponsesUsage
+from gateway.formats.openai.reader import StreamScan
+from gateway.formats.openai.responses_reader import usage_of
 from gateway.units import counts
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
@@ -39,7 +39,7 @@ NAMED = [
 def test_what_a_chat_names_is_counted(said: dict[str, Any], beside: dict[str, Any], paid: dict[str, int]) -> None:
     message = {"role": "assistant", "content": "Hi", **said}
     whole = {"model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], **beside}
-    usage = plain.facts(json.dumps({**whole, "usage": USAGE}).encode()).usage
+    usage = completions.facts(json.dumps({**whole, "usage": USAGE}).encode()).usage
     assert usage is not None
     assert usage.more == counts(paid)
     chunks: list[dict[str, Any]] = [
@@ -91,7 +91,7 @@ def search(action: str | None = "search", status: str = "completed") -> dict[str
     ],
 )  # fmt: skip
 def test_what_a_response_names_is_counted(response: dict[str, Any], paid: dict[str, int], source: str) -> None:
-    usage = ResponsesUsage().take({"usage": TOKENS, **response})
+    usage = usage_of({"usage": TOKENS, **response})
     assert usage is not None
     assert usage.more == counts(paid)
     assert usage.source.startswith(source)
@@ -100,6 +100,6 @@ def test_what_a_response_names_is_counted(response: dict[str, Any], paid: dict[s
 def test_a_response_with_counts_under_other_names() -> None:
     """Moonshot's `cached_tokens`; genai-prices, perplexity: `cache_read_input_tokens`."""
     for own in ({"cached_tokens": 40}, {"input_tokens_details": {"cache_read_input_tokens": 40}, "cost": 1}):
-        usage = ResponsesUsage().take({"usage": {**TOKENS, **own}})
+        usage = usage_of({"usage": {**TOKENS, **own}})
         assert usage is not None
         assert usage[:4] == (100, 50, 40, 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway import units
 from gateway.formats import reported_usage
-from gateway.formats.openai.usage import reported
+from gateway.formats.openai.reader import reported
 from gateway.records import Usage
 
 
@@ -140,7 +140,7 @@ def test_parts_of_a_prompt_do_not_overlap(prompt: int, cached: int, more: dict[s
 
 def size_of(answer: bytes) -> int:
     """Bytes of generated text."""
-    return sum(map(len, reported_usage.texts_of(answer)))
+    return sum(map(len, reported_usage.TEXT.findall(answer)))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.formats import sse
 from gateway.formats.format import ScanInput
-from gateway.formats.openai.chat_scan import StreamScan
+from gateway.formats.openai.reader import StreamScan
 from gateway.formats.sse import EventSplitter
 from tests.amounts import amount
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.formats.format import ScanInput
-from gateway.formats.openai.chat_scan import StreamScan, as_event
+from gateway.formats.openai.reader import StreamScan, as_event
 from gateway.formats.sse import LONG_EVENT
 from gateway.records import Usage
 from tests.amounts import amount

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.formats import rerank
-from gateway.formats.openai import images, plain, transcriptions
-from gateway.formats.openai.embeddings import EMBEDDINGS
-from gateway.formats.openai.usage import OWN, ChatUsage, Own, reported
+from gateway.formats.openai import completions, images, transcriptions
+from gateway.formats.openai.completions import EMBEDDINGS
+from gateway.formats.openai.reader import OWN, ChatReader, Own, reported
 from gateway.records import Usage
 from gateway.units import UNITS, counts
 
@@ -88,7 +88,7 @@ def test_sums(report: dict[str, Any], expected: tuple[int, ...]) -> None:
     ],
 )
 def test_reports_beside_the_usage(chunk: dict[str, Any]) -> None:
-    found = ChatUsage().take({**chunk, "usage": None})
+    found = ChatReader().usage({**chunk, "usage": None})
     assert found is not None
     assert (found.prompt_tokens, found.completion_tokens) == (1000, 100)
     assert found.cached_tokens == (300 if "timings" in chunk else 0)
@@ -99,13 +99,13 @@ def test_a_breakdown_by_model_is_not_counted_beside_the_usage() -> None:
     each = [{"model": "llama-3.3-70b-versatile", "usage": PLAIN}, {"model": "openai/gpt-oss-120b", "usage": PLAIN}]
     answer = {"choices": [], "usage": PLAIN, "usage_breakdown": {"models": each}}
     expected = reported(PLAIN)
-    assert ChatUsage().take(answer) == plain.facts(json.dumps(answer).encode()).usage == expected
+    assert ChatReader().usage(answer) == completions.facts(json.dumps(answer).encode()).usage == expected
 
 
 def test_the_total_alone_is_the_prompt_of_embeddings_only() -> None:
     answer = json.dumps({"data": [], "usage": {"total_tokens": 800}}).encode()
     assert EMBEDDINGS.facts(answer).usage == EMBEDDINGS.usage({"total_tokens": 800}) == Usage(800, source="reported")
-    assert plain.facts(answer).usage == Usage(0, 800, source="estimated")
+    assert completions.facts(answer).usage == Usage(0, 800, source="estimated")
 
 
 def test_writes_of_both_durations() -> None:

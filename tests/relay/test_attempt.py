@@ -13,7 +13,7 @@ import pytest
 from gateway import relay
 from gateway.config import Price
 from gateway.formats import FORMATS
-from gateway.formats.gemini.usage import TIER_HEADER
+from gateway.formats.gemini.reader import TIER_HEADER
 from gateway.records import Granted, Record, Usage
 from gateway.relay.attempt import Attempt
 from gateway.relay.charge import SentRequest

@@ -10,8 +10,7 @@ import pytest
 from gateway.config import Model, Route
 from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
 from gateway.formats.format import ScanInput
-from gateway.formats.openai.chat_scan import StreamScan
-from gateway.formats.openai.usage import reported
+from gateway.formats.openai.reader import StreamScan, reported
 from gateway.formats.token_rule import Count
 from gateway.records import Call, Document, Endpoint, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay import charge

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 LONGEST_NAME = 64
@@ -60,6 +60,11 @@ def tool_name(name: str) -> str:
     if clean == name and len(name) <= LONGEST_NAME:
         return name
     return f"{clean[: LONGEST_NAME - 9]}_{_digest(name, 8)}"
+
+
+def changed_names(names: Iterable[str]) -> dict[str, str]:
+    """The client's names of tools, by those that are sent where they differ."""
+    return {there: name for name in names if (there := tool_name(name)) != name}
 
 
 def chat_user(user: str) -> str:

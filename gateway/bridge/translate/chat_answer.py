@@ -7,82 +7,63 @@ Thoughts become `reasoning_content`. A block of thoughts with its signature also
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from gateway.formats import sse
 from gateway.formats.events import CallPiece, Event, KeptThought, Refusal, Text, Thought
 from gateway.records import Usage
 
-from . import events
-from .usage_objects import as_chat
-from .writer import AnswerWriter
+from .fields import TranslatedRequest
+from .writer import AnswerWriter, Frame, as_chat
 
-
-class ChatFrame(NamedTuple):
-    """The parts of an answer that are not in the upstream's."""
-
-    base: str
-    """The end of the answer's id: that of the call, without its prefix."""
-    created: int
-    """Unix time in seconds."""
-    model: str
-    """As the client asked for it: used only where the upstream does not name one."""
-    shows_usage: bool = False
-    """Whether the client of a stream asked for usage."""
+_MEMBERS = {Text: "content", Thought: "reasoning_content", Refusal: "refusal"}
 
 
 class ChatWriter(AnswerWriter):
-    """Writes one chat answer of one choice."""
-
-    def __init__(self, frame: ChatFrame, names: Mapping[str, str]) -> None:
-        super().__init__(frame.model)
-        self._frame = frame
-        self._names = names
-        """The client's names of tools, by the upstream's where they differ."""
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self._refusals: list[str] = []
+    def __init__(self, asked: TranslatedRequest, frame: Frame) -> None:
+        super().__init__(frame)
+        self._asked = asked
+        self._texts: dict[str, list[str]] = {"content": [], "reasoning_content": [], "refusal": []}
+        """By the members of the message, those of its deltas."""
         self._kept: list[Mapping[str, Any]] = []
         self._calls: dict[int, CallPiece] = {}
-        """The first piece of each call, by its number."""
 
     def close(self, usage: Usage) -> bytes:
         if not self._frame.shows_usage:
-            return events.DONE
-        return events.unnamed({**self._around("chat.completion.chunk", []), "usage": as_chat(usage)}) + events.DONE
+            return sse.DONE
+        return (
+            sse.json_event(
+                {**self._frame.around("chatcmpl-", "chat.completion.chunk", self._model, []), "usage": as_chat(usage)}
+            )
+            + sse.DONE
+        )
 
     def whole(self, usage: Usage) -> dict[str, Any]:
         calls = [self._called(piece, piece.call.arguments) for piece in self._calls.values()]
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": "".join(self._texts) if self._texts or not calls else None,
-            "refusal": "".join(self._refusals) or None,
-        }
-        if self._thoughts:
-            message["reasoning_content"] = "".join(self._thoughts)
+        text, thoughts, refusal = map("".join, self._texts.values())
+        content = text if self._texts["content"] or not calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal or None}
+        if self._texts["reasoning_content"]:
+            message["reasoning_content"] = thoughts
         if self._kept:
             message["thinking_blocks"] = self._kept
         if calls:
             message["tool_calls"] = calls
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._reason}
-        return {**self._around("chat.completion", [choice]), "usage": as_chat(usage)}
+        return {**self._frame.around("chatcmpl-", "chat.completion", self._model, [choice]), "usage": as_chat(usage)}
 
     def _opening(self) -> bytes:
         return self._write({"role": "assistant", "content": ""})
 
     def _take(self, event: Event) -> bytes:
         match event:
-            case Text(text):
-                self._texts.append(text)
-                return self._write({"content": text}) if text else b""
-            case Thought(text):
-                self._thoughts.append(text)
-                return self._write({"reasoning_content": text})
+            case Text(text) | Thought(text) | Refusal(text):
+                member = _MEMBERS[type(event)]
+                self._texts[member].append(text)
+                return self._write({member: text}) if text else b""
             case KeptThought(block):
                 self._kept.append(block)
                 return self._write({"thinking_blocks": [block]})
-            case Refusal(text):
-                self._refusals.append(text)
-                return self._write({"refusal": text})
             case CallPiece(call, arguments):
                 written = b""
                 if call.number not in self._calls:
@@ -98,7 +79,7 @@ class ChatWriter(AnswerWriter):
 
     def _called(self, piece: CallPiece, arguments: str) -> dict[str, Any]:
         call_id = self._call_id(piece, f"call_{self._frame.base}_{piece.call.number}")
-        name = self._names.get(piece.call.name, piece.call.name)
+        name = self._asked.names.get(piece.call.name, piece.call.name)
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _end_content(self) -> bytes:
@@ -106,16 +87,7 @@ class ChatWriter(AnswerWriter):
 
     def _write(self, delta: dict[str, Any], reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        chunk = self._around("chat.completion.chunk", [choice])
+        chunk = self._frame.around("chatcmpl-", "chat.completion.chunk", self._model, [choice])
         if self._frame.shows_usage:
             chunk["usage"] = None
-        return events.unnamed(chunk)
-
-    def _around(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "id": f"chatcmpl-{self._frame.base}",
-            "object": kind,
-            "created": self._frame.created,
-            "model": self._model,
-            "choices": choices,
-        }
+        return sse.json_event(chunk)

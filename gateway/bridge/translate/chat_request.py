@@ -8,37 +8,24 @@ message, which `chat_answer` writes; `reasoning_content` without its signature s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from . import accepted
-from .fields import KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, only, sort, unsupported, wrong
+from gateway.formats.event_scan import parsed
+
+from . import accepted, fields
+from .fields import KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, objects_in, only, unsupported, wrong
 from .media import chat_file_as_anthropic, chat_image_as_anthropic
 
 _NO_SUCH = "Messages has no such parameter"
 
 RULES: Mapping[str, Rule] = {
-    "model": SAME,
-    "stream": SAME,
-    "messages": TRANSLATED,
-    "max_tokens": TRANSLATED,
-    "max_completion_tokens": TRANSLATED,
-    "temperature": TRANSLATED,
-    "top_p": TRANSLATED,
-    "stop": TRANSLATED,
-    "tools": TRANSLATED,
-    "tool_choice": TRANSLATED,
-    "parallel_tool_calls": TRANSLATED,
-    "response_format": TRANSLATED,
-    "reasoning_effort": TRANSLATED,
-    "user": TRANSLATED,
-    "safety_identifier": TRANSLATED,
-    "service_tier": TRANSLATED,
-    "stream_options": KEPT,
-    "prompt_cache_key": KEPT,
-    "prompt_cache_retention": KEPT,
-    "prompt_cache_options": KEPT,
+    **dict.fromkeys(("model", "stream"), SAME),
+    **dict.fromkeys((
+        "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "tools", "tool_choice",
+        "parallel_tool_calls", "response_format", "reasoning_effort", "user", "safety_identifier", "service_tier",
+    ), TRANSLATED),
+    **dict.fromkeys(("stream_options", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"), KEPT),
     "n": only(1, why="there is one answer to a call"),
     "logprobs": only(False, why=_NO_SUCH),
     "top_logprobs": only(0, why=_NO_SUCH),
@@ -56,7 +43,7 @@ RULES: Mapping[str, Rule] = {
     "moderation": only(why=_NO_SUCH),
     "store": only(False, why="nothing is stored for this model"),
     "metadata": empty("it belongs to stored answers, and nothing is stored for this model"),
-}
+}  # fmt: skip
 """The cache parameters are hints; usage is always reported, so `stream_options` has nothing to ask for."""
 MESSAGES = frozenset({
     "system", "stop_sequences", "output_config", "output_format", "container", "mcp_servers", "fallbacks",
@@ -71,38 +58,13 @@ _DEFAULT = 1
 """Of `temperature` and of `top_p`, in both formats."""
 
 
-class AskedAnthropic(NamedTuple):
-    """A chat request, translated."""
-
-    body: dict[str, Any]
-    """Of the Messages request."""
-    members: Mapping[str, Any]
-    """As the client sent them."""
-    names: Mapping[str, str]
-    """The client's names of tools, by those that are sent where they differ."""
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Features that are not sent to the upstream: none."""
-        return ()
-
-    def noted(self, *, is_short: bool = False) -> dict[str, Any]:
-        """The facts that the answer needs, as JSON; it repeats nothing."""
-        return {"names": self.names}
-
-    @classmethod
-    def of_note(cls, note: Mapping[str, Any], body: dict[str, Any]) -> AskedAnthropic:
-        """From the result of `noted`."""
-        return cls(body, {}, note["names"])
-
-
-def translate(members: Mapping[str, Any], *, output_limit: int | None) -> AskedAnthropic:
+def translate(members: Mapping[str, Any], *, output_limit: int | None) -> fields.TranslatedRequest:
     """The Messages request for these members of a chat body.
 
     `output_limit` is the limit in tokens for a call that gives none, because Messages requires one; None: it is added
     later. Raises `InvalidRequest`.
     """
-    body = sort(members, RULES, MESSAGES)
+    body = fields.sort(members, RULES, MESSAGES)
     system, body["messages"] = _conversation(members.get("messages"))
     if system:
         body["system"] = system
@@ -111,20 +73,18 @@ def translate(members: Mapping[str, Any], *, output_limit: int | None) -> AskedA
         body["max_tokens"] = min(given) if given else output_limit
     body |= _sampling(members) | _stops(members.get("stop"))
     body |= _tools(members) | _output(members) | _user(members) | _tier(members.get("service_tier"))
-    return AskedAnthropic(body, members, _changed_names(members))
+    names = accepted.changed_names(tool["function"]["name"] for tool in members.get("tools") or [])
+    return fields.TranslatedRequest(body, names=names)
 
 
 # -------------------------------------------------------------------------------------------------------- the messages
 
 
 def _conversation(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The blocks of the system prompt, and the messages."""
     system: list[dict[str, Any]] = []
     messages: list[dict[str, Any]] = []
     ids = _CallIds()
-    for number, each in enumerate(a_list(given, "messages")):
-        path = f"messages[{number}]"
-        message = an_object(each, path)
+    for message, path in objects_in(given, "messages"):
         match message.get("role"):
             case "system" | "developer":
                 system += _texts(message.get("content"), f"{path}.content")
@@ -184,25 +144,17 @@ def _append(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, An
 def _texts(content: Any, path: str) -> list[dict[str, Any]]:
     """Blocks of text, without those of blanks, which Messages refuses (home-assistant#175637)."""
     if content is None or isinstance(content, str):
-        return [{"type": "text", "text": content}] if content and not content.isspace() else []
-    blocks = []
-    for number, each in enumerate(a_list(content, path)):
-        part = an_object(each, f"{path}[{number}]")
-        if part.get("type") not in ("text", "refusal"):
-            raise unsupported(f"{path}[{number}].type", f"a part of type `{part.get('type')}` cannot be used here")
-        text = a_text(part.get(part["type"]), f"{path}[{number}].{part['type']}")
-        if text and not text.isspace():
-            blocks.append({"type": "text", "text": text})
-    return blocks
+        texts = [content or ""]
+    else:
+        texts = [text for _, text in fields.texts_in(content, path, {"text": "text", "refusal": "refusal"})]
+    return [{"type": "text", "text": text} for text in texts if text and not text.isspace()]
 
 
 def _of_user(content: Any, path: str) -> list[dict[str, Any]]:
     if not isinstance(content, list):
         return _texts(content, path)
     blocks = []
-    for number, each in enumerate(content):
-        here = f"{path}[{number}]"
-        part = an_object(each, here)
+    for part, here in objects_in(content, path):
         match part.get("type"):
             case "text":
                 blocks += _texts([part], path)
@@ -228,17 +180,9 @@ def _of_assistant(message: Mapping[str, Any], path: str, ids: _CallIds) -> list[
     if message.get("audio"):
         raise unsupported(f"{path}.audio", "answers are text")
     thinking = a_list(message.get("thinking_blocks") or [], f"{path}.thinking_blocks")
-    refusal = message.get("refusal")
-    calls = a_list(message.get("tool_calls") or [], f"{path}.tool_calls")
-    return [
-        *thinking,
-        *_texts(message.get("content"), f"{path}.content"),
-        *_texts(refusal, f"{path}.refusal"),
-        *(
-            _call(an_object(each, f"{path}.tool_calls[{n}]"), f"{path}.tool_calls[{n}]", ids)
-            for n, each in enumerate(calls)
-        ),
-    ]
+    texts = [block for name in ("content", "refusal") for block in _texts(message.get(name), f"{path}.{name}")]
+    calls = objects_in(message.get("tool_calls") or [], f"{path}.tool_calls")
+    return [*thinking, *texts, *[_call(*each, ids) for each in calls]]
 
 
 def _call(call: Mapping[str, Any], path: str, ids: _CallIds) -> dict[str, Any]:
@@ -246,25 +190,14 @@ def _call(call: Mapping[str, Any], path: str, ids: _CallIds) -> dict[str, Any]:
         raise unsupported(f"{path}.type", f"a call of type `{call['type']}` has no equivalent")
     function = an_object(call.get("function"), f"{path}.function")
     arguments = a_text(function.get("arguments"), f"{path}.function.arguments")
-    try:
-        given = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
+    if (given := parsed(arguments or "{}")) is None:
         raise unsupported(f"{path}.function.arguments", "arguments have to be a JSON object")
     call_id = ids.of_call(a_text(call.get("id"), f"{path}.id"))
     return {"type": "tool_use", "id": call_id, "name": _name(function, f"{path}.function"), "input": given}
 
 
 def _name(function: Mapping[str, Any], path: str) -> str:
-    """The name of a function as Messages accepts it."""
     return accepted.tool_name(a_text(function.get("name"), f"{path}.name"))
-
-
-def _changed_names(members: Mapping[str, Any]) -> dict[str, str]:
-    functions = [tool["function"] for tool in members.get("tools") or []]
-    changed = {_name(function, "tools"): function["name"] for function in functions}
-    return {there: name for there, name in changed.items() if there != name}
 
 
 def _sampling(members: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,8 +224,7 @@ def _stops(given: Any) -> dict[str, Any]:
 
 
 def _tools(members: Mapping[str, Any]) -> dict[str, Any]:
-    listed = enumerate(a_list(members.get("tools") or [], "tools"))
-    tools = [_tool(an_object(each, f"tools[{number}]"), f"tools[{number}]") for number, each in listed]
+    tools = [_tool(*each) for each in objects_in(members.get("tools") or [], "tools")]
     names_given = [tool["name"] for tool in tools]
     for number, name in enumerate(names_given):
         if name in names_given[:number]:  # else its 400 (LibreChat#13162)
@@ -364,7 +296,6 @@ def _choice(given: Any) -> tuple[dict[str, Any], frozenset[str] | None]:
 
 
 def _output(members: Mapping[str, Any]) -> dict[str, Any]:
-    """The format of the answer and the effort."""
     config: dict[str, Any] = {}
     body: dict[str, Any] = {}
     effort = members.get("reasoning_effort")

@@ -6,10 +6,36 @@ format reads its name as a parameter of its own: then it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 from gateway.errors import InvalidRequest
+
+from .accepted import changed_names
+
+
+@dataclass(frozen=True)
+class TranslatedRequest:
+    """A request of a client, translated."""
+
+    body: dict[str, Any]
+    """Of the upstream's request."""
+    members: Mapping[str, Any] = field(default_factory=dict)
+    """Those of the client's request that the answer needs, as the client sent them."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The client's names of tools, by those that are sent where they differ."""
+    left_out: tuple[str, ...] = ()
+    """Features that are not sent to the upstream."""
+
+    def noted(self, *, is_short: bool = False) -> dict[str, Any]:
+        """The facts that the answer needs, as JSON; a short note has nothing long that the answer only repeats."""
+        return {"members": self.members, "names": list(self.names.values())}
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any], body: dict[str, Any]) -> Self:
+        """From the result of `noted`, and the members of the body that are not long."""
+        return cls(body, note["members"], changed_names(note["names"]))
 
 
 class Rule(NamedTuple):
@@ -97,6 +123,23 @@ def a_text(value: Any, path: str) -> str:
     if not isinstance(value, str):
         raise wrong(path, "expected a string")
     return value
+
+
+def objects_in(value: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The objects of this array, each with its path. Raises `InvalidRequest` for what is none."""
+    for number, each in enumerate(a_list(value, path)):
+        here = f"{path}[{number}]"
+        yield an_object(each, here), here
+
+
+def texts_in(parts: Any, path: str, kinds: Mapping[str, str], noun: str = "part") -> Iterator[tuple[str, str]]:
+    """The texts of an array of parts, each with its type. `kinds` are the types that are taken, each with the member
+    that holds the text. Raises `InvalidRequest`."""
+    for part, here in objects_in(parts, path):
+        kind = part.get("type")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise unsupported(f"{here}.type", f"a {noun} of type `{kind}` cannot be used here")
+        yield kind, a_text(part.get(kinds[kind]), f"{here}.{kinds[kind]}")
 
 
 CHAT = frozenset({

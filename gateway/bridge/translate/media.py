@@ -12,19 +12,13 @@ from .fields import a_text, an_object, unsupported, wrong
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*;base64,", re.ASCII)
 
 
-def data_url(media_type: str, data: str) -> str:
-    """Base64 data as a URL (RFC 2397)."""
-    return f"data:{media_type};base64,{data}"
-
-
 def _of_data_url(url: str) -> tuple[str, str] | None:
-    """The media type and the base64 data of a URL; None for another URL."""
+    """The media type and the base64 data of a URL (RFC 2397); None for another URL."""
     match = _DATA_URL.match(url)
     return None if match is None else (match[1], url[match.end() :])
 
 
 def chat_image(url: str, detail: Any = None) -> dict[str, Any]:
-    """An image part of chat."""
     image = {"url": url} if detail is None else {"url": url, "detail": detail}
     return {"type": "image_url", "image_url": image}
 
@@ -37,7 +31,7 @@ def anthropic_image_as_chat(block: Mapping[str, Any], path: str) -> dict[str, An
     match source.get("type"):
         case "base64":
             media_type = a_text(source.get("media_type"), f"{path}.source.media_type")
-            return chat_image(data_url(media_type, a_text(source.get("data"), f"{path}.source.data")))
+            return chat_image(f"data:{media_type};base64,{a_text(source.get('data'), f'{path}.source.data')}")
         case "url":
             return chat_image(a_text(source.get("url"), f"{path}.source.url"))
         case other:
@@ -61,7 +55,7 @@ def anthropic_document_as_chat(block: Mapping[str, Any], path: str) -> dict[str,
             name = title if isinstance(title, str) and title else "document.pdf"
             if block.get("context"):
                 raise unsupported(f"{path}.context", "a file has no context")
-            return {"type": "file", "file": {"filename": name, "file_data": data_url(media_type, data)}}
+            return {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
         case other:
             raise unsupported(f"{path}.source.type", f"a document cannot be given as `{other}`, only as base64 or text")
 

@@ -11,18 +11,17 @@ has none. The counts in message_start are an estimate of the gateway; those in m
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple
+from typing import Any
 
-from gateway.formats.events import CallPiece, Event, Refusal, Text, Thought
-from gateway.formats.tool_calls import CollectedCall
+from gateway.formats import sse
+from gateway.formats.event_scan import parsed
+from gateway.formats.events import CallPiece, CollectedCall, Event, Refusal, Text, Thought
 from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
-from . import accepted, events
-from .messages_request import AskedMessage
-from .usage_objects import as_message
-from .writer import AnswerWriter
+from . import accepted
+from .fields import TranslatedRequest
+from .writer import AnswerWriter, Frame, as_message
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 """finish_reason -> stop_reason; any other, `stop` among them, is `end_turn`."""
@@ -30,20 +29,10 @@ _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "think
 """By the type of a block: the type of its deltas, and their member with the text."""
 
 
-class MessageFrame(NamedTuple):
-    """The parts of an answer that are not in the upstream's."""
-
-    base: str
-    """The end of every id in the answer: that of the call, without its prefix."""
-    model: str
-    """As the client asked for it: used only where the upstream does not name one."""
-    prompt_tokens: int
-    """The gateway's estimate, which message_start has."""
+_PING = sse.typed_event({"type": "ping"})
 
 
 class _Block:
-    """One block of the content, with its pieces."""
-
     def __init__(self, block: dict[str, Any], call: CollectedCall | None = None) -> None:
         self.block = block
         self.kind: str = block["type"]
@@ -51,7 +40,6 @@ class _Block:
         self.is_open = False
         self.pieces: list[str] = []
         self.sent = 0
-        """Pieces that the client has."""
 
     @property
     def is_whole(self) -> bool:
@@ -59,22 +47,24 @@ class _Block:
         return self.call is None or self.call.is_whole
 
 
+def _shows_thinking(thinking: Any) -> bool:
+    """Whether the client asked for thinking, and not to omit it."""
+    is_asked = isinstance(thinking, dict) and thinking.get("type") != "disabled"
+    return is_asked and thinking.get("display") != "omitted"
+
+
 def _delta(block: _Block, index: int, piece: str) -> bytes:
-    """The event of one piece of a block."""
     kind, member = _DELTAS.get(block.kind, ("input_json_delta", "partial_json"))
     delta = {"type": "content_block_delta", "index": index, "delta": {"type": kind, member: piece}}
-    return events.named("content_block_delta", delta)
+    return sse.typed_event(delta)
 
 
 class MessageWriter(AnswerWriter):
-    """Writes one message."""
-
-    def __init__(self, asked: AskedMessage, frame: MessageFrame) -> None:
-        super().__init__(frame.model)
+    def __init__(self, asked: TranslatedRequest, frame: Frame) -> None:
+        super().__init__(frame)
         self._asked = asked
-        self._frame = frame
+        self._shows_thinking = _shows_thinking(asked.members.get("thinking"))
         self._ended: list[dict[str, Any]] = []
-        """Blocks that the client has whole."""
         self._waiting: list[_Block] = []
         """The block that is being sent, and those behind it."""
         self._calls: dict[int, _Block] = {}
@@ -82,12 +72,10 @@ class MessageWriter(AnswerWriter):
 
     def close(self, usage: Usage) -> bytes:
         delta = {"type": "message_delta", "delta": self._stop(), "usage": as_message(usage)}
-        return events.named("message_delta", delta) + events.named("message_stop", {"type": "message_stop"})
+        return sse.typed_event(delta) + sse.typed_event({"type": "message_stop"})
 
     def whole(self, usage: Usage) -> dict[str, Any]:
         return {**self._start(), "content": list(self._ended), **self._stop(), "usage": as_message(usage)}
-
-    # ------------------------------------------------------------------------------------------------------ the pieces
 
     def _start(self) -> dict[str, Any]:
         return {
@@ -102,7 +90,7 @@ class MessageWriter(AnswerWriter):
         }
 
     def _opening(self) -> bytes:
-        return events.named("message_start", {"type": "message_start", "message": self._start()})
+        return sse.typed_event({"type": "message_start", "message": self._start()})
 
     def _take(self, event: Event) -> bytes:
         match event:
@@ -111,15 +99,15 @@ class MessageWriter(AnswerWriter):
             case Refusal(text):  # it is addressed to the user, and so it is part of the text
                 self._refusals.append(text)
                 self._say("text", text)
-            case Thought(text) if self._asked.shows_thinking:
+            case Thought(text) if self._shows_thinking:
                 self._say("thinking", text)
             case Thought():
-                return events.PING  # the model is at work, and the client would see nothing of it
+                return _PING  # the model is at work, and the client would see nothing of it
             case CallPiece():
                 self._call(event)
             case _:
                 return b""
-        return self._sent(is_last=False) or events.PING
+        return self._sent(is_last=False) or _PING
 
     def _say(self, kind: str, text: str) -> None:
         if not self._waiting or self._waiting[-1].kind != kind:
@@ -149,7 +137,7 @@ class MessageWriter(AnswerWriter):
             if not block.is_open:
                 block.is_open = True
                 start = {"type": "content_block_start", "index": index, "content_block": dict(block.block)}
-                written += events.named("content_block_start", start)
+                written += sse.typed_event(start)
             for piece in block.pieces[block.sent :]:
                 written += _delta(block, index, piece)
             block.sent = len(block.pieces)
@@ -158,7 +146,7 @@ class MessageWriter(AnswerWriter):
             if block.call is not None and (rest := block.call.rest()):
                 written += _delta(block, index, rest)
                 block.pieces.append(rest)
-            written += events.named("content_block_stop", {"type": "content_block_stop", "index": index})
+            written += sse.typed_event({"type": "content_block_stop", "index": index})
             text = "".join(block.pieces)
             content = {block.kind: text} if block.call is None else {"input": self._input(text)}
             self._ended.append(block.block | content)
@@ -170,11 +158,7 @@ class MessageWriter(AnswerWriter):
 
     def _input(self, arguments: str) -> dict[str, Any]:
         """The input of a call. A call that the output limit has cut has none."""
-        try:
-            given = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            given = None
-        if isinstance(given, dict):
+        if (given := parsed(arguments or "{}")) is not None:
             return given
         if self._reason == "length" or arguments.strip() == "null":
             return {}
@@ -201,5 +185,5 @@ class MessageWriter(AnswerWriter):
 
     def _matched_stop(self) -> str | None:
         """The stop sequence that ended the answer, where the upstream reports it."""
-        is_own = self._reason == "stop" and self._stop_sequence in self._asked.stop_sequences
+        is_own = self._reason == "stop" and self._stop_sequence in (self._asked.members.get("stop_sequences") or ())
         return self._stop_sequence if is_own else None

@@ -10,10 +10,12 @@ its maker can read it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from . import accepted, custom_input
-from .fields import CHAT, KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, only, sort, unsupported, wrong
+from gateway.formats.reader import objects
+
+from . import accepted, fields, tool_names
+from .fields import KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, objects_in, only, unsupported, wrong
 from .media import anthropic_document_as_chat, anthropic_image_as_chat
 
 MOST_STOPS = 4
@@ -21,24 +23,12 @@ MOST_STOPS = 4
 _AT_ANTHROPIC = "it is a feature of Anthropic's own models"
 
 RULES: Mapping[str, Rule] = {
-    "model": SAME,
-    "stream": SAME,
-    "temperature": SAME,
-    "top_p": SAME,
-    "top_k": SAME,
-    "messages": TRANSLATED,
-    "system": TRANSLATED,
-    "max_tokens": TRANSLATED,
-    "stop_sequences": TRANSLATED,
-    "tools": TRANSLATED,
-    "tool_choice": TRANSLATED,
-    "thinking": TRANSLATED,
-    "output_config": TRANSLATED,
-    "output_format": TRANSLATED,
-    "metadata": TRANSLATED,
-    "context_management": TRANSLATED,
-    "cache_control": KEPT,
-    "diagnostics": KEPT,
+    **dict.fromkeys(("model", "stream", "temperature", "top_p", "top_k"), SAME),
+    **dict.fromkeys((
+        "messages", "system", "max_tokens", "stop_sequences", "tools", "tool_choice", "thinking", "output_config",
+        "output_format", "metadata", "context_management",
+    ), TRANSLATED),
+    **dict.fromkeys(("cache_control", "diagnostics"), KEPT),
     "service_tier": only("auto", "standard_only", why=_AT_ANTHROPIC),
     "speed": only("standard", why=_AT_ANTHROPIC),
     "inference_geo": only(why=_AT_ANTHROPIC),
@@ -51,7 +41,7 @@ RULES: Mapping[str, Rule] = {
     "thread": only(why="nothing is stored for this model"),
     "user_profile_id": only(why=_AT_ANTHROPIC),
     "workspace_id": only(why=_AT_ANTHROPIC),
-}
+}  # fmt: skip
 """`cache_control`, here and in blocks, is a hint for a cache; `diagnostics` asks about one, and the answer has none."""
 _CLEARS = "clear_thinking_"
 """Beginning of the context edits that take earlier thinking out, which is out anyway."""
@@ -59,55 +49,12 @@ _EFFORTS = ((4096, "low"), (16384, "medium"))
 """Thinking budget in tokens below which a chat model is asked for this effort; from the last one on, `high`."""
 
 
-class AskedMessage(NamedTuple):
-    """A Messages request, translated."""
-
-    body: dict[str, Any]
-    """Of the chat request."""
-    members: Mapping[str, Any]
-    """As the client sent them."""
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Features that are not sent to the upstream: none."""
-        return ()
-
-    @property
-    def shows_thinking(self) -> bool:
-        """Whether the client asked for thinking, and not to omit it."""
-        thinking = self.members.get("thinking")
-        if not isinstance(thinking, dict) or thinking.get("type") == "disabled":
-            return False
-        return thinking.get("display") != "omitted"
-
-    @property
-    def stop_sequences(self) -> tuple[str, ...]:
-        """As the client sent them."""
-        return tuple(self.members.get("stop_sequences") or ())
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """The client's names of tools, by those that are sent where they differ."""
-        names = [tool["name"] for tool in self.members.get("tools") or []]
-        return {there: name for name in names if (there := accepted.tool_name(name)) != name}
-
-    def noted(self, *, is_short: bool = False) -> dict[str, Any]:
-        """The facts that the answer needs, as JSON; it repeats nothing."""
-        tools = [{"name": name} for name in self.names.values()]
-        return {"thinking": self.members.get("thinking"), "stop_sequences": self.stop_sequences, "tools": tools}
-
-    @classmethod
-    def of_note(cls, note: Mapping[str, Any], body: dict[str, Any]) -> AskedMessage:
-        """From the result of `noted`."""
-        return cls(body, note)
-
-
-def translate(members: Mapping[str, Any], *, limit_field: str = "max_completion_tokens") -> AskedMessage:
+def translate(members: Mapping[str, Any], *, limit_field: str = "max_completion_tokens") -> fields.TranslatedRequest:
     """The chat request for these members of a Messages body.
 
     `limit_field` is the member in which the upstream takes an output limit. Raises `InvalidRequest`.
     """
-    body = sort(members, RULES, CHAT)
+    body = fields.sort(members, RULES, fields.CHAT)
     limit = members.get("max_tokens")
     if limit == 0:
         raise unsupported("max_tokens", "0 fills a cache, and this model has none that can be filled")
@@ -117,38 +64,34 @@ def translate(members: Mapping[str, Any], *, limit_field: str = "max_completion_
     body |= _tools(members) | _stops(members.get("stop_sequences")) | _metadata(members.get("metadata"))
     body |= _effort(members) | _format(members)
     _check_context(members.get("context_management"))
-    return AskedMessage(body, members)
+    names = accepted.changed_names(tool["name"] for tool in members.get("tools") or [])
+    repeated = {name: members.get(name) for name in ("thinking", "stop_sequences")}
+    return fields.TranslatedRequest(body, repeated, names)
 
 
 # -------------------------------------------------------------------------------------------------------- the messages
 
 
 def _messages(members: Mapping[str, Any]) -> list[dict[str, Any]]:
-    given = [
-        an_object(each, f"messages[{number}]")
-        for number, each in enumerate(a_list(members.get("messages"), "messages"))
-    ]
+    listed = [*objects_in(members.get("messages"), "messages")]
+    given = [message for message, _ in listed]
     if not given:
         raise wrong("messages", "it has no message")
     if given[-1].get("role") == "assistant":
-        raise unsupported(
-            f"messages[{len(given) - 1}]", "the last message must be the user's, because an answer cannot be begun"
-        )
+        raise unsupported(listed[-1][1], "the last message must be the user's, because an answer cannot be begun")
     messages: list[dict[str, Any]] = []
     if (system := _text_of(members.get("system"), "system")) is not None:
         messages.append({"role": "system", "content": system})
     turn = _start_of_turn(given)
-    for number, message in enumerate(given):
-        path = f"messages[{number}]"
+    for number, (message, path) in enumerate(listed):
         match message.get("role"):
             case "user":
                 messages += _of_user(message.get("content"), f"{path}.content")
             case "assistant":
                 messages.append(_of_assistant(message.get("content"), f"{path}.content", has_thinking=number > turn))
             case "system":
-                messages.append(
-                    {"role": "system", "content": _text_of(message.get("content"), f"{path}.content") or ""}
-                )
+                text = _text_of(message.get("content"), f"{path}.content")
+                messages.append({"role": "system", "content": text or ""})
             case other:
                 raise wrong(f"{path}.role", f"`{other}` is no role of a message")
     return messages
@@ -160,24 +103,14 @@ def _start_of_turn(messages: list[dict[str, Any]]) -> int:
 
 
 def _begins_turn(message: Mapping[str, Any]) -> bool:
-    if message.get("role") != "user":
-        return False
-    content = message.get("content")
-    blocks = content if isinstance(content, list) else []
-    return not any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks)
+    blocks = objects(message.get("content"))
+    return message.get("role") == "user" and not any(block.get("type") == "tool_result" for block in blocks)
 
 
 def _text_of(content: Any, path: str) -> str | None:
-    """A text, or blocks of text."""
     if content is None or isinstance(content, str):
         return content or None
-    texts = []
-    for number, each in enumerate(a_list(content, path)):
-        block = an_object(each, f"{path}[{number}]")
-        if block.get("type") != "text":
-            raise unsupported(f"{path}[{number}].type", f"a block of type `{block.get('type')}` cannot be used here")
-        texts.append(a_text(block.get("text"), f"{path}[{number}].text"))
-    return "\n\n".join(text for text in texts if text) or None
+    return "\n\n".join([text for _, text in fields.texts_in(content, path, {"text": "text"}, "block") if text]) or None
 
 
 def _of_user(content: Any, path: str) -> list[dict[str, Any]]:
@@ -189,9 +122,7 @@ def _of_user(content: Any, path: str) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     images: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
-    for number, each in enumerate(a_list(content, path)):
-        here = f"{path}[{number}]"
-        block = an_object(each, here)
+    for block, here in objects_in(content, path):
         if block.get("type") == "tool_result":
             result, others = _result(block, here)
             results.append(result)
@@ -224,8 +155,7 @@ def _result(block: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[d
     if content is None or isinstance(content, str):
         parts = [{"type": "text", "text": content or ""}]
     else:
-        listed = enumerate(a_list(content, f"{path}.content"))
-        parts = [_part(an_object(each, f"{path}.content[{n}]"), f"{path}.content[{n}]") for n, each in listed]
+        parts = [_part(*each) for each in objects_in(content, f"{path}.content")]
     texts = [part["text"] for part in parts if part["type"] == "text"]
     others = [part for part in parts if part["type"] != "text"]
     if block.get("is_error"):
@@ -241,9 +171,7 @@ def _of_assistant(content: Any, path: str, *, has_thinking: bool) -> dict[str, A
     if isinstance(content, str):
         return {**message, "content": content}
     thoughts, texts, calls = [], [], []
-    for number, each in enumerate(a_list(content, path)):
-        here = f"{path}[{number}]"
-        block = an_object(each, here)
+    for block, here in objects_in(content, path):
         match block.get("type"):
             case "text":
                 texts.append(a_text(block.get("text"), f"{here}.text"))
@@ -264,7 +192,7 @@ def _of_assistant(content: Any, path: str, *, has_thinking: bool) -> dict[str, A
 
 
 def _call(block: Mapping[str, Any], path: str) -> dict[str, Any]:
-    arguments = custom_input.compact(an_object(block.get("input"), f"{path}.input"))
+    arguments = tool_names.compact(an_object(block.get("input"), f"{path}.input"))
     function = {"name": accepted.tool_name(a_text(block.get("name"), f"{path}.name")), "arguments": arguments}
     return {"id": accepted.chat_id(a_text(block.get("id"), f"{path}.id")), "type": "function", "function": function}
 
@@ -274,8 +202,7 @@ def _call(block: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 def _tools(members: Mapping[str, Any]) -> dict[str, Any]:
     given = members.get("tools")
-    functions = [_tool(an_object(each, f"tools[{number}]"), f"tools[{number}]")
-                 for number, each in enumerate(a_list([] if given is None else given, "tools"))]  # fmt: skip
+    functions = [_tool(*each) for each in objects_in([] if given is None else given, "tools")]
     choice = _choice(members.get("tool_choice"))
     if not functions:
         if choice.get("tool_choice", "auto") not in ("auto", "none"):
@@ -294,7 +221,7 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
         raise unsupported(f"{path}.allowed_callers", "tools can be called by the model only")
     about = [text for text in (tool.get("description"),) if isinstance(text, str) and text]
     examples = a_list(tool.get("input_examples") or [], f"{path}.input_examples")
-    about += [f"Example of an input: {custom_input.compact(example)}" for example in examples]
+    about += [f"Example of an input: {tool_names.compact(example)}" for example in examples]
     schema = an_object(tool.get("input_schema"), f"{path}.input_schema")
     name = accepted.tool_name(a_text(tool.get("name"), f"{path}.name"))
     function = accepted.chat_function(name, "\n".join(about), schema)
@@ -378,8 +305,7 @@ def _check_context(given: Any) -> None:
     for name in context:
         if name != "edits":
             raise unsupported(f"context_management.{name}", "the conversation is not edited")
-    for number, each in enumerate(a_list(context.get("edits") or [], "context_management.edits")):
-        path = f"context_management.edits[{number}]"
-        kind = an_object(each, path).get("type")
+    for edit, path in objects_in(context.get("edits") or [], "context_management.edits"):
+        kind = edit.get("type")
         if not isinstance(kind, str) or not kind.startswith(_CLEARS):
             raise unsupported(path, f"the edit `{kind}` is not made")

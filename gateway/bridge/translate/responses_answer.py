@@ -10,20 +10,19 @@ interleave their pieces; other items end when the next begins.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gateway.errors import GatewayError
+from gateway.formats import sse
+from gateway.formats.event_scan import parsed
 from gateway.formats.events import CallPiece, Event, Refusal, ServedTier, Text, Thought
 from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
-from . import events
-from .custom_input import CustomInput
 from .responses_request import AskedResponse
-from .usage_objects import as_response
-from .writer import AnswerWriter
+from .tool_names import CalledTool, CustomInput
+from .writer import AnswerWriter, Frame, as_response
 
 _FAILED_CODES = frozenset({"rate_limit_exceeded", "insufficient_quota", "context_length_exceeded", "server_error"})
 """Codes of a failed response that clients know; Codex ends its turn, waits or retries depending on them."""
@@ -33,38 +32,22 @@ _ECHOED = (
     "instructions", "max_output_tokens", "max_tool_calls", "metadata", "prompt_cache_key", "safety_identifier",
     "service_tier", "temperature", "top_logprobs", "top_p", "user",
 )  # fmt: skip
-"""Members of the request that the object repeats."""
-
-
-class ResponseFrame(NamedTuple):
-    """Values for an answer that the upstream's answer does not contain."""
-
-    base: str
-    """The end of every id in the answer: that of the call, without its prefix."""
-    created: int
-    """Unix time in seconds."""
-    model: str
-    """The model as requested; used only if the upstream names none."""
 
 
 class ResponseWriter(AnswerWriter):
-    """Writes one response."""
-
-    def __init__(self, asked: AskedResponse, frame: ResponseFrame) -> None:
-        super().__init__(frame.model)
+    def __init__(self, asked: AskedResponse, frame: Frame) -> None:
+        super().__init__(frame)
         self._asked = asked
-        self._frame = frame
         self._sequence = 0
         self._object = _new_object(asked, frame)
         self._items: list[_Item] = []
-        self._open: _Reasoning | _Message | None = None
+        self._open: _Content | None = None
         self._calls: dict[int, _Call] = {}
         self._last_call: _Call | None = None
         self._made = 0
 
     @property
     def response(self) -> dict[str, Any]:
-        """The current object, with all items that have begun."""
         return {**self._object, "model": self._model, "output": [item.object() for item in self._items]}
 
     def close(self, usage: Usage) -> bytes:
@@ -75,7 +58,6 @@ class ResponseWriter(AnswerWriter):
         return self.response
 
     def _settle(self, usage: Usage) -> str:
-        """Note how the response ended; return that."""
         self._object["usage"] = as_response(usage)
         reason = _INCOMPLETE.get(self._reason or "")
         if reason is None:
@@ -84,72 +66,63 @@ class ResponseWriter(AnswerWriter):
         self._object |= {"status": "incomplete", "incomplete_details": {"reason": reason}}
         return "incomplete"
 
-    def fail(self, code: str | None, message: str) -> bytes:
+    def fail(self, error: GatewayError) -> bytes:
         """Call when the answer has failed: `response.failed`, with the answer so far."""
         written = self._begin(None)
         for item in self._items:
             item.status = "incomplete" if item.status == "in_progress" else item.status
-        code = code if code in _FAILED_CODES else "server_error"
-        self._object |= {"status": "failed", "error": {"code": code, "message": message}}
+        code = error.code if error.code in _FAILED_CODES else "server_error"
+        self._object |= {"status": "failed", "error": {"code": code, "message": error.message}}
         return written + self._lifecycle("failed")
-
-    # ------------------------------------------------------------------------------------------------------ the pieces
 
     def _opening(self) -> bytes:
         return self._lifecycle("created") + self._lifecycle("in_progress")
 
     def _take(self, event: Event) -> bytes:
         match event:
-            case Thought(text):
-                written = self._be_in(_Reasoning, "rs")
-                assert isinstance(self._open, _Reasoning)
-                return written + self._open.add(self, text)
-            case Text() | Refusal():
-                written = self._be_in(_Message, "msg")
-                assert isinstance(self._open, _Message)
-                return written + self._open.add(self, event)
+            case Thought() | Text() | Refusal():
+                kind = "reasoning" if isinstance(event, Thought) else "message"
+                written = b""
+                if self._open is None or self._open.kind != kind:
+                    written = self._end_open()
+                    self._open = _Content(self, kind, self._next(_PREFIXES[kind]))
+                    written += self._begin_item(self._open)
+                return written + self._open.add(event)
             case CallPiece():
                 return self._call(event)
             case ServedTier(name):
                 self._object["service_tier"] = name
         return b""
 
-    def _be_in(self, kind: type[_Reasoning | _Message], prefix: str) -> bytes:
-        """Be in an item of this kind."""
-        if isinstance(self._open, kind):
-            return b""
-        written = self._end_open()
-        self._open = kind(self._next(prefix), len(self._items))
-        self._items.append(self._open)
-        return written + self._open.begin(self)
-
     def _call(self, piece: CallPiece) -> bytes:
         call, written = self._calls.get(piece.call.number), b""
         if call is None:
             written = self._end_open()
             own = self._next("call")
-            call = self._calls[piece.call.number] = _Call(
-                own, self._call_id(piece, own), piece.call.name, len(self._items), self._asked
-            )
-            self._items.append(call)
-            written += call.begin(self)
+            tool = self._asked.tools.tool(piece.call.name)
+            call = self._calls[piece.call.number] = _Call(self, own, self._call_id(piece, own), tool)
+            written += self._begin_item(call)
         self._last_call = call
-        return written + call.add(self, piece.arguments)
+        return written + call.add(piece.arguments)
+
+    def _begin_item(self, item: _Item) -> bytes:
+        item.index = len(self._items)
+        self._items.append(item)
+        return item.event("added")
 
     def _end_content(self) -> bytes:
         last = self._open or self._last_call
         if self._reason in _INCOMPLETE and last is not None:
             last.ends_as = "incomplete"
-        return self._end_open() + b"".join([call.end(self) for call in self._calls.values()])
+        return self._end_open() + b"".join([call.end() for call in self._calls.values()])
 
     def _end_open(self) -> bytes:
         if self._open is None:
             return b""
         ended, self._open = self._open, None
-        return ended.end(self)
+        return ended.end()
 
     def _next(self, prefix: str) -> str:
-        """An id for the next item."""
         self._made += 1
         return f"{prefix}_{self._frame.base}_{self._made}"
 
@@ -160,15 +133,10 @@ class ResponseWriter(AnswerWriter):
         """One event, with the next sequence number."""
         data = {"type": kind, "sequence_number": self._sequence, **members}
         self._sequence += 1
-        return events.named(kind, data)
+        return sse.typed_event(data)
 
 
-def failure(error: GatewayError) -> tuple[str, str]:
-    """The code and the message of `response.failed` for this error."""
-    return (error.code if error.code in _FAILED_CODES else "server_error") or "server_error", error.message
-
-
-def _new_object(asked: AskedResponse, frame: ResponseFrame) -> dict[str, Any]:
+def _new_object(asked: AskedResponse, frame: Frame) -> dict[str, Any]:
     """A response without its answer, with what the request asked for."""
     given = asked.members
     text = given.get("text") or {}
@@ -205,233 +173,181 @@ def _new_object(asked: AskedResponse, frame: ResponseFrame) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------- the items
 
 
-class _Reasoning:
-    """A reasoning item, with one part of text."""
-
-    def __init__(self, item_id: str, index: int) -> None:
-        self._where = {"item_id": item_id, "output_index": index}
-        self._texts: list[str] = []
+class _Item:
+    def __init__(self, stream: ResponseWriter, item_id: str) -> None:
+        self.stream = stream
+        self.id = item_id
+        self.index = 0
         self.status = "in_progress"
         self.ends_as = "completed"
 
+    @property
+    def where(self) -> dict[str, Any]:
+        return {"item_id": self.id, "output_index": self.index}
+
+    def event(self, what: str) -> bytes:
+        return self.stream.event(f"response.output_item.{what}", {"output_index": self.index, "item": self.object()})
+
     def object(self) -> dict[str, Any]:
-        content = [{"type": "reasoning_text", "text": "".join(self._texts)}] if self._texts else []
-        return {
-            "id": self._where["item_id"],
-            "type": "reasoning",
-            "summary": [],
-            "content": content,
-            "encrypted_content": None,
-            "status": self.status,
-        }
+        raise NotImplementedError
 
-    def begin(self, stream: ResponseWriter) -> bytes:
-        part = {"type": "reasoning_text", "text": ""}
-        added = stream.event(
-            "response.output_item.added", {"output_index": self._where["output_index"], "item": self.object()}
-        )
-        return added + stream.event("response.content_part.added", {**self._where, "content_index": 0, "part": part})
-
-    def add(self, stream: ResponseWriter, text: str) -> bytes:
-        self._texts.append(text)
-        return stream.event("response.reasoning_text.delta", {**self._where, "content_index": 0, "delta": text})
-
-    def end(self, stream: ResponseWriter) -> bytes:
-        text = "".join(self._texts)
+    def end(self) -> bytes:
+        written = self._end_content()
         self.status = self.ends_as
-        at = {**self._where, "content_index": 0}
-        return (
-            stream.event("response.reasoning_text.done", {**at, "text": text})
-            + stream.event("response.content_part.done", {**at, "part": {"type": "reasoning_text", "text": text}})
-            + stream.event("response.output_item.done", {"output_index": at["output_index"], "item": self.object()})
-        )
+        return written + self.event("done")
+
+    def _end_content(self) -> bytes:
+        raise NotImplementedError
 
 
-class _Message:
-    """A message item. A refusal is a part of its own."""
+_PREFIXES = {"reasoning": "rs", "message": "msg"}
+"""Beginnings of the ids of items with text."""
 
-    def __init__(self, item_id: str, index: int) -> None:
-        self._where = {"item_id": item_id, "output_index": index}
+
+class _Content(_Item):
+    """A message, or a reasoning item. A refusal is a part of its own."""
+
+    def __init__(self, stream: ResponseWriter, kind: str, item_id: str) -> None:
+        super().__init__(stream, item_id)
+        self.kind = kind
         self._parts: list[_Part] = []
-        self.status = "in_progress"
-        self.ends_as = "completed"
 
     def object(self) -> dict[str, Any]:
+        item: dict[str, Any] = {"id": self.id, "type": self.kind}
         content = [part.object() for part in self._parts]
-        return {
-            "id": self._where["item_id"],
-            "type": "message",
-            "role": "assistant",
-            "status": self.status,
-            "content": content,
-        }
+        if self.kind == "reasoning":
+            return item | {"summary": [], "content": content, "encrypted_content": None, "status": self.status}
+        return item | {"role": "assistant", "status": self.status, "content": content}
 
-    def begin(self, stream: ResponseWriter) -> bytes:
-        return stream.event(
-            "response.output_item.added", {"output_index": self._where["output_index"], "item": self.object()}
-        )
+    def add(self, piece: Thought | Text | Refusal) -> bytes:
+        """Add a piece to the part of its kind, which is the last one."""
+        kind = _PARTS[type(piece)]
+        written = b""
+        if not self._parts or self._parts[-1].kind != kind:
+            written = self._end_content()
+            part = _Part(self.stream, kind, {**self.where, "content_index": len(self._parts)})
+            self._parts.append(part)
+            written += self.stream.event("response.content_part.added", {**part.where, "part": part.object()})
+        return written + self._parts[-1].add(piece)
 
-    def add(self, stream: ResponseWriter, piece: Text | Refusal) -> bytes:
-        written = self._to("refusal" if isinstance(piece, Refusal) else "output_text", stream)
-        part = self._parts[-1]
-        if isinstance(piece, Refusal):
-            part.texts.append(piece.text)
-            return written + stream.event("response.refusal.delta", {**part.where, "delta": piece.text})
-        if piece.text:
-            logprobs = [_logprob(each) for each in piece.logprobs]
-            part.texts.append(piece.text)
-            part.logprobs += logprobs
-            written += stream.event(
-                "response.output_text.delta", {**part.where, "delta": piece.text, "logprobs": logprobs}
-            )
-        for each in piece.annotations:
-            annotation = _annotation(each)
-            if annotation is None:
-                continue
-            where = {**part.where, "annotation_index": len(part.annotations), "annotation": annotation}
-            part.annotations.append(annotation)
-            written += stream.event("response.output_text.annotation.added", where)
-        return written
+    def _end_content(self) -> bytes:
+        return self._parts[-1].end() if self._parts else b""
 
-    def _to(self, kind: str, stream: ResponseWriter) -> bytes:
-        """Be in a part of this kind."""
-        if self._parts and self._parts[-1].kind == kind:
-            return b""
-        written = self._parts[-1].end(stream) if self._parts else b""
-        part = _Part(kind, {**self._where, "content_index": len(self._parts)})
-        self._parts.append(part)
-        return written + stream.event("response.content_part.added", {**part.where, "part": part.object()})
 
-    def end(self, stream: ResponseWriter) -> bytes:
-        written = self._parts[-1].end(stream) if self._parts else b""
-        self.status = self.ends_as
-        index = self._where["output_index"]
-        return written + stream.event("response.output_item.done", {"output_index": index, "item": self.object()})
+_PARTS = {Thought: "reasoning_text", Text: "output_text", Refusal: "refusal"}
 
 
 class _Part:
-    """A part of a message: text or a refusal."""
-
-    def __init__(self, kind: str, where: dict[str, Any]) -> None:
+    def __init__(self, stream: ResponseWriter, kind: str, where: dict[str, Any]) -> None:
+        self._stream = stream
         self.kind = kind
         self.where = where
-        self.texts: list[str] = []
-        self.logprobs: list[dict[str, Any]] = []
-        self.annotations: list[dict[str, Any]] = []
+        self._texts: list[str] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._annotations: list[dict[str, Any]] = []
 
     def object(self) -> dict[str, Any]:
-        text = "".join(self.texts)
-        if self.kind == "refusal":
-            return {"type": "refusal", "refusal": text}
-        # Copies: returned objects must not change with the next piece.
-        return {"type": "output_text", "text": text, "annotations": [*self.annotations], "logprobs": [*self.logprobs]}
+        """The part so far, with copies of its lists: it must not change with the next piece."""
+        part: dict[str, Any] = {
+            "type": self.kind,
+            "refusal" if self.kind == "refusal" else "text": "".join(self._texts),
+        }
+        if self.kind == "output_text":
+            part |= {"annotations": [*self._annotations], "logprobs": [*self._logprobs]}
+        return part
 
-    def end(self, stream: ResponseWriter) -> bytes:
-        text = "".join(self.texts)
-        if self.kind == "refusal":
-            done = stream.event("response.refusal.done", {**self.where, "refusal": text})
-        else:
-            done = stream.event("response.output_text.done", {**self.where, "text": text, "logprobs": [*self.logprobs]})
-        return done + stream.event("response.content_part.done", {**self.where, "part": self.object()})
+    def add(self, piece: Thought | Text | Refusal) -> bytes:
+        if not isinstance(piece, Text):
+            return self._delta(piece.text, {})
+        written = b""
+        if piece.text:
+            logprobs = [_logprob(each) for each in piece.logprobs]
+            self._logprobs += logprobs
+            written = self._delta(piece.text, {"logprobs": logprobs})
+        for annotation in [_annotation(each) for each in piece.annotations]:
+            if annotation is not None:
+                place = {"annotation_index": len(self._annotations), "annotation": annotation}
+                self._annotations.append(annotation)
+                written += self._stream.event("response.output_text.annotation.added", {**self.where, **place})
+        return written
+
+    def _delta(self, text: str, more: dict[str, Any]) -> bytes:
+        self._texts.append(text)
+        return self._stream.event(f"response.{self.kind}.delta", {**self.where, "delta": text, **more})
+
+    def end(self) -> bytes:
+        part = self.object()
+        done = {name: value for name, value in part.items() if name not in ("type", "annotations")}
+        written = self._stream.event(f"response.{self.kind}.done", {**self.where, **done})
+        return written + self._stream.event("response.content_part.done", {**self.where, "part": part})
 
 
-class _Call:
-    """An item for a call of a tool."""
-
-    def __init__(self, own_id: str, call_id: str, name: str, index: int, asked: AskedResponse) -> None:
-        self._own_id = own_id
+class _Call(_Item):
+    def __init__(self, stream: ResponseWriter, own_id: str, call_id: str, tool: CalledTool) -> None:
+        prefix = {"custom": "ctc_", "local_shell": "lsh_"}.get(tool.kind, "fc_")
+        super().__init__(stream, own_id.replace("call_", prefix, 1))
         self._call_id = call_id
-        self._name = name
-        self._index = index
-        self._asked = asked
-        self._kind = asked.tools.tool(name).kind
+        self._tool = tool
         self._arguments: list[str] = []
         self._input = CustomInput()
         self._texts: list[str] = []
-        """The input of a custom tool."""
-        self.status = "in_progress"
-        self.ends_as = "completed"
 
     def object(self) -> dict[str, Any]:
-        tool = self._asked.tools.tool(self._name)
-        item_id = self._own_id.replace("call_", {"custom": "ctc_", "local_shell": "lsh_"}.get(tool.kind, "fc_"), 1)
-        called: dict[str, Any] = {
-            "id": item_id,
-            "type": f"{tool.kind}_call",
-            "call_id": self._call_id,
-            "status": self.status,
-        }
+        tool = self._tool
+        kind = "custom_tool_call" if tool.kind == "custom" else f"{tool.kind}_call"
+        called: dict[str, Any] = {"id": self.id, "type": kind, "call_id": self._call_id, "status": self.status}
         if tool.kind == "local_shell":
             return {**called, "action": self._action()}
         called["name"] = tool.name
         if tool.namespace is not None:
             called["namespace"] = tool.namespace
         if tool.kind == "custom":
-            return {**called, "type": "custom_tool_call", "input": "".join(self._texts)}
+            return {**called, "input": "".join(self._texts)}
         return {**called, "arguments": "".join(self._arguments)}
 
-    def begin(self, stream: ResponseWriter) -> bytes:
-        return stream.event("response.output_item.added", {"output_index": self._index, "item": self.object()})
-
-    def add(self, stream: ResponseWriter, arguments: str) -> bytes:
+    def add(self, arguments: str) -> bytes:
         if not arguments:
             return b""
         self._arguments.append(arguments)
-        match self._kind:
+        match self._tool.kind:
             case "function":
-                return self._delta(stream, "function_call_arguments", arguments)
+                return self._event("function_call_arguments.delta", {"delta": arguments})
             case "custom":
-                return self._text(stream, self._input.feed(arguments))
+                return self._text(self._input.feed(arguments))
             case _:
                 return b""  # the API has no deltas for it
 
-    def _text(self, stream: ResponseWriter, text: str) -> bytes:
+    def _text(self, text: str) -> bytes:
         if not text:
             return b""
         self._texts.append(text)
-        return self._delta(stream, "custom_tool_call_input", text)
+        return self._event("custom_tool_call_input.delta", {"delta": text})
 
-    def _delta(self, stream: ResponseWriter, what: str, text: str) -> bytes:
-        where = {"item_id": self.object()["id"], "output_index": self._index}
-        return stream.event(f"response.{what}.delta", {**where, "delta": text})
+    def _event(self, what: str, members: dict[str, Any]) -> bytes:
+        return self.stream.event(f"response.{what}", {**self.where, **members})
 
-    def end(self, stream: ResponseWriter) -> bytes:
-        written = b""
-        where: dict[str, Any] = {"item_id": self.object()["id"], "output_index": self._index}
-        match self._kind:
+    def _end_content(self) -> bytes:
+        match self._tool.kind:
             case "function":
-                written += b"" if self._arguments else self.add(stream, "{}")
-                done = {**where, "name": self.object()["name"], "arguments": "".join(self._arguments)}
-                written += stream.event("response.function_call_arguments.done", done)
+                written = b"" if self._arguments else self.add("{}")
+                done = {"name": self._tool.name, "arguments": "".join(self._arguments)}
+                return written + self._event("function_call_arguments.done", done)
             case "custom":
-                written += self._text(stream, self._input.finish())
-                done = {**where, "input": "".join(self._texts)}
-                written += stream.event("response.custom_tool_call_input.done", done)
-            case _:
-                if not self._action()["command"] and self.ends_as == "completed":
-                    raise Unfit("a call of local_shell without a command")
-        self.status = self.ends_as
-        return written + stream.event("response.output_item.done", {"output_index": self._index, "item": self.object()})
+                written = self._text(self._input.finish())
+                return written + self._event("custom_tool_call_input.done", {"input": "".join(self._texts)})
+            case _ if not self._action()["command"] and self.ends_as == "completed":
+                raise Unfit("a call of local_shell without a command")
+        return b""
 
     def _action(self) -> dict[str, Any]:
-        """The action of a local shell call, from its arguments so far."""
-        try:
-            given = json.loads("".join(self._arguments))
-        except (ValueError, RecursionError):
-            given = None
-        given = given if isinstance(given, dict) else {}
+        given = parsed("".join(self._arguments)) or {}
         command = given.get("command")
         return {
             "type": "exec",
             "command": command if isinstance(command, list) else [],
             "env": given.get("env") or {},
-            "timeout_ms": given.get("timeout_ms"),
-            "user": given.get("user"),
-            "working_directory": given.get("working_directory"),
+            **{name: given.get(name) for name in ("timeout_ms", "user", "working_directory")},
         }
-
-
-_Item = _Reasoning | _Message | _Call
 
 
 def _logprob(entry: Mapping[str, Any]) -> dict[str, Any]:

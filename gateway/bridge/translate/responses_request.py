@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Self
 
-from . import accepted, custom_input, tool_names
-from .fields import CHAT, KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, only, sort, unsupported, wrong
+from . import accepted, fields, tool_names
+from .fields import KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, objects_in, only, unsupported, wrong
 from .media import chat_image
 from .tool_names import CalledTool, OfferedTools
 
@@ -24,29 +25,15 @@ _STATE = "nothing is stored for this model, so send the whole conversation in `i
 _HOSTED = "no hosted tools run for this model"
 
 RULES: Mapping[str, Rule] = {
-    "model": SAME,
-    "stream": SAME,
-    "temperature": SAME,
-    "top_p": SAME,
-    "user": SAME,
-    "safety_identifier": SAME,
-    "prompt_cache_key": SAME,
-    "prompt_cache_retention": SAME,
-    "service_tier": SAME,
-    "input": TRANSLATED,
-    "instructions": TRANSLATED,
-    "max_output_tokens": TRANSLATED,
-    "tools": TRANSLATED,
-    "tool_choice": TRANSLATED,
-    "parallel_tool_calls": TRANSLATED,
-    "text": TRANSLATED,
-    "reasoning": TRANSLATED,
-    "include": TRANSLATED,
-    "top_logprobs": TRANSLATED,
-    "metadata": KEPT,
-    "client_metadata": KEPT,
-    "max_tool_calls": KEPT,
-    "prompt_cache_options": KEPT,
+    **dict.fromkeys((
+        "model", "stream", "temperature", "top_p", "user", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "service_tier",
+    ), SAME),
+    **dict.fromkeys((
+        "input", "instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls", "text",
+        "reasoning", "include", "top_logprobs",
+    ), TRANSLATED),
+    **dict.fromkeys(("metadata", "client_metadata", "max_tool_calls", "prompt_cache_options"), KEPT),
     "store": only(False, why=_STATE + " and `store: false`"),
     "background": only(False, why="answers are not made in the background"),
     "previous_response_id": only(why=_STATE),
@@ -59,7 +46,7 @@ RULES: Mapping[str, Rule] = {
     "access_programs": empty("access programs are those of OpenAI"),
     "image": empty(_HOSTED),
     "stream_options": only({}, {"include_obfuscation": False}, why="events are not padded"),
-}
+}  # fmt: skip
 """`max_tool_calls` bounds hosted tools only, and none runs. `prompt_cache_options` are hints for a cache."""
 _INCLUDES = frozenset({
     "reasoning.encrypted_content", "message.output_text.logprobs", "message.input_image.image_url",
@@ -73,41 +60,30 @@ LONGEST_IN_SHORT = 1024
 """Characters of a member in a short note."""
 
 
-class AskedResponse(NamedTuple):
-    """A Responses request, translated."""
-
-    body: dict[str, Any]
-    """Of the chat request."""
-    members: Mapping[str, Any]
-    """As the client sent them."""
+@dataclass(frozen=True, kw_only=True)
+class AskedResponse(fields.TranslatedRequest):
     tools: OfferedTools
     transformations: tuple[dict[str, Any], ...]
     """The reasoning items that stay out, as `input_transformations` of the answer."""
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Tools that are not offered to the upstream."""
-        return self.tools.left_out
-
     def noted(self, *, is_short: bool = False) -> dict[str, Any]:
-        """The facts that the answer needs, as JSON; a short note has nothing long that the answer only repeats."""
-        repeated = {name: value for name, value in self.members.items() if name not in ("input", "tools")}
+        repeated = self.members
         if is_short:
             repeated = {name: value for name, value in repeated.items() if len(json.dumps(value)) <= LONGEST_IN_SHORT}
         return {
             "members": repeated,
             "by_name": self.tools.by_name,
             "offered": () if is_short else self.tools.offered,
-            "left_out": self.tools.left_out,
+            "left_out": self.left_out,
             "transformations": () if is_short else self.transformations,
         }
 
     @classmethod
-    def of_note(cls, note: Mapping[str, Any], body: dict[str, Any]) -> AskedResponse:
-        """From the result of `noted`."""
+    def of_note(cls, note: Mapping[str, Any], body: dict[str, Any]) -> Self:
         by_name = {name: CalledTool(*tool) for name, tool in note["by_name"].items()}
         tools = OfferedTools((), by_name, tuple(note["offered"]), tuple(note["left_out"]))
-        return cls(body, note["members"], tools, tuple(note["transformations"]))
+        removed = tuple(note["transformations"])
+        return cls(body, note["members"], left_out=tools.left_out, tools=tools, transformations=removed)
 
 
 def translate(members: Mapping[str, Any], *, limit_field: str = "max_completion_tokens") -> AskedResponse:
@@ -115,7 +91,7 @@ def translate(members: Mapping[str, Any], *, limit_field: str = "max_completion_
 
     `limit_field` is the member in which the upstream takes an output limit. Raises `InvalidRequest`.
     """
-    body = sort(members, RULES, CHAT)
+    body = fields.sort(members, RULES, fields.CHAT)
     items = _items(members.get("input"))
     tools = tool_names.read(_tools(members.get("tools"), items))
     choice, allowed = tool_names.choice(members.get("tool_choice"), tools)
@@ -136,13 +112,15 @@ def translate(members: Mapping[str, Any], *, limit_field: str = "max_completion_
         body[limit_field] = members["max_output_tokens"]
     body |= _text(members.get("text")) | _reasoning(members.get("reasoning"))
     body |= _logprobs(members.get("include"), members.get("top_logprobs"))
-    return AskedResponse(body, members, tools, tuple(conversation.transformations))
+    removed = tuple(conversation.transformations)
+    repeated = {name: value for name, value in members.items() if name not in ("input", "tools")}
+    return AskedResponse(body, repeated, left_out=tools.left_out, tools=tools, transformations=removed)
 
 
 def _items(given: Any) -> list[dict[str, Any]]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    return [an_object(each, f"input[{number}]") for number, each in enumerate(a_list(given, "input"))]
+    return [item for item, _ in objects_in(given, "input")]
 
 
 def _tools(given: Any, items: list[dict[str, Any]]) -> list[Any]:
@@ -227,8 +205,6 @@ def _logprobs(include: Any, top: Any) -> dict[str, Any]:
 
 
 class _Conversation:
-    """Builds the messages of the chat, item by item."""
-
     def __init__(self, tools: OfferedTools, turn: int) -> None:
         self._tools = tools
         self._turn = turn
@@ -249,7 +225,6 @@ class _Conversation:
             self._system.append(text)
 
     def messages(self) -> list[dict[str, Any]]:
-        """All of them."""
         self._end_turn()
         for message in self._messages:
             if "content" not in message:
@@ -262,7 +237,6 @@ class _Conversation:
         return whole
 
     def add(self, item: Mapping[str, Any], number: int) -> None:
-        """Add one item of `input`. Raises `InvalidRequest`."""
         path = f"input[{number}]"
         kind = item.get("type")
         if _is_message(item):
@@ -306,19 +280,18 @@ class _Conversation:
 
     def _call(self, item: Mapping[str, Any], kind: str, path: str) -> None:
         call_id = accepted.chat_id(a_text(item.get("call_id"), f"{path}.call_id"))
-        namespace = item.get("namespace")
         if kind == "local_shell_call":
             action = an_object(item.get("action"), f"{path}.action")
             given = {name: value for name, value in action.items() if name != "type" and value is not None}
-            name, arguments = "local_shell", custom_input.compact(given)
-        elif kind == "custom_tool_call":
-            name = a_text(item.get("name"), f"{path}.name")
-            arguments = custom_input.as_arguments(a_text(item.get("input"), f"{path}.input"))
-            name = self._tools.chat_name("custom", name, namespace if isinstance(namespace, str) else None)
+            name, arguments = "local_shell", tool_names.compact(given)
         else:
-            name = a_text(item.get("name"), f"{path}.name")
-            arguments = a_text(item.get("arguments"), f"{path}.arguments")
-            name = self._tools.chat_name("function", name, namespace if isinstance(namespace, str) else None)
+            is_custom = kind == "custom_tool_call"
+            namespace, member = item.get("namespace"), "input" if is_custom else "arguments"
+            name, given_text = a_text(item.get("name"), f"{path}.name"), a_text(item.get(member), f"{path}.{member}")
+            arguments = tool_names.as_arguments(given_text) if is_custom else given_text
+            name = self._tools.chat_name(
+                "custom" if is_custom else "function", name, namespace if isinstance(namespace, str) else None
+            )
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self._open_turn().setdefault("tool_calls", []).append(call)
 
@@ -379,32 +352,21 @@ class _Conversation:
             self._images = []
 
 
+_TEXTS = dict.fromkeys(("input_text", "output_text", "text"), "text")
+
+
 def _only_text(content: Any, path: str) -> str:
     if isinstance(content, str):
         return content
-    texts = []
-    for number, each in enumerate(a_list(content, path)):
-        part = an_object(each, f"{path}[{number}]")
-        if part.get("type") not in ("input_text", "output_text", "text"):
-            raise unsupported(f"{path}[{number}].type", f"a part of type `{part.get('type')}` cannot be used here")
-        texts.append(a_text(part.get("text"), f"{path}[{number}].text"))
-    return "\n\n".join(texts)
+    return "\n\n".join([text for _, text in fields.texts_in(content, path, _TEXTS)])
 
 
 def _assistant_text(content: Any, path: str) -> tuple[str, str]:
     """The text and the refusal of a message of the assistant."""
     if isinstance(content, str):
         return content, ""
-    texts, refusals = [], []
-    for number, each in enumerate(a_list(content, path)):
-        part = an_object(each, f"{path}[{number}]")
-        match part.get("type"):
-            case "output_text" | "input_text" | "text":
-                texts.append(a_text(part.get("text"), f"{path}[{number}].text"))
-            case "refusal":
-                refusals.append(a_text(part.get("refusal"), f"{path}[{number}].refusal"))
-            case other:
-                raise unsupported(f"{path}[{number}].type", f"a part of type `{other}` cannot be used here")
+    found = [*fields.texts_in(content, path, {**_TEXTS, "refusal": "refusal"})]
+    texts, refusals = [[text for kind, text in found if (kind == "refusal") is wanted] for wanted in (False, True)]
     return "".join(texts), "".join(refusals)
 
 
@@ -412,11 +374,9 @@ def _user_content(content: Any, path: str) -> str | list[dict[str, Any]]:
     """A text alone stays a text, which every upstream takes."""
     if isinstance(content, str):
         return content
-    parts = [_part(an_object(each, f"{path}[{number}]"), f"{path}[{number}]")
-             for number, each in enumerate(a_list(content, path))]  # fmt: skip
+    parts = [_part(*each) for each in objects_in(content, path)]
     if len(parts) == 1 and parts[0]["type"] == "text":
-        text: str = parts[0]["text"]
-        return text
+        return str(parts[0]["text"])
     return parts
 
 
@@ -446,7 +406,6 @@ def _result_content(output: Any, path: str) -> tuple[str, list[dict[str, Any]]]:
     """The text of a tool's result, and its other parts."""
     if isinstance(output, str):
         return output, []
-    parts = [_part(an_object(each, f"{path}[{number}]"), f"{path}[{number}]")
-             for number, each in enumerate(a_list(output, path))]  # fmt: skip
+    parts = [_part(*each) for each in objects_in(output, path)]
     texts = [part["text"] for part in parts if part["type"] == "text"]
     return "\n".join(texts), [part for part in parts if part["type"] != "text"]

@@ -7,16 +7,17 @@ functions with the namespace before the name.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .accepted import chat_function, tool_name
-from .fields import a_list, a_text, an_object, unsupported, wrong
+from .fields import a_list, a_text, an_object, objects_in, unsupported, wrong
 
 LEFT_OUT = frozenset({"web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"})
 """Tools that run at OpenAI and that Codex offers in every request. The model can do without them, so they are not
 offered, and the answer shows it: its `tools` list does not have them, and a header names them."""
-_CALLERS = frozenset({"direct"})
 
 _INPUT = {
     "type": "object",
@@ -40,8 +41,6 @@ _SHELL_TEXT = "Runs a command on the user's machine and returns its output."
 
 
 class CalledTool(NamedTuple):
-    """The tool behind a chat function."""
-
     kind: str
     """`function`, `custom` or `local_shell`."""
     name: str
@@ -49,12 +48,8 @@ class CalledTool(NamedTuple):
 
 
 class OfferedTools(NamedTuple):
-    """The tools of one request."""
-
     functions: tuple[dict[str, Any], ...]
-    """`tools` of the chat body."""
     by_name: Mapping[str, CalledTool]
-    """Tools by the names of their chat functions."""
     offered: tuple[Any, ...]
     """The client's tools that were offered to the upstream, as the client sent them."""
     left_out: tuple[str, ...]
@@ -76,9 +71,7 @@ def read(given: Any, path: str = "tools") -> OfferedTools:
     by_name: dict[str, CalledTool] = {}
     offered: list[Any] = []
     left_out: list[str] = []
-    for number, each in enumerate(a_list([] if given is None else given, path)):
-        here = f"{path}[{number}]"
-        tool = an_object(each, here)
+    for tool, here in objects_in([] if given is None else given, path):
         if tool.get("type") in LEFT_OUT:
             left_out.append(f"{here}.{tool['type']}")
             continue
@@ -99,11 +92,10 @@ def _functions(tool: Mapping[str, Any], path: str) -> Iterator[tuple[CalledTool,
     elif kind == "namespace":
         namespace = a_text(tool.get("name"), f"{path}.name")
         about = tool.get("description")
-        for number, each in enumerate(a_list(tool.get("tools"), f"{path}.tools")):
-            inner = an_object(each, f"{path}.tools[{number}]")
+        for inner, here in objects_in(tool.get("tools"), f"{path}.tools"):
             if inner.get("type") not in ("function", "custom"):
-                raise unsupported(f"{path}.tools[{number}].type", f"`{inner.get('type')}` has no equivalent")
-            yield _named(inner, f"{path}.tools[{number}]", namespace, about if isinstance(about, str) else "")
+                raise unsupported(f"{here}.type", f"`{inner.get('type')}` has no equivalent")
+            yield _named(inner, here, namespace, about if isinstance(about, str) else "")
     elif kind in ("function", "custom"):
         yield _named(tool, path, None, "")
     else:
@@ -111,10 +103,9 @@ def _functions(tool: Mapping[str, Any], path: str) -> Iterator[tuple[CalledTool,
 
 
 def _named(tool: Mapping[str, Any], path: str, namespace: str | None, about: str) -> tuple[CalledTool, dict[str, Any]]:
-    """A function or a custom tool."""
     name = a_text(tool.get("name"), f"{path}.name")
     callers = tool.get("allowed_callers")
-    if callers is not None and not _CALLERS & set(a_list(callers, f"{path}.allowed_callers")):
+    if callers is not None and "direct" not in a_list(callers, f"{path}.allowed_callers"):
         raise unsupported(f"{path}.allowed_callers", "tools can be called by the model only")
     if tool.get("async"):
         raise unsupported(f"{path}.async", "calls are not asynchronous")
@@ -147,7 +138,6 @@ def _format(given: Any, path: str) -> str:
 
 
 def _joined(namespace: str | None, name: str) -> str:
-    """A name with its namespace, as chat accepts it."""
     if namespace is not None:
         name = f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
     return tool_name(name)
@@ -171,27 +161,88 @@ def choice(given: Any, tools: OfferedTools, path: str = "tool_choice") -> tuple[
         case "function" | "custom" | "local_shell" as kind:
             return {"type": "function", "function": {"name": _name_of(wanted, kind, tools, path)}}, tools
         case "allowed_tools":
-            listed = enumerate(a_list(wanted.get("tools"), f"{path}.tools"))
-            entries = [
-                (an_object(each, f"{path}.tools[{number}]"), f"{path}.tools[{number}]") for number, each in listed
-            ]
-            names = {_allowed(entry, tools, where) for entry, where in entries}
+            names = {
+                _name_of(entry, str(entry.get("type")), tools, here)
+                for entry, here in objects_in(wanted.get("tools"), f"{path}.tools")
+                if entry.get("type") not in LEFT_OUT
+            }
             kept = [each for each in tools.functions if each["function"]["name"] in names]
             return choice(wanted.get("mode") or "auto", tools._replace(functions=tuple(kept)), path)
         case other:
             raise unsupported(path, f"the tool `{other}` runs at OpenAI or has no equivalent")
 
 
-def _allowed(entry: Mapping[str, Any], tools: OfferedTools, path: str) -> str:
-    kind = entry.get("type")
-    return "" if kind in LEFT_OUT else _name_of(entry, str(kind), tools, path)
-
-
 def _name_of(entry: Mapping[str, Any], kind: str, tools: OfferedTools, path: str) -> str:
-    """The chat name of an offered tool."""
     name = "local_shell" if kind == "local_shell" else a_text(entry.get("name"), f"{path}.name")
     namespace = entry.get("namespace")
     chat = tools.chat_name(kind, name, namespace if isinstance(namespace, str) else None)
     if chat not in tools.by_name:
         raise wrong(path, f"the tool `{name}` is not among the tools")
     return chat
+
+
+_OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_MAY_OPEN = re.compile(r'\s*(?:\{\s*(?:"(?:i(?:n(?:p(?:u(?:t(?:"\s*(?::\s*)?)?)?)?)?)?)?)?)?')
+_STRING = re.compile(r'(?:[^"\\]++|\\(?:u[0-9a-fA-F]{4}|[^u]))*+')
+_HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+_ESCAPES = re.compile(r"(?:\\u[0-9a-fA-F]{4})++|\\[^u]")
+
+
+class CustomInput:
+    """Extracts the free text of a custom tool from the streamed arguments of one call of its chat function.
+
+    These have one member, `{"input": "..."}`, and may be split at any byte. Arguments of another shape are passed on as
+    the input.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._is_open = False
+        self._is_raw = False
+        self._is_over = False
+
+    def feed(self, piece: str) -> str:
+        """Take a piece of the arguments; return the further text of the input that is certain."""
+        if self._is_over:
+            return ""
+        self._held += piece
+        if not self._is_raw and not self._is_open:
+            opening = _OPENING.match(self._held)
+            if opening is not None:
+                self._held = self._held[opening.end() :]
+                self._is_open = True
+            elif _MAY_OPEN.fullmatch(self._held):
+                return ""
+            else:
+                self._is_raw = True
+        return self.finish() if self._is_raw else self._decoded()
+
+    def finish(self) -> str:
+        """Call at the end of the arguments; returns the rest, which may be a partial escape."""
+        text, self._held = self._held, ""
+        return text
+
+    def _decoded(self) -> str:
+        match = _STRING.match(self._held)
+        end = match.end() if match else 0
+        self._is_over = self._held[end : end + 1] == '"'
+        if not self._is_over and (half := _HIGH_SURROGATE.search(self._held, 0, end)):
+            end = half.start()  # its other half is still to come
+        written, self._held = self._held[:end], "" if self._is_over else self._held[end:]
+        return _ESCAPES.sub(_unescaped, written)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    try:
+        text: str = json.loads(f'"{match[0]}"', strict=False)
+    except ValueError:  # no valid JSON escape
+        return match[0]
+    return text
+
+
+def as_arguments(text: str) -> str:
+    return json.dumps({"input": text}, ensure_ascii=False)
+
+
+def compact(members: object) -> str:
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":"))

@@ -6,29 +6,53 @@ the client gets is the usage that is charged.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.formats.events import CallPiece, Ended, Event
+from gateway.formats.format import Writer
 from gateway.formats.unfit import Unfit
-from gateway.records import Usage
+from gateway.records import Call, Usage
 
 
-class AnswerWriter(ABC):
-    """Writes one answer; a `Writer` of formats/format.py. `model` is as the client asked for it: the upstream's name
-    replaces it."""
+class Frame(NamedTuple):
+    """The parts of an answer that are not in the upstream's."""
 
-    def __init__(self, model: str) -> None:
-        self._model = model
+    base: str
+    """The end of every id in the answer: that of the call, without its prefix."""
+    created: int
+    """Unix time in seconds."""
+    model: str
+    """As the client asked for it: used only where the upstream does not name one."""
+    prompt_tokens: int = 0
+    """The gateway's estimate, which `message_start` has."""
+    shows_usage: bool = False
+
+    @classmethod
+    def of(cls, call: Call) -> Frame:
+        """That of the answer to this call."""
+        params = call.params
+        base = call.id.removeprefix("req_")
+        return cls(base, int(call.started), params.model, params.prompt_tokens, params.include_usage)
+
+    def around(self, prefix: str, kind: str, model: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """These choices, as those of an answer or a chunk of this kind, with its id and this model."""
+        return {
+            "id": prefix + self.base, "object": kind, "created": self.created, "model": model, "choices": choices,
+        }  # fmt: skip
+
+
+class AnswerWriter(Writer):
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._model = frame.model
         self._has_begun = False
         self._reason: str | None = None
-        """Why the answer ended, in the words of chat."""
         self._stop_sequence: str | None = None
         self._ids: dict[int, str] = {}
 
     def feed(self, events: Iterable[Event], model: str | None) -> bytes:
-        """Take events, and the name of the model as far as it is known; return what the client may see now."""
         written = self._begin(model)
         for event in events:
             if isinstance(event, Ended):
@@ -39,18 +63,9 @@ class AnswerWriter(ABC):
         return written
 
     def end(self) -> bytes:
-        """The upstream's answer is complete: the rest of the content. Raises `Unfit`."""
         if self._reason is None:
             raise Unfit("a choice without a finish_reason")
         return self._begin(None) + self._end_content()
-
-    @abstractmethod
-    def close(self, usage: Usage) -> bytes:
-        """The events that end the answer; `usage` is what it is charged."""
-
-    @abstractmethod
-    def whole(self, usage: Usage) -> dict[str, Any]:
-        """The whole answer."""
 
     def _begin(self, model: str | None) -> bytes:
         if self._has_begun:
@@ -74,3 +89,58 @@ class AnswerWriter(ABC):
     @abstractmethod
     def _end_content(self) -> bytes:
         """The client's events for content that is still open."""
+
+
+def as_chat(usage: Usage) -> dict[str, Any]:
+    """The usage that a call is charged in the form of chat, where the prompt includes its cached parts (openai-python,
+    `CompletionUsage`)."""
+    shown: dict[str, Any] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": sum(_written(usage))},
+    }
+    if usage.reasoning_tokens:
+        shown["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return shown
+
+
+def as_completion(usage: Usage) -> dict[str, Any]:
+    """In the form of completions: details only where there is something in them."""
+    shown = as_chat(usage)
+    if details := {name: count for name, count in shown.pop("prompt_tokens_details").items() if count}:
+        shown["prompt_tokens_details"] = details
+    return shown
+
+
+def as_message(usage: Usage) -> dict[str, Any]:
+    """In the form of Messages, where `input_tokens` is the prompt without its cached parts (anthropic-sdk, `Usage`)."""
+    short, longer = _written(usage)
+    shown: dict[str, Any] = {
+        "input_tokens": max(0, usage.prompt_tokens - usage.cached_tokens - short - longer),
+        "cache_creation_input_tokens": short + longer,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }
+    if longer:
+        shown["cache_creation"] = {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": longer}
+    if usage.reasoning_tokens:
+        shown["output_tokens_details"] = {"thinking_tokens": usage.reasoning_tokens}
+    return shown
+
+
+def as_response(usage: Usage) -> dict[str, Any]:
+    """In the form of Responses (openai-python, `ResponseUsage`)."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": sum(_written(usage))},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _written(usage: Usage) -> tuple[int, int]:
+    """Tokens written to a cache: for minutes, and for an hour or longer."""
+    counts = dict(usage.more)
+    return counts.get("cache_write", 0), counts.get("cache_write_1h", 0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, NoReturn
 
 from pydantic import Field
@@ -26,7 +25,7 @@ from gateway.formats.openai.batches import VARIANT, answered, facts_when_made, r
 from gateway.records import Call, Document, Endpoint, LineCeilings, Params
 
 from . import request as messages_request
-from .messages import COUNT_TOKENS, MESSAGES
+from .messages import ANTHROPIC_FORMAT, MESSAGES
 
 MAX_REQUESTS = 10_000
 """Of one batch, within `server.max_request_bytes`; Anthropic permits 100,000."""
@@ -157,13 +156,12 @@ def _line(data: bytes, endpoint: Endpoint) -> BatchLine:
     return answered(line.get("custom_id"), result.get("message"), MESSAGES)
 
 
-MESSAGE_BATCHES: Format = replace(
-    COUNT_TOKENS,
+MESSAGE_BATCHES: Format = ANTHROPIC_FORMAT(
     name="message_batches",
     path="/v1/messages/batches",
-    upstream_path="/messages/batches",
     operation="batch",
     read=_read,
+    is_optional=True,
     facts=facts_when_made,
     usage=no_usage,
     changes=_changes,

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
-
-from pydantic import BaseModel
 
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats import gathered, other_models
-from gateway.formats.format import Format, PlainFacts, Scan, no_usage
-from gateway.formats.openai import plain
+from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, no_usage
 from gateway.quota.limit_headers import anthropic_headers
 from gateway.records import Call, Endpoint, Usage
 
 from . import request as messages_request
-from . import usage as messages_usage
-from .reader import MessagesReader
-from .scan import MessagesScan
+from .reader import TEXT, MessagesReader, MessagesScan, reported
 
 _TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -44,7 +40,6 @@ OVERLOADED = 529
 
 
 def type_of(status: int) -> str:
-    """The type of an error with this status."""
     return _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
 
 
@@ -64,7 +59,6 @@ def error_body(error: GatewayError, request_id: str) -> bytes:
 
 
 def error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
-    """The event that ends a stream with an error."""
     return _event("error", error_body(error, request_id))
 
 
@@ -103,33 +97,18 @@ def list_models(served: Mapping[str, Collection[Endpoint]], query: Mapping[str, 
     }
 
 
-# ----------------------------------------------------------------------------------------------------- plain answers
-
-
-class _Message(BaseModel):
-    """The members of a plain answer that are read."""
-
+class _Message(AnswerMembers):
     type: Any = None
-    model: Any = None
-    usage: Any = None
-    error: Any = None
     success: Any = None
 
 
 def _facts(body: bytes) -> PlainFacts:
-    answer = _Message.model_validate_json(body)
-    plain.refuse_constants(body)
-    return PlainFacts(
-        model=answer.model if isinstance(answer.model, str) else None,
-        usage=messages_usage.MessagesUsage().take(vars(answer)),
-        has_usage=answer.usage is not None,
-        is_error=answer.type == "error" or bool(answer.error) or answer.success is False,
-        has_output=b'"content"' in body,
-    )
+    answer = _Message.read(body)
+    is_error = answer.type == "error" or answer.success is False
+    return answer.facts(MessagesReader().usage(vars(answer)), is_error=is_error, has_output=b'"content"' in body)
 
 
 def _as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
-    """A whole message as the events of a stream."""
     try:
         message = json.loads(answer)
     except ValueError:  # a number of thousands of digits
@@ -151,18 +130,13 @@ def _events_of(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _block_events(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    start, deltas = block, []
-    match block.get("type"):
-        case "text":
-            start = block | {"text": ""}
-            deltas = [{"type": "text_delta", "text": block.get("text") or ""}]
-        case "thinking":
-            start = block | {"thinking": "", "signature": ""}
-            deltas = [{"type": "thinking_delta", "thinking": block.get("thinking") or ""}]
-            deltas.append({"type": "signature_delta", "signature": block.get("signature") or ""})
-        case "tool_use" | "server_tool_use":
-            start = block | {"input": {}}
-            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block.get("input"), ensure_ascii=False)}]
+    kind = block.get("type")
+    texts = {"text": ("text",), "thinking": ("thinking", "signature")}.get(str(kind), ())
+    start = block | dict.fromkeys(texts, "")
+    deltas = [{"type": f"{name}_delta", name: block.get(name) or ""} for name in texts]
+    if kind in ("tool_use", "server_tool_use"):
+        start = block | {"input": {}}
+        deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block.get("input"), ensure_ascii=False)}]
     yield {"type": "content_block_start", "index": index, "content_block": start}
     for delta in deltas:
         yield {"type": "content_block_delta", "index": index, "delta": delta}
@@ -177,23 +151,6 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-class _TokenCount(BaseModel):
-    """The answer of count_tokens."""
-
-    type: Any = None
-    input_tokens: Any = None
-    error: Any = None
-    success: Any = None
-
-
-def _count_facts(body: bytes) -> PlainFacts:
-    """A count of tokens uses none."""
-    answer = _TokenCount.model_validate_json(body)
-    plain.refuse_constants(body)
-    is_error = answer.type == "error" or bool(answer.error) or answer.success is False
-    return PlainFacts(usage=Usage(), is_error=is_error)
-
-
 # -------------------------------------------------------------------------------------------------------- the formats
 
 
@@ -201,16 +158,23 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
     return other_models.changes(call, route, messages_request.WITH_MODELS) if call.other_models else {}
 
 
-_REQUEST_HEADERS = frozenset({"anthropic-version", "anthropic-beta"})
+ANTHROPIC_FORMAT = partial(
+    Format,
+    error_body=error_body,
+    error_event=error_event,
+    rate_headers=anthropic_headers,
+    passes_query=True,
+    request_headers=frozenset({"anthropic-version", "anthropic-beta"}),
+    id_header="request-id",
+)
 
-MESSAGES = Format(
+MESSAGES = ANTHROPIC_FORMAT(
     name="messages",
     path="/v1/messages",
-    upstream_path="/messages",
     operation="chat",
-    read=messages_request.read,
+    read=partial(messages_request.read, messages_request.MESSAGES),
     facts=_facts,
-    usage=messages_usage.reported,
+    usage=reported,
     scan=MessagesScan,
     reader=MessagesReader,
     gather=gathered.message,
@@ -219,35 +183,22 @@ MESSAGES = Format(
     changes=_changes,
     keeps=other_models.keeping(*messages_request.WITH_MODELS),
     limit_fields=("max_tokens",),
-    texts=messages_usage.TEXT,
+    texts=TEXT,
     may_reason=True,
-    error_body=error_body,
-    error_event=error_event,
-    rate_headers=anthropic_headers,
     passed_statuses=frozenset({OVERLOADED}),
     keepalive=b'event: ping\ndata: {"type": "ping"}\n\n',
-    passes_query=True,
-    request_headers=_REQUEST_HEADERS,
-    id_header="request-id",
     unserved_paths=("/v1/complete", "/v1/skills"),
     list_models=list_models,
     show_model=show_model,
     client_header="anthropic-version",
 )
 
-COUNT_TOKENS = Format(
+COUNT_TOKENS = ANTHROPIC_FORMAT(
     name="count_tokens",
     path="/v1/messages/count_tokens",
-    upstream_path="/messages/count_tokens",
     operation="count_tokens",
-    read=messages_request.read_count,
+    read=partial(messages_request.read, messages_request.COUNT),
     is_optional=True,
-    facts=_count_facts,
+    facts=counted,
     usage=no_usage,
-    error_body=error_body,
-    error_event=error_event,
-    rate_headers=anthropic_headers,
-    passes_query=True,
-    request_headers=_REQUEST_HEADERS,
-    id_header="request-id",
 )

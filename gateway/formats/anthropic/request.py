@@ -20,13 +20,12 @@ from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import CountTokens, Messages
 from gateway.errors import InvalidRequest
 from gateway.formats import other_models
+from gateway.formats.reader import objects, values_of
 from gateway.records import Document, Params
 
 MIN_THINKING = 1024
-"""Smallest `thinking.budget_tokens`."""
 IMAGE_TOKENS = 1600
 WITH_MODELS = ("fallbacks", "tools")
-"""Members that may name further models."""
 
 _SAFE_WORDS = frozenset({
     "missing", "string_type", "bool_type", "int_type", "float_type", "dict_type", "model_type", "list_type",
@@ -50,17 +49,8 @@ def explain(error: ValidationError) -> InvalidRequest:
     return InvalidRequest(f"{path}: {what}" if path else what, param=explained.param, code=explained.code)
 
 
-def read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
-    """The checked parameters of POST /v1/messages. Raises `InvalidRequest` for the first fault."""
-    return _read(_MESSAGES, raw, find_counter)
-
-
-def read_count(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
-    """The checked parameters of POST /v1/messages/count_tokens. Raises `InvalidRequest` for the first fault."""
-    return _read(_COUNT, raw, find_counter)
-
-
-def _read(rules: validate.Rules, raw: bytes, find_counter: FindsCounter) -> Params:
+def read(rules: validate.Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
+    """The checked parameters of a body. Raises `InvalidRequest` for the first fault."""
     try:
         return validate.read(rules, raw, find_counter)
     except InvalidRequest as fault:
@@ -68,7 +58,6 @@ def _read(rules: validate.Rules, raw: bytes, find_counter: FindsCounter) -> Para
 
 
 def reworded(fault: InvalidRequest) -> InvalidRequest:
-    """The fault of a body in Anthropic's words."""
     if not fault.message.startswith(NOT_JSON):
         return fault
     rest = fault.message.removeprefix(NOT_JSON).removesuffix(")").strip()
@@ -101,8 +90,8 @@ def _count(document: Document, body: CountTokens, count: Counter | None) -> Para
     )
 
 
-_MESSAGES = validate.Rules(Messages, _message, explain)
-_COUNT = validate.Rules(CountTokens, _count, explain)
+MESSAGES = validate.Rules(Messages, _message, explain)
+COUNT = validate.Rules(CountTokens, _count, explain)
 
 
 def _check_thinking(body: Messages) -> None:
@@ -163,66 +152,37 @@ def _fallback_limits(members: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _prompt(document: Document, count: Counter | None) -> int:
-    prompt = _PromptTexts()
+    texts: list[str] = []
     members = document.members
-    prompt.content(members.get("system"))
-    for message in members["messages"]:
-        prompt.content(message.get("content"))
+    contents = [members.get("system"), *[message.get("content") for message in members["messages"]]]
+    tokens = sum([_take(content, texts) for content in contents])
     tools = document.text[slice(*spans(document)["tools"])] if members.get("tools") else ""
-    tokens = prompt.other_tokens + prompt_tokens.MESSAGE_TOKENS * len(members["messages"])
-    return tokens + prompt_tokens.of_texts(prompt.texts, tools, count)
+    tokens += prompt_tokens.MESSAGE_TOKENS * len(members["messages"])
+    return tokens + prompt_tokens.of_texts(texts, tools, count)
 
 
-class _PromptTexts:
-    """The texts of a request, and the tokens of what is not text. Unknown blocks count as zero."""
+def _take(content: Any, texts: list[str]) -> int:
+    """Add the texts of a content, a text or blocks; return the tokens of what is not text. Unknown blocks count as
+    zero."""
+    if isinstance(content, str):
+        texts.append(content)
+        return 0
+    return sum([_take_block(block, texts) for block in objects(content)])
 
-    __slots__ = ("other_tokens", "texts")
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.other_tokens = 0
-
-    def content(self, content: Any) -> None:
-        """A text, or a list of blocks."""
-        if isinstance(content, str):
-            self.texts.append(content)
-        elif isinstance(content, list):
-            for block in content:
-                if isinstance(block, dict):
-                    self._block(block)
-
-    def _block(self, block: Mapping[str, Any]) -> None:
-        match block.get("type"):
-            case "image":
-                self.other_tokens += IMAGE_TOKENS
-            case "document":
-                self._file(block.get("source"))
-            case "tool_use" | "server_tool_use":
-                self._values(block.get("input"))
-                self.content(block.get("name"))
-            case "thinking":
-                self.content(block.get("thinking"))
-            case _:
-                self.content(block.get("text"))
-                self.content(block.get("content"))
-
-    def _file(self, source: Any) -> None:
-        is_text = isinstance(source, dict) and source.get("type") in ("text", "content")
-        if is_text:
-            self.content(source.get("data"))
-            self.content(source.get("content"))
-        else:
-            self.other_tokens += prompt_tokens.FILE_TOKENS
-
-    def _values(self, value: Any) -> None:
-        """Every name and text of a JSON value; numbers count as their digits."""
-        pending = [value]
-        while pending:
-            each = pending.pop()
-            if isinstance(each, dict):
-                self.texts += each
-                pending += each.values()
-            elif isinstance(each, list):
-                pending += each
-            elif each is not None:
-                self.texts.append(each if isinstance(each, str) else repr(each))
+def _take_block(block: Mapping[str, Any], texts: list[str]) -> int:
+    match block.get("type"):
+        case "image":
+            return IMAGE_TOKENS
+        case "document":
+            source = block.get("source")
+            if not isinstance(source, dict) or source.get("type") not in ("text", "content"):
+                return prompt_tokens.FILE_TOKENS
+            return _take(source.get("data"), texts) + _take(source.get("content"), texts)
+        case "tool_use" | "server_tool_use":
+            texts += values_of(block.get("input"))
+            return _take(block.get("name"), texts)
+        case "thinking":
+            return _take(block.get("thinking"), texts)
+        case _:
+            return _take(block.get("text"), texts) + _take(block.get("content"), texts)

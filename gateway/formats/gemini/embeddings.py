@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 from pydantic.alias_generators import to_camel
 
 from gateway.api import prompt_tokens
@@ -22,11 +22,9 @@ from gateway.api.schema import MAX_PROMPTS
 from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
 from gateway.formats.format import Format, PlainFacts
-from gateway.formats.openai import plain
 from gateway.records import Call, Document, Params
 
-from . import generate
-from . import usage as gemini_usage
+from . import generate, reader
 from .request import Camel, Contents, as_list, by_names, checked, parts_of, refuse_kept, refuse_model, take_part
 
 _MODELS = "models/"
@@ -121,47 +119,25 @@ def _renamed(members: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"requests": [each | {"model": _MODELS + name} for each in as_list(members["requests"])]}
 
 
-class _Embedded(BaseModel):
-    """The members of an answer that are read."""
-
-    usageMetadata: Any = None  # noqa: N815 # the member's name
-    error: Any = None
-
-
 def _facts(body: bytes) -> PlainFacts:
-    answer = _Embedded.model_validate_json(body)
-    plain.refuse_constants(body)
-    return PlainFacts(
-        usage=gemini_usage.embedded(answer.usageMetadata),
-        has_usage=answer.usageMetadata is not None,
-        is_error=bool(answer.error),
-        has_output=b'"values"' in body,
-    )
+    answer = generate.GeminiAnswer.read(body)
+    return answer.facts(reader.embedded(answer.usage), has_output=b'"values"' in body)
 
 
 EMBED_CONTENT = Format(
     name="embed_content",
-    path=generate.paths("embedContent")[0],
-    more_paths=generate.paths("embedContent")[1:],
-    upstream_path="/models/{model}:embedContent",
+    **generate.method("embedContent"),
     operation="embeddings",
-    has_model_in_path=True,
     read=_read,
     facts=_facts,
-    usage=gemini_usage.embedded,
+    usage=reader.embedded,
     changes=_changes,
-    error_body=generate.error_body,
-    error_event=generate.error_event,
-    request_headers=generate.REQUEST_HEADERS,
-    query_key=generate.QUERY_KEY,
 )
 
 BATCH_EMBED_CONTENTS = replace(
     EMBED_CONTENT,
     name="batch_embed_contents",
-    path=generate.paths("batchEmbedContents")[0],
-    more_paths=generate.paths("batchEmbedContents")[1:],
-    upstream_path="/models/{model}:batchEmbedContents",
+    **generate.method("batchEmbedContents"),
     read=_read_batch,
     changes=_batch_changes,
     rename=_renamed,

@@ -1,5 +1,5 @@
 """Gemini's native API: generateContent, streamGenerateContent, countTokens and models. Embeddings are in
-`gemini_embeddings.py`.
+`embeddings.py`.
 
 Sources: Google's API reference ("Generating content", "Counting tokens", "Models"), its error model (google.rpc.Status,
 error_details.proto) and its official SDK, google-genai.
@@ -13,18 +13,16 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import Field
 
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, QuotaSpent
 from gateway.formats import gathered
-from gateway.formats.format import Format, PlainFacts, Scan, no_usage
-from gateway.formats.openai import plain
-from gateway.records import Call, Endpoint, Usage
+from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, no_usage
+from gateway.formats.reader import objects
+from gateway.records import Call, Endpoint
 
-from . import request
-from . import usage as gemini_usage
-from .scan import GeminiScan
+from . import reader, request
 
 _STATUSES: Mapping[int, str] = {
     401: "UNAUTHENTICATED",
@@ -44,7 +42,6 @@ _DETAIL = "type.googleapis.com/google.rpc."
 
 
 def status_of(status: int) -> str:
-    """The name of an error with this status."""
     return _STATUSES.get(status) or ("INVALID_ARGUMENT" if status < 500 else "UNAVAILABLE")
 
 
@@ -76,7 +73,7 @@ def _details(error: GatewayError, request_id: str) -> Iterator[dict[str, Any]]:
 
 def error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
     """The chunk that ends a stream with an error. Without a scan nothing is known of what the client has."""
-    return None if scan is None else b"data: %b\r\n\r\n" % error_body(error, request_id)
+    return None if scan is None else reader.chunk(error_body(error, request_id))
 
 
 # ------------------------------------------------------------------------------------------------------- the models
@@ -93,7 +90,6 @@ _METHODS: Mapping[Endpoint, tuple[str, ...]] = {
 
 
 def show_model(name: str, endpoints: Collection[Endpoint]) -> dict[str, Any]:
-    """One model."""
     methods = [method for endpoint, methods in _METHODS.items() if endpoint in endpoints for method in methods]
     return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": methods}
 
@@ -115,49 +111,19 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     return int(given)
 
 
-# ----------------------------------------------------------------------------------------------------- plain answers
-
-
-class _Generated(BaseModel):
-    """The members of a plain answer that are read."""
-
+class GeminiAnswer(AnswerMembers):
+    model: Any = Field(None, validation_alias="modelVersion")
+    usage: Any = Field(None, validation_alias="usageMetadata")
     candidates: Any = None
-    promptFeedback: Any = None  # noqa: N815 # the member's name
-    usageMetadata: Any = None  # noqa: N815 # the member's name
-    modelVersion: Any = None  # noqa: N815 # the member's name
-    error: Any = None
 
 
 def _facts(body: bytes) -> PlainFacts:
-    answer = _Generated.model_validate_json(body)
-    plain.refuse_constants(body)
-    found = gemini_usage.candidates({"candidates": answer.candidates})
-    return PlainFacts(
-        model=answer.modelVersion if isinstance(answer.modelVersion, str) else None,
-        usage=gemini_usage.GeminiUsage().take(vars(answer)),
-        has_usage=answer.usageMetadata is not None,
-        is_error=bool(answer.error),
-        has_output=bool(found),
+    answer = GeminiAnswer.read(body)
+    candidates, model = answer.candidates, answer.model
+    usage = reader.GeminiReader().usage(
+        {"candidates": candidates, "modelVersion": model, "usageMetadata": answer.usage}
     )
-
-
-def _as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
-    """A whole answer as the one chunk of a stream."""
-    return b"data: %b\r\n\r\n" % b" ".join(answer.splitlines())
-
-
-class _TokenTotal(BaseModel):
-    """The answer of countTokens."""
-
-    totalTokens: Any = None  # noqa: N815 # the member's name
-    error: Any = None
-
-
-def _count_facts(body: bytes) -> PlainFacts:
-    """A count of tokens uses none."""
-    answer = _TokenTotal.model_validate_json(body)
-    plain.refuse_constants(body)
-    return PlainFacts(usage=Usage(), is_error=bool(answer.error))
+    return answer.facts(usage, has_output=bool(objects(candidates)))
 
 
 # -------------------------------------------------------------------------------------------------------- the formats
@@ -167,7 +133,9 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
     """The configuration with an output limit, where one has to be added."""
     if added_limit is None:
         return {}
-    name, config = request.config_of(call.params.document.members)
+    members = call.params.document.members
+    name = request.name_in(members, request.CONFIG)
+    config = members.get(name) or {}
     return {name: config | {request.name_in(config, "maxOutputTokens"): added_limit}}
 
 
@@ -184,68 +152,62 @@ def _count_renamed(members: Mapping[str, Any], model: str) -> dict[str, Any]:
     return {name: asked | {"model": f"models/{model}"}}
 
 
-def _is_array(query: Mapping[str, str]) -> bool:
-    return query.get("alt") != "sse" and query.get("$alt") != "sse"
-
-
-def paths(method: str) -> tuple[str, str]:
+def _paths(method: str) -> tuple[str, str]:
     """Google's own address, and the one that google-genai uses with a base URL of another host."""
     return f"/v1beta/models/{{model}}:{method}", f"/v1/models/{{model}}:{method}"
 
 
-REQUEST_HEADERS = frozenset({"x-goog-api-client"})
-QUERY_KEY = "key"
+def method(name: str) -> dict[str, Any]:
+    """The fields that the formats of Google's methods have in common, and the paths of one."""
+    path, other_path = _paths(name)
+    return {
+        "path": path,
+        "more_paths": (other_path,),
+        "upstream_path": f"/models/{{model}}:{name}",
+        "has_model_in_path": True,
+        "error_body": error_body,
+        "error_event": error_event,
+        "request_headers": frozenset({"x-goog-api-client"}),
+        "query_key": "key",
+    }
+
 
 GENERATE_CONTENT = Format(
     name="generate_content",
-    path=paths("generateContent")[0],
-    more_paths=paths("generateContent")[1:],
-    stream_paths=paths("streamGenerateContent"),
-    upstream_path="/models/{model}:generateContent",
+    **method("generateContent"),
+    stream_paths=_paths("streamGenerateContent"),
     upstream_stream_path="/models/{model}:streamGenerateContent?alt=sse",
     operation="generate_content",
-    has_model_in_path=True,
     read=request.read,
     keeps=request.config_names,
     facts=_facts,
-    usage=gemini_usage.reported,
-    tier_header=gemini_usage.TIER_HEADER,
-    scan=GeminiScan,
+    usage=reader.reported,
+    tier_header=reader.TIER_HEADER,
+    scan=reader.GeminiScan,
     gather=gathered.content,
-    is_array=_is_array,
-    as_events=_as_events,
+    is_array=lambda query: "sse" not in (query.get("alt"), query.get("$alt")),
+    as_events=lambda answer, *_: reader.chunk(answer),
     streams_only_events=True,
     changes=_changes,
-    texts=gemini_usage.TEXT,
+    texts=reader.TEXT,
     may_reason=True,
-    error_body=error_body,
-    error_event=error_event,
     error_keeps_status=True,
     keepalive=b"",
-    request_headers=REQUEST_HEADERS,
     unserved_paths=("/v1beta",),
     list_models=list_models,
     show_model=show_model,
     listed=frozenset(_METHODS),
-    query_key=QUERY_KEY,
     client_header="x-goog-api-key",
 )
 
 COUNT_CONTENT_TOKENS = Format(
     name="count_content_tokens",
-    path=paths("countTokens")[0],
-    more_paths=paths("countTokens")[1:],
-    upstream_path="/models/{model}:countTokens",
+    **method("countTokens"),
     operation="count_tokens",
-    has_model_in_path=True,
     is_optional=True,
     read=request.read_count,
-    facts=_count_facts,
+    facts=counted,
     usage=no_usage,
     changes=_count_changes,
     rename=_count_renamed,
-    error_body=error_body,
-    error_event=error_event,
-    request_headers=REQUEST_HEADERS,
-    query_key=QUERY_KEY,
 )

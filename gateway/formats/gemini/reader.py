@@ -1,15 +1,96 @@
-"""Reads answers of Gemini's API, and the chunks of their streams, which are answers of one shape."""
+"""Reads answers of Gemini's API, and the chunks of their streams, which are answers of one shape.
+
+`promptTokenCount` includes cached tokens; the tokens of tool results come on top of it, and thoughts on top of the
+candidates (google-genai, types.py, `GenerateContentResponseUsageMetadata`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gateway import units
+from gateway.formats.event_scan import EventScan
 from gateway.formats.member_reader import EACH
 from gateway.formats.reader import AnswerReader, objects
+from gateway.formats.reported_usage import all_prompt, count, of_total
 from gateway.records import Usage
 
-from .usage import GeminiUsage
+TEXT = re.compile(rb'"(?:text|name|code|output)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
+"""Generated texts in an answer or an event that are not empty: its one group."""
+
+_COUNTS = ("promptTokenCount", "candidatesTokenCount", "toolUsePromptTokenCount", "thoughtsTokenCount")
+_PROMPT_DETAILS = ("promptTokensDetails", "toolUsePromptTokensDetails", "promptTokenDetails")
+"""The last one is that of embeddings (`EmbeddingUsageMetadata`)."""
+_CACHED_DETAILS = ("cacheTokensDetails",)
+"""The modalities of those tokens of the prompt that were cached (google-genai, types.py, `cache_tokens_details`)."""
+_OUTPUT_DETAILS = ("candidatesTokensDetails",)
+_MODALITIES = {"AUDIO": "audio", "IMAGE": "image", "DOCUMENT": "image", "VIDEO": "video"}
+"""Pages of documents are images (genai-prices, google)."""
+TIER_HEADER = "x-gemini-service-tier"
+_TIERS = ("serviceTier", "trafficType")
+"""Members that name the tier that served: of the Gemini API (ai.google.dev, "Priority inference"; its own body is at
+discuss.ai.google.dev/t/174074), and of Vertex AI (google-genai, `TrafficType`). `TIER_HEADER` has the former too."""
+_TIER_PREFIX = re.compile("service_tier_|on_demand_")
+
+
+def reported(report: Any, paid: Mapping[str, int] | None = None) -> Usage | None:
+    """The usage in `usageMetadata`; None if it cannot be read. `paid`: units that the answer names elsewhere.
+
+    The total is the sum of the four counts: what it has beyond those that are given is output
+    (agentscope-ai/agentscope-java#3033)."""
+    if not isinstance(report, dict):
+        return None
+    given = [count(report.get(name)) for name in _COUNTS]
+    if given[0] is None and given[1] is None:
+        return of_total(report.get("totalTokenCount"))
+    prompt, output, tools, thoughts = [each or 0 for each in given]
+    rest = (count(report.get("totalTokenCount")) or 0) - prompt - output - tools - thoughts
+    if rest > 0 and given[1] is None:
+        output += rest
+    elif rest > 0 and given[3] is None:
+        thoughts = rest
+    asked, kept, made = [_by_modality(report, names) for names in (_PROMPT_DETAILS, _CACHED_DETAILS, _OUTPUT_DETAILS)]
+    more = dict(paid or {})
+    if asked or kept or made:
+        more |= {f"{kind}_in": max(0, amount - kept.get(kind, 0)) for kind, amount in asked.items()}
+        more |= {f"{kind}_out": amount for kind, amount in made.items()}
+        more |= {f"cached_{kind}": amount for kind, amount in kept.items() if kind != "video"}
+    cached = count(report.get("cachedContentTokenCount")) or 0
+    tiers = [tier for name in _TIERS if isinstance(tier := report.get(name), str)]
+    variant = _TIER_PREFIX.sub("", tiers[0].lower()) if tiers else ""
+    return Usage(prompt + tools, output + thoughts, cached, thoughts, "reported", units.counts(more), variant)
+
+
+def embedded(report: Any) -> Usage | None:
+    """As `reported`, of embeddings, whose tokens are all prompt, also where the total alone is reported."""
+    return all_prompt(reported(report))
+
+
+def _by_modality(report: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in [each for name in names for each in objects(report.get(name))]:
+        if (kind := _MODALITIES.get(str(each.get("modality")))) is not None:
+            found[kind] = found.get(kind, 0) + (count(each.get("tokenCount")) or 0)
+    return found
+
+
+_A_PROMPT = re.compile(r"(?:^|/)gemini-[12][.-]")
+"""Models of which a grounded prompt is billed; of others each query is (ai.google.dev, pricing)."""
+_QUERIES = ("webSearchQueries", "imageSearchQueries")
+
+
+def searches(candidate: Mapping[str, Any]) -> tuple[set[str], bool]:
+    """The searches that a candidate is grounded in, those that are billed: each query once, and no empty one
+    (ai.google.dev, grounding with Google Search: pricing); and whether it is grounded in Google Maps."""
+    grounding = candidate.get("groundingMetadata")
+    if not isinstance(grounding, dict):
+        return set(), False
+    lists = [given for name in _QUERIES if isinstance(given := grounding.get(name), list)]
+    queries = {query for given in lists for query in given if isinstance(query, str) and query.strip()}
+    has_maps = any("maps" in chunk for chunk in objects(grounding.get("groundingChunks")))
+    return queries, has_maps or bool(grounding.get("googleMapsWidgetContextToken"))
 
 
 class GeminiReader(AnswerReader):
@@ -21,11 +102,12 @@ class GeminiReader(AnswerReader):
     )  # fmt: skip
 
     def __init__(self) -> None:
-        super().__init__()
         self.begun: set[int] = set()
         self.finished: set[int] = set()
         self.is_blocked = False
-        self._usage = GeminiUsage()
+        self._queries: dict[Any, set[str]] = {}
+        self._has_maps = False
+        self._is_by_prompt = False
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
         if value.get("error"):
@@ -40,4 +122,65 @@ class GeminiReader(AnswerReader):
         feedback = value.get("promptFeedback")
         self.is_blocked = self.is_blocked or bool(isinstance(feedback, dict) and feedback.get("blockReason"))
         self.take_model(value.get("modelVersion"))
-        return self._usage.take(value)
+        return self.usage(value)
+
+    def usage(self, value: Mapping[str, Any]) -> Usage | None:
+        for place, candidate in enumerate(objects(value.get("candidates"))):
+            if "groundingMetadata" in candidate:
+                queries, has_maps = searches(candidate)
+                self._queries.setdefault(str(candidate.get("index", place)), set()).update(queries)
+                self._has_maps = self._has_maps or has_maps
+        if not self._queries:
+            return reported(value.get("usageMetadata"))
+        self._is_by_prompt = self._is_by_prompt or _A_PROMPT.search(str(value.get("modelVersion"))) is not None
+        searched = sum(map(len, self._queries.values()))
+        paid = {
+            "web_searches": min(searched, 1) if self._is_by_prompt else searched,
+            "maps_searches": int(self._has_maps),
+        }
+        return reported(value.get("usageMetadata"), paid)
+
+
+class GeminiScan(EventScan):
+    """Follows one streamed answer.
+
+    The stream has no event that ends it, and upstreams name a `finishReason` on the last chunk, on each, or on one
+    before the last (one-api#1477): it is read to the end of its message, or to a relay's `[DONE]`. Where it breaks off,
+    it is complete if each candidate has a reason and no text came behind the last one. Every chunk has the usage so
+    far, so each is parsed. Nothing but chunks leaves: google-genai fails on a comment, on `event:` lines and on
+    `[DONE]` (`_api_client.py`, `HttpResponse`).
+    """
+
+    READER = GeminiReader
+    TEXTS = TEXT
+    THINKS = re.compile(rb'"thought"\s*:\s*true')
+    HAS_COMMENTS = False
+
+    reader: GeminiReader
+
+    def _has_all(self) -> bool:
+        reader = self.reader
+        return reader.is_blocked or (bool(reader.finished) and reader.begun <= reader.finished)
+
+    def _ends_with_done(self) -> bool:
+        return self._has_all()
+
+    def is_alike(self, data: bytes) -> bool:
+        """Never: each chunk has its own usage."""
+        return False
+
+    def _shown(self, event: bytes, data: bytes, value: Mapping[str, Any]) -> bytes:
+        return event if _is_plain(event) else chunk(data)
+
+    def _unread(self, event: bytes, data: bytes) -> bytes:
+        return self._cleaned(chunk(data))
+
+
+def _is_plain(event: bytes) -> bool:
+    """Whether the event is one line of data, as google-genai reads it."""
+    return event.startswith(b"data: ") and len(event.splitlines()) == 2 and event.endswith(b"\n")
+
+
+def chunk(data: bytes) -> bytes:
+    """The event of a chunk, or of a whole answer, on one line."""
+    return b"data: " + b" ".join(data.splitlines()) + b"\r\n\r\n"

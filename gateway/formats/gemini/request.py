@@ -24,6 +24,7 @@ from gateway.api.json_document import parse, spans
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import MAX_OUTPUT, Part, Penalty, Seed
 from gateway.errors import InvalidRequest
+from gateway.formats.reader import values_of
 from gateway.records import Document, Params
 from gateway.spelling import folded, plain_address
 
@@ -121,15 +122,9 @@ def camel(name: str) -> str:
 
 def read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
     """The checked parameters of a generateContent body, without its model. Raises `InvalidRequest`."""
-    document = parse(raw)
-    members = by_names(document.members, _TOP)
-    refuse_model(members)
-    if isinstance(config := members.get(CONFIG), dict):
-        members[CONFIG] = by_names(config, _CONFIG, f"{CONFIG}.")
-    body = checked(GenerateContent, members)
-    members["contents"] = as_list(members["contents"])
-    refuse_kept(document.members)
+    document, members, body = _read(raw, GenerateContent, _TOP)
     config = body.generation_config or GenerationConfig()
+    members["contents"] = as_list(members["contents"])
     return Params(
         document=document,
         model="",
@@ -144,11 +139,7 @@ def read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> P
 
 def read_count(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
     """The checked parameters of a countTokens body, without its model. Raises `InvalidRequest`."""
-    document = parse(raw)
-    members = by_names(document.members, _COUNT)
-    refuse_model(members)
-    body = checked(CountContentTokens, members)
-    refuse_kept(document.members)
+    document, _, body = _read(raw, CountContentTokens, _COUNT)
     if (body.contents is None) == (body.generate_content_request is None):
         raise validation_errors.missing("contents")
     return Params(
@@ -161,15 +152,21 @@ def read_count(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter
     )
 
 
+def _read(raw: bytes, schema: type[_Schema], names: frozenset[str]) -> tuple[Document, dict[str, Any], _Schema]:
+    """A body, its members by their names in camelCase, and these by the schema."""
+    document = parse(raw)
+    members = by_names(document.members, names)
+    refuse_model(members)
+    if CONFIG in names and isinstance(config := members.get(CONFIG), dict):
+        members[CONFIG] = by_names(config, _CONFIG, f"{CONFIG}.")
+    body = checked(schema, members)
+    refuse_kept(document.members)
+    return document, members, body
+
+
 def config_names(params: Params) -> Collection[str]:
     """The name of the configuration as the client spelled it: it has the limits, and one may be added."""
     return [name for name in params.document.members if camel(name) == CONFIG]
-
-
-def config_of(members: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name of the configuration as the client spelled it, and a copy of its members."""
-    name = next((name for name in members if camel(name) == CONFIG), CONFIG)
-    return name, dict(members.get(name) or {})
 
 
 def name_in(members: Mapping[str, Any], name: str) -> str:
@@ -202,7 +199,6 @@ _KEPT_ID = re.compile(r"[a-z0-9-]{1,40}(:\w+)?")
 """An id of the Files API (Google, "Method: media.upload", `File.name`), with an action such as `:download`."""
 
 _ABOVE = re.compile(r"v\d\w*|upload")
-"""Segments of a path above `files`."""
 
 
 def refuse_kept(members: Mapping[str, Any]) -> None:
@@ -291,7 +287,6 @@ def _prompt(document: Document, members: Mapping[str, Any], count: Counter | Non
 
 
 def parts_of(turns: list[Any]) -> Iterator[Mapping[str, Any]]:
-    """Every part of these contents."""
     for turn in turns:
         found = as_list(turn.get("parts")) if isinstance(turn, dict) else None
         for part in found if isinstance(found, list) else ():
@@ -310,20 +305,6 @@ def take_part(part: Mapping[str, Any], texts: list[str]) -> int:
                 kind = str(value.get("mimeType") or value.get("mime_type"))
                 tokens += IMAGE_TOKENS if kind.startswith("image/") else prompt_tokens.FILE_TOKENS
             case ("functionCall" | "functionResponse" | "executableCode" | "codeExecutionResult", dict()):
-                texts += _values({name: each for name, each in value.items() if name != "parts"})
+                texts += values_of({name: each for name, each in value.items() if name != "parts"})
                 tokens += sum([take_part(inner, texts) for inner in parts_of([value])])  # pictures in a result
     return tokens
-
-
-def _values(value: Any) -> Iterator[str]:
-    """Every name and text of a JSON value; numbers count as their digits."""
-    pending = [value]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            yield from each
-            pending += each.values()
-        elif isinstance(each, list):
-            pending += each
-        elif each is not None:
-            yield each if isinstance(each, str) else repr(each)

@@ -19,14 +19,11 @@ from gateway.api.validate import refuse_other_case
 from gateway.formats.format import BatchFormat, BatchLine, BatchState, Format, PlainFacts, no_usage
 from gateway.records import Ended, Endpoint, Params
 
-from .chat import CHAT
-from .completions import COMPLETIONS
-from .embeddings import EMBEDDINGS
+from .completions import CHAT, COMPLETIONS, EMBEDDINGS
 from .moderations import MODERATIONS
 from .responses import MAX_METADATA, RESPONSES
 
 VARIANT = "batch"
-"""The price variant of requests in batches."""
 
 BatchUrl = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/moderations"]
 LINE_FORMATS = {spec.path: spec for spec in (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MODERATIONS)}
@@ -105,7 +102,6 @@ def _state(body: bytes) -> BatchState:
 
 
 def _contents(file_id: object) -> tuple[str, ...]:
-    """The path of a file, if there is one."""
     return (f"/files/{file_id}/content",) if isinstance(file_id, str) and _ID.fullmatch(file_id) else ()
 
 
@@ -127,7 +123,6 @@ def _line(data: bytes, endpoint: Endpoint) -> BatchLine:
 BATCHES = Format(
     name="batches",
     path="/v1/batches",
-    upstream_path="/batches",
     operation="batch",
     read=_read,
     facts=facts_when_made,

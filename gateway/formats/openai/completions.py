@@ -1,22 +1,26 @@
-"""OpenAI's completions (openai-openapi, CreateCompletionRequest)."""
+"""OpenAI's completions, chat completions and embeddings (openai-openapi, CreateCompletionRequest,
+CreateChatCompletionRequest, CreateEmbeddingRequest)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from gateway.api import prompt_tokens, validate, validation_errors
 from gateway.api.prompt_tokens import Counter
-from gateway.api.schema import Completion
+from gateway.api.schema import Chat, Completion, Embedding
 from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
 from gateway.formats import gathered, reported_usage
-from gateway.formats.format import Format
-from gateway.records import Call, Document, Params
+from gateway.formats.event_scan import parsed
+from gateway.formats.format import AnswerMembers, Format, PlainFacts
+from gateway.records import Call, Document, Params, Usage
 
-from . import plain
-from .chat_scan import StreamScan, as_event
-from .usage import reported
+from . import reader as chat
+from .reader import ChatReader, StreamScan, as_event
+
+LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 
 MAX_CHOICES = 2048
 """Choices of one call, prompts times n. OpenAI caps the product without naming the number (ai-dynamo took 128, which
@@ -27,7 +31,7 @@ DEFAULT_OUTPUT = 16
 """OpenAI's default of `max_tokens` (openai-openapi, CreateCompletionRequest)."""
 
 
-def _read(document: Document, body: Completion, count: Counter | None) -> Params:
+def _read_completion(document: Document, body: Completion, count: Counter | None) -> Params:
     n = body.n or 1
     if body.best_of and body.best_of < n:
         raise InvalidRequest(
@@ -51,26 +55,112 @@ def _read(document: Document, body: Completion, count: Counter | None) -> Params
     return validate.generation(document, body, prompt, best_of=body.best_of or 1, default_output=DEFAULT_OUTPUT)
 
 
+def _read_chat(document: Document, body: Chat, count: Counter | None) -> Params:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise validation_errors.wrong_value("top_logprobs", "It is only allowed when 'logprobs' is true.")
+    for index, tool in enumerate(body.tools or ()):
+        if tool.type == "function" and tool.function is None:
+            raise validation_errors.missing(f"tools[{index}].function")
+    output_param = "max_tokens" if "max_tokens" in document.members else "max_completion_tokens"
+    prompt = prompt_tokens.chat(document, count)
+    return validate.generation(document, body, prompt, output_param=output_param, prompt_param="messages")
+
+
+def _read_embedding(document: Document, body: Embedding, count: Counter | None) -> Params:
+    prompt = prompt_tokens.prompts(body.input, count=count)
+    return Params(
+        document=document,
+        model=body.model,
+        prompts=prompt.prompts,
+        prompt_tokens=prompt.tokens,
+        is_prompt_exact=prompt.is_exact,
+        default_output=0,
+        output_param="input",
+        prompt_param="input",
+    )
+
+
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
-    changes = plain.stream_options(call, capabilities) if call.params.stream else {}
-    if call.params.is_output_limit_added:  # without a limit the API ends after 16 tokens
-        changes["max_tokens"] = added_limit
+    """Asks for the usage of a stream where the client did not, and adds a limit of the output."""
+    params, changes = call.params, dict[str, Any]()
+    if params.stream and not params.include_usage and capabilities.stream_usage:
+        asked = params.document.members.get("stream_options") or {}
+        changes["stream_options"] = {**asked, "include_usage": True}
+    if call.endpoint == "completions":
+        if params.is_output_limit_added:  # without a limit the API ends after 16 tokens
+            changes["max_tokens"] = added_limit
+    elif added_limit is not None:
+        changes[capabilities.max_tokens_field] = added_limit
     return changes
 
 
-COMPLETIONS = Format(
-    name="completions",
-    path="/v1/completions",
-    upstream_path="/completions",
-    operation="text_completion",
-    read=partial(validate.read, validate.Rules(Completion, _read)),
-    facts=plain.facts,
-    usage=reported,
-    scan=partial(StreamScan, is_chat=False),
+class _Answer(AnswerMembers):
+    success: Any = None
+    object: Any = None
+    service_tier: Any = None
+
+
+def facts(body: bytes, read: Callable[[Any, Any], Usage | None] = chat.reported) -> PlainFacts:
+    """Of a plain answer, whose usage object and service tier `read` reads. Raises `ValueError` if it is not JSON."""
+    answer = _Answer.read(body)
+    error = answer.error
+    if not error and b'"error"' in body:  # OpenRouter puts it into a choice (genkit#6259)
+        in_choice = ChatReader()
+        in_choice.facts(parsed(body) or {})
+        error = in_choice.error
+    usage = read(answer.usage, answer.service_tier)
+    model = answer.model if isinstance(answer.model, str) else None
+    if (
+        chat.NAMED[0] in body
+        or chat.NAMED[1] in body
+        or chat.NAMED[2] in body
+        or (model and chat.SEARCHES_ALWAYS.search(model))
+    ):
+        usage = ChatReader().usage(parsed(body) or {})
+    return PlainFacts(
+        model=model,
+        usage=usage,
+        has_usage=answer.usage is not None,
+        is_error=bool(error) or answer.success is False or answer.object == "error",
+        has_output=b'"choices"' in body,
+        error=error if isinstance(error, dict) else None,
+    )
+
+
+_TEXT_FORMAT = partial(
+    Format,
+    facts=facts,
+    usage=chat.reported,
     gather=gathered.chat,
     streams_only_events=True,
     as_events=lambda answer, shows_usage, _: as_event(answer, shows_usage=shows_usage),
     changes=_changes,
-    limit_fields=plain.LIMIT_FIELDS,
+    limit_fields=LIMIT_FIELDS,
+    texts=reported_usage.TEXT,
+)
+
+COMPLETIONS = _TEXT_FORMAT(
+    name="completions",
+    path="/v1/completions",
+    operation="text_completion",
+    read=partial(validate.read, validate.Rules(Completion, _read_completion)),
+    scan=partial(StreamScan, is_chat=False),
+)
+CHAT = _TEXT_FORMAT(
+    name="chat",
+    path="/v1/chat/completions",
+    operation="chat",
+    read=partial(validate.read, validate.Rules(Chat, _read_chat)),
+    scan=StreamScan,
+    reader=ChatReader,
+    may_reason=True,
+)
+EMBEDDINGS = Format(
+    name="embeddings",
+    path="/v1/embeddings",
+    operation="embeddings",
+    read=partial(validate.read, validate.Rules(Embedding, _read_embedding)),
+    facts=partial(facts, read=chat.embedded),
+    usage=chat.embedded,
     texts=reported_usage.TEXT,
 )

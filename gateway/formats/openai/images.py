@@ -18,15 +18,14 @@ from pydantic import Field
 from gateway import units
 from gateway.api import form, prompt_tokens, validate
 from gateway.api.form import File, UploadedFile
-from gateway.api.multipart import FormPart
-from gateway.api.prompt_tokens import Counter, FindsCounter
+from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Body, Name, Part
 from gateway.formats import reported_usage, sse
-from gateway.formats.format import Format, PlainFacts, ScanInput, no_json
+from gateway.formats.format import Format, PlainFacts, no_json
 from gateway.formats.member_reader import EACH, MemberReader
 from gateway.formats.reader import objects
 from gateway.formats.unfit import Unfit
-from gateway.records import Document, Params, StoredBytes, Usage
+from gateway.records import Document, Params, Usage
 
 from .typed_scan import TypedScan
 
@@ -125,22 +124,14 @@ def _finish(document: Document, body: ImageEdit | ImageVariation, files: Sequenc
     return _params(document, body, len(files))
 
 
-def _read_form(
-    rules: validate.Rules, stored: StoredBytes, parts: Sequence[FormPart], find_counter: FindsCounter
-) -> Params:
-    return form.read(rules, _finish, stored, parts, find_counter)
-
-
 class ImagesReader:
     """Reads a plain answer in pieces: its usage, or how many images it has."""
 
     def __init__(self) -> None:
         self._reader = MemberReader((("usage",), ("error",), ("data", EACH), ("data", EACH, "error")))
         self._start = b""
-        """The first byte that is no blank."""
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of the answer."""
         self._start = self._start or data.lstrip()[:1]
         self._reader.feed(data)
 
@@ -180,10 +171,6 @@ def _completed(report: Any) -> Usage:
     return reported(report) or Usage(source="reported", more=units.counts({"images": 1}))
 
 
-def _scan(asked: ScanInput) -> TypedScan:
-    return TypedScan(asked, _ENDS, _completed)
-
-
 def _as_events(kind: str, body: bytes, shows_usage: bool, charged: Usage) -> bytes:
     """Each image of a plain answer as an event; the usage is in the last."""
     try:
@@ -192,44 +179,31 @@ def _as_events(kind: str, body: bytes, shows_usage: bool, charged: Usage) -> byt
         events[-1]["usage"] = answer.get("usage")
     except (ValueError, TypeError, KeyError, IndexError):
         raise Unfit("a plain answer without an image, where a stream was asked for") from None
-    return b"".join([sse.write_event(json.dumps(event, separators=(",", ":")).encode()) for event in events])
+    return b"".join([sse.json_event(event) for event in events])
 
 
-IMAGES = Format(
+_IMAGE_FORMAT = partial(Format, facts=_facts, facts_reader=ImagesReader, usage=reported)
+_STREAMED = partial(_IMAGE_FORMAT, scan=lambda asked: TypedScan(asked, _ENDS, _completed), streams_only_events=True)
+
+IMAGES = _STREAMED(
     name="images",
     path="/v1/images/generations",
-    upstream_path="/images/generations",
     operation="image_generation",
     read=partial(validate.read, validate.Rules(ImageGeneration, _read)),
-    facts=_facts,
-    facts_reader=ImagesReader,
-    usage=reported,
-    scan=_scan,
     as_events=partial(_as_events, "image_generation.completed"),
-    streams_only_events=True,
 )
-IMAGE_EDITS = Format(
+IMAGE_EDITS = _STREAMED(
     name="image_edits",
     path="/v1/images/edits",
-    upstream_path="/images/edits",
     operation="image_edit",
     read=partial(validate.read, validate.Rules(ImageEditByReference, _read)),
-    read_form=partial(_read_form, validate.Rules(ImageEdit, no_json)),
-    facts=_facts,
-    facts_reader=ImagesReader,
-    usage=reported,
-    scan=_scan,
+    read_form=partial(form.read, validate.Rules(ImageEdit, no_json), _finish),
     as_events=partial(_as_events, "image_edit.completed"),
-    streams_only_events=True,
 )
-IMAGE_VARIATIONS = Format(
+IMAGE_VARIATIONS = _IMAGE_FORMAT(
     name="image_variations",
     path="/v1/images/variations",
-    upstream_path="/images/variations",
     operation="image_variation",
     read=no_json,
-    read_form=partial(_read_form, validate.Rules(ImageVariation, no_json)),
-    facts=_facts,
-    facts_reader=ImagesReader,
-    usage=reported,
+    read_form=partial(form.read, validate.Rules(ImageVariation, no_json), _finish),
 )

@@ -13,8 +13,8 @@ from gateway.api.schema import MAX_PROMPTS, Body, one_of
 from gateway.formats.format import Format
 from gateway.records import Document, Params
 
-from . import plain
-from .usage import reported
+from . import completions
+from .reader import reported
 
 DEFAULT_MODEL = "omni-moderation-latest"
 """The API's default (openai-openapi, CreateModerationRequest)."""
@@ -50,9 +50,8 @@ def _read(document: Document, body: Moderation, count: Counter | None) -> Params
 MODERATIONS = Format(
     name="moderations",
     path="/v1/moderations",
-    upstream_path="/moderations",
     operation="moderation",
     read=partial(validate.read, validate.Rules(Moderation, _read)),
-    facts=plain.facts,
+    facts=completions.facts,
     usage=reported,
 )

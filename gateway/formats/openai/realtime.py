@@ -19,19 +19,18 @@ from gateway.api import validation_errors
 from gateway.api.prompt_tokens import IMAGE_TOKENS, FindsCounter
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats import reported_usage
+from gateway.formats.event_scan import parsed
 from gateway.formats.format import Format
 from gateway.records import Params, Usage
 
-from . import plain
+from . import completions
 
 KEY_PROTOCOL = "openai-insecure-api-key."
 """The prefix of a browser's key among its subprotocols (openai-realtime-api-beta, `lib/api.js`)."""
 PROTOCOL = "realtime"
 BETA_PROTOCOL = "openai-beta.realtime-v1"
 BETA = "realtime=v1"
-"""In the header OpenAI-Beta."""
 UPSTREAM_PROTOCOLS = frozenset({PROTOCOL, BETA_PROTOCOL})
-"""Subprotocols that upstreams get."""
 
 CREATE = "response.create"
 UPDATE = "session.update"
@@ -87,12 +86,9 @@ MAX_DEPTH = 16
 
 
 Event = Mapping[str, Any]
-"""An event of an upstream."""
 
 
 class ResponseEnd(NamedTuple):
-    """The content of `response.done` that is read."""
-
     id: str | None
     usage: Usage | None
     is_failed: bool
@@ -127,15 +123,10 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_upstream_event(text: str) -> Mapping[str, Any]:
     """An upstream's event; empty if it is none that can be read."""
-    try:
-        event = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return event if isinstance(event, dict) else {}
+    return parsed(text) or {}
 
 
 def write_event(event: Mapping[str, Any]) -> str:
-    """A client's event that had to be changed."""
     return json.dumps(event, separators=(",", ":"))
 
 
@@ -191,7 +182,6 @@ def response_id(event: Mapping[str, Any]) -> str | None:
 
 
 def read_end(event: Mapping[str, Any]) -> ResponseEnd:
-    """Of `response.done`."""
     response = event.get("response")
     if not isinstance(response, dict):
         return ResponseEnd(None, None, is_failed=False)
@@ -334,10 +324,9 @@ def _no_body(raw: bytes, find_counter: FindsCounter) -> Params:
 REALTIME = Format(
     name="realtime",
     path="/v1/realtime",
-    upstream_path="/realtime",
     operation="realtime",
     read=_no_body,
-    facts=plain.facts,
+    facts=completions.facts,
     usage=reported,
     has_model_in_path=True,
     request_headers=frozenset({"openai-beta", "openai-safety-identifier"}),

@@ -11,9 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any, NoReturn
-
-from pydantic import BaseModel
+from typing import Any
 
 from gateway.api import prompt_tokens, validate, validation_errors
 from gateway.api.prompt_tokens import Counter
@@ -21,18 +19,17 @@ from gateway.api.schema import Response
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, StreamInterrupted
 from gateway.formats import gathered, other_models, sse
-from gateway.formats.format import Format, PlainFacts, Scan, no_usage
+from gateway.formats.event_scan import parsed
+from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, no_usage
+from gateway.formats.reader import objects
 from gateway.formats.unfit import Unfit
 from gateway.records import Call, Document, ItemRef, Params, Usage
 
-from . import plain
-from .responses_reader import error_of_failure, ids_of
+from .responses_reader import RESPONSE_TEXT, error_of_failure, ids_of, usage_of
 from .responses_scan import ResponsesScan, failed_event, interrupted_event
-from .responses_usage import ResponsesUsage, Used, usage_of
 
 MAX_METADATA = 16
 WITH_MODELS = ("tools", "moderation")
-"""Members that may name further models."""
 _ENCRYPTED = "reasoning.encrypted_content"
 _PENDING = ("queued", "in_progress")
 _WHOLE = frozenset({
@@ -51,17 +48,11 @@ _CLIENT_HEADERS = frozenset({
 })  # fmt: skip
 """Headers of the official clients: which beta, and which turn of which conversation."""
 _UPSTREAM_HEADERS = frozenset({"x-codex-turn-state", "openai-model", "x-models-etag", "x-reasoning-included"})
-"""Headers that Codex reads."""
 
 
-class _Body(BaseModel):
-    """The members of a plain answer that are read."""
-
-    model: Any = None
+class _Answer(AnswerMembers):
     status: Any = None
-    error: Any = None
     success: Any = None
-    usage: Any = None
     tool_usage: Any = None
     service_tier: Any = None
     output: Any = None
@@ -125,7 +116,12 @@ def refuse_references(items: Sequence[Any], param: str) -> None:
     """Raises `InvalidRequest` for an item of this parameter that is nothing but an id."""
     for index, item in enumerate(items):
         if isinstance(item, dict) and (item.get("type") == "item_reference" or _is_bare_id(item)):
-            _refuse_state(f"{param}[{index}]", "Send the item itself instead of its id.")
+            raise InvalidRequest(
+                f"Unsupported parameter: '{param}[{index}]' refers to state that is kept by the upstream, which the "
+                "gateway does not carry. Send the item itself instead of its id.",
+                param=f"{param}[{index}]",
+                code="unsupported_parameter",
+            )
 
 
 _ITEM = frozenset({"id", "type"})
@@ -219,27 +215,14 @@ def _is_bare_id(item: dict[str, Any]) -> bool:
     return isinstance(item.get("id"), str) and item.keys() <= {"id", "type"} and item.get("type") is None
 
 
-def _refuse_state(param: str, advice: str) -> NoReturn:
-    raise InvalidRequest(
-        f"Unsupported parameter: '{param}' refers to state that is kept by the upstream, which the gateway does not "
-        f"carry. {advice}",
-        param=param,
-        code="unsupported_parameter",
-    )
-
-
 def facts(body: bytes) -> PlainFacts:
     """Of a plain answer. Raises `ValueError` if it is not JSON."""
-    answer = _Body.model_validate_json(body)
-    plain.refuse_constants(body)
-    output = [item for item in answer.output if isinstance(item, dict)] if isinstance(answer.output, list) else []
+    answer = _Answer.read(body)
+    output, error = objects(answer.output), answer.error
     has_failed, is_pending = answer.status == "failed", answer.status in _PENDING
-    error = answer.error
-    return PlainFacts(
-        model=answer.model if isinstance(answer.model, str) else None,
-        usage=ResponsesUsage().take(vars(answer)),
-        has_usage=answer.usage is not None,
-        is_error=bool(error) or has_failed or answer.success is False,
+    return answer.facts(
+        usage_of(vars(answer)),
+        is_error=has_failed or answer.success is False,
         has_output=bool(output),
         error=error_of_failure(error if isinstance(error, dict) else {}) if has_failed else None,
         is_pending=is_pending,
@@ -247,16 +230,6 @@ def facts(body: bytes) -> PlainFacts:
         is_cancelled=answer.status == "cancelled",
         kept_id=answer.id if isinstance(answer.id, str) and (is_pending or answer.store is not False) else None,
     )
-
-
-def _count_facts(body: bytes) -> PlainFacts:
-    answer = _Body.model_validate_json(body)
-    plain.refuse_constants(body)
-    return PlainFacts(usage=Usage(), is_error=bool(answer.error) or answer.success is False)
-
-
-def _usage(report: Any) -> Usage | None:
-    return usage_of(Used(report))
 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
@@ -269,18 +242,6 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
     return changes
 
 
-def _kept_id(scan: Scan) -> str | None:
-    return scan.reader.id if isinstance(scan, ResponsesScan) and scan.reader.is_stored else None
-
-
-def _kept_items(scan: Scan) -> tuple[str, ...]:
-    return scan.reader.items if isinstance(scan, ResponsesScan) else ()
-
-
-def _pending_id(scan: Scan) -> str | None:
-    return scan.reader.id if isinstance(scan, ResponsesScan) and not scan.reader.has_ended else None
-
-
 def _error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
     if isinstance(error, StreamInterrupted):
         return interrupted_event(error, scan.last_number if isinstance(scan, ResponsesScan) else None)
@@ -291,14 +252,9 @@ def _error_event(error: GatewayError, scan: Scan | None, request_id: str) -> byt
 
 def as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
     """A whole response as the events of a stream: created, each item of the output, and its state. Raises `Unfit`."""
-    try:
-        response = json.loads(answer)
-    except (ValueError, RecursionError):
-        response = None
-    if not isinstance(response, dict):
+    if (response := parsed(answer)) is None:
         raise Unfit("a plain answer that is no response")
-    output = response.get("output")
-    items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    items = objects(response.get("output"))
     started = response | {"status": "in_progress", "output": [], "usage": None}
     events: list[dict[str, Any]] = [{"type": "response.created", "response": started}]
     for index, item in enumerate(items):
@@ -306,71 +262,56 @@ def as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
         events += [{"type": f"response.output_item.{what}", **place} for what in ("added", "done")]
     status = response.get("status")
     events.append({"type": _EVENTS.get(str(status), "response.completed"), "response": response})
-    return b"".join([_written(number, event) for number, event in enumerate(events)])
+    numbered = [{"type": each["type"], "sequence_number": number} | each for number, each in enumerate(events)]
+    return b"".join(map(sse.typed_event, numbered))
 
 
-def _written(number: int, event: dict[str, Any]) -> bytes:
-    numbered = {"type": event["type"], "sequence_number": number} | event
-    data = json.dumps(numbered, separators=(",", ":")).encode()
-    return f"event: {event['type']}\n".encode() + sse.write_event(data)
+_RESPONSES_FORMAT = partial(Format, is_optional=True, passes_query=True, request_headers=_CLIENT_HEADERS)
 
-
-RESPONSES = Format(
+RESPONSES = _RESPONSES_FORMAT(
     name="responses",
     path="/v1/responses",
-    upstream_path="/responses",
     operation="chat",
-    is_optional=True,
     read=partial(validate.read, validate.Rules(Response, _read)),
     facts=facts,
-    usage=_usage,
+    usage=lambda report: usage_of({"usage": report}),
     scan=ResponsesScan,
     gather=gathered.response,
-    kept_id=_kept_id,
-    kept_items=_kept_items,
-    pending_id=_pending_id,
+    kept_id=lambda scan: scan.reader.id if isinstance(scan, ResponsesScan) and scan.reader.is_stored else None,
+    kept_items=lambda scan: scan.reader.items if isinstance(scan, ResponsesScan) else (),
+    pending_id=lambda scan: scan.reader.id if isinstance(scan, ResponsesScan) and not scan.reader.has_ended else None,
     as_events=as_events,
     streams_only_events=True,
     changes=_changes,
     keeps=other_models.keeping(*WITH_MODELS),
     limit_fields=("max_output_tokens",),
-    texts=plain.RESPONSE_TEXT,
+    texts=RESPONSE_TEXT,
     may_reason=True,
     error_event=_error_event,
     error_keeps_status=True,
-    passes_query=True,
-    request_headers=_CLIENT_HEADERS,
     response_headers=_UPSTREAM_HEADERS,
 )
 
-INPUT_TOKENS = Format(
+INPUT_TOKENS = _RESPONSES_FORMAT(
     name="input_tokens",
     path="/v1/responses/input_tokens",
-    upstream_path="/responses/input_tokens",
     operation="count_tokens",
     read=partial(validate.read, validate.Rules(Response, _read_count)),
-    is_optional=True,
-    facts=_count_facts,
+    facts=counted,
     usage=no_usage,
-    passes_query=True,
-    request_headers=_CLIENT_HEADERS,
 )
 
-_COMPACT_TEXT = re.compile(plain.RESPONSE_TEXT.pattern.replace(b"text|", b"text|encrypted_content|", 1))
+_COMPACT_TEXT = re.compile(RESPONSE_TEXT.pattern.replace(b"text|", b"text|encrypted_content|", 1))
 """A compaction has its text encrypted."""
 
-COMPACT = Format(
+COMPACT = _RESPONSES_FORMAT(
     name="compact",
     path="/v1/responses/compact",
-    upstream_path="/responses/compact",
     operation="chat",
     read=partial(validate.read, validate.Rules(Response, _read_compact)),
-    is_optional=True,
     facts=facts,
-    usage=_usage,
+    usage=lambda report: usage_of({"usage": report}),
     texts=_COMPACT_TEXT,
     may_reason=True,
-    passes_query=True,
-    request_headers=_CLIENT_HEADERS,
     response_headers=_UPSTREAM_HEADERS,
 )

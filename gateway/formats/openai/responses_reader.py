@@ -1,4 +1,11 @@
-"""Reads the typed events of OpenAI's Responses API, the last of which holds the response whole."""
+"""Reads responses of OpenAI's Responses API, whole and streamed: their tokens, and the use of their hosted tools.
+
+Sources: openai-python 3.54.0, `types/responses/response_usage.py` and `response.py`. `tool_usage` is a member beside
+`usage`; it may be missing or incomplete. Searches and containers are counted in `output` where it does not have them.
+
+A container makes the usage an estimate: OpenAI bills it by minute and memory since June 2026, which no answer reports,
+several answers may use one container, and one that was made and not used is in no answer.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +14,101 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from gateway import units
 from gateway.formats.member_reader import EACH
-from gateway.formats.reader import AnswerReader, objects
+from gateway.formats.reader import AnswerReader, objects, value_at
+from gateway.formats.reported_usage import count, detail, more_of
 from gateway.records import Usage
 
-from .responses_usage import ResponsesUsage
+from .reader import own_counts, reported
+
+RESPONSE_TEXT = re.compile(rb'"(?:text|refusal|arguments|input|code)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
+"""Generated texts in a plain response of the Responses API: the one group."""
+
+_PLAIN = frozenset({"input_tokens", "output_tokens", "total_tokens", "input_tokens_details", "output_tokens_details"})
+_COUNTS_TOOLS = frozenset({"server_side_tool_usage_details", "tool_calls_details", "num_sources_used"})
+"""Members of a usage object that count the tools that ran: of xAI and Perplexity."""
+
+
+def usage_of(response: Mapping[str, Any]) -> Usage | None:
+    """The usage of a whole response; None if it has no usage object that can be read, and used no tools."""
+    given, tier = response.get("usage"), response.get("service_tier")
+    report = given if isinstance(given, dict) else {}
+    of_input, of_output = report.get("input_tokens_details"), report.get("output_tokens_details")
+    prompt, completion = count(report.get("input_tokens")), count(report.get("output_tokens"))
+    own = {} if _PLAIN.issuperset(report) else own_counts(report)
+    usage: Usage | None
+    if prompt is None and completion is None:
+        usage = reported(report, tier)  # some clones write a chat's usage
+    else:
+        usage = Usage(
+            prompt or 0,
+            completion or 0,
+            detail(of_input, "cached_tokens") or own.get("cached", 0),
+            detail(of_output, "reasoning_tokens") or own.get("reasoning", 0),
+            "reported",
+            more_of(of_input, of_output),
+            tier if isinstance(tier, str) else "",
+        )
+    if _COUNTS_TOOLS.isdisjoint(report):
+        tools, is_estimate = _tools(response)
+    else:
+        tools, is_estimate = {name: own[name] for name in own if name in units.UNITS}, False
+    if not tools:
+        return usage
+    if usage is None:
+        return Usage(source="estimated", more=units.counts(tools))
+    more = units.total((usage.more, units.counts(tools)))
+    return usage._replace(more=more, source="estimated" if is_estimate else usage.source)
+
+
+def _tools(response: Mapping[str, Any]) -> tuple[dict[str, int], bool]:
+    """Units of the hosted tools, and whether some are not what the upstream bills."""
+    kinds, containers = _items_of(objects(response.get("output")))
+    found = {"file_searches": kinds.get("file_search_call", 0)}
+    found["containers"] = len(containers) or int(kinds.get("code_interpreter_call", 0) > 0)
+    is_estimate = found["containers"] > 0
+    for name, item, instead, members in _REPORTED:
+        counts = {unit: count(value_at(response.get("tool_usage"), (name, member))) for member, unit in members.items()}
+        if None in counts.values():
+            shown = kinds.get(item, 0)
+            is_estimate = is_estimate or shown > 0
+            counts = {instead: shown}
+        found.update({unit: amount for unit, amount in counts.items() if amount})
+    return {name: amount for name, amount in found.items() if amount}, is_estimate
+
+
+_REPORTED: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
+    ("web_search", "web_search_call", "web_searches", {"num_requests": "web_searches"}),
+    (
+        "image_gen", "image_generation_call", "images",
+        {"input_tokens": "image_tool_in", "output_tokens": "image_tool_out"},
+    ),
+)  # fmt: skip
+"""Member of `tool_usage`; the type of its items in `output`, and their unit, which counts where the member lacks a
+count; its counts, with their units."""
+
+_FREE_ACTIONS = frozenset({"open_page", "find_in_page"})
+"""Of a web search (openai-python, response_function_web_search.py)."""
+
+
+def _items_of(output: Collection[Mapping[str, Any]]) -> tuple[dict[str, int], set[str]]:
+    """How many items of each type an output has, and the containers that they name. Of web searches only those that are
+    billed: a page that was opened is none (OpenAI's guide on web search), nor is a search that failed."""
+    kinds: dict[str, int] = {}
+    containers: set[str] = set()
+    for item in output:
+        kind, action = str(item.get("type")), item.get("action")
+        done = action.get("type") if isinstance(action, dict) else None
+        if kind == "web_search_call" and (item.get("status") == "failed" or done in _FREE_ACTIONS):
+            continue
+        kinds[kind] = kinds.get(kind, 0) + 1
+        environment = item.get("environment")
+        for place in (item, environment if isinstance(environment, dict) else {}):
+            if isinstance(place.get("container_id"), str):
+                containers.add(place["container_id"])
+    return kinds, containers
+
 
 GOOD_ENDS = frozenset({"response.completed", "response.incomplete"})
 BAD_ENDS = frozenset({"response.failed", "error"})
@@ -44,7 +141,6 @@ class ResponsesReader(AnswerReader):
     )  # fmt: skip
 
     def __init__(self) -> None:
-        super().__init__()
         self.id: str | None = None
         self.created_at: Any = None
         self.is_stored = True
@@ -56,7 +152,6 @@ class ResponsesReader(AnswerReader):
         self.has_ended = False
         """Whether an event that ends a response has come, well or not."""
         self.is_good = False
-        self._usage = ResponsesUsage()
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
         kind, given = value.get("type"), value.get("response")
@@ -66,9 +161,13 @@ class ResponsesReader(AnswerReader):
         if kind not in ENDS:
             if kind is None and value.get("error"):
                 self._fail(value["error"])
-            return self._usage.take(response) if response.get("usage") else None
+            return usage_of(response) if response.get("usage") else None
         self.has_ended = kind != "error"
-        usage = None if kind == "error" else self._output(response)
+        usage = None
+        if kind != "error":
+            items, usage = objects(response.get("output")), usage_of(response)
+            self.items = ids_of(items)
+            self.texts = [text for item in items for text in _texts_of(item)]
         if kind in GOOD_ENDS and response.get("status") != "failed":
             self.is_good = True
         else:
@@ -85,12 +184,6 @@ class ResponsesReader(AnswerReader):
             is_stored = response.get("store") is not False or response.get("background") is True
             self.is_stored = self.is_stored and is_stored
         self.created_at = response.get("created_at", self.created_at)
-
-    def _output(self, response: Mapping[str, Any]) -> Usage | None:
-        items = objects(response.get("output"))
-        self.items = ids_of(items)
-        self.texts = [text for item in items for text in _texts_of(item)]
-        return self._usage.take(response)
 
     def _fail(self, error: Any) -> None:
         self.error = error_of_failure(error if isinstance(error, dict) else {"message": error} if error else {})
@@ -113,8 +206,6 @@ def ids_of(output: Collection[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _texts_of(item: Mapping[str, Any]) -> list[bytes]:
     """Generated texts of an item of the output, as in JSON."""
-    content = item.get("content")
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    texts = [part.get("text") or part.get("refusal") for part in parts]
+    texts = [part.get("text") or part.get("refusal") for part in objects(item.get("content"))]
     texts += [item.get(name) for name in ("arguments", "input", "code")]
     return [json.dumps(text).encode()[1:-1] for text in texts if isinstance(text, str) and text]

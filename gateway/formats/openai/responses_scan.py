@@ -12,7 +12,6 @@ The terminal event repeats the request's instructions and tools, so it is often 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -34,31 +33,20 @@ TEXTS = REASONING | {
     "response.mcp_call_arguments.delta",
     "response.code_interpreter_call_code.delta",
 }
-"""Events whose `delta` is generated text."""
 
 _FIRST_TYPE = re.compile(rb'\s*\{\s*"type"\s*:\s*"([^"\\]{1,80})"')
 _NAMED = re.compile(rb"(?:\A|[\r\n])event: ?([a-z_.]{1,80})[\r\n]")
-_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})')
-_STRING = re.compile(rb'[^"\\\r\n]*+(?:\\[^\r\n][^"\\\r\n]*+)*+')
-_REST = re.compile(rb'[^"\\\r\n]*+"\}\n\n')
-_PADDING = re.compile(rb'"obfuscation"\s*:\s*"')
-_LONGEST_NUMBER = 16
 
 
 class ResponsesScan(EventScan):
-    """Follows one streamed response."""
-
     READER = ResponsesReader
     TEXTS = re.compile(rb'"delta"\s*:\s*"((?:[^"\\]++|\\.)++)"')
+    NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})')
 
     reader: ResponsesReader
 
     def __init__(self, asked: ScanInput) -> None:
         super().__init__(asked)
-        self._numbered: tuple[bytes, bytes, bytes, bool] | None = None
-        """An event with text: what is before its number, between number and text, behind the text; whether padded."""
-        self._last_data = b""
-        """Data of the last event that was passed on."""
         self._end = b""
         self._kind: str | None = None
         """The type of the long event that is going on, as far as it is known."""
@@ -96,50 +84,32 @@ class ResponsesScan(EventScan):
             created_at=self.reader.created_at,
         )
 
-    # ------------------------------------------------------------------------------------------------ events
-
-    def is_alike(self, data: bytes) -> bool:
-        """As for any stream, but for the number in each event."""
-        if self._numbered is None or len(data) > sse.LONG_EVENT:
-            return False
-        before, between, behind, is_padded = self._numbered
-        if not data.startswith(before):
-            return False
-        at = len(before)
-        start = data.find(between, at, at + _LONGEST_NUMBER + len(between))
-        if start < 0 or not data[at:start].isdigit():
-            return False
-        start += len(between)
-        end = data.find(behind, start)
-        if end < 0 or _STRING.fullmatch(data, start, end) is None:
-            return False
-        rest = end + len(behind)
-        if _REST.fullmatch(data, rest) is None if is_padded else rest != len(data):
-            return False
-        if end > start:
-            self._take_texts((data[start:end],))
-        self._last_data = data
-        return True
-
     def _event(self, event: bytes) -> bytes:
-        if self.is_alike(event):
+        if self._shape is not None and self.is_alike(event):
             return event
         data = sse.data_of(event)
         if not data:
             return self._without_data(event)
         if data.startswith(b"[DONE]"):
             return b""
-        kind, value = _read(data)
-        if kind is None and value is None:
+        first = _FIRST_TYPE.match(data)
+        value = parsed(data) if first is None else None  # most need not be parsed for their type
+        if first is None and value is None:
             return self._cleaned(event)  # no event of the API
+        named = first[1].decode("utf-8", "replace") if first else (value or {}).get("type")
+        kind = named if isinstance(named, str) else None
         has_fields = sse.has_fields(event)
         if has_fields:
             event = sse.without_fields(event)
         if kind in TEXTS:
-            self._take_delta(kind, event, data, may_learn=not has_fields)
+            self.has_reasoned = self.has_reasoned or kind in REASONING
+            if texts := self.TEXTS.findall(data)[:1]:
+                self._take_texts(texts)
+                if not has_fields:
+                    self._passed_with_text(event)
         elif (kind in ENDS or kind in HEADS or kind is None) and (value := value or parsed(data)) is not None:
             self._note(value)
-            if self.is_over:
+            if self.is_done or self.error is not None:
                 self._end = event if self.is_done else b""
                 return b""
         self.has_begun = True
@@ -159,24 +129,6 @@ class ResponsesScan(EventScan):
         if report is not None:
             self._take_report(report)
         return self.error is None
-
-    def _take_delta(self, kind: str | None, event: bytes, data: bytes, *, may_learn: bool) -> None:
-        self.has_reasoned = self.has_reasoned or kind in REASONING
-        if texts := self.TEXTS.findall(data)[:1]:
-            self._take_texts(texts)
-            if may_learn:
-                self._passed_with_text(event)
-
-    def _learn(self, event: bytes) -> None:
-        texts, number = self.TEXTS.search(event), _NUMBER.search(event)
-        if texts is None or number is None or number.end() > texts.start() or not event.endswith(b"\n\n"):
-            return
-        padding = _PADDING.search(event, texts.end())
-        behind = event[texts.end(1) : padding.end()] if padding else event[texts.end(1) :]
-        between = event[number.end(1) : texts.start(1)]
-        self._numbered = event[: number.start(1)], between, behind, padding is not None
-
-    # -------------------------------------------------------------------------------------------- long events
 
     def _long_piece(self, piece: bytes) -> bytes:
         reader = self._long
@@ -200,7 +152,7 @@ class ResponsesScan(EventScan):
         if reader.is_whole:
             value = reader.value()
             self._note({"type": kind} | {name: each for name, each in value.items() if each is not None})
-            if self.is_over:
+            if self.is_done or self.error is not None:
                 self._has_passed_failure = has_passed and self.error is not None
                 self._end = piece if has_passed else b""
                 return b""
@@ -230,7 +182,7 @@ def failed_event(
         "usage": None,
     }
     event = {"type": "response.failed", "sequence_number": number, "response": response}
-    return b"event: response.failed\n" + sse.write_event(json.dumps(event, separators=(",", ":")).encode())
+    return sse.typed_event(event)
 
 
 def interrupted_event(error: GatewayError, number: int | None) -> bytes:
@@ -241,13 +193,4 @@ def interrupted_event(error: GatewayError, number: int | None) -> bytes:
     """
     fields = {"message": error.message, "type": error.type, "param": None, "code": error.code}
     event = {"type": "error", "sequence_number": number or 0, "error": fields}
-    return b"event: error\n" + sse.write_event(json.dumps(event, separators=(",", ":")).encode())
-
-
-def _read(data: bytes) -> tuple[str | None, dict[str, Any] | None]:
-    """The type of an event, and its JSON if it had to be parsed for that; None where there is none."""
-    if (first := _FIRST_TYPE.match(data)) is not None:
-        return first[1].decode("utf-8", "replace"), None
-    value = parsed(data)
-    kind = None if value is None else value.get("type")
-    return (kind if isinstance(kind, str) else None), value
+    return sse.typed_event(event)

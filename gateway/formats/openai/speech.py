@@ -17,12 +17,11 @@ from gateway.api import audio_length, prompt_tokens, validate
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import AnyObject, Body, Name, one_of
 from gateway.errors import GatewayError
-from gateway.formats import reported_usage
-from gateway.formats.format import Format, Scan, ScanInput, openai_event
-from gateway.formats.passed_scan import PassedScan
+from gateway.formats import reported_usage, sse
+from gateway.formats.format import Format, PassedScan, Scan, ScanInput
 from gateway.records import Document, Params, Usage
 
-from . import plain
+from . import completions
 from .typed_scan import TypedScan
 
 MAX_INPUT = 4096
@@ -54,7 +53,6 @@ class Speech(Body):
 
 
 def _read(document: Document, body: Speech, count: Counter | None) -> Params:
-    characters = units.counts({"characters": len(body.input)})
     slowness = 1 / min(1.0, body.speed or 1.0)  # not every model speaks faster when asked to
     return Params(
         document=document,
@@ -64,7 +62,7 @@ def _read(document: Document, body: Speech, count: Counter | None) -> Params:
         default_output=int(AUDIO_TOKENS_PER_BYTE * slowness * len(body.input.encode("utf-8", "surrogatepass"))) + 1,
         output_param="input",
         prompt_param="input",
-        units=characters,
+        units=units.counts({"characters": len(body.input)}),
         is_usage_known=True,
         token_parts=units.counts({"audio_out": units.ALL}),
     )
@@ -113,23 +111,20 @@ class SpeechScan(PassedScan):
 
 
 def _scan(asked: ScanInput) -> Scan:
-    if asked.is_events:
-        return TypedScan(asked._replace(choices=1), _ENDS, _reported)
-    return SpeechScan(asked)
+    return TypedScan(asked._replace(choices=1), _ENDS, _reported) if asked.is_events else SpeechScan(asked)
 
 
 def _error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes | None:
     """None for audio, which cannot carry an error: the connection is closed, and the message stays incomplete."""
-    return openai_event(error, scan, request_id) if isinstance(scan, TypedScan) else None
+    return sse.write_event(error.body()) if isinstance(scan, TypedScan) else None
 
 
 SPEECH = Format(
     name="speech",
     path="/v1/audio/speech",
-    upstream_path="/audio/speech",
     operation="speech",
     read=partial(validate.read, validate.Rules(Speech, _read)),
-    facts=plain.facts,
+    facts=completions.facts,
     usage=_reported,
     scan=_scan,
     is_binary=True,

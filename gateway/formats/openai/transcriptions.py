@@ -14,21 +14,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from gateway import units
 from gateway.api import audio_length, form, prompt_tokens, validate
 from gateway.api.form import File, UploadedFile
-from gateway.api.multipart import FormPart
-from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Body
 from gateway.api.validation_errors import wrong_value
 from gateway.formats import reported_usage, sse
-from gateway.formats.format import Format, PlainFacts, ScanInput, no_json
+from gateway.formats.format import AnswerMembers, Format, PlainFacts, no_json
 from gateway.formats.unfit import Unfit
-from gateway.records import Document, Params, StoredBytes, Usage
+from gateway.records import Document, Params, Usage
 
-from . import plain
 from .typed_scan import TypedScan
 
 LOWEST_BYTES_PER_S = 2_000
@@ -89,14 +86,6 @@ def _finish(document: Document, body: Translation, files: Sequence[UploadedFile]
     )
 
 
-def _read(rules: validate.Rules, stored: StoredBytes, parts: Sequence[FormPart], find_counter: FindsCounter) -> Params:
-    return form.read(rules, _finish, stored, parts, find_counter)
-
-
-def _is_text(params: Params) -> bool:
-    return params.document.members.get("response_format") in TEXTS
-
-
 def reported(report: Any) -> Usage | None:
     """The `usage` of a transcription: seconds (`type: duration`) or tokens. Mistral bills its `prompt_audio_seconds`,
     whatever tokens are beside them (docs.mistral.ai, audio transcription)."""
@@ -135,29 +124,17 @@ def _milliseconds(seconds: Any) -> int | None:
     return math.ceil(round(value * 1000, 3))
 
 
-class _Answer(BaseModel):
-    """The members of an answer in JSON that are read."""
-
-    model: Any = None
-    usage: Any = None
-    error: Any = None
+class _Answer(AnswerMembers):
     text: Any = None
     duration: Any = None
 
 
 def _facts(body: bytes) -> PlainFacts:
-    answer = _Answer.model_validate_json(body)
-    plain.refuse_constants(body)
+    answer = _Answer.read(body)
     usage = reported(answer.usage)
     if usage is None and (audio_ms := _milliseconds(answer.duration)):
         usage = Usage(source="reported", more=units.counts({"audio_ms": audio_ms}))
-    return PlainFacts(
-        answer.model if isinstance(answer.model, str) else None,
-        usage,
-        answer.usage is not None,
-        bool(answer.error),
-        isinstance(answer.text, str),
-    )
+    return answer.facts(usage, has_output=isinstance(answer.text, str))
 
 
 def _as_events(body: bytes, shows_usage: bool, charged: Usage) -> bytes:
@@ -167,34 +144,28 @@ def _as_events(body: bytes, shows_usage: bool, charged: Usage) -> bytes:
     except (ValueError, TypeError, KeyError):
         raise Unfit("a plain answer without a text, where a stream was asked for") from None
     event |= {name: answer[name] for name in ("usage", "logprobs") if answer.get(name) is not None}
-    return sse.write_event(json.dumps(event, separators=(",", ":")).encode())
+    return sse.json_event(event)
 
 
-def _scan(asked: ScanInput) -> TypedScan:
-    return TypedScan(asked._replace(choices=1), ENDS, reported)
+_AUDIO_FORMAT = partial(
+    Format,
+    read=no_json,
+    facts=_facts,
+    usage=reported,
+    is_text=lambda params: params.document.members.get("response_format") in TEXTS,
+)
 
-
-TRANSCRIPTIONS = Format(
+TRANSCRIPTIONS = _AUDIO_FORMAT(
     name="transcriptions",
     path="/v1/audio/transcriptions",
-    upstream_path="/audio/transcriptions",
     operation="transcription",
-    read=no_json,
-    read_form=partial(_read, validate.Rules(Transcription, no_json)),
-    facts=_facts,
-    usage=reported,
-    scan=_scan,
+    read_form=partial(form.read, validate.Rules(Transcription, no_json), _finish),
+    scan=lambda asked: TypedScan(asked._replace(choices=1), ENDS, reported),
     as_events=_as_events,
-    is_text=_is_text,
 )
-TRANSLATIONS = Format(
+TRANSLATIONS = _AUDIO_FORMAT(
     name="translations",
     path="/v1/audio/translations",
-    upstream_path="/audio/translations",
     operation="translation",
-    read=no_json,
-    read_form=partial(_read, validate.Rules(Translation, no_json)),
-    facts=_facts,
-    usage=reported,
-    is_text=_is_text,
+    read_form=partial(form.read, validate.Rules(Translation, no_json), _finish),
 )

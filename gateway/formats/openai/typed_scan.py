@@ -29,14 +29,11 @@ class TypedReader(AnswerReader):
     WANTED = (("type",), ("usage",), ("error",), ("message",), ("code",))
 
     def __init__(self, parts: int, ends: Collection[str], read: ReadsUsage) -> None:
-        super().__init__()
         self.left = parts
-        """Parts that have not ended."""
         self._ends = ends
         self._read = read
 
     def is_end(self, value: Mapping[str, Any]) -> bool:
-        """Whether an event ends a part."""
         return value.get("type") in self._ends
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
@@ -52,17 +49,16 @@ class TypedReader(AnswerReader):
 
 
 class TypedScan(EventScan):
-    """Follows one answer of `ScanInput.choices` parts."""
-
     TEXTS = re.compile(rb'"delta"\s*:\s*"((?:[^"\\]++|\\.)++)"')
     MATTERS = re.compile(rb'"(?:[a-z_.]+\.(?:done|completed)|error)"')
+
+    KEEPS_HIGHEST = False
 
     reader: TypedReader
 
     def __init__(self, asked: ScanInput, ends: Collection[str], read: ReadsUsage) -> None:
         super().__init__(asked, TypedReader(asked.choices, ends, read))
         self._end = b""
-        """The newest event that ended a part, or the last piece of it."""
 
     def _has_all(self) -> bool:
         """Whether all parts have come, or the upstream ended the message behind a whole part."""
@@ -82,9 +78,6 @@ class TypedScan(EventScan):
         """Reports count one part each."""
         known = [] if self.usage is None else [self.usage]
         super()._take_report(total_usage([*known, report])._replace(parts=()))
-
-    def _merged(self, report: Usage) -> Usage:
-        return report
 
     def _long_piece(self, piece: bytes) -> bytes:
         if self._long is None:
