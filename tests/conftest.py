@@ -24,7 +24,7 @@ from tests.amounts import FEW_EXAMPLES
 from tests.fakes.redis_servers import SERVERS_VARIABLE, MissingServer, RedisServer, name_of, servers_to_test
 from tests.fakes.scripted import Behaviour, Scripted
 from tests.flows.forked import FORKS
-from tests.flows.gateway_process import WITHOUT_TOKENS, Gateway, Process, keep_bytecode
+from tests.flows.gateway_process import SIMULATOR, WITHOUT_TOKENS, Gateway, Process, keep_bytecode
 from tests.processes import Processes
 
 # How long one example takes depends on the machine: no deadline.
@@ -359,7 +359,7 @@ def start_pair(start: StartsGateways, config: dict[str, Any], store_url: str) ->
 @pytest.fixture(scope="module")
 def simulated_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a simulated upstream for the tests of one file."""
-    simulated = Process(tmp_path_factory.mktemp("simulated"), "simulate", "--port", "0")
+    simulated = Process(tmp_path_factory.mktemp("simulated"), SIMULATOR, "--port", "0")
     yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
     simulated.end()
 

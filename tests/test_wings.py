@@ -77,16 +77,14 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
 
 WINGS = {
     "realtime": "formats.openai.realtime pipeline.realtime relay.realtime relay.realtime_events relay.realtime_output "
-    "relay.realtime_transcription simulator.realtime upstream.held_messages upstream.websocket web.realtime",
+    "relay.realtime_transcription upstream.held_messages upstream.websocket web.realtime",
     "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passthrough "
-    "simulator.tasks web.passthrough",
+    "web.passthrough",
     "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "
-    "formats.openai.batches relay.batch_results relay.deferred simulator.batches simulator.conversations "
-    "simulator.files simulator.message_batches simulator.stored_responses store.bonds store.redis.bonds "
-    "store.sqlite.bonds web.batch_file web.batches web.conversations web.files web.kept web.message_batches "
-    "web.named_files web.resumed web.stored",
-    "media": "api.audio_length formats.openai.images formats.openai.speech formats.openai.transcriptions "
-    "simulator.media",
+    "formats.openai.batches relay.batch_results relay.deferred store.bonds store.redis.bonds store.sqlite.bonds "
+    "web.batch_file web.batches web.conversations web.files web.kept web.message_batches web.named_files web.resumed "
+    "web.stored",
+    "media": "api.audio_length formats.openai.images formats.openai.speech formats.openai.transcriptions",
     "queue": "config.sections.queue pipeline.waiting queueing",
     "people": "commands.people config.sections.sign_in identity keys.manage_people keys.member_keys web.admin.people "
     "web.admin.sign_in web.person_tokens",
@@ -100,10 +98,10 @@ WINGS = {
 """The modules and packages of each optional feature. All else is the trunk: what a plain call needs."""
 
 CEILINGS = {
-    "files": 400,
-    "lines": 67_750,
-    "lines of the trunk": 49_750,
-    "arrows from the trunk to wings": 103,
+    "files": 390,
+    "lines": 66_000,
+    "lines of the trunk": 49_250,
+    "arrows from the trunk to wings": 95,
     "arrows between wings": 14,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next

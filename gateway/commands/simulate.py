@@ -6,8 +6,15 @@ import argparse
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .serve import port_number
+
+if TYPE_CHECKING:
+    from aiohttp.web import Application
+
+    from gateway.simulator import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,14 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(config="simulate")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Serve the simulated upstream; returns the exit code."""
+def run(args: argparse.Namespace, build: Callable[[Settings], Application] | None = None) -> int:
+    """Serve the simulated upstream, or what `build` makes; returns the exit code."""
     from gateway import simulator
     from gateway.process import supervisor
 
     async def serve() -> None:
         with supervisor.bind("127.0.0.1", args.port) as listener:
-            runner = await simulator.serve_on(listener, simulator.Settings(prefix_cache_blocks=args.prefix_cache))
+            settings = simulator.Settings(prefix_cache_blocks=args.prefix_cache)
+            runner = await simulator.serve_on(listener, settings, build or simulator.build_app)
             print(f"The simulated upstream serves http://127.0.0.1:{listener.getsockname()[1]}/v1", flush=True)
             stopped = asyncio.Event()
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,6 @@
 """OpenAI's Responses API of the simulated upstream: a response is generated like the chat that it amounts to.
 
-`stored_responses.py` keeps responses. Output is a reasoning item (its tokens are not shown), then a message or a
-function call.
+Output is a reasoning item (its tokens are not shown), then a message or a function call. No response is stored.
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ from pydantic import Field
 from .answers import SimulatedEvent, encode
 from .choices import Generated, GeneratedUsage, Output, compact
 from .requests import ChatRequest, SimulatedCall
-
-QUEUED = ("response.created", "response.queued")
-"""The events of a background response that come before it begins."""
 
 
 class ResponseRequest(SimulatedCall):
@@ -45,6 +41,11 @@ class ResponseRequest(SimulatedCall):
         """The id of the conversation, which may be a member of an object."""
         given = self.conversation
         return str(given.get("id", "")) if isinstance(given, dict) else given
+
+    @property
+    def needs_a_store(self) -> bool:
+        """Whether another response, a conversation or a later read belongs to it."""
+        return bool(self.background) or self.previous_response_id is not None or self.conversation is not None
 
     @property
     def own_items(self) -> list[dict[str, Any]]:
@@ -100,7 +101,7 @@ class SimulatedResponse:
     def __init__(self, asked: ResponseRequest, generated: Generated) -> None:
         self._asked = asked
         self._output: Output = generated.choices[0].output
-        self._usage = generated.usage
+        self.usage, self.longest = generated.usage, generated.longest
         self._id, self._created = f"resp_{uuid4().hex}", int(time.time())
         self._items = list(self._make_items())
 
@@ -127,7 +128,7 @@ class SimulatedResponse:
             status="incomplete" if is_cut else "completed",
             incomplete_details={"reason": "max_output_tokens"} if is_cut else None,
             output=self._items,
-            usage=response_usage(self._usage),
+            usage=response_usage(self.usage),
         )
 
     def _stamped(self, **more: Any) -> dict[str, Any]:
@@ -143,11 +144,7 @@ class SimulatedResponse:
     def events(self, tokens_per_event: int) -> Iterator[tuple[dict[str, Any], int, int, int]]:
         """Events, each with its step and the tokens and reasoning tokens that were generated for it."""
         started = self._stamped(status="in_progress", output=[], usage=None)
-        if self._asked.background:
-            for kind in QUEUED:
-                yield {"type": kind, "response": started | {"status": "queued"}}, 0, 0, 0
-        else:
-            yield {"type": "response.created", "response": started}, 0, 0, 0
+        yield {"type": "response.created", "response": started}, 0, 0, 0
         yield {"type": "response.in_progress", "response": started}, 0, 0, 0
         step = 0
         for index, item in enumerate(self._items):

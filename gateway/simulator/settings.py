@@ -7,13 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-MediaEndpoint = Literal["speech", "transcriptions", "translations", "images", "image_edits", "image_variations"]
-Endpoint = (
-    Literal[
-        "completions", "chat", "embeddings", "responses", "messages", "generate_content", "embed_content", "realtime"
-    ]
-    | MediaEndpoint
-)
+Endpoint = Literal["completions", "chat", "embeddings", "responses", "messages"]
 
 DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -23,14 +17,6 @@ DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
         "deepseek-reasoner": "chat",
         "text-embedding-3-small": "embeddings",
         "claude-sonnet-5": "messages",
-        "gemini-2.5-flash": "generate_content",
-        "gemini-embedding-001": "embed_content",
-        "gpt-realtime": "realtime",
-        "whisper-1": "transcriptions",
-        "gpt-4o-mini-transcribe": "transcriptions",
-        "tts-1": "speech",
-        "gpt-image-1": "images",
-        "dall-e-2": "images",
     }
 )
 
@@ -53,7 +39,8 @@ class Settings:
     """Length of a period of which calls fail for a while with status 503, in seconds; 0: they do not."""
     fails_for_s: float = 0.0
     """How long they fail at the end of each period."""
-    models: Mapping[str, Endpoint] = field(default_factory=lambda: DEFAULT_MODELS)
+    models: Mapping[str, str] = field(default_factory=lambda: DEFAULT_MODELS)
+    """The endpoint of each model, by its name."""
 
     def __post_init__(self) -> None:
         if self.first_token_delay_s < 0 or self.tokens_per_event < 1:

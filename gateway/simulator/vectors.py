@@ -9,7 +9,6 @@ import struct
 from hashlib import shake_128
 
 from .choices import GeneratedUsage
-from .gemini import EmbedContentRequest, text_of
 from .requests import DIMENSIONS, EmbeddingRequest, split_forms
 from .text import count_tokens, key_of
 
@@ -39,19 +38,3 @@ def embeddings_body(request: EmbeddingRequest, usage: GeneratedUsage) -> bytes:
         data.append({"object": "embedding", "index": index, "embedding": vector})
     total = {"prompt_tokens": usage.prompt, "total_tokens": usage.prompt}
     return json.dumps({"object": "list", "data": data, "model": request.model, "usage": total}).encode()
-
-
-def content_usage_of(request: EmbedContentRequest) -> GeneratedUsage:
-    """Contents cost their texts."""
-    return GeneratedUsage(prompt=sum([count_tokens(text_of(each["content"])) for each in request.requests]))
-
-
-def embedded_contents_body(request: EmbedContentRequest, usage: GeneratedUsage) -> bytes:
-    """The answer to embedContent, or to batchEmbedContents."""
-    vectors = []
-    for each in request.requests:
-        dimensions = each.get("outputDimensionality") or DIMENSIONS
-        packed = embed(request.model, text_of(each["content"]), dimensions)
-        vectors.append({"values": struct.unpack(f"<{dimensions}f", packed)})
-    shown = {"embeddings": vectors} if request.is_batch else {"embedding": vectors[0]}
-    return json.dumps({**shown, "usageMetadata": {"promptTokenCount": usage.prompt}}).encode()

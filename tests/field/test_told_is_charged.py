@@ -21,7 +21,7 @@ from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form
 from tests.fakes.realtime import RealtimeUpstream
 from tests.flows.client import Answer
-from tests.flows.gateway_process import Gateway, Process, key, model, settings
+from tests.flows.gateway_process import SIMULATOR, Gateway, Process, key, model, settings
 from tests.flows.test_realtime import records, session, until
 
 from . import usage_answers as said
@@ -151,7 +151,7 @@ def test_shown_is_recorded_is_charged(
 
 @pytest.fixture(scope="module")
 def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    process = Process(tmp_path_factory.mktemp("simulator"), "simulate", "--port", "0")
+    process = Process(tmp_path_factory.mktemp("simulator"), SIMULATOR, "--port", "0")
     try:
         yield process.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
     finally:

@@ -42,7 +42,11 @@ STOP_S = 60.0
 TROUBLES = ("Traceback", "was never retrieved", "was never awaited", "background task")
 """What no log may hold."""
 
-BYTECODE = Path(__file__).parents[2] / ".pytest_cache" / "bytecode"
+SIMULATOR = "tests.fakes.simulator"
+"""The tests' simulated upstream: a module that `Process` takes in place of a command of the gateway."""
+
+ROOT = Path(__file__).parents[2]
+BYTECODE = ROOT / ".pytest_cache" / "bytecode"
 
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """The first is five times as fast, for files of many models."""
@@ -130,8 +134,8 @@ def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command(*arguments: str) -> list[str]:
-    """The gateway's command line."""
-    return [sys.executable, "-m", "gateway", *arguments]
+    """The gateway's command line, or that of `SIMULATOR`."""
+    return [sys.executable, "-m", *([] if arguments[:1] == (SIMULATOR,) else ["gateway"]), *arguments]
 
 
 def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -181,6 +185,8 @@ class Process:
         if run == command(*arguments) and FORKS.can_start(given):
             self.process = FORKS.start(arguments, given, folder, folder)
             return
+        if arguments[:1] == (SIMULATOR,):
+            given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), given["PYTHONPATH"]]))
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
                 run, stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True, cwd=folder, env=given

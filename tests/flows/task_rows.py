@@ -113,7 +113,7 @@ def config(upstream: str, url: str = "", **more: Any) -> dict[str, Any]:
 
 
 def submit(gateway: Gateway, row: str, who: str = "alice", **wishes: Any) -> Answer:
-    """Submit a task of this row, which goes as `wishes` say (gateway/simulator/tasks.py)."""
+    """Submit a task of this row, which goes as `wishes` say (tests/fakes/simulator/tasks.py)."""
     asked = SUBMISSIONS[row]
     if asked.is_form:
         fields = [(name, str(value)) for name, value in asked.members.items()]

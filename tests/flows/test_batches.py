@@ -15,7 +15,7 @@ from tests.fakes import forms
 
 from .background import records
 from .client import Answer
-from .gateway_process import CHAT, Gateway, Process, eventually, key, model, settings
+from .gateway_process import CHAT, SIMULATOR, Gateway, Process, eventually, key, model, settings
 
 PRICE = {"input": 2, "output": 8, "variants": {"batch": {"input": 1, "output": 4}}}
 CALLS = "/v1/chat/completions"
@@ -23,7 +23,7 @@ CALLS = "/v1/chat/completions"
 
 @pytest.fixture(scope="module")
 def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    process = Process(tmp_path_factory.mktemp("simulator"), "simulate", "--port", "0")
+    process = Process(tmp_path_factory.mktemp("simulator"), SIMULATOR, "--port", "0")
     try:
         yield process.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
     finally:

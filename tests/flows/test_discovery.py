@@ -7,7 +7,7 @@ from typing import Any
 from tests.conftest import ScriptedUpstream, StartsGateways, StartsProcesses
 from tests.fakes.scripted import Behaviour, Wire, dead_port, ok_json
 
-from .gateway_process import COMPLETIONS, Gateway, eventually, key, settings
+from .gateway_process import COMPLETIONS, SIMULATOR, Gateway, eventually, key, settings
 
 DEFAULTS = {"models": {"max_output_tokens": 100, "price": {"input": 2, "output": 4}}}
 
@@ -23,7 +23,7 @@ def ids(gateway: Gateway, name: str = "alice") -> list[str]:
 
 
 def test_a_gateway_serves_what_its_upstream_lists(start_gateway: StartsGateways, process: StartsProcesses) -> None:
-    url = process("simulate", "--port", "0").wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
+    url = process(SIMULATOR, "--port", "0").wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
     discover = {"include": ["gpt-*", "text-*"], "exclude": ["*4.1*"]}
     keys = [key("alice", quotas=[{"tokens": 10_000, "per": "day"}]), key("bob", models=["text-*"])]
     gateway = start_gateway(config(url, discover, keys=keys, aliases={"fast": "gpt-4o-mini"}, server={"workers": 2}))

@@ -13,7 +13,7 @@ from tests.fakes import forms
 from tests.fakes.scripted import answer, cut_mid_body, error_json, ok_json, raw
 
 from .client import Answer
-from .gateway_process import CHAT, Gateway, key, model, secret, settings
+from .gateway_process import CHAT, SIMULATOR, Gateway, key, model, secret, settings
 
 PDF = b"%PDF-1.4 " + bytes(range(256)) * 40
 EXPIRES = b'name="expires_after[seconds]"\r\n\r\n2592000\r\n'
@@ -251,7 +251,7 @@ def test_a_gateway_without_an_upstream_for_files(
 
 
 def test_the_simulator_keeps_files(start_gateway: StartsGateways, process: StartsProcesses) -> None:
-    address = process("simulate", "--port", "0").wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
+    address = process(SIMULATOR, "--port", "0").wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
     gateway = start_gateway(settings(address, files={"upstream": "main"}))
     made = send(gateway, "alice", ("purpose", "user_data"), ("file", PDF)).json
     assert (made["bytes"], made["expires_at"] - made["created_at"]) == (len(PDF), 30 * 86_400)

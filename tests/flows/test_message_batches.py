@@ -13,7 +13,7 @@ from tests.conftest import StartsGateways
 
 from .background import records
 from .client import Answer
-from .gateway_process import Gateway, Process, eventually, key, model, secret, settings
+from .gateway_process import SIMULATOR, Gateway, Process, eventually, key, model, secret, settings
 from .test_batches import served, windows
 
 if TYPE_CHECKING:  # imported where it is used: importing an SDK costs every collecting process
@@ -27,7 +27,7 @@ ERROR = "invalid_request_error"
 
 @pytest.fixture(scope="module")
 def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    process = Process(tmp_path_factory.mktemp("simulator"), "simulate", "--port", "0")
+    process = Process(tmp_path_factory.mktemp("simulator"), SIMULATOR, "--port", "0")
     try:
         yield process.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
     finally:

@@ -22,7 +22,7 @@ from tests.fakes.one_api import ANTHROPIC, OPENAI
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import ok_json
 from tests.flows.client import request
-from tests.flows.gateway_process import Gateway, Process, eventually, key, model, secret, settings
+from tests.flows.gateway_process import SIMULATOR, Gateway, Process, eventually, key, model, secret, settings
 from tests.flows.task_rows import rows, settled
 
 pytestmark = pytest.mark.timeout(150)
@@ -46,7 +46,7 @@ HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 @pytest.fixture(scope="module")
 def upstream_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    simulated = Process(tmp_path_factory.mktemp("simulated"), "simulate", "--port", "0")
+    simulated = Process(tmp_path_factory.mktemp("simulated"), SIMULATOR, "--port", "0")
     yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
     simulated.end()
 

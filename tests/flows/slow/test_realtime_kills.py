@@ -22,7 +22,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
 from tests.fakes.redis_servers import RedisServer
 from tests.flows.client import request
-from tests.flows.gateway_process import Gateway, Process, eventually, key, settings
+from tests.flows.gateway_process import SIMULATOR, Gateway, Process, eventually, key, settings
 from tests.flows.test_realtime import ASK, MODEL, close_code, configuration, session, until
 
 WORK_S, CLIENTS, KILLS = 9.0, 4, 2
@@ -44,7 +44,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, 
 
 @pytest.fixture
 def upstream_port(tmp_path: Path) -> Iterator[int]:
-    simulated = Process(tmp_path / "simulated", "simulate", "--port", "0")
+    simulated = Process(tmp_path / "simulated", SIMULATOR, "--port", "0")
     yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
     simulated.end()
 

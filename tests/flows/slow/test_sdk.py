@@ -26,6 +26,7 @@ from tests.flows.gateway_process import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
+    SIMULATOR,
     Gateway,
     Process,
     eventually,
@@ -42,7 +43,7 @@ PROMPT = "Once upon a time"
 
 @contextmanager
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    made = Process(tmp_path_factory.mktemp("simulator"), "simulate", "--port", "0")
+    made = Process(tmp_path_factory.mktemp("simulator"), SIMULATOR, "--port", "0")
     try:
         yield made.wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
     finally:

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
-from tests.flows.gateway_process import CHAT, Gateway, eventually, key, model, secret, settings
+from tests.flows.gateway_process import CHAT, SIMULATOR, Gateway, eventually, key, model, secret, settings
 from tests.flows.sdks import Call, Received, ask_node
 from tests.flows.test_batches import PRICE, line, served, written
 
@@ -20,7 +20,7 @@ PACED = key("paced", quotas=[{"requests": 6, "per": "hour"}])
 
 @pytest.fixture
 def simulator(process: StartsProcesses) -> str:
-    return process("simulate", "--port", "0").wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
+    return process(SIMULATOR, "--port", "0").wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
 
 
 @pytest.fixture

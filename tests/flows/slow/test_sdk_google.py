@@ -13,7 +13,7 @@ from google.genai import errors, types
 
 from tests.conftest import ScriptedUpstream, StartsGateways, StartsProcesses
 from tests.fakes.scripted import CHUNKED, chunk, ok_json, raw
-from tests.flows.gateway_process import Gateway, key, secret
+from tests.flows.gateway_process import SIMULATOR, Gateway, key, secret
 from tests.flows.test_gemini import GEMINI, GENERATED, RECORDED, gemini_model, gemini_settings
 
 SIMULATED = "gemini-2.5-flash"
@@ -143,7 +143,7 @@ async def test_the_asynchronous_client(gateway: Gateway, upstream: ScriptedUpstr
 def test_records_agree_with_the_ledger_of_the_simulator(
     start_gateway: StartsGateways, process: StartsProcesses
 ) -> None:
-    url = process("simulate", "--port", "0").wait_for(r"(http://127\.0\.0\.1:\d+)")[1]
+    url = process(SIMULATOR, "--port", "0").wait_for(r"(http://127\.0\.0\.1:\d+)")[1]
     models = {
         SIMULATED: gemini_model(),
         "embedding": gemini_model(endpoints=["embed_content"], routes=[{"upstream": "main", "model": EMBEDDING}]),

@@ -20,7 +20,7 @@ import google.genai
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
-from tests.flows.gateway_process import Gateway, secret
+from tests.flows.gateway_process import SIMULATOR, Gateway, secret
 from tests.flows.test_gemini import gemini_model, gemini_settings
 
 PACKAGE = Path(google.genai.__file__).parent
@@ -113,7 +113,7 @@ def _outcome(case: ET.Element) -> tuple[str, str | None]:
 
 
 def test_the_sdk_s_own_tests_pass(start_gateway: StartsGateways, process: StartsProcesses, tmp_path: Path) -> None:
-    url = process("simulate", "--port", "0").wait_for(r"(http://127\.0\.0\.1:\d+)")[1]
+    url = process(SIMULATOR, "--port", "0").wait_for(r"(http://127\.0\.0\.1:\d+)")[1]
     simulated = gemini_model(routes=[{"upstream": "main", "model": "gemini-2.5-flash"}], max_attempts=1)
     embedding = {"endpoints": ["embed_content"], "routes": [{"upstream": "main", "model": "gemini-embedding-001"}]}
     models = {"*": simulated, "*embedding*": embedding}

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import StartsGateways, StartsProcesses
 from tests.fakes.realtime import RealtimeUpstream
 from tests.flows.client import request
-from tests.flows.gateway_process import eventually, secret, settings
+from tests.flows.gateway_process import SIMULATOR, eventually, secret, settings
 from tests.flows.test_realtime import KEYS, MODEL, configuration
 
 
@@ -48,7 +48,7 @@ async def test_an_asynchronous_client(start_gateway: StartsGateways) -> None:
 
 
 async def test_the_records_agree_with_the_simulators(start_gateway: StartsGateways, process: StartsProcesses) -> None:
-    found = process("simulate", "--port", "0").wait_for(r"http://127\.0\.0\.1:(\d+)")
+    found = process(SIMULATOR, "--port", "0").wait_for(r"http://127\.0\.0\.1:(\d+)")
     models = {MODEL: {"endpoints": ["realtime"], "routes": [{"upstream": "main"}], "max_output_tokens": 200}}
     up = {"main": {"capabilities": {"realtime": True}}}
     config = settings(f"http://127.0.0.1:{found[1]}/v1", keys=KEYS, upstreams=up)

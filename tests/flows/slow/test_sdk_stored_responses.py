@@ -11,14 +11,14 @@ import openai
 import pytest
 
 from tests.conftest import StartsGateways, StartsProcesses
-from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
+from tests.flows.gateway_process import SIMULATOR, Gateway, eventually, key, model, secret, settings
 
 MODEL = "gpt-4o-mini"
 
 
 @pytest.fixture
 def simulator(process: StartsProcesses) -> str:
-    return process("simulate", "--port", "0").wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
+    return process(SIMULATOR, "--port", "0").wait_for(r"serves (http://127\.0\.0\.1:\d+/v1)\n")[1]
 
 
 @pytest.fixture

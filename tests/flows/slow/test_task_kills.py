@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.flows import task_rows as scenario
-from tests.flows.gateway_process import Gateway, Process, eventually
+from tests.flows.gateway_process import SIMULATOR, Gateway, Process, eventually
 from tests.flows.killing import kill_all
 from tests.flows.task_rows import POLLED
 
@@ -39,7 +39,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, 
 
 @pytest.fixture
 def upstream_port(tmp_path: Path) -> Iterator[int]:
-    simulated = Process(tmp_path / "simulated", "simulate", "--port", "0")
+    simulated = Process(tmp_path / "simulated", SIMULATOR, "--port", "0")
     yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
     simulated.end()
 

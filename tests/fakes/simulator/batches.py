@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from . import answers, choices, vectors
+from gateway.simulator import answers, choices, vectors
+from gateway.simulator.ledger import CallHistory
+from gateway.simulator.requests import APIError, ChatRequest, CompletionRequest, EmbeddingRequest, parse
+from gateway.simulator.settings import Settings
+
 from .files import FileStore
-from .ledger import CallHistory
-from .requests import APIError, ChatRequest, CompletionRequest, EmbeddingRequest, parse
-from .settings import Settings
 
 TAKES_S = 0.05
 """How long a batch without `takes_s` takes."""

@@ -11,17 +11,36 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from .answers import SimulatedEvent
+from gateway.simulator.answers import SimulatedEvent
+from gateway.simulator.requests import APIError
+from gateway.simulator.responses import ResponseRequest, SimulatedResponse
+
 from .conversations import ConversationStore
-from .requests import APIError
-from .responses import QUEUED, ResponseRequest
 
 KEPT = 1000
 """The newest responses that are kept."""
+
+QUEUED = ("response.created", "response.queued")
+"""The events of a background response that come before it begins."""
+
+
+class KeptResponse(SimulatedResponse):
+    """A response that may be made in the background."""
+
+    def events(self, tokens_per_event: int) -> Iterator[tuple[dict[str, Any], int, int, int]]:
+        """Events, as of the class above; one in the background is queued first."""
+        events = super().events(tokens_per_event)
+        first, *_ = next(events)
+        if not first["response"]["background"]:
+            yield first, 0, 0, 0
+        else:
+            for kind in QUEUED:
+                yield {"type": kind, "response": first["response"] | {"status": "queued"}}, 0, 0, 0
+        yield from events
 
 
 @dataclass(slots=True)

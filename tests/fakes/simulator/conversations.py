@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from .requests import APIError
+from gateway.simulator.requests import APIError
 
 KEPT = 1000
 """The newest conversations that are kept."""

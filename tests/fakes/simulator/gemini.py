@@ -1,5 +1,4 @@
-"""Gemini's native API in the simulator: contents are generated and billed as the chat that they amount to. Embeddings
-are in `vectors.py`.
+"""Gemini's native API in the simulator: contents are generated and billed as the chat that they amount to.
 
 Thoughts are billed beside the candidates and are not shown. The model and the method are in the path.
 """
@@ -7,15 +6,20 @@ Thoughts are billed beside the candidates and are not shown. The model and the m
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from typing import Any, Self
 
+from aiohttp import web
 from pydantic import Field, model_validator
 
-from .answers import SimulatedEvent, encode
-from .choices import Generated, Output, compact
-from .requests import ChatRequest, SimulatedCall
+from gateway.simulator.answers import SimulatedAnswer, SimulatedEvent, encode
+from gateway.simulator.choices import Generated, GeneratedUsage, Output, chat, compact
+from gateway.simulator.requests import DIMENSIONS, ChatRequest, SimulatedCall
+from gateway.simulator.text import count_tokens
+from gateway.simulator.vectors import embed
 
+_EMBEDS = ("embedContent", "batchEmbedContents")
 _REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
 _STATUSES = {401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
 
@@ -160,3 +164,53 @@ def google_error_body(status: int, message: str) -> bytes:
     """Google's error object."""
     name = _STATUSES.get(status) or ("INVALID_ARGUMENT" if status < 500 else "INTERNAL")
     return json.dumps({"error": {"code": status, "message": message, "status": name}}).encode()
+
+
+def content_usage_of(request: EmbedContentRequest) -> GeneratedUsage:
+    """Contents cost their texts."""
+    return GeneratedUsage(prompt=sum([count_tokens(text_of(each["content"])) for each in request.requests]))
+
+
+def embedded_contents_body(request: EmbedContentRequest, usage: GeneratedUsage) -> bytes:
+    """The answer to embedContent, or to batchEmbedContents."""
+    vectors = []
+    for each in request.requests:
+        dimensions = each.get("outputDimensionality") or DIMENSIONS
+        packed = embed(request.model, text_of(each["content"]), dimensions)
+        vectors.append({"values": struct.unpack(f"<{dimensions}f", packed)})
+    shown = {"embeddings": vectors} if request.is_batch else {"embedding": vectors[0]}
+    return json.dumps({**shown, "usageMetadata": {"promptTokenCount": usage.prompt}}).encode()
+
+
+def answer(asked: SimulatedCall, tokens_per_event: int) -> SimulatedAnswer | None:
+    """The answer to a call of this API; None: it is of another one."""
+    match asked:
+        case ContentRequest():
+            generated = chat(asked.as_chat())
+            return SimulatedAnswer(
+                generated.usage,
+                generated.longest,
+                lambda: content_body(asked, generated),
+                lambda: content_events(asked, generated, tokens_per_event),
+                b"",
+            )
+        case EmbedContentRequest():
+            usage = content_usage_of(asked)
+            return SimulatedAnswer(usage, 0, lambda: embedded_contents_body(asked, usage), lambda: iter(()))
+    return None
+
+
+def with_path(request: web.Request, body: bytes) -> bytes:
+    """A body with the parameters of its path."""
+    try:
+        members = json.loads(body)
+    except ValueError:
+        return body
+    if not isinstance(members, dict):
+        return body
+    method = request.match_info.get("method")
+    parameters: dict[str, Any] = {"model": request.match_info["model"], "stream": method == "streamGenerateContent"}
+    if method in _EMBEDS:
+        parameters["is_batch"] = method == "batchEmbedContents"
+        parameters["requests"] = members.get("requests") if parameters["is_batch"] else [members]
+    return json.dumps({**members, **parameters}).encode()

@@ -23,9 +23,9 @@ from typing import Any
 from aiohttp import BodyPartReader, web
 from pydantic import ValidationError
 
-from . import text
-from .ledger import ServedCall
-from .requests import APIError, Simulate
+from gateway.simulator import text
+from gateway.simulator.ledger import ServedCall
+from gateway.simulator.requests import APIError, Simulate
 
 IMAGE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(64)).decode()
 IMAGE_TOKENS = 272

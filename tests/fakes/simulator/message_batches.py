@@ -14,11 +14,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+from gateway.simulator.ledger import CallHistory
+from gateway.simulator.messages import MessageRequest, PromptCache, SimulatedMessage
+from gateway.simulator.requests import APIError, parse
+from gateway.simulator.settings import Settings
+
 from .batches import TAKES_S
-from .ledger import CallHistory
-from .messages import MessageRequest, PromptCache, SimulatedMessage
-from .requests import APIError, parse
-from .settings import Settings
 
 
 @dataclass(slots=True)

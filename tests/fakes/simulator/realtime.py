@@ -13,9 +13,9 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from .ledger import CallHistory, ServedCall
-from .settings import Settings
-from .text import count_tokens, key_of, write
+from gateway.simulator.ledger import CallHistory, ServedCall
+from gateway.simulator.settings import Settings
+from gateway.simulator.text import count_tokens, key_of, write
 
 
 class SimulatedSession:

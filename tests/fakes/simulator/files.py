@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from aiohttp import BodyPartReader, web
 
-from .requests import APIError
+from gateway.simulator.requests import APIError
 
 MAX_BYTES = 209_715_200
 """Of one file: as much as OpenAI takes for a batch."""
