@@ -12,6 +12,8 @@ import uvloop
 
 from tests.fakes.scripted import Authority
 
+from .moved_clock import MovedClock, move_clock_of_connections
+
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -31,3 +33,9 @@ async def quiet_loop(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(Path(tmp_path_factory.mktemp("authority")))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    """The clock of this test's connections, which stands still until the test moves it."""
+    return move_clock_of_connections(monkeypatch)

@@ -17,6 +17,7 @@ from gateway.upstream.connection import MAX_HEAD_BYTES, READ_BUFFER_BYTES, Conne
 from tests.fakes import scripted
 from tests.fakes.scripted import Authority, Scripted, Wire, until
 
+from .moved_clock import MovedClock
 from .recorder import Ear, acquired, ask, begin, pool_of
 
 # ------------------------------------------------------------------------------------------------ fed by hand
@@ -777,15 +778,22 @@ LIMITS: dict[str, tuple[scripted.Behaviour, str]] = {
     ),
     "endless stream": (scripted.stream([{}] * 1000, 0.01), "not finished within 0.2 s"),
 }
+FALLS_SILENT = ("silent", "stalled_stream")
 
 
 @pytest.mark.parametrize("name", LIMITS)
-async def test_time_limit_ends_the_exchange(name: str) -> None:
+async def test_time_limit_ends_the_exchange(name: str, clock: MovedClock) -> None:
     behaviour, words = LIMITS[name]
     async with Scripted(behaviour) as upstream:
         pool = pool_of(upstream.url, head_s=0.05, idle_s=0.1, total_s=0.2)
         connection, ear = await begin(pool)
         has_begun = "head" not in words
+        await until(lambda: ear.pieces if has_begun else upstream.hits)
+        while not ear.has_ended:
+            if name not in FALLS_SILENT:  # what comes meanwhile ends no limit but that of silence
+                before = received(connection, ear)
+                await until(lambda before=before: received(connection, ear) != before)  # type: ignore[misc]
+            clock.move(0.01)
         assert await ear.end() == Failure("up", Phase.WAITING, Fault.TIMEOUT, words, has_begun=has_begun)
         assert connection.is_closed
         assert pool.in_flight == 0
@@ -793,42 +801,66 @@ async def test_time_limit_ends_the_exchange(name: str) -> None:
         await pool.close()
 
 
-async def test_short_idle_limit_is_not_kept_waiting_by_a_long_head_limit() -> None:
+def received(connection: Connection, ear: Ear) -> tuple[int, int, int]:
+    """What changes with each byte."""
+    return connection._interim_bytes, connection._unproductive, len(ear.pieces)
+
+
+async def test_short_idle_limit_is_not_kept_waiting_by_a_long_head_limit(clock: MovedClock) -> None:
     async with Scripted(scripted.stalled_stream([])) as upstream:
         pool = pool_of(upstream.url, idle_s=0.05)
-        failure = (await ask(pool)).failure
+        _, ear = await begin(pool)
+        await until(lambda: ear.head)
+        clock.move(0.05)
+        failure = await ear.end()
         assert failure is not None
         assert failure.detail == "no body byte for 0.05 s"
         await pool.close()
 
 
-async def test_time_limits_leave_a_slow_but_living_answer_alone() -> None:
+@by_hand
+async def test_time_limits_leave_a_slow_but_living_answer_alone(clock: MovedClock) -> None:
     """Head after a while, then an event now and then, for longer than the head and idle limits together."""
-    async with Scripted(always=scripted.after(0.25, scripted.stream([{"a": 1}] * 6, 0.15))) as upstream:
-        pool = pool_of(upstream.url, head_s=0.6, idle_s=0.6, total_s=10)
-        for _ in range(2):
-            ear = await ask(pool)
-            assert ear.failure is None
-            assert ear.body.endswith(b"[DONE]\n\n")
-        assert upstream.connections == 1
-        await pool.close()
+    bench = Bench(head_s=0.6, idle_s=0.6, total_s=10)
+    for turn in range(2):
+        assert not turn or bench.connection.hold()
+        ear = bench.ask()
+        clock.move(0.5)
+        bench.feed(CHUNKS)
+        for _ in range(6):
+            clock.move(0.5)
+            bench.feed(b"5\r\nhello\r\n")
+        clock.move(0.5)
+        bench.feed(b"0\r\n\r\n")
+        assert await ear.end() is None
+        assert ear.body == b"hello" * 6
+    assert bench.returns == 2
+    assert not bench.transport.is_aborted
 
 
-async def test_limits_run_anew_in_each_exchange() -> None:
+@by_hand
+async def test_limits_run_anew_in_each_exchange(clock: MovedClock) -> None:
     """A timer left over from one exchange neither ends the next nor lets it off."""
-    async with Scripted(*[scripted.after(0.2, scripted.ok_json())] * 4, scripted.silent) as upstream:
-        pool = pool_of(upstream.url, head_s=0.5, total_s=0.6)
-        for _ in range(4):
-            assert (await ask(pool)).failure is None
-        failure = (await ask(pool)).failure
-        assert failure is not None
-        assert failure.detail == "no complete head within 0.5 s"
-        assert upstream.connections == 1
-        await pool.close()
+    bench = Bench(head_s=0.5, total_s=0.6)
+    for turn in range(4):
+        assert not turn or bench.connection.hold()
+        ear = bench.ask()
+        clock.move(0.4)
+        bench.feed(OK)
+        assert await ear.end() is None
+    assert bench.connection.hold()
+    ear = bench.ask()
+    clock.move(0.49)
+    assert not ear.has_ended
+    clock.move(0.01)
+    failure = await ear.end()
+    assert failure is not None
+    assert failure.detail == "no complete head within 0.5 s"
+    assert bench.leaves == 1
 
 
 @pytest.mark.parametrize("kind", ["plain", "tls"])
-async def test_pause_really_stops_reading(kind: str, authority: Authority) -> None:
+async def test_pause_really_stops_reading(kind: str, authority: Authority, clock: MovedClock) -> None:
     written = 0
 
     async def flood(wire: Wire) -> None:
@@ -846,7 +878,7 @@ async def test_pause_really_stops_reading(kind: str, authority: Authority) -> No
         await until(lambda: ear.pieces)
         connection.pause_reading()
         connection.pause_reading()
-        await asyncio.sleep(1.2)  # longer than idle_s: the pause is ours, not the upstream's silence
+        clock.move(1.2)  # longer than idle_s: the pause is ours, not the upstream's silence
         received, reached = len(ear.body), -1
         while reached != written:  # the kernel's buffers go on growing for a while
             reached = written
@@ -861,27 +893,31 @@ async def test_pause_really_stops_reading(kind: str, authority: Authority) -> No
         await pool.close()
 
 
-async def test_idle_limit_runs_again_after_a_pause() -> None:
+async def test_idle_limit_runs_again_after_a_pause(clock: MovedClock) -> None:
     async with Scripted(scripted.stalled_stream([{"a": 1}])) as upstream:
         pool = pool_of(upstream.url, idle_s=0.5)
         connection, ear = await begin(pool)
         await until(lambda: ear.pieces)
         connection.pause_reading()
-        await asyncio.sleep(0.6)
+        clock.move(0.6)
         assert not ear.has_ended
         connection.resume_reading()
+        clock.move(0.49)
+        assert not ear.has_ended
+        clock.move(0.01)
         failure = await ear.end()
         assert failure is not None
         assert failure.detail == "no body byte for 0.5 s"
         await pool.close()
 
 
-async def test_total_limit_runs_through_a_pause() -> None:
+async def test_total_limit_runs_through_a_pause(clock: MovedClock) -> None:
     async with Scripted(scripted.stalled_stream([{"a": 1}])) as upstream:
         pool = pool_of(upstream.url, idle_s=0.5, total_s=1.2)
         connection, ear = await begin(pool)
         await until(lambda: ear.pieces)
         connection.pause_reading()
+        clock.move(1.2)
         failure = await ear.end()
         assert failure is not None
         assert failure.detail == "not finished within 1.2 s"
@@ -889,7 +925,7 @@ async def test_total_limit_runs_through_a_pause() -> None:
         await pool.close()
 
 
-async def test_pause_is_forgotten_with_its_exchange() -> None:
+async def test_pause_is_forgotten_with_its_exchange(clock: MovedClock) -> None:
     async with Scripted(scripted.stream([{"a": 1}]), scripted.stalled_stream([{"a": 1}])) as upstream:
         pool = pool_of(upstream.url, idle_s=0.05)
         connection, ear = await begin(pool)
@@ -898,6 +934,8 @@ async def test_pause_is_forgotten_with_its_exchange() -> None:
         connection.resume_reading()
         assert await ear.end() is None
         same, ear = await begin(pool)
+        await until(lambda: ear.pieces)
+        clock.move(0.05)
         failure = await ear.end()
         assert same is connection
         assert failure is not None
@@ -935,7 +973,7 @@ async def test_abort_while_the_request_is_being_sent() -> None:
         await pool.close()
 
 
-async def test_a_stale_connection_is_recognized() -> None:
+async def test_a_stale_connection_is_recognized(clock: MovedClock) -> None:
     """The upstream closes its end in the moment in which the second request leaves."""
 
     async def deaf(wire: Wire) -> None:

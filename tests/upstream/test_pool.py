@@ -18,6 +18,7 @@ from gateway.upstream.pool import Pool
 from tests.fakes import scripted
 from tests.fakes.scripted import Authority, Scripted, Wire, dead_port, until
 
+from .moved_clock import MovedClock
 from .recorder import Ear, acquired, ask, begin, pool_of, settings
 
 # ---------------------------------------------------------------------------------------------------- requests
@@ -130,12 +131,13 @@ async def test_idle_connections_are_taken_last_in_first_out() -> None:
         await pool.close()
 
 
-async def test_old_connection_is_not_used_again() -> None:
+async def test_old_connection_is_not_used_again(clock: MovedClock) -> None:
     async with Scripted(always=scripted.ok_json()) as upstream:
         pool = pool_of(upstream.url, max_connection_age_s=0.1)
         for _ in range(2):
             await ask(pool)
         assert upstream.connections == 1
+        clock.move(0.1)
         await until(lambda: upstream.open_now == 0)  # closed by age, without anybody asking
         assert "0 idle" in repr(pool)
         await ask(pool)
@@ -143,11 +145,13 @@ async def test_old_connection_is_not_used_again() -> None:
         await pool.close()
 
 
-async def test_connection_that_grows_old_in_use_ends_with_its_exchange() -> None:
+async def test_connection_that_grows_old_in_use_ends_with_its_exchange(clock: MovedClock) -> None:
     async with Scripted(always=scripted.stream([{"a": 1}] * 4, 0.02)) as upstream:
         pool = pool_of(upstream.url, max_connection_age_s=0.05)
-        ear = await ask(pool)
-        assert ear.failure is None
+        _, ear = await begin(pool)
+        await until(lambda: ear.pieces)
+        clock.move(0.05)
+        assert await ear.end() is None
         assert ear.body.endswith(b"[DONE]\n\n")
         assert "0 in flight, 0 idle" in repr(pool)
         await pool.close()
@@ -245,6 +249,11 @@ async def test_full_pool_is_busy_after_connect_s() -> None:
         await pool.close()
 
 
+async def wait_until_waiting(pool: Pool, count: int) -> None:
+    """Return when so many calls wait for a connection."""
+    await until(lambda: f" {count} waiting" in repr(pool))
+
+
 async def test_being_out_of_descriptors_is_not_the_upstreams_fault() -> None:
     _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with Scripted() as upstream:
@@ -268,7 +277,7 @@ async def test_cancelled_waiter_passes_on_what_it_was_given() -> None:
             pool = pool_of(upstream.url, 1)
             held = await acquired(pool)
             first, second = (asyncio.ensure_future(pool.acquire()) for _ in range(2))
-            await asyncio.sleep(0.01)
+            await wait_until_waiting(pool, 2)
             if is_place:
                 held.abort()
             else:
@@ -289,7 +298,7 @@ async def test_a_cancelled_last_waiter_frees_its_place() -> None:
             pool = pool_of(upstream.url, 1)
             held = await acquired(pool)
             only = asyncio.ensure_future(pool.acquire())
-            await asyncio.sleep(0.01)
+            await wait_until_waiting(pool, 1)
             if is_place:
                 held.abort()
             else:
@@ -309,7 +318,7 @@ async def test_waiter_cancelled_in_the_same_turn_is_passed_over() -> None:
             pool = pool_of(upstream.url, 1)
             held = await acquired(pool)
             first, second = (asyncio.ensure_future(pool.acquire()) for _ in range(2))
-            await asyncio.sleep(0.01)
+            await wait_until_waiting(pool, 2)
             first.cancel()
             if is_place:
                 held.abort()
@@ -328,7 +337,7 @@ async def test_a_connection_lost_on_its_way_to_a_waiter_is_replaced() -> None:
         pool = pool_of(upstream.url, 1)
         held = await acquired(pool)
         waiting = asyncio.ensure_future(pool.acquire())
-        await asyncio.sleep(0.01)
+        await wait_until_waiting(pool, 1)
         held.release()
         held.eof_received()  # the upstream hangs up before the waiter has woken
         got = await waiting
@@ -419,14 +428,16 @@ async def test_unknown_name_is_a_connect_failure(host: str) -> None:
 
 
 def resolve_to(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int], delay_s: float = 0
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int], may_answer: asyncio.Event | None = None
 ) -> list[int]:
-    """Let a pool's name lead to these addresses; the list that is returned grows with each look-up."""
+    """Let a pool's name lead to these addresses; the list that is returned grows with each look-up. Look-ups wait for
+    the event."""
     asked: list[int] = []
 
     async def getaddrinfo(*_: object, **__: object) -> list[Any]:
         asked.append(len(asked))
-        await asyncio.sleep(delay_s)
+        if may_answer is not None:
+            await may_answer.wait()
         return [
             (socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
             for host, port in addresses
@@ -454,7 +465,7 @@ async def test_second_address_answers_while_the_first_is_silent(monkeypatch: pyt
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
         async with Scripted(always=scripted.ok_json()) as upstream:
-            pool = pool_of("http://api.example.com/v1", connect_s=3)
+            pool = pool_of("http://api.example.com/v1", connect_s=60)
             resolve_to(pool, monkeypatch, ("127.0.0.1", upstream.port), full.getsockname())
             assert (await ask(pool)).failure is None
             await pool.close()
@@ -475,12 +486,15 @@ async def test_dials_at_the_same_time_share_one_look_up_and_spread_over_the_addr
 ) -> None:
     async with Scripted(always=scripted.ok_json()) as one, Scripted(always=scripted.ok_json()) as other:
         pool = pool_of("http://api.example.com/v1")
-        asked = resolve_to(pool, monkeypatch, ("127.0.0.1", one.port), ("127.0.0.1", other.port), delay_s=0.5)
+        addresses, may_answer = [("127.0.0.1", one.port), ("127.0.0.1", other.port)], asyncio.Event()
+        asked = resolve_to(pool, monkeypatch, *addresses, may_answer=may_answer)
         impatient = asyncio.ensure_future(pool.acquire())
-        await asyncio.sleep(0.01)
+        await until(lambda: asked)
         others = [asyncio.ensure_future(ask(pool)) for _ in range(8)]
         await asyncio.sleep(0)
         impatient.cancel()  # the first caller is cancelled; the others get their connection
+        await asyncio.gather(impatient, return_exceptions=True)
+        may_answer.set()
         for asked_later in others:
             assert (await asked_later).failure is None
         assert len(asked) == 1
@@ -490,7 +504,7 @@ async def test_dials_at_the_same_time_share_one_look_up_and_spread_over_the_addr
 
 async def test_slow_name_counts_against_connect_s(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of("http://api.example.com:81/v1", connect_s=0.05)
-    resolve_to(pool, monkeypatch, ("127.0.0.1", 1), delay_s=30)
+    resolve_to(pool, monkeypatch, ("127.0.0.1", 1), may_answer=asyncio.Event())
     failure = await pool.acquire()
     assert failure == Failure("up", Phase.CONNECT, Fault.TIMEOUT, "no connection to api.example.com:81 within 0.05 s")
     assert "0 dialling" in repr(pool)

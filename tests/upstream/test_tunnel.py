@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 
 import pytest
 
@@ -281,15 +282,18 @@ async def test_a_proxy_that_ends_in_the_handshake() -> None:
 async def test_late_surplus_bytes_belong_to_no_answer() -> None:
     """Bytes that arrive when the tunnel stands and before the first request: the connection is not used."""
 
+    is_acquired = threading.Event()  # the proxy has a loop of its own
+
     async def chatty(wire: scripted.Wire) -> None:
         await wire.write(ESTABLISHED)
-        await asyncio.sleep(0.02)
+        await asyncio.to_thread(is_acquired.wait, 30)
         await wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await wire.until_gone()
 
     async with ConnectProxy(chatty) as proxy:
         pool = pool_of(PLAIN, proxy=proxy.url)
         connection = await acquired(pool)
+        is_acquired.set()
         await until(lambda: connection.is_closed)
         connection.abort()
         assert "0 in flight, 0 idle" in repr(pool)
