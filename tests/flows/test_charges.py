@@ -36,27 +36,39 @@ from .gateway_process import CHAT, COMPLETIONS, Gateway, eventually, key, model,
 PRICE = {"input": 1, "output": 2}
 LIMIT = 1000
 REPEATED, ELSEWHERE, NOWHERE, SINGLE = "repeated", "elsewhere", "nowhere", "single"
-QUICK = {"timeouts": {"head_s": 0.4, "idle_s": 0.4}, "max_connection_age_s": 1}
+HASTY = "hasty"
+"""A model of an upstream with short time limits, for answers that never come: no good one is lost to them."""
+QUICK = {"head_s": 0.4, "idle_s": 0.4}
 QUOTAS = [{"tokens": 10**9, "per": "month"}, {"usd": 10**6, "per": "month"}]
 POOR = [{"tokens": 5000, "per": "month"}, {"usd": 0.01, "per": "month"}]
 
 
 def config(url: str, **more: Any) -> dict[str, Any]:
-    upstream = {"base_url": url, **QUICK}
+    upstream = {"base_url": url, "max_connection_age_s": 1}
+    hasty = upstream | {"timeouts": QUICK}
+    late = upstream | {"timeouts": {"head_s": 3}}
     nowhere = {"base_url": f"http://127.0.0.1:{dead_port()}/v1"}
-    single = upstream | {"capabilities": {"prompt_arrays": False}}
+    single = hasty | {"capabilities": {"prompt_arrays": False}}
 
     def routes(*names: str) -> list[dict[str, Any]]:
         return [{"upstream": name, "priority": number} for number, name in enumerate(names, 1)]
 
     return settings(
         url,
-        upstreams={"main": upstream, "other": upstream, "nowhere": nowhere, "single": single},
+        upstreams={
+            "main": upstream,
+            "other": upstream,
+            "nowhere": nowhere,
+            "single": single,
+            "hasty": hasty,
+            "late": late,
+        },
         models={
             COMPLETIONS: model("completions", price=PRICE),
             CHAT: model("chat", price=PRICE),
-            REPEATED: model("completions", price=PRICE, repeat_when_waiting=True),
-            ELSEWHERE: model("completions", price=PRICE, repeat_when_waiting=True, routes=routes("main", "other")),
+            HASTY: model("completions", price=PRICE, routes=routes("hasty")),
+            REPEATED: model("completions", price=PRICE, repeat_when_waiting=True, routes=routes("late")),
+            ELSEWHERE: model("completions", price=PRICE, repeat_when_waiting=True, routes=routes("late", "other")),
             NOWHERE: model("completions", price=PRICE, routes=routes("nowhere")),
             SINGLE: model("completions", price=PRICE, routes=routes("single")),
         },
@@ -183,6 +195,15 @@ async def only_a_head(wire: Wire) -> None:
     await wire.until_gone()
 
 
+STALLED = stalled_stream([said("one")])
+SILENT = (silent, stalled_body, only_comments, only_a_head, STALLED)
+
+
+def model_for(behaviour: Behaviour) -> str:
+    """The model to ask when the upstream does this."""
+    return HASTY if behaviour in SILENT else COMPLETIONS
+
+
 def ask(gateway: Gateway, who: str = "alice", *, to: str = COMPLETIONS, is_stream: bool = False, **more: Any) -> str:
     """The id of a call of at most `LIMIT` tokens, which has ended."""
     members = {"model": to, "max_tokens": LIMIT} | more
@@ -218,10 +239,10 @@ def test_an_answer_that_is_not_one_is_charged_what_it_may_have_cost(
 ) -> None:
     upstream.answer_with(always=behaviour)
     before = used(gateway)
-    record = gateway.call(ask(gateway, is_stream=is_stream))
+    record = gateway.call(ask(gateway, to=model_for(behaviour), is_stream=is_stream))
     assert received(record) == charged
     check(gateway, before, record)
-    revive(gateway, upstream)
+    revive(gateway, upstream, model_for(behaviour))
 
 
 @pytest.mark.parametrize(
@@ -241,10 +262,10 @@ def test_a_plain_answer_that_cannot_be_read_is_charged_its_reservation(
 ) -> None:
     upstream.answer_with(always=behaviour)
     before = used(gateway)
-    record = gateway.call(ask(gateway))
+    record = gateway.call(ask(gateway, to=model_for(behaviour)))
     assert received(record) == ALL
     check(gateway, before, record)
-    revive(gateway, upstream)
+    revive(gateway, upstream, model_for(behaviour))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +275,7 @@ def test_a_plain_answer_that_cannot_be_read_is_charged_its_reservation(
         (only_comments, ALL),
         (stream([]), ALL),
         (cut_stream([]), ALL),
-        (stalled_stream([said("one")]), ALL),
+        (STALLED, ALL),
         (cut_stream([said("one")]), ("estimated", PROMPT_TOKENS, 1)),
         (stream([said("one"), {"error": {"message": "no"}}]), ("estimated", PROMPT_TOKENS, 1)),
         (stream([{"error": {"message": "no"}}]), FREE),
@@ -265,16 +286,16 @@ def test_a_stream_without_an_end(
 ) -> None:
     upstream.answer_with(always=behaviour)
     before = used(gateway)
-    record = gateway.call(ask(gateway, is_stream=True))
+    record = gateway.call(ask(gateway, to=model_for(behaviour), is_stream=True))
     assert received(record) == charged
     check(gateway, before, record)
-    revive(gateway, upstream)
+    revive(gateway, upstream, model_for(behaviour))
 
 
-def revive(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+def revive(gateway: Gateway, upstream: ScriptedUpstream, to: str = COMPLETIONS) -> None:
     """Good answers until the circuit is closed again."""
     upstream.answer_with(always=ok_json(said("one", "stop") | {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}))
-    eventually(lambda: gateway.complete("alice").status == 200)
+    eventually(lambda: gateway.complete("alice", model=to).status == 200)
 
 
 def test_what_was_never_sent_costs_nothing(gateway: Gateway) -> None:
@@ -293,7 +314,7 @@ def test_several_attempts_are_several_costs(gateway: Gateway, upstream: Scripted
     assert (record["status"], record["attempts"]) == (200, 2)
     assert received(record) == ("estimated", PROMPT_TOKENS + 9, LIMIT + 4)
     check(gateway, before, record)
-    revive(gateway, upstream)
+    revive(gateway, upstream, to)
     upstream.answer_with(error_json(500), good)
     record = gateway.call(ask(gateway, to=ELSEWHERE))
     assert received(record) == ("reported", 9, 4)  # a refusal has cost nothing
@@ -307,20 +328,22 @@ def test_a_prompt_of_the_bridge_that_is_not_answered_is_charged(gateway: Gateway
     assert (source, prompt) == ("estimated", 2 * PROMPT_TOKENS)
     assert LIMIT < completion <= 2 * LIMIT
     check(gateway, before, record)
-    revive(gateway, upstream)
+    revive(gateway, upstream, SINGLE)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_small_quota_runs_dry(gateway: Gateway, upstream: ScriptedUpstream, is_stream: bool) -> None:
     """The upstream bills each call it got; the key has 5,000 tokens and a cent."""
     who = "poor-stream" if is_stream else "poor"
-    upstream.answer_with(always=only_a_head if is_stream else answer(WHOLE + b"x"))
-    statuses = [gateway.complete(who, max_tokens=LIMIT, stream=is_stream).status for _ in range(10)]
+    behaviour = only_a_head if is_stream else answer(WHOLE + b"x")
+    upstream.answer_with(always=behaviour)
+    members = {"model": model_for(behaviour), "max_tokens": LIMIT, "stream": is_stream}
+    statuses = [gateway.complete(who, **members).status for _ in range(10)]
     assert statuses.count(429) >= 6
     assert upstream.hits * LIMIT <= 5000
     window = next(each for each in gateway.get("/v1/key", key=who).json["quotas"] if each["unit"] == "tokens")
     assert window["used"] >= upstream.hits * LIMIT
-    revive(gateway, upstream)
+    revive(gateway, upstream, model_for(behaviour))
 
 
 def test_a_client_that_leaves_a_stream_before_its_first_output_is_charged_for_the_time(
@@ -344,7 +367,6 @@ def test_a_call_that_the_end_of_the_gateway_cuts_off_is_charged_its_reservation(
     with Scripted(always=silent) as upstream:
         settings_of = config(upstream.url, store={"url": store_url})
         settings_of["server"] |= {"drain_timeout_s": 0.2}
-        settings_of["upstreams"]["main"] |= {"timeouts": {}}
         made = start_gateway(settings_of)
         body = json.dumps({"model": COMPLETIONS, "prompt": "Hello", "max_tokens": LIMIT}).encode()
         with made.connect() as client:

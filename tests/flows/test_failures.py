@@ -22,7 +22,7 @@ from tests.fakes.scripted import (
     silent,
 )
 
-from .gateway_process import COMPLETIONS, Gateway, eventually, key, model, settings
+from .gateway_process import Gateway, eventually, key, model, settings
 
 REAL_MODEL = "up-instruct-v2-0914"
 
@@ -32,12 +32,13 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
     routes = [{"upstream": "main", "model": REAL_MODEL}]
     models = {
         "alias": model("completions") | {"routes": routes},
+        "hasty": model("completions", "hasty"),
         "often": model("completions", repeat_when_waiting=True),
         "dead": model("completions", "dead"),
         "dead-once": model("completions", "dead", max_attempts=1),
     }
     upstreams: dict[str, Any] = {
-        "main": {"timeouts": {"head_s": 0.4, "idle_s": 0.4, "connect_s": 1}},
+        "hasty": {"base_url": shared_upstream.url, "timeouts": {"head_s": 0.4}},
         "dead": {"base_url": f"http://127.0.0.1:{dead_port()}/v1"},
     }
     quota = [{"requests": 1000, "per": "day"}, {"tokens": 100_000, "per": "day"}]
@@ -135,7 +136,7 @@ def test_call_that_was_sent_and_not_answered_is_repeated_only_where_the_model_sa
 def test_gateway_serves_while_an_upstream_is_silent(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     upstream.answer_with(silent, ok_json())
     with gateway.connect() as waiting:
-        body = json.dumps({"model": COMPLETIONS, "prompt": "Hi"}).encode()
+        body = json.dumps({"model": "hasty", "prompt": "Hi"}).encode()
         waiting.post("/v1/completions", body, gateway.config["keys"][0]["secret"])
         eventually(lambda: upstream.hits == 1)
         assert gateway.complete("bob").status == 200

@@ -41,7 +41,7 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         key("none", quotas=[{"usd": 0.0001, "per": "month"}]), key("curt", limits={"deny": ["prompt"]}),
     ]  # fmt: skip
     upstreams = {"other": {"base_url": shared_upstream.url, "api_key": "sk-other-upstream-key"}}
-    uploads = {"max_bytes": 3_000_000, "max_file_bytes": 2_500_000, "memory_bytes": 100_000, "timeout_s": 2}
+    uploads = {"max_bytes": 3_000_000, "max_file_bytes": 2_500_000, "memory_bytes": 100_000, "timeout_s": 4}
     return start_shared_gateway(
         settings(shared_upstream.url, keys=keys, models=models, upstreams=upstreams, uploads=uploads)
     )

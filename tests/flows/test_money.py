@@ -17,6 +17,8 @@ from .test_quota import Under, burst, held, is_rate_limited, is_spent
 
 PRICE = {"input": 1.50, "output": 2.00, "cached_input": 0.75}
 MYSTERY = "nobody-knows-its-price"
+HASTY = "hasty"
+"""A model of an upstream with a short time limit, for answers that never come."""
 TOLERATED = "nobody-minds-its-price"
 
 MODELS = {
@@ -50,10 +52,16 @@ KEYS = [
 
 @pytest.fixture(scope="module")
 def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
-    upstreams = {"main": {"timeouts": {"head_s": 0.5}}}
+    hasty = {"base_url": shared_upstream.url, "timeouts": {"head_s": 0.5}}
     teams = {"crew": {"quotas": [usd_per("day", 0.0001)]}}
     return start_shared_gateway(
-        settings(shared_upstream.url, keys=KEYS, models=MODELS, teams=teams, upstreams=upstreams)
+        settings(
+            shared_upstream.url,
+            keys=KEYS,
+            models=MODELS | {HASTY: MODELS[COMPLETIONS] | {"routes": [{"upstream": HASTY}]}},
+            teams=teams,
+            upstreams={HASTY: hasty},
+        )
     )
 
 
@@ -217,7 +225,7 @@ def test_what_failed_costs_nothing_or_what_it_may_have_cost(
     gateway: Gateway, upstream: ScriptedUpstream, script: Behaviour, status: int, cost: float
 ) -> None:
     upstream.answer_with(*[script] * 3)
-    answer = gateway.complete("failing")
+    answer = gateway.complete("failing", model=HASTY if script is silent else COMPLETIONS)
     assert answer.status == status
     assert gateway.call(answer.id)["cost_usd"] == cost
     upstream.answer_with()
@@ -319,8 +327,8 @@ def test_a_record_keeps_the_price_it_was_charged_at(
 
 
 def test_a_price_stands_on_a_record_of_a_failed_call(gateway: Gateway, upstream: ScriptedUpstream) -> None:
-    upstream.answer_with(*[silent] * 3)
-    call = gateway.call(gateway.complete("failing").id)
+    upstream.answer_with(silent, *[error_json(500)] * 3)
+    call = gateway.call(gateway.complete("failing", model=HASTY).id)
     assert (call["cost_usd"], call["price"]) == (35e-6, {"input": 1.5, "cached_input": 0.75, "output": 2.0})
     answer = gateway.complete("free", model=MYSTERY)
     assert gateway.call(answer.id)["price"] is None

@@ -32,7 +32,7 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         key("dan", quotas=[{"requests": 2, "per": "day"}]),
         key("teamed", team="crew"),
     ]
-    server = {"max_request_bytes": 100_000, "client_body_timeout_s": 0.3}
+    server = {"max_request_bytes": 100_000, "client_body_timeout_s": 3}
     return start_shared_gateway(settings(shared_upstream.url, keys=keys, server=server, teams={"crew": {}}))
 
 

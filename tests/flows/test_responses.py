@@ -37,14 +37,18 @@ def sent(*pieces: bytes, is_cut: bool = False) -> Behaviour:
 
 @pytest.fixture(scope="module")
 def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
-    upstream = {"base_url": shared_upstream.url, "timeouts": {"head_s": 0.5, "idle_s": 0.5}}
+    upstream = {"base_url": shared_upstream.url}
     return start_shared_gateway(
         settings(
             shared_upstream.url,
-            upstreams={"main": upstream, "none": upstream | {"capabilities": {"responses": False}}},
+            upstreams={
+                "main": upstream, "none": upstream | {"capabilities": {"responses": False}},
+                "hasty": upstream | {"timeouts": {"idle_s": 0.5}},
+            },
             models={
                 MODEL: model("responses", price=PRICE),
                 "o3": model("responses", price=PRICE),
+                "hasty": model("responses", "hasty", price=PRICE),
                 "mapped": model("responses", routes=[{"upstream": "main", "model": "own-name"}]),
                 "elsewhere": model("responses", "none"),
             },
@@ -186,7 +190,8 @@ def test_a_stream_that_breaks_ends_with_one_failure(
 
     before = upstream.hits
     upstream.answer_with(stalled if behaviour == "silent" else sent(text, is_cut=behaviour == "cut"))
-    head, passed = ask_stream(gateway)
+    asked = "hasty" if behaviour == "silent" else MODEL
+    head, passed = ask_stream(gateway, model=asked)
     whole = text[: text.index(b"event: response.completed")]
     assert passed.startswith(whole)
     last = passed.removeprefix(whole)
@@ -195,7 +200,7 @@ def test_a_stream_that_breaks_ends_with_one_failure(
     assert last.count(b"event: ") == 1
     assert upstream.hits - before <= 1
     check(gateway.call(head.id), "estimated", ended="error", truncated=True)
-    revive(gateway, upstream)
+    revive(gateway, upstream, asked)
 
 
 def test_a_plain_answer_to_a_stream_request_becomes_events(gateway: Gateway, upstream: ScriptedUpstream) -> None:
@@ -220,12 +225,12 @@ def test_a_plain_answer_that_failed(gateway: Gateway, upstream: ScriptedUpstream
     check(gateway.call(received.id), **REPORTED)
 
 
-def revive(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+def revive(gateway: Gateway, upstream: ScriptedUpstream, to: str = MODEL) -> None:
     """Good answers until the circuit is closed again."""
     from .gateway_process import eventually
 
     upstream.answer_with(always=ok_json(api.response()))
-    eventually(lambda: ask(gateway).status == 200)
+    eventually(lambda: ask(gateway, model=to).status == 200)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +361,7 @@ def test_a_silent_upstream_is_kept_alive_by_comments_until_the_error(
     own = start_shared_gateway(
         settings(
             shared_upstream.url,
-            upstreams={"main": {"base_url": shared_upstream.url, "timeouts": {"head_s": 0.6}}},
+            upstreams={"main": {"base_url": shared_upstream.url, "timeouts": {"head_s": 3}}},
             models={MODEL: model("responses")},
             server={"keepalive_comment_s": 0.2},
         )

@@ -15,7 +15,7 @@ from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import CHUNKED, Wire, chunk, cut_stream, event, ok_json, raw, silent, stalled_stream, stream
 
 from .client import Raw, events
-from .gateway_process import CHAT, COMPLETIONS, Gateway, eventually, key, settings
+from .gateway_process import CHAT, COMPLETIONS, Gateway, eventually, key, model, settings
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +337,14 @@ def test_two_finished_choices_are_a_whole_stream(gateway: Gateway, upstream: Scr
 @pytest.fixture(scope="module")
 def impatient(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     return start_shared_gateway(
-        settings(shared_upstream.url, upstreams={"main": {"timeouts": {"idle_s": 1, "head_s": 1}}})
+        settings(
+            shared_upstream.url,
+            upstreams={
+                "main": {"timeouts": {"idle_s": 1}},
+                "patient": {"base_url": shared_upstream.url, "timeouts": {"idle_s": 3}},
+            },
+            models={"patient": model("completions", "patient")},
+        )
     )
 
 
@@ -377,8 +384,8 @@ def test_what_is_left_out_is_no_sign_of_life_either(
 
 def test_events_between_comments_are_one(impatient: Gateway, upstream: ScriptedUpstream) -> None:
     noise = [b": PING\n\n", piece("a")] * 10
-    upstream.answer_with(stream([*noise, *WHOLE[1:]], delay_s=0.06))
-    with impatient.stream() as client:
+    upstream.answer_with(stream([*noise, *WHOLE[1:]], delay_s=0.16))
+    with impatient.stream(model="patient") as client:
         assert read_stream(client) == bytes_of(*noise, WHOLE[1], "[DONE]")
 
 
