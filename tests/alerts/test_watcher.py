@@ -44,6 +44,12 @@ class Post:
         return sorted((each["scope"], each["level"]) for each in self.received)
 
 
+async def turns() -> None:
+    """Iterations of the event loop in which every message that is not held is posted, however long they take."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 class AlertWorker:
     """A worker: it calls, and watches. `die` is what `kill -9` would be."""
 
@@ -87,9 +93,7 @@ class AlertWorker:
     async def look(self) -> None:
         await self.watcher.look()
         if self.outbox is not None:
-            for _ in range(100):  # iterations of the event loop, independent of their duration
-                await asyncio.sleep(0)
-            await asyncio.sleep(0.02)
+            await turns()
         await self.watcher.look()  # stores which messages the webhook accepted
 
     async def die(self) -> None:
@@ -467,23 +471,28 @@ async def test_a_look_is_bounded(workers: Workers, monkeypatch: pytest.MonkeyPat
     expected = [(2 + 3), (4 + 6), (5 + 7)]
     for number in expected:
         await alert_worker.watcher.look()
-        await asyncio.sleep(0.02)
+        await turns()
         assert len(workers.post.received) == 2 * number
     for _ in range(20):
         await alert_worker.watcher.look()
     assert alert_worker.watcher._kept == {}
 
 
-async def test_the_end_looks_once_more_and_releases_unsent_levels(workers: Workers) -> None:
+async def test_the_end_looks_once_more_and_releases_unsent_levels(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ending = await workers.alert_worker()
     await ending.use(daily(1), 1)
-    await ending.watcher.close(3)
+    await ending.watcher.close(60)
     assert len(workers.post.received) == 2
     workers.post.is_held = True
     await ending.use(daily(1, scope="team:red"), 1)
     held = await workers.alert_worker()
     await held.use(daily(1, scope="team:red"), 1)
-    await held.watcher.close(0.1)
+    assert held.outbox is not None
+    close = held.outbox.close
+    monkeypatch.setattr(held.outbox, "close", lambda _: close(0.01))  # the webhook never answers
+    await held.watcher.close(60)
     workers.post.is_held = False
     next_one = await workers.alert_worker(daily(1), daily(1, scope="team:red"))
     await next_one.look()

@@ -71,7 +71,7 @@ async def test_a_background_response_goes_on_by_itself(upstream: Upstream) -> No
     now = await responses.retrieve(made.id)
     assert now.status == "completed"
     assert (call["ended"], call["completion_tokens"]) == ("done", now.usage.output_tokens)
-    slow = {"simulate": {"delay_s": 0.2}}
+    slow = {"simulate": {"delay_s": 60}}
     made = await responses.create(model=CHAT, input="Hi", background=True, extra_body=slow)
     assert (await responses.cancel(made.id)).status == "cancelled"
     assert (await responses.cancel(made.id)).status == "cancelled"

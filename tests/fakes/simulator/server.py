@@ -211,6 +211,7 @@ class WholeSimulator(Simulator):
             self.ledger.close(entry, "aborted" if kept.is_cancelled else "done")
 
         asyncio.get_running_loop().call_later(pace.delay_s + takes_s, end)
+        kept.when_cancelled = end
         if not asked.is_stream:
             return web.json_response(kept.as_json())
         kept.stream, kept.tokens_per_s = list(response_events(made, pace.tokens_per_event)), pace.tokens_per_s

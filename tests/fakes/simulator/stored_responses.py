@@ -57,6 +57,7 @@ class StoredResponse:
     stream: list[SimulatedEvent] = field(default_factory=list)
     """The events of one that is made in the background with a stream."""
     tokens_per_s: float | None = None
+    when_cancelled: Callable[[], None] = field(default=lambda: None)
     _cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -67,6 +68,7 @@ class StoredResponse:
     def cancel(self) -> None:
         """Cancel it; its streams end."""
         self._cancelled.set()
+        self.when_cancelled()
 
     def events_after(self, number: int) -> AsyncIterator[SimulatedEvent]:
         """The events behind this one, each when it is due. Raises `APIError` if it has no stream."""
