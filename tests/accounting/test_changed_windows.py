@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from gateway.records import Claim, Refused, WindowStatus
 from gateway.store import Settle, Void
 from gateway.store.sqlite.store import SqliteStore
 from tests.fakes.scripted import until
+from tests.patience import at_least
 from tests.store.changes import daily, draw, parallel, rate, settlement, slow, tokens
 
 from .fake_store import ORIGIN, FakeStore, settings
@@ -94,7 +94,7 @@ async def test_a_bookkeeper_notes_when_the_store_has_it(tmp_path: Path) -> None:
     assert touched.take(9) == ([], set())  # reserved is not used
     store.gate.clear()
     books.settle(*settlement(wish))
-    await asyncio.sleep(0.02)
+    await at_least(0.02)
     assert touched.take(9) == ([], set())
     store.gate.set()
     await until(lambda: touched.take(9) == ([daily(5).window], set()))

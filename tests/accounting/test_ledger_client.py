@@ -24,6 +24,7 @@ from gateway.records import Granted, Record, Refused, Usage
 from gateway.store import Batch, JournalFull, RateDraw, Reserve, Settle, StoreUnavailable, Void
 from gateway.store.sqlite import store as sqlite_store
 from gateway.store.sqlite.store import SqliteStore
+from tests.patience import at_least
 from tests.store.changes import NOON, daily, draw, parallel, settlement, slow
 
 from .fake_store import ORIGIN, FakeStore, OpensClients, lease_of, leases
@@ -577,7 +578,7 @@ async def test_alone_only_for_so_long(store: FakeStore, open_one: OpensClients) 
     books = open_one(on_outage="allow", outage_share=1, outage_max_s=0)
     store.is_away = True
     await asyncio.gather(books.draw(draw()), return_exceptions=True)  # granted before the outage was known
-    await asyncio.sleep(0.01)
+    await at_least(0.01)
     with pytest.raises(StoreUnavailable):
         await books.draw(draw())
     with pytest.raises(StoreUnavailable):
@@ -709,7 +710,7 @@ async def test_an_unreadable_journal_blocks_no_call(
         store.known.clear()
         store.applied.clear()
         waiting = books.draw(draw(call="b"))
-        await asyncio.sleep(0.1)
+        await at_least(0.1)
         assert not waiting.done()
     assert await waiting == Granted()
     assert store.applied == ["a"]

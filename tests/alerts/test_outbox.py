@@ -13,6 +13,7 @@ import pytest
 from gateway.alerts import Outbox, outbox, policy
 from gateway.alerts.webhook import PostResult
 from tests.fakes.scripted import until
+from tests.patience import at_least
 
 TAKEN = PostResult(200, "it answers 200")
 BUSY = PostResult(503, "it answers 503")
@@ -110,7 +111,7 @@ async def test_a_webhook_that_hangs_holds_only_a_few_attempts(made: tuple[FakeWe
     webhook.gate.clear()
     put(box, *map(str, range(20)))
     await until(lambda: len(webhook.posted) == outbox.AT_ONCE)
-    await asyncio.sleep(0.01)
+    await at_least(0.01)
     assert (len(webhook.posted), len(box.waiting)) == (outbox.AT_ONCE, 20)
     webhook.gate.set()
     await until(lambda: not box.waiting)

@@ -94,7 +94,7 @@ class Balancer:
 
 async def _is_ready(port: int) -> bool:
     try:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 writer.write(b"GET /readyz HTTP/1.1\r\nHost: balancer\r\nConnection: close\r\n\r\n")

@@ -71,7 +71,7 @@ def test_refused_port(gateway: Gateway, upstream: ScriptedUpstream) -> None:
 
 
 def test_host_without_address(start_gateway: StartsGateways, upstream: ScriptedUpstream) -> None:
-    upstreams = {"main": {"base_url": "http://nowhere.invalid/v1", "timeouts": {"connect_s": 0.5}}}
+    upstreams = {"main": {"base_url": "http://nowhere.invalid/v1", "timeouts": {"connect_s": 3}}}
     gateway = start_gateway(settings(upstream.url, upstreams=upstreams))
     failed = gateway.complete()
     assert failed.status in (502, 504)

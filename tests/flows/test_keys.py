@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import error_json, ok_json
+from tests.patience import blocked_for_at_least
 
 from .client import Answer
 from .gateway_process import (
@@ -255,7 +256,7 @@ def test_http_1_0_knows_no_100_continue(gateway: Gateway, upstream: ScriptedUpst
     with gateway.connect() as client:
         head = f"Authorization: Bearer {secret('alice')}\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
         client.send(f"POST /v1/completions HTTP/1.0\r\n{head}Content-Length: {len(BODY)}\r\n\r\n".encode())
-        time.sleep(0.05)  # so that the body is missing when the head is read
+        blocked_for_at_least(0.05)  # so that the body is missing when the head is read
         client.send(BODY)
         assert client.read_answer().status == 200
 

@@ -16,6 +16,7 @@ from gateway.web.access_log import FIELDS
 from gateway.web.middleware import _shown_param
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import cut_stream, error_json, ok_json
+from tests.patience import blocked_for_at_least
 
 from .gateway_process import ADMIN_TOKEN, CHAT, COMPLETIONS, EMBEDDINGS, Gateway, eventually, key, secret, settings
 
@@ -280,7 +281,7 @@ def test_malformed_head_is_answered_and_not_logged(
 def test_a_malformed_chunk_is_refused_at_once(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     with gateway.connect() as client:
         client.send(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode())
-        time.sleep(0.05)
+        blocked_for_at_least(0.05)
         client.send(b"zz\r\n" + secret("alice").encode() + b"\r\n")
         assert client.read_answer().refusal == (400, "invalid_request_error", None, None)
     gateway.check_logs()

@@ -340,10 +340,10 @@ def impatient(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUps
         settings(
             shared_upstream.url,
             upstreams={
-                "main": {"timeouts": {"idle_s": 1}},
+                "hasty": {"base_url": shared_upstream.url, "timeouts": {"idle_s": 1}},
                 "patient": {"base_url": shared_upstream.url, "timeouts": {"idle_s": 3}},
             },
-            models={"patient": model("completions", "patient")},
+            models={COMPLETIONS: model("completions", "hasty"), "patient": model("completions", "patient")},
         )
     )
 

@@ -20,6 +20,7 @@ import pytest
 from gateway.journal import Journal, disk, segments
 from gateway.journal import journal as under_test
 from tests.fakes.scripted import until
+from tests.patience import at_least
 
 from .conftest import ORIGIN, JournalFolder
 
@@ -135,7 +136,7 @@ async def test_the_ends_of_running_calls_fit_on_a_full_disk(
         journal.append("close", f"call-{number}", TEXT)
         await journal.written()
     assert journal.is_full
-    await asyncio.sleep(0.05)
+    await at_least(0.05)
     assert journal.is_full, "there is no room for a new reserve"
     assert not [record for record in caplog.records if "cannot be written" in record.getMessage()]
     await journal.close()

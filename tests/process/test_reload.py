@@ -16,6 +16,7 @@ from gateway.process import reload
 from gateway.process.reload import Reloader, ReloadResult
 from gateway.tasks import Tasks
 from tests.fakes.scripted import until
+from tests.patience import at_least
 
 TEXT = """
 upstreams:
@@ -212,7 +213,7 @@ async def test_a_bad_file_is_logged_once_and_applied_when_it_is_mended(
         await until(lambda: len(case.given) == 1)
         assert case.reloader.results == {"applied": 1, "refused": 1}
         tries = reads
-        await asyncio.sleep(0.1)
+        await at_least(0.1)
         assert reads == tries  # no more reads without a fault
 
 

@@ -27,6 +27,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from gateway.simulator import Settings, build_app, count_tokens, serve, serve_on, server, split_tokens
 from gateway.simulator.choices import bound, example
 from gateway.simulator.text import VOCABULARY, dice, key_of, write
+from tests.patience import at_least
 
 KEY = "sk-simulated-0123456789abcdef"
 INSTRUCT = "gpt-3.5-turbo-instruct"
@@ -731,7 +732,7 @@ async def test_client_that_leaves_a_plain_answer_is_aborted(upstream: Upstream) 
     call = asyncio.ensure_future(upstream.post("/v1/chat/completions", body))
     while not (await upstream.ledger())["open"]:  # noqa: ASYNC110 - it is asked over HTTP
         await asyncio.sleep(0.005)
-    await asyncio.sleep(0.1)  # two tokens
+    await at_least(0.1)  # two tokens
     call.cancel()
     entry = (await upstream.ledger_with(1))["calls"][0]
     assert entry["ended"] == "aborted"

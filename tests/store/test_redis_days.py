@@ -15,6 +15,7 @@ from gateway.store.redis import daily_sums
 from gateway.store.redis.daily_sums import ADDED_AT_ONCE, BETWEEN, GROUPS_AT_ONCE, DailySumReader
 from gateway.store.report_rows import Sums, UsageReport
 from tests.fakes.scripted import until
+from tests.patience import at_least
 
 BASE = "{g}:1:"
 DAYS = ["2026-11-18", "2026-11-19", "2026-11-20"]
@@ -180,7 +181,7 @@ async def test_reports_make_way_for_calls(monkeypatch: pytest.MonkeyPatch) -> No
     server.is_busy = True
     waiting = asyncio.ensure_future(reader.add(UsageReport(["key"]), DAYS))
     await until(lambda: server.asked)
-    await asyncio.sleep(0.05)
+    await at_least(0.05)
     assert len(server.asked) == 1
     assert not waiting.done()
     await reader.close()

@@ -32,6 +32,7 @@ from gateway.store.sqlite.folder import exclusive_folder
 from gateway.store.sqlite.schema import RECORD, SCHEMA_VERSION, TABLES
 from gateway.store.sqlite.store import CALM_S, SLOW_S, SqliteStore, WritePace
 from tests.amounts import amount
+from tests.patience import at_least
 
 from .changes import NOON, SECOND, Clock, daily, draw, parallel, rate, settlement, tokens
 from .worker import Worker, endings, levels, pass_days, standing
@@ -83,7 +84,7 @@ def somebody_writing(folder: Path) -> Iterator[None]:
 async def test_a_batch_waits_for_its_turn(worker: Worker, folder: Path) -> None:
     with somebody_writing(folder):
         drawing = asyncio.ensure_future(worker.draw(draw(daily(500))))
-        await asyncio.sleep(0.05)
+        await at_least(0.05)
         assert not drawing.done()
     assert isinstance(await drawing, Granted)
 
@@ -271,7 +272,7 @@ async def test_the_second_process_finds_the_tables_of_the_first(folder: Path, cl
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("BEGIN IMMEDIATE")
         opening = asyncio.create_task(asyncio.to_thread(SqliteStore, settings_of(folder), clock))
-        await asyncio.sleep(0.2)  # it has seen that there are none, and waits
+        await at_least(0.2)  # it has seen that there are none, and waits
         for table in TABLES.split(";"):
             db.execute(table)
         db.execute("INSERT INTO meta VALUES ('schema', ?), ('now_us', 0)", (SCHEMA_VERSION,))

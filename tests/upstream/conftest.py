@@ -37,5 +37,5 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
-    """The clock of this test's connections, which stands still until the test moves it."""
+    """The clock of this test's connections, which only the test moves."""
     return move_clock_of_connections(monkeypatch)

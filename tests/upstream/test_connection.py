@@ -16,6 +16,7 @@ from gateway.records import Failure, Fault, Phase
 from gateway.upstream.connection import MAX_HEAD_BYTES, READ_BUFFER_BYTES, Connection, Head
 from tests.fakes import scripted
 from tests.fakes.scripted import Authority, Scripted, Wire, until
+from tests.patience import at_least
 
 from .moved_clock import MovedClock
 from .recorder import Ear, acquired, ask, begin, pool_of
@@ -487,7 +488,7 @@ async def test_connection_that_ends_between_acquire_and_send_is_stale() -> None:
     ear = Ear()
     bench.connection.send([b"x"], ear)
     bench.connection.abort()
-    await asyncio.sleep(0.01)
+    await at_least(0.01)
     assert not ear.has_ended
 
 

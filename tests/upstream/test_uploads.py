@@ -12,6 +12,7 @@ from gateway.api.form import PIECE_BYTES, Upload
 from gateway.records import Fault, Phase
 from gateway.upstream.connection import PIECES_AT_ONCE, Connection
 from tests.fakes.scripted import Authority, Scripted, Wire, ok_json, until
+from tests.patience import at_least
 
 from .recorder import Ear, acquired, pool_of
 
@@ -137,6 +138,6 @@ async def test_an_aborted_upload_stops_pulling() -> None:
         await until(lambda: source.pulled > PIECES_AT_ONCE)
         connection.abort()
         pulled = source.pulled
-        await asyncio.sleep(0.05)
+        await at_least(0.05)
         assert source.pulled == pulled
         assert not ear.has_ended

@@ -20,6 +20,7 @@ from gateway.config import ConfigError, build
 from gateway.observe.metrics import Telemetry
 from gateway.web import app
 from tests.fakes.scripted import Scripted, ok_json, until
+from tests.patience import at_least
 
 from .conftest import ADMIN_TOKEN, AUTH, KEY
 
@@ -127,7 +128,7 @@ async def test_probes_and_alerts_follow_the_configuration(tmp_path: Path) -> Non
         await until(lambda: upstream.open_now == 0)
         hits = upstream.hits
         assert [request.path for request in upstream.requests] == ["/v1/models"] * hits
-        await asyncio.sleep(0.3)
+        await at_least(0.3)
         assert upstream.hits == hits
         webhook = {"webhook": upstream.url.replace("/v1", "/v1/hook")}
         quotas = [{"requests": 1, "per": "day"}]
