@@ -123,22 +123,22 @@ format: .venv/.installed
 	$(BIN)/ruff check --fix .
 
 bench: .venv/.installed
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m bench
 
 bench-lone: .venv/.installed
-	$(BIN)/python -m tests.bench.lone
+	$(BIN)/python -m bench.lone
 
 bench-starts: .venv/.installed
-	$(BIN)/python -m tests.bench.starts
+	$(BIN)/python -m bench.starts
 
 bench-wide: .venv/.installed
-	$(BIN)/python -m tests.bench.wide --write
+	$(BIN)/python -m bench.wide --write
 
 counts: .venv/.installed
-	$(BIN)/python -m tests.bench.counts
+	$(BIN)/python -m bench.counts
 
 soak: .venv/.installed
-	$(BIN)/python -m tests.soak
+	$(BIN)/python -m bench.soak
 
 stack: .venv/.installed
-	$(BIN)/python -m tests.stack
+	$(BIN)/python -m bench.stack

@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import tier_of
 
 ROOT = Path(__file__).parent.parent
-NO_TIER = ("bench", "browser", "soak", "stack")
+NO_TIER = ("browser",)
 SOURCES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in sorted((ROOT / "tests").rglob("*.py"))

@@ -69,7 +69,7 @@ POSSIBLE = re.compile(r'#.*|"""[\s\S]*?"""')
 
 TESTS = {
     str(path.relative_to(ROOT)): path.read_text()
-    for folder in ("tests", ".ci")
+    for folder in ("tests", "bench", ".ci")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
 

@@ -15,13 +15,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bench import calls, carries, cases, issuing, load, lone, ours, page, plot, sizes, starts, wide
+from bench.lockstep import Upstream as LoneUpstream
+from bench.processes import BenchError, Program
+from bench.streams import Upstream, streams
+from bench.table import Group, as_json, as_markdown, render
 from gateway.api.auth import digest
 from gateway.config import build
-from tests.bench import calls, carries, cases, issuing, load, lone, ours, page, plot, sizes, starts, wide
-from tests.bench.lockstep import Upstream as LoneUpstream
-from tests.bench.processes import BenchError, Program
-from tests.bench.streams import Upstream, streams
-from tests.bench.table import Group, as_json, as_markdown, render
 from tests.flows.gateway_process import eventually
 
 SUMS = {
@@ -108,7 +108,7 @@ async def test_streams_are_counted_and_timed() -> None:
 @pytest.mark.parametrize("cut", [b"data: [DONE]\n\n", b'"finish_reason":"stop"'])
 async def test_a_stream_that_is_not_whole_spoils_a_round(cut: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     ending = calls.ending().replace(cut, b"")
-    monkeypatch.setattr("tests.bench.streams.LAST", b"%x\r\n%s\r\n0\r\n\r\n" % (len(ending), ending))
+    monkeypatch.setattr("bench.streams.LAST", b"%x\r\n%s\r\n0\r\n\r\n" % (len(ending), ending))
     upstream = Upstream()
     async with await upstream.start():
         with pytest.raises(BenchError, match="did not end whole"):
@@ -239,8 +239,8 @@ def test_every_table_has_its_place() -> None:
 
 
 def test_a_record_has_its_price_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.bench.sizes.FEW", 200)
-    monkeypatch.setattr("tests.bench.sizes.MANY", 1000)
+    monkeypatch.setattr("bench.sizes.FEW", 200)
+    monkeypatch.setattr("bench.sizes.MANY", 1000)
     slopes = asyncio.run(sizes.embedded(tmp_path))
     (record, *_) = slopes.values()
     assert 100 < record.disk < 1000, slopes
@@ -265,7 +265,7 @@ def test_a_program_is_pinned_measured_and_ended(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
     env = {**os.environ, "PATH": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.bench"]
+    command = [sys.executable, "-m", "bench"]
     received = subprocess.run(command, env=env, cwd=ours.ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (received.returncode, received.stdout, received.stderr.count("\n")) == (2, "", 1)
     assert "wrk" in received.stderr

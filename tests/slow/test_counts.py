@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 
-from tests.bench import ceilings, instruments, tally
-from tests.bench.counter import Function, Functions
+from bench import ceilings, instruments, tally
+from bench.counter import Function, Functions
 
 
 def test_functions_are_counted_in_every_thread() -> None:

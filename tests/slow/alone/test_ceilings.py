@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import ceilings, counts, redis_script
+from bench import ceilings, counts, redis_script
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the bench reads /proc")
 
@@ -33,9 +33,9 @@ async def test_a_call_enters_no_more_functions_than_it_did(tmp_path: Path) -> No
         if any(is_now > most * ceilings.MARGIN for is_now, most in zip(ceilings.of(rows), limit, strict=True))
     }
     assert not over, (
-        f"a call has become dearer: {over}. `python -m tests.bench.counts --only functions --functions` shows what is "
+        f"a call has become dearer: {over}. `python -m bench.counts --only functions --functions` shows what is "
         "entered. Either make it cheaper, or say in the change why it has to be and write what `--ceilings` prints "
-        "into tests/bench/ceilings.py."
+        "into bench/ceilings.py."
     )
 
 
@@ -48,9 +48,7 @@ async def test_a_call_asks_no_more_of_the_kernel_than_it_did(tmp_path: Path) -> 
         for (name, is_now), most in zip(found.items(), ceilings.SYSTEM_CALLS.values(), strict=True)
         if is_now > most * ceilings.MARGIN
     }
-    assert not over, (
-        f"a call has become dearer: {over}. `python -m tests.bench.counts --only system-calls` shows which."
-    )
+    assert not over, f"a call has become dearer: {over}. `python -m bench.counts --only system-calls` shows which."
 
 
 async def test_a_call_asks_no_more_of_redis_than_it_did(tmp_path: Path) -> None:
@@ -62,7 +60,7 @@ async def test_a_call_asks_no_more_of_redis_than_it_did(tmp_path: Path) -> None:
         if any(is_now > most * ceilings.MARGIN for is_now, most in zip(count.served, limit, strict=True))
     }
     assert not over, (
-        f"a call has become dearer for Redis: {over}. `python -m tests.bench.counts --only redis` shows its commands. "
+        f"a call has become dearer for Redis: {over}. `python -m bench.counts --only redis` shows its commands. "
         "Either make it cheaper, or say in the change why it has to be and write what `--ceilings` prints into "
-        "tests/bench/ceilings.py."
+        "bench/ceilings.py."
     )

@@ -14,9 +14,9 @@ from typing import Any
 
 import openai
 
-from tests.soak.callers import AFTER_TROUBLE_S, PATIENCE_S, Callers
-from tests.soak.calls import carry, whole
-from tests.soak.observed import ObservedCall
+from bench.soak.callers import AFTER_TROUBLE_S, PATIENCE_S, Callers
+from bench.soak.calls import carry, whole
+from bench.soak.observed import ObservedCall
 
 from .upstream import body_of, truth_of
 

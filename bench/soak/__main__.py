@@ -163,7 +163,7 @@ def _show(
 
 def main() -> int:
     """Runs the soak; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Whether anything grows or is lost.")
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description="Whether anything grows or is lost.")
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--store", choices=["redis", "embedded"], default="redis")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))

@@ -152,7 +152,7 @@ PARTS: dict[str, Callable[[Bench], tuple[str, list[Group]]]] = {
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.wide", description="What else has a price.")
+    parser = argparse.ArgumentParser(prog="python -m bench.wide", description="What else has a price.")
     parser.add_argument("--only", choices=PARTS, help="one part of it")
     parser.add_argument("--case", default="", help="of the calls, those with this in their name")
     parser.add_argument("--quick", action="store_true", help="1 round instead of 3")

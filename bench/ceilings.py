@@ -4,7 +4,7 @@ of the kernel and of Redis: what `tests/slow/alone/test_ceilings.py` holds it to
 Counted, so a busy machine changes nothing; and only what stands in the package `gateway`, written in Python, so that
 another version of a library changes nothing either. A newer Python enters fewer: comprehensions are no functions there.
 
-A change that needs more says why, and writes here what `python -m tests.bench.counts --ceilings` prints. One that
+A change that needs more says why, and writes here what `python -m bench.counts --ceilings` prints. One that
 needs less does so too, or the room that it made is filled by the next.
 """
 

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.starts`: what a start costs, beside one of a bare aiohttp proxy, in half a minute.
+"""`python -m bench.starts`: what a start costs, beside one of a bare aiohttp proxy, in half a minute.
 
 From the start of the program to its first answered call, on one core: CPU time of all its processes, time, and the
 memory that they then take, where a page that several of them share counts once (Pss of proc(5), smaps_rollup).
@@ -82,7 +82,7 @@ def render(costs: Mapping[str, list[Start]]) -> str:
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.starts", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.starts", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     keep_bytecode()

@@ -119,7 +119,7 @@ async def watch(port: int) -> None:
 def bare(folder: Path, core: int, upstream: int) -> Program:
     """The proxy that only forwards, in front of this port."""
     with listener() as socket:
-        command = [sys.executable, "-m", "tests.bench.bare", str(socket.fileno()), f"http://127.0.0.1:{upstream}"]
+        command = [sys.executable, "-m", "bench.bare", str(socket.fileno()), f"http://127.0.0.1:{upstream}"]
         return Program(
             "the bare proxy", command, folder, core, socket.getsockname()[1],
             env={"PYTHONPATH": str(ours.ROOT)}, inherited=[socket.fileno()],
@@ -193,7 +193,7 @@ def render(costs: dict[int, dict[str, list[Cost]]]) -> str:
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.lone", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.lone", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--store", choices=("embedded", "redis"), default="embedded")
     parser.add_argument("--rate", type=int, help="calls a second: this one alone")
     parser.add_argument("--rounds", type=int, default=4)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from bench.soak.observed import ObservedCall, Truth
+from bench.stack.acts import Excuse
+from bench.stack.place import Place
+from bench.stack.rules import Cause, Seen, accelerated, wrong_alerts
+from bench.stack.run import Stack, wrong_failures
 from tests.deploy.programs import run
-from tests.soak.observed import ObservedCall, Truth
-from tests.stack.acts import Excuse
-from tests.stack.place import Place
-from tests.stack.rules import Cause, Seen, accelerated, wrong_alerts
-from tests.stack.run import Stack, wrong_failures
 
 
 @pytest.mark.timeout(900)

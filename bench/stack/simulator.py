@@ -1,6 +1,6 @@
 """The simulated upstream as a process that can be killed; a file keeps a line for each call that it serves.
 
-    python -m tests.stack.simulator --port 12345 --book FILE
+    python -m bench.stack.simulator --port 12345 --book FILE
 
 A line is `NUMBER begun` before the first byte of an answer is sent, and `NUMBER done`, `refused` or `left` at its end.
 The number is in the call's prompt.
@@ -47,7 +47,7 @@ def keeping(book: RawIOBase) -> Middleware:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.stack.simulator")
+    parser = argparse.ArgumentParser(prog="python -m bench.stack.simulator")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--book", type=Path, required=True)
     args = parser.parse_args()

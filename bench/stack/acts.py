@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from bench.soak.observed import ObservedCall
 from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, eventually
-from tests.soak.observed import ObservedCall
 
 from .place import NAMES, Place
 from .public import GUEST, METERED, Public

@@ -1,4 +1,4 @@
-"""A proxy that only forwards: aiohttp's server and client with one key, started as `python -m tests.bench.bare FD URL`.
+"""A proxy that only forwards: aiohttp's server and client with one key, started as `python -m bench.bare FD URL`.
 
 It is what `lone.py` compares with: the least that a Python gateway on aiohttp could cost. It does not validate, count,
 limit or log.

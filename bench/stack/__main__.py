@@ -15,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.soak.verdict import tell
 from tests.deploy.programs import MissingProgram
 from tests.fakes.redis_servers import MissingServer
-from tests.soak.verdict import tell
 
 from .place import Place
 from .run import Stack
@@ -26,7 +26,7 @@ from .run import Stack
 def main() -> int:
     """Runs the stack; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.stack", description="The whole stack, while parts of it die."
+        prog="python -m bench.stack", description="The whole stack, while parts of it die."
     )
     parser.add_argument("--steady-s", type=float, default=20.0, help="how long nothing happens at first")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.soak.balance import below_bill, may_be_below_bill, wrong
-from tests.soak.flat import MB, MEMORY_ROOM, MEMORY_SHARE, judge
-from tests.soak.market import truth
-from tests.soak.observed import LIMIT, ObservedCall
+from bench.soak.balance import below_bill, may_be_below_bill, wrong
+from bench.soak.flat import MB, MEMORY_ROOM, MEMORY_SHARE, judge
+from bench.soak.market import truth
+from bench.soak.observed import LIMIT, ObservedCall
 
 
 def of_memory(*megabytes: float) -> bool:

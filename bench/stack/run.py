@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from bench.soak.balance import bill_of, differences, unfinished
+from bench.soak.logs import troubles
+from bench.soak.observed import ObservedCall
 from tests.deploy.nginx import Nginx
 from tests.flows.books import wait_until_settled
 from tests.flows.gateway_process import eventually
-from tests.soak.balance import bill_of, differences, unfinished
-from tests.soak.logs import troubles
-from tests.soak.observed import ObservedCall
 
 from .acts import PATIENCE_S, Act, Acts, Excuse
 from .place import NAMES, WORKERS, Place

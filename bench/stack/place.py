@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import yaml
 
+from bench.soak.place import PRICE, ROUTES, WIDE
 from tests.deploy.nginx import nginx
 from tests.deploy.programs import found
 from tests.fakes import redis_servers
@@ -20,7 +21,6 @@ from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Authority, dead_port
 from tests.flows.gateway_process import CHAT, COMPLETIONS, EMBEDDINGS, UPSTREAM_KEY, Gateway, key, model, settings
 from tests.flows.steering import Operator, until_all_say
-from tests.soak.place import PRICE, ROUTES, WIDE
 
 from .public import GUEST, ISSUED, METERED
 from .rules import accelerated

@@ -165,7 +165,7 @@ def machine() -> str:
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="What the gateway costs beside nginx.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="What the gateway costs beside nginx.")
     parser.add_argument("--only", choices=[*PARTS, "ledger"], help="one part of it")
     parser.add_argument("--quick", action="store_true", help="2 rounds instead of 4")
     parser.add_argument("--json", action="store_true", help="every round of every figure, for programs")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.soak.observed import Truth, members
 from gateway.simulator.choices import Generated, chat, complete
 from gateway.simulator.requests import ChatRequest, CompletionRequest, EmbeddingRequest, parse
 from gateway.simulator.vectors import embeddings_body
@@ -18,7 +19,6 @@ from gateway.simulator.vectors import usage_of as usage_of_embeddings
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import dead_port
 from tests.flows.gateway_process import Process
-from tests.soak.observed import Truth, members
 
 TOKENS_PER_S = 30
 LONG_TOKENS, LONG_TOKENS_PER_S = 30, 15
@@ -29,7 +29,7 @@ DIMENSIONS = 4
 class _Simulator(Process):
     @staticmethod
     def command(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "tests.stack.simulator", *arguments]
+        return [sys.executable, "-m", "bench.stack.simulator", *arguments]
 
 
 class Upstream:

@@ -1,4 +1,4 @@
-"""Python runs this at the start of a gateway whose worker is counted (`PYTHONPATH`); see tests/bench/counting.py.
+"""Python runs this at the start of a gateway whose worker is counted (`PYTHONPATH`); see bench/counting.py.
 
 From USR1 to USR2 the worker counts what `GATEWAY_COUNTED` says, and writes it into the folder `GATEWAY_COUNTED_IN`.
 Workers are interpreters of their own, started with the command in `GATEWAY_PYTHON`, if given.
@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.bench.counter import Functions, Gaps, Memory
+from bench.counter import Functions, Gaps, Memory
 
 folder = Path(os.environ["GATEWAY_COUNTED_IN"])
 sys.executable = os.environ["GATEWAY_PYTHON"] or sys.executable

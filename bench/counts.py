@@ -216,12 +216,10 @@ PARTS: Mapping[str, Callable[[Bench], Coroutine[Any, Any, list[str]]]] = {
 
 def main() -> int:
     """Count and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.counts", description="What a call costs, counted.")
+    parser = argparse.ArgumentParser(prog="python -m bench.counts", description="What a call costs, counted.")
     parser.add_argument("--only", choices=PARTS, help="one part of it")
     parser.add_argument("--functions", action="store_true", help="by function instead of by module and library")
-    parser.add_argument(
-        "--ceilings", action="store_true", help="the table of tests/bench/ceilings.py as it would be now"
-    )
+    parser.add_argument("--ceilings", action="store_true", help="the table of bench/ceilings.py as it would be now")
     args = parser.parse_args()
     status = 0
     with tempfile.TemporaryDirectory(prefix="gateway-counts-") as folder:

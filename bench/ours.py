@@ -19,7 +19,7 @@ from . import calls, cases
 from .cases import Case
 from .processes import Program
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PLENTY = 10**12
 """A limit that is counted and never met."""
 

@@ -1,7 +1,7 @@
 """Size of stored data: bytes of memory in Redis and on the disk of an embedded store, per entry of each kind.
 
-    python -m tests.bench.sizes                      # bytes per entry; half a minute
-    python -m tests.bench.sizes --carries --write    # and the capacity of one core, into docs/sizing.md
+    python -m bench.sizes                      # bytes per entry; half a minute
+    python -m bench.sizes --carries --write    # and the capacity of one core, into docs/sizing.md
 
 Each figure is a slope: entries are written, then more of them; the growth is divided by their number.
 """
@@ -182,7 +182,7 @@ def render(redis: Mapping[str, Slope], file: Mapping[str, Slope]) -> str:
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.sizes", description="How large the books become.")
+    parser = argparse.ArgumentParser(prog="python -m bench.sizes", description="How large the books become.")
     parser.add_argument("--carries", action="store_true", help="also what one core and one Redis carry; 3 minutes")
     parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
     args = parser.parse_args()
