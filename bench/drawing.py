@@ -40,23 +40,23 @@ async def _count(
     try:
         settings = Settings(url=f"embedded:{folder / 'data'}", journal_dir=str(folder), namespace="counts")
         store, journal = await open_store(settings, is_alone=is_alone), Journal.create(folder, "counts")
-        books = LedgerClient(store, journal, settings, changed_windows=ChangedWindows(), is_alone=is_alone)
+        client = LedgerClient(store, journal, settings, changed_windows=ChangedWindows(), is_alone=is_alone)
         keys = Keys(10, windows)
-        await _carry(books, keys, at_once * 2, at_once)  # warm
+        await _carry(client, keys, at_once * 2, at_once)  # warm
         counter.begin()
-        await _carry(books, keys, calls, at_once)
+        await _carry(client, keys, calls, at_once)
         counted = counter.end()
-        await books.close(5)
+        await client.close(5)
     finally:
         counter.close()
     return [each for each in counted if not each.module.startswith(HERE)]
 
 
-async def _carry(books: Any, keys: Keys, calls: int, at_once: int) -> None:
+async def _carry(client: Any, keys: Keys, calls: int, at_once: int) -> None:
     for _ in range(calls // at_once):
-        wishes = [keys.draw() for _ in range(at_once)]
-        await asyncio.gather(*(books.draw(wish) for wish in wishes))
+        reserves = [keys.draw() for _ in range(at_once)]
+        await asyncio.gather(*(client.draw(reserve) for reserve in reserves))
         await asyncio.gather(*(
-            books.settle(wish.record._replace(usage=Usage(210, 34, source="reported")), wish.claims)
-            for wish in wishes
+            client.settle(reserve.record._replace(usage=Usage(210, 34, source="reported")), reserve.claims)
+            for reserve in reserves
         ))  # fmt: skip

@@ -110,11 +110,11 @@ async def _carry(ledger: Any, keys: Keys, seconds: float) -> tuple[int, float]:
     failures: list[BaseException] = []
 
     async def call() -> None:
-        wish = keys.draw()
-        granted = await ledger.draw(wish)
+        reserve = keys.draw()
+        granted = await ledger.draw(reserve)
         assert isinstance(granted, Granted)
         await asyncio.sleep(CALL_S)
-        await ledger.settle(wish.record._replace(usage=Usage(210, 34, source="reported")), wish.claims)
+        await ledger.settle(reserve.record._replace(usage=Usage(210, 34, source="reported")), reserve.claims)
 
     def note(task: asyncio.Task[None]) -> None:
         running.discard(task)
@@ -138,17 +138,17 @@ async def _carry(ledger: Any, keys: Keys, seconds: float) -> tuple[int, float]:
 
 async def _measure(server: RedisServer, folder: Path, case: Case, seconds: float) -> Cost:
     settings = Settings(url=server.url, journal_dir=str(folder), namespace=f"bench-{case.keys}-{case.windows}")
-    books = LedgerClient(
+    client = LedgerClient(
         await open_store(settings), Journal.create(folder, "bench"), settings, changed_windows=ChangedWindows()
     )
     callers = Keys(*case)
     settle_memory()
-    await _carry(books, callers, seconds / 4)  # warm
+    await _carry(client, callers, seconds / 4)  # warm
     _, free = await _carry(NoLedger(), callers, seconds)
     before = _redis(server)
-    count, spent = await _carry(books, callers, seconds)
+    count, spent = await _carry(client, callers, seconds)
     used, batches = (after - then for after, then in zip(_redis(server), before, strict=True))
-    await books.close(5)
+    await client.close(5)
     return Cost((spent - free) / count * 1e6, used / count * 1e6, 2 * count / batches)
 
 

@@ -80,19 +80,19 @@ class _Load:
 
     def portions(self, calls: int, size: int) -> dict[str, Portion]:
         """The draws of so many calls, and their settlements, in batches of this size."""
-        wishes = [self._keys.draw() for _ in range(calls)]
-        ends = [self._end(wish) for wish in wishes]
+        reserves = [self._keys.draw() for _ in range(calls)]
+        ends = [self._end(reserve) for reserve in reserves]
         at_once = "alone" if size == 1 else f"{size} at once"
         return {
-            f"a draw, {at_once}": lambda: self._send(wishes, size),
+            f"a draw, {at_once}": lambda: self._send(reserves, size),
             f"a settlement, {at_once}": lambda: self._send(ends, size),
         }
 
-    def _end(self, wish: Reserve) -> Settle:
+    def _end(self, reserve: Reserve) -> Settle:
         self._number += 1
         duration_s = SHORTEST_S * LONGER ** (self._number % DURATIONS)
-        record = wish.record._replace(usage=Usage(210, 34, source="reported"), ended="done", duration_s=duration_s)
-        return Settle(self._number, record, wish.claims, encode(record, wish.claims))
+        record = reserve.record._replace(usage=Usage(210, 34, source="reported"), ended="done", duration_s=duration_s)
+        return Settle(self._number, record, reserve.claims, encode(record, reserve.claims))
 
 
 @asynccontextmanager

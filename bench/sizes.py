@@ -182,7 +182,7 @@ def render(redis: Mapping[str, Slope], file: Mapping[str, Slope]) -> str:
 
 def main() -> int:
     """Measure and print; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.sizes", description="How large the books become.")
+    parser = argparse.ArgumentParser(prog="python -m bench.sizes", description="How large the ledger becomes.")
     parser.add_argument("--carries", action="store_true", help="also what one core and one Redis carry; 3 minutes")
     parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
     args = parser.parse_args()

@@ -72,13 +72,13 @@ def measure(bench: Bench, case: Case, cpu: Group, latency: Group, redis: Group) 
     with ExitStack() as running:
         secrets = (files.ca_file, files.server_file) if case.is_tls else (None, None)
         behind = running.enter_context(nginx.upstream(bench.new_folder(), bench.own, case.answer, secrets[1]))
-        books = None
+        redis_server = None
         if case.store == "redis":
             with pinned(bench.own):
-                books = running.enter_context(RedisServer(bench.new_folder(), appendonly="everysec"))
+                redis_server = running.enter_context(RedisServer(bench.new_folder(), appendonly="everysec"))
         if case.issued:
             issuing.place(bench.seeds, folder, case.issued, case.windows)
-        received = ours.settings_of(case, folder, behind.port, secrets[0], books.url if books else "")
+        received = ours.settings_of(case, folder, behind.port, secrets[0], redis_server.url if redis_server else "")
         theirs = nginx.proxy(bench.new_folder(), bench.measured, behind.port, is_buffered=True, ca_file=secrets[0])
         rivals = dict(zip(RIVALS, (theirs, ours.serving(received, folder, bench.measured)), strict=True))
         made = {}
@@ -89,15 +89,15 @@ def measure(bench: Bench, case: Case, cpu: Group, latency: Group, redis: Group) 
             made[name] = load.run(program.port, WARM_S, folder, case).requests
         for _ in range(bench.rounds):
             for name, program in rivals.items():
-                redis_s = _cpu_s(books)
+                redis_s = _cpu_s(redis_server)
                 seen, cpu_us = _round(program, folder, case, made[name])
                 made[name] += seen.requests
                 cpu.add(name, {case.name: cpu_us})
                 if case.connections != MAIN.connections or case is MAIN:
                     latency.add(name, {f"p50, {case.connections} connections": seen.p50_ms})
                     latency.add(name, {f"p99, {case.connections} connections": seen.p99_ms})
-                if books is not None and name == "gateway":
-                    redis.add(name, {case.name: (_cpu_s(books) - redis_s) / seen.requests * 1e6})
+                if redis_server is not None and name == "gateway":
+                    redis.add(name, {case.name: (_cpu_s(redis_server) - redis_s) / seen.requests * 1e6})
 
 
 def _round(program: Program, folder: Path, case: Case, first: int) -> tuple[load.Load, float]:

@@ -59,11 +59,11 @@ class Faults:
     def _kill_worker(self) -> None:
         """Kills the younger of two: the elder runs all the time, so that its memory can be judged."""
         gateway, elder = self._place.gateway, self._place.elder
-        for victim in gateway.workers():
-            if victim != elder:
+        for worker in gateway.workers():
+            if worker != elder:
                 self.counts.kills.append(time.monotonic())
-                os.kill(victim, signal.SIGKILL)
-                eventually(lambda gone=victim: gone not in gateway.workers(), PATIENCE_S)  # type: ignore[misc]
+                os.kill(worker, signal.SIGKILL)
+                eventually(lambda gone=worker: gone not in gateway.workers(), PATIENCE_S)  # type: ignore[misc]
         eventually(lambda: len(gateway.workers()) == 2, PATIENCE_S)
         self._wait()
 

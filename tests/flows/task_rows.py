@@ -112,14 +112,14 @@ def config(upstream: str, url: str = "", **more: Any) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def submit(gateway: Gateway, row: str, who: str = "alice", **wishes: Any) -> Answer:
-    """Submit a task of this row, which goes as `wishes` say (tests/fakes/simulator/tasks.py)."""
+def submit(gateway: Gateway, row: str, who: str = "alice", **options: Any) -> Answer:
+    """Submit a task of this row, which goes as `options` say (tests/fakes/simulator/tasks.py)."""
     asked = SUBMISSIONS[row]
     if asked.is_form:
         fields = [(name, str(value)) for name, value in asked.members.items()]
-        body = form(*fields, ("simulate", json.dumps(wishes)), ("image", b"\x89PNG" + bytes(5000)))
+        body = form(*fields, ("simulate", json.dumps(options)), ("image", b"\x89PNG" + bytes(5000)))
         return gateway.post(asked.path, body, key=who, headers=TYPE)
-    return gateway.post(asked.path, {**asked.members, "simulate": wishes}, key=who)
+    return gateway.post(asked.path, {**asked.members, "simulate": options}, key=who)
 
 
 def id_in(row: str, answer: Answer) -> str:

@@ -620,14 +620,14 @@ async def test_headers_and_an_application_without_a_key() -> None:
 
 
 async def test_simulated_length_decides_both_endpoints(upstream: Upstream) -> None:
-    wish = {"extra_body": {"simulate": {"tokens": 333}}}
-    answer = await upstream.sdk.completions.create(model=INSTRUCT, prompt="hi", max_tokens=1000, **wish)
-    said = await upstream.sdk.chat.completions.create(model=CHAT, messages=HELLO, **wish)
+    simulate = {"extra_body": {"simulate": {"tokens": 333}}}
+    answer = await upstream.sdk.completions.create(model=INSTRUCT, prompt="hi", max_tokens=1000, **simulate)
+    said = await upstream.sdk.chat.completions.create(model=CHAT, messages=HELLO, **simulate)
     assert answer.usage.completion_tokens == said.usage.completion_tokens == 333
 
 
 @pytest.mark.parametrize(
-    ("wish", "status", "code"),
+    ("simulate", "status", "code"),
     [
         ({"status": 503}, 503, None),
         ({"error": {"message": "no", "type": "t", "code": "c"}}, 500, "c"),
@@ -635,8 +635,8 @@ async def test_simulated_length_decides_both_endpoints(upstream: Upstream) -> No
         ({"status": 200, "error": {"message": "in a 200"}}, 200, None),
     ],
 )
-async def test_simulated_error(upstream: Upstream, wish: Any, status: int, code: str | None) -> None:
-    got, answer = await upstream.post("/v1/chat/completions", {**_CHAT, "stream": True, "simulate": wish})
+async def test_simulated_error(upstream: Upstream, simulate: Any, status: int, code: str | None) -> None:
+    got, answer = await upstream.post("/v1/chat/completions", {**_CHAT, "stream": True, "simulate": simulate})
     assert (got, answer["error"]["code"]) == (status, code)
     entry = (await upstream.ledger())["calls"][0]
     assert (entry["status"], entry["ended"], entry["completion_tokens"]) == (status, "error", 0)
