@@ -101,9 +101,11 @@ def test_the_sdk_makes_reads_and_deletes_a_batch(gateway: Gateway, simulator: st
 
     with sdk(gateway) as client, sdk(gateway, "bob") as others:
         batches, other = client.messages.batches, others.messages.batches
-        began = batches.create(requests=[request("a"), request("b", simulate={"delay_s": 0.5})])  # type: ignore[list-item]
+        endless = batches.create(requests=[request("a", simulate={"delay_s": 600})])  # type: ignore[list-item]
         with pytest.raises(anthropic.ConflictError):
-            batches.delete(began.id)
+            batches.delete(endless.id)
+        batches.cancel(endless.id)
+        began = batches.create(requests=[request("a"), request("b", simulate={"delay_s": 0.5})])  # type: ignore[list-item]
         done = eventually(lambda: (seen := batches.retrieve(began.id)).processing_status == "ended" and seen)
         assert done.results_url == f"{BATCHES}/{began.id}/results"
         assert [each.custom_id for each in batches.results(began.id)] == ["a", "b"]
