@@ -56,7 +56,6 @@ _DOUBT = {
     "cached": _ABOVE_WHOLE.format("cached", "prompt"),
     "reasoning": _ABOVE_WHOLE.format("reasoning", "completion"),
 }
-"""Log messages about implausible counts, by their kind."""
 
 _NOTHING = Usage()
 
@@ -85,20 +84,15 @@ class AccessLogExtras(NamedTuple):
     error: str | None
     """The client's error: its code, or its type."""
     upstream_error: str | None
-    """The fault of the last upstream."""
     trace_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Where calls are accounted for."""
-
     ledger: Ledger
     telemetry: Telemetry
     write_line: Callable[[Record, AccessLogExtras], None]
-    """Writes the access line of a call that has ended."""
     tracer: Tracer = NO_TRACER
-    """Makes the spans of calls."""
     served: ServedModels = field(default_factory=ServedModels)
     """The names under patterns that are groups of the daily sums."""
     recent: RecentOutput = field(default_factory=RecentOutput)
@@ -106,8 +100,6 @@ class Accounting:
 
 
 class CallProgress(NamedTuple):
-    """Attempts of a call so far."""
-
     attempts: int
     spent: Usage
     failed: tuple[EndedAttempt, ...]
@@ -126,24 +118,20 @@ class CallLog:
         """As it is carried: for the model that serves, with the output that was reserved."""
         self.reservation = reservation
         self.trace = trace
-        """The call's span."""
         self.attempts = 0
         self.route: Route | None = None
         """Of the last attempt; None: there was none with this model."""
         self.upstream_s = 0.0
-        """Time spent waiting for upstreams."""
         self.spent = _NOTHING
         """The possible cost of attempts that did not answer the call, added to the cost of the last one."""
         self.is_cut_off = False
         """The client is gone, and the answer is not read on for its usage."""
         self.failed: list[EndedAttempt] = []
-        """The attempts that failed."""
         self.answered: list[EndedAttempt] = []
         """The attempts that answered a part of the call each."""
         self.left_out: tuple[str, ...] = ()
         """Features of the request that were not sent to the upstream of the last attempt."""
         self.upstream_error: str | None = None
-        """The fault of the last attempt, for the access line."""
         self._accounting = accounting
         self._earlier: tuple[Usage, int] | None = None
         """The possible cost of attempts with models before this one: tokens, and billionths of a US dollar."""
@@ -179,7 +167,6 @@ class CallLog:
 
     @property
     def stopped_as(self) -> str:
-        """The label of a cancelled attempt in metrics."""
         return CLIENT_GONE
 
     def headers(self) -> tuple[tuple[str, str], ...]:

@@ -32,12 +32,10 @@ class EndedAttempt(NamedTuple):
 
 
 def failed_text(attempts: Iterable[EndedAttempt]) -> str:
-    """These attempts as `Record.failed` has them."""
     return " ".join([f"{each.upstream}:{each.fault}" for each in attempts])
 
 
 def timeline_text(attempts: Iterable[EndedAttempt]) -> str:
-    """These attempts and waits as `Record.timeline` has them."""
     ordered = sorted(attempts, key=lambda each: each.began_s)
     return " ".join([
         f"{each.upstream}:{each.began_s * 1000:.0f}:{each.ended_s * 1000:.0f}:{each.fault}" for each in ordered

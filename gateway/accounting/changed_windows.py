@@ -26,12 +26,10 @@ class ChangedWindows:
         """The windows of the last call, by key and model: all calls of both draw on the same windows, except those of a
         new day."""
         self._windows: dict[str, Window] = {}
-        """Changed windows, by id."""
         self._refused: set[str] = set()
         """Ids of windows that refused a call for good, because their settled use leaves too little for it."""
 
     def note(self, ends: Iterable[End], verdicts: Iterable[Granted | Refused | None]) -> None:
-        """Note the results of one batch."""
         charged = self._charged
         for end in ends:
             if isinstance(end, Settle):
@@ -59,7 +57,6 @@ class ChangedWindows:
         return taken, refused
 
     def put_back(self, windows: Sequence[Window], refused: Iterable[str]) -> None:
-        """Note these windows again."""
         for window in windows:
             self._windows.setdefault(window.id, window)
         self._refused.update(refused)

@@ -6,7 +6,7 @@ clock, no I/O.
    leaked at the rate of the share. So the total of a window is at most limit + workers x share x limit, however often
    the store becomes unavailable.
 3. The store's last answer counts too: a window that was nearly full then admits no more than its rest.
-4. `TimeAway`: the outages of a sliding hour together last at most `outage_max_s`; then calls are refused.
+4. `TimeAway` (outage.py): the outages of a sliding hour together last at most `outage_max_s`; then calls are refused.
 
 Limits: calls of other workers are unknown here, and a worker that restarts has its share anew. A token or USD window
 may exceed the bound by what calls use beyond their reservations, as at any time.
@@ -14,7 +14,6 @@ may exceed the bound by what calls use beyond their reservations, as at any time
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -28,39 +27,6 @@ RETRY_US = 1_000_000
 MAX_KNOWN = 20_000
 """Windows of which the store's last answer is kept."""
 
-HOUR_S = 3600.0
-
-
-class TimeAway:
-    """The time for which the store was unavailable, within a sliding hour. Times are on a monotonic clock."""
-
-    def __init__(self, max_s: float) -> None:
-        self._max_s = max_s
-        self._span_s = max(HOUR_S, max_s)
-        self._ended: deque[tuple[float, float]] = deque()
-        """The end of each earlier outage, and how long it lasted."""
-        self._total_s = 0.0
-        """Of all in `_ended`."""
-        self._began: float | None = None
-
-    def begin(self, now: float) -> None:
-        """An outage begins."""
-        self._began = now
-
-    def end(self, now: float) -> None:
-        """It is over."""
-        if self._began is not None:
-            self._ended.append((now, now - self._began))
-            self._total_s += now - self._began
-            self._began = None
-
-    def is_spent(self, now: float) -> bool:
-        """Whether the outages have lasted too long by now. One counts whole until its end is an hour ago."""
-        while self._ended and self._ended[0][0] <= now - self._span_s:
-            self._total_s -= self._ended.popleft()[1]
-        running_s = 0.0 if self._began is None else now - self._began
-        return (self._total_s if self._ended else 0.0) + running_s >= self._max_s
-
 
 class OfflineQuota:
     """The windows of all outages, as one worker sees them. Private to the worker."""
@@ -70,7 +36,6 @@ class OfflineQuota:
         self._admitted: dict[str, tuple[Window, WindowState]] = {}
         """Usage that this worker admitted during outages; each window with its share as the limit."""
         self._running: dict[str, tuple[Window, WindowState]] = {}
-        """Parallel calls of this worker."""
         self._known: dict[str, WindowState] = {}
         """The store's last answer, and what this worker admitted since. Calendar windows: settled usage alone, because
         reservations of other workers may have ended."""

@@ -40,8 +40,6 @@ class RecoveredCalls(Protocol):
 
 
 class NoMetrics:
-    """For a ledger without metrics."""
-
     def counted(self, journal: str) -> int | None:
         return None
 
@@ -64,8 +62,6 @@ def item_of(entry: JournalEntry) -> Item | None:
 
 
 class Recovery:
-    """Looks for journals of dead workers, and delivers them."""
-
     def __init__(self, store: Store, adopt: Callable[[], Journal | None], metrics: RecoveredCalls) -> None:
         self.has_looked = asyncio.Event()
         """Set when the journals found at the start are delivered, or cannot be delivered now."""
@@ -182,7 +178,6 @@ def _deferred(journal: Journal, lost: list[JournalEntry]) -> list[JournalEntry]:
 
 
 def _count(journal: Journal, counted: int, metrics: RecoveredCalls) -> None:
-    """Count the calls that ended after the entry `counted`."""
     for entry in journal.undelivered(counted):
         item = item_of(entry)
         metrics.recovered(journal.name, entry.number, item.record if isinstance(item, Settle) else None)

@@ -34,7 +34,6 @@ T = TypeVar("T")
 
 
 def take_first(waiting: deque[T], most: int) -> list[T]:
-    """Remove and return the first items, at most `most`."""
     if len(waiting) > most:
         return [waiting.popleft() for _ in range(most)]
     taken = list(waiting)
@@ -49,25 +48,21 @@ class SendQueue:
         self.mark = 0
         """The last end that the store is known to have."""
         self.last = 0
-        """The last one that was added."""
         self._journal = journal
-        self._waiting: deque[End] = deque()
+        self.waiting: deque[End] = deque()
+        """Ends that wait in memory."""
         self._replay: Iterator[JournalEntry] | None = None
-        """If set, ends are taken from here instead of `_waiting`."""
+        """If set, ends are taken from here instead of `waiting`."""
         self._settled = self._delivered = self._counted = 0
         """Settlements in all, those that were delivered, and the number of the last of these."""
 
     def __bool__(self) -> bool:
-        return bool(self._waiting) or self._replay is not None
-
-    def __len__(self) -> int:
-        """Ends that wait in memory."""
-        return len(self._waiting)
+        return bool(self.waiting) or self._replay is not None
 
     @property
     def is_behind(self) -> bool:
         """Whether an end that is added now waits behind many."""
-        return self._replay is not None or len(self._waiting) > CROWD
+        return self._replay is not None or len(self.waiting) > CROWD
 
     @property
     def pending(self) -> int:
@@ -98,7 +93,7 @@ class SendQueue:
     def take(self, most: int) -> list[End]:
         """The next ends, to be `delivered` or `put_back`. Raises `OSError` if the journal cannot be read."""
         if self._replay is None:
-            return take_first(self._waiting, most)
+            return take_first(self.waiting, most)
         try:
             read = list(islice(self._replay, most))
         except OSError:
@@ -111,14 +106,12 @@ class SendQueue:
         return [item for item in taken if isinstance(item, End)]
 
     def put_back(self, ends: list[End]) -> None:
-        """The store may not have these."""
         if self._replay is None:
-            self._waiting.extendleft(reversed(ends))
+            self.waiting.extendleft(reversed(ends))
         else:
             self.read_again()
 
     def delivered(self, ends: Sequence[End]) -> None:
-        """The store has these."""
         for end in ends:
             self.mark = max(self.mark, end.number)
             if end.number > self._counted:
@@ -134,14 +127,14 @@ class SendQueue:
         """Take the ends from the journal: those after `mark`, or after the last one that the store is known to have."""
         if mark is not None:
             self.mark = mark
-        self._waiting.clear()
+        self.waiting.clear()
         self._replay = self._journal.undelivered(self.mark)
 
     def _add(self, end: End) -> None:
         self.last = end.number
         if self._replay is None:
-            self._waiting.append(end)
-            if len(self._waiting) > MAX_KEPT:
+            self.waiting.append(end)
+            if len(self.waiting) > MAX_KEPT:
                 self.read_again()
 
 
@@ -169,7 +162,6 @@ class CommitWaiters:
         return done
 
     def store_has(self, number: int) -> None:
-        """The store has this settlement."""
         done = self._waiting.pop(number, None)
         if done is not None and not done.done():
             done.set_result(None)

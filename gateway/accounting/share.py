@@ -51,4 +51,4 @@ class PartLog(CallLog):
         self._ended()
 
     async def acknowledged(self) -> None:
-        """The whole is."""
+        """No-op: the log of the whole call waits for the settlement."""

@@ -126,7 +126,6 @@ class JournalDirectory:
         self.leave()
 
     def leave(self) -> None:
-        """Release the lock."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -31,8 +31,6 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """One file."""
-
     path: Path
     descriptor: int = -1
     """-1 for one that is not written any more."""
@@ -54,23 +52,18 @@ class Segment:
         return int(self.path.name)
 
     def shut(self) -> None:
-        """It will not be written any more."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class WritePlan(NamedTuple):
-    """One write."""
-
     folder: Path
     target: Segment | None
     """Where to; None for a new segment."""
     next_index: int
-    """Of the next new segment."""
     blob: bytes = b""
     line_count: int = 0
-    """How many entries it holds."""
     number: int = 0
     """The highest number given so far."""
     last: int = 0
@@ -82,8 +75,6 @@ class WritePlan(NamedTuple):
 
 
 class WriteResult(NamedTuple):
-    """The result of a write."""
-
     error: OSError | None
     took_s: float
     begun: Segment | None = None

@@ -30,7 +30,6 @@ class Cursor:
         self.after = after
         """The number of the last end that was found; only higher ones are looked for."""
         self.index = 0
-        """The segment that is read next, or at present."""
         self.place: Position | None = None
         """Where in it; None before it was begun."""
 
@@ -94,7 +93,6 @@ class Segments:
         return self._segments[-1].index + 1 if self._segments else 1
 
     def note(self, plan: WritePlan, outcome: WriteResult) -> None:
-        """A write was made."""
         if (target := plan.target) is not None:
             self._note_growth(target, len(plan.blob), plan.last)
             if plan.is_last_of_target and outcome.begun is None:
@@ -107,7 +105,6 @@ class Segments:
             self._unsynced.append(outcome.begun)
 
     def _note_growth(self, target: Segment, blob_bytes: int, last: int) -> None:
-        """Note a write behind its entries."""
         size_bytes = target.size_bytes
         if size_bytes // OFFSET_EVERY_BYTES > len(target.offsets):
             target.offsets.append((target.last, size_bytes))
@@ -121,7 +118,6 @@ class Segments:
     # ------------------------------------------------------------------------------------------------------ keeping
 
     def take_unsynced(self) -> list[Segment]:
-        """Those that were written since."""
         taken, self._unsynced = self._unsynced, []
         return taken
 
@@ -156,11 +152,9 @@ class Segments:
         return [s for s in self._segments if self._current not in (None, s) and _was_delivered_before(s, until)]
 
     def forget(self, segments: list[Segment]) -> None:
-        """These were deleted."""
         self._segments = [segment for segment in self._segments if segment not in segments]
 
     def shut(self) -> None:
-        """Nothing will be written any more."""
         for segment in [*self._unsynced, *self._segments]:
             segment.shut()
 

@@ -23,58 +23,14 @@ from .key_store import ChangeFeed, DocumentKind, KeyStore, SecretTaken, StoreCha
 from .refusals import RefusalEntry, RefusalQuery, RequestStore, StoredRefusal
 
 __all__ = [
-    "ATTRIBUTED_A_DAY",
-    "ATTRIBUTED_GROUPS",
-    "ATTRIBUTED_OF_KEY",
-    "HOURS_KEPT_DAYS",
-    "MAX_GAP_S",
-    "MEASURE_GROUPS",
-    "NARROWING_GROUPS",
-    "REAPED_AT_ONCE",
-    "REOPENED_AT_ONCE",
-    "RETURNED_MODEL_GROUPS",
-    "SIGN_OF_LIFE_S",
-    "SILENT_S",
-    "USAGE_AT_ONCE",
-    "USAGE_COLUMNS",
-    "USAGE_GROUPS",
-    "Applied",
-    "Batch",
-    "BondStore",
-    "CallFilter",
-    "ChangeFeed",
-    "Clock",
-    "Defer",
-    "Deferred",
-    "DocumentKind",
-    "Item",
-    "JournalFull",
-    "KeyStore",
-    "Ledger",
-    "Measures",
-    "Progress",
-    "RateDraw",
-    "RefusalEntry",
-    "RefusalQuery",
-    "ReportReader",
-    "ReportScope",
-    "RequestStore",
-    "Reserve",
-    "SecretTaken",
-    "Settle",
-    "Store",
-    "StoreChange",
-    "StoreLostWrites",
-    "StoreMisconfigured",
-    "StoreUnavailable",
-    "StoredAudit",
-    "StoredRefusal",
-    "Void",
-    "Where",
-    "attribution_in",
-    "check_groups",
-    "heir_of",
-    "is_attribution",
+    "ATTRIBUTED_A_DAY", "ATTRIBUTED_GROUPS", "ATTRIBUTED_OF_KEY", "HOURS_KEPT_DAYS", "MAX_GAP_S", "MEASURE_GROUPS",
+    "NARROWING_GROUPS", "REAPED_AT_ONCE", "REOPENED_AT_ONCE", "RETURNED_MODEL_GROUPS", "SIGN_OF_LIFE_S", "SILENT_S",
+    "USAGE_AT_ONCE", "USAGE_COLUMNS", "USAGE_GROUPS", "Applied", "Batch", "BondStore", "CallFilter", "ChangeFeed",
+    "Clock", "Defer", "Deferred", "DocumentKind", "Item", "JournalFull", "KeyStore", "Ledger", "Measures",
+    "Progress", "RateDraw", "RefusalEntry", "RefusalQuery", "ReportReader", "ReportScope", "RequestStore",
+    "Reserve", "SecretTaken", "Settle", "Store", "StoreChange", "StoreLostWrites", "StoreMisconfigured",
+    "StoreUnavailable", "StoredAudit", "StoredRefusal", "Void", "Where", "attribution_in", "check_groups",
+    "heir_of", "is_attribution",
 ]  # fmt: skip
 
 
@@ -229,8 +185,6 @@ class Progress(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """The result of a batch."""
-
     verdicts: Sequence[Granted | Refused | None]
     """One for each item; None for what is no draw."""
     lost: int = 0
@@ -259,8 +213,6 @@ NARROWING_GROUPS = ("key", "team", "model", "upstream")
 
 
 class WindowReader(Protocol):
-    """The state of windows."""
-
     async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
         """The state of these windows at the Unix time `now` (seconds). Raises `StoreUnavailable`."""
 

@@ -13,13 +13,11 @@ class CallFilter(NamedTuple):
     """Which records are wanted. Fields of None do not matter."""
 
     id: str | None = None
-    """The request id."""
     team: str | None = None
     model: str | None = None
     """As the client asked for it, or the name in the sums."""
     upstream: str | None = None
     status: tuple[int, int] | None = None
-    """The lowest and the highest status."""
     ended: str | None = None
     since: float | None = None
     """Unix time in seconds, at which a call was accepted."""
@@ -29,7 +27,6 @@ class CallFilter(NamedTuple):
     """`NAME=VALUE`."""
 
     def matches(self, record: Record) -> bool:
-        """Whether a record is wanted."""
         lowest, highest = self.status or (0, 999)
         return (
             self.id in (None, record.id)

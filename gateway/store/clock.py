@@ -58,7 +58,6 @@ class ServerClock:
         return f"<ServerClock {self.skew_s!r} s behind the machine's>"
 
     def now(self) -> float:
-        """The server's Unix time in seconds."""
         return self.monotonic() + self._ahead_s
 
     def measured(self, server_s: float, asked_at: float) -> None:
@@ -74,7 +73,6 @@ class ServerClock:
 
     @property
     def skew_s(self) -> float | None:
-        """As `Clock.skew_s`."""
         return self._wall() - self.now() if self._is_measured else None
 
 

@@ -53,8 +53,6 @@ class StoreChange(NamedTuple):
 
 
 class StoredAudit(NamedTuple):
-    """An entry of the audit log."""
-
     position: str
     """Its position in the log; unique and opaque."""
     kind: DocumentKind

@@ -20,8 +20,6 @@ REFUSALS_KEPT_S = 7 * 86400.0
 
 
 class RefusalEntry(NamedTuple):
-    """One refused request."""
-
     id: str
     """The request id, as in `x-request-id`."""
     time: float
@@ -43,7 +41,6 @@ class RefusalEntry(NamedTuple):
     limit: str | None
     """Which limit refused the call."""
     remote: str | None
-    """The client's address."""
     requested_model: str | None = None
     """The name that the client sent, where `model` is another one: no model of the configuration, or an alias. Without
     what looks like a key."""
@@ -79,7 +76,6 @@ class RefusalQuery(NamedTuple):
     team: str | None = None
     model: str | None = None
     status: tuple[int, int] | None = None
-    """The lowest and the highest status."""
     until: float | None = None
     """Unix time in seconds."""
     user: str | None = None
@@ -87,7 +83,6 @@ class RefusalQuery(NamedTuple):
     """`NAME=VALUE`."""
 
     def matches(self, entry: RefusalEntry) -> bool:
-        """Whether an entry is wanted."""
         return (
             (self.only is None or self.only.has(entry.key, entry.team))
             and self.key in (None, entry.key)

@@ -14,10 +14,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from gateway.accounting import LedgerClient, ledger_client, recovery
+from gateway.accounting import LedgerClient, batcher, ledger_client, recovery
 from gateway.accounting import send_queue as ledger_ends
+from gateway.accounting.batcher import MAX_BATCH
 from gateway.accounting.delivered_reports import DeliveredReports
-from gateway.accounting.ledger_client import MAX_BATCH
 from gateway.config import StoreSettings as Settings
 from gateway.journal import Journal, directory
 from gateway.records import Granted, Record, Refused, Usage
@@ -105,7 +105,7 @@ async def test_draws_are_not_kept_waiting_by_a_crowd_of_settlements(store: FakeS
 async def test_a_silent_worker_gives_signs_of_life(
     store: FakeStore, open_one: OpensClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_client, "SIGN_OF_LIFE_S", 0.01)
+    monkeypatch.setattr(batcher, "SIGN_OF_LIFE_S", 0.01)
     open_one()
     await until(lambda: len(store.batches) >= 3)
     assert [batch.items for batch in store.batches[:3]] == [[], [], []]
@@ -198,7 +198,7 @@ async def test_a_settlement_waits_for_company_and_its_answer_for_the_journal(
 async def test_a_settlement_without_company_goes_alone(
     store: FakeStore, open_one: OpensClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_client, "SIGN_OF_LIFE_S", 600)
+    monkeypatch.setattr(batcher, "SIGN_OF_LIFE_S", 600)
     lone = open_one(is_alone=True)
     await lone.settle(*settlement(await drawn(lone, "a")))
     await until(lambda: store.applied == ["a"])
@@ -286,7 +286,7 @@ async def test_a_journal_is_kept_where_a_lone_workers_store_lacks_some_of_it(
     books = open_one(store, is_alone=True)
     await end_in_memory(books, store)
     await books.settle(*settlement(books._open["b"]))
-    books._send_ends()
+    books._batcher.send_ends()
     monkeypatch.setattr(store._ledger, "_write_all", Mock(side_effect=sqlite3.OperationalError("disk I/O error")))
     await books.close(5)
     assert list(left_behind(tmp_path).values()) == [["close first", "close a", "close b"]]
@@ -444,7 +444,7 @@ async def test_after_a_long_outage_what_is_not_in_memory_comes_from_the_journal(
     store.is_away = True
     ends = [books.settle(*settlement(wish)) for wish in wishes]
     await asyncio.gather(*ends)
-    assert len(books._ends) <= 10
+    assert len(books._ends.waiting) <= 10
     store.is_away = False
     await until(lambda: store.applied)
     await books.settle(*settlement(draw(call="late")))
@@ -458,7 +458,7 @@ async def test_recovery_is_noticed_without_a_call(store: FakeStore, books: Ledge
     with pytest.raises(StoreUnavailable):
         await books.draw(draw())
     store.is_away = False
-    await until(lambda: books._away is None)
+    await until(lambda: books._outage.is_up)
 
 
 # ---------------------------------------------------------------------------------------------- a store that forgets
@@ -697,7 +697,7 @@ async def test_a_server_that_takes_nothing_is_away_and_nothing_is_thrown_away(
 async def test_an_unreadable_journal_blocks_no_call(
     store: FakeStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_client, "AFTER_BUG_S", 0.01)
+    monkeypatch.setattr(batcher, "AFTER_BUG_S", 0.01)
     wish = await drawn(books, "a")
     await books.settle(*settlement(wish))
 
@@ -987,7 +987,7 @@ async def test_an_extension_that_the_store_may_have_is_sent_again_and_ends_with_
     with pytest.raises(StoreUnavailable):  # the outage is known
         await books.extend(more)
     store.is_away = False
-    await until(lambda: books._away is None)
+    await until(lambda: books._outage.is_up)
     assert "upstream:up" in store.open["a"]
     assert store.voided == []
     await books.settle(*settlement(more))

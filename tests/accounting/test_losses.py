@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.accounting import LedgerClient, ledger_client, send_queue
+from gateway.accounting import LedgerClient, outage, send_queue
 from gateway.accounting.delivered_reports import DeliveredReports
 from gateway.records import Granted
 from gateway.store import Applied, Batch, StoreUnavailable
@@ -58,7 +58,7 @@ async def test_sums_are_right_behind_a_lossy_connection(
 ) -> None:
     seed = random.randrange(10**6) if chosen is None else chosen
     print(f"seed {seed}")
-    monkeypatch.setattr(ledger_client, "TRY_AGAIN_S", (0.0, 0.002))
+    monkeypatch.setattr(outage, "TRY_AGAIN_S", (0.0, 0.002))
     monkeypatch.setattr(send_queue, "MAX_KEPT", 7)
     dice = random.Random(seed)
     clock = Clock()
@@ -94,7 +94,7 @@ async def test_sums_are_right_behind_a_lossy_connection(
     for store in stores:
         store.losses = 0.0
     async with asyncio.timeout(20):
-        while any(books.pending or books._ends or books._away for books in workers):  # noqa: ASYNC110
+        while any(books.pending or books._ends or not books._outage.is_up for books in workers):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     found = await workers[0].window_statuses([tokens().window, daily().window, parallel().window], NOON / SECOND)
     reports = DeliveredReports(stores[0], workers[0])

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gateway.accounting.offline_quota import OfflineQuota, TimeAway
+from gateway.accounting.offline_quota import OfflineQuota
 from gateway.quota import windows
 from gateway.records import Claim, Granted, Refused, WindowState, WindowStatus
 from gateway.store import Reserve
@@ -132,30 +132,3 @@ def test_a_window_never_exceeds_its_limit_by_more_than_a_share_for_each_worker(s
             total += amount
             worker.note([windows.window_status(claim.window, state, now_us)], now_us)
     assert limit <= total <= limit + count * share * limit
-
-
-@pytest.mark.parametrize(
-    ("max_s", "outages", "at", "is_spent"),
-    [
-        (900, [], 0, False),
-        (900, [(0, None)], 899, False),
-        (900, [(0, None)], 900, True),
-        (900, [(0, 500), (600, None)], 999, False),
-        (900, [(0, 500), (600, None)], 1000, True),
-        (900, [(0, 500), (4000, None)], 4100, False),
-        (900, [(0, 500), (4100, None)], 4999, False),
-        (900, [(0, 500), (4100, None)], 5000, True),
-        (7200, [(0, None)], 7199, False),
-        (7200, [(0, None)], 7200, True),
-        (0, [(0, None)], 0, True),
-    ],
-)
-def test_time_away_within_a_sliding_hour(
-    max_s: float, outages: list[tuple[float, float | None]], at: float, is_spent: bool
-) -> None:
-    away = TimeAway(max_s)
-    for began, ended in outages:
-        away.begin(began)
-        if ended is not None:
-            away.end(ended)
-    assert away.is_spent(at) == is_spent

@@ -25,7 +25,7 @@ ALONE = {
     "apply_items.lua": {
         "hour_of": "reads the text of a record; group_of in Python",
         "make_attribute": "makes `attribute` when a batch needs it",
-        "admit": "the bound of groups by tag; store/sqlite/attributed.py in Python",
+        "admit": "the bound of groups by tag; store/sqlite/ledger.py in Python",
         "lost_leases": "makes the functions that few batches need",
         "touch": "finds a window that the batch does not name",
     },

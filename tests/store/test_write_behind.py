@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.accounting.ledger_client import MAX_BATCH
+from gateway.accounting.batcher import MAX_BATCH
 from gateway.config import StoreSettings as Settings
 from gateway.quota.ledger_entry import encode
 from gateway.records import Granted

@@ -38,8 +38,6 @@ _Shape = tuple[int, int, bool]
 
 
 class EncodedBatch(NamedTuple):
-    """A batch's items in the form of the script."""
-
     items: str
     """The end of the script's first argument."""
     texts: list[str]
@@ -49,11 +47,9 @@ class EncodedBatch(NamedTuple):
 
 
 NOTHING = EncodedBatch("[],[],[],0,[],[],[],[],[]]", [], [])
-"""Where there are no items."""
 
 
 def encode_items(items: Sequence[Item]) -> EncodedBatch:
-    """The items as the script takes them."""
     windows, groups, fields = _Windows(items), _Groups(), dict[str, int]()
     encoded = [""] * len(items)
     texts = [""] * len(items)
@@ -167,7 +163,6 @@ class _Windows:
 
 
 def _claims_of(item: Item) -> Sequence[Claim]:
-    """The claims that an item draws or releases."""
     return () if isinstance(item, Void) else item.claims
 
 
@@ -250,5 +245,4 @@ def header(
     seq: int, acked: int, offset_us: int, voided_at_once: int = 0, *, is_forgotten: bool = False,
     reopened_at_once: int = 0,
 ) -> str:  # fmt: skip
-    """The beginning of the script's first argument."""
     return f"[{seq},{acked},{offset_us},{voided_at_once},{int(is_forgotten)},{reopened_at_once},"

@@ -115,7 +115,6 @@ class RedisConnection:
         return reply
 
     async def close(self) -> None:
-        """Close; running requests fail."""
         self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:

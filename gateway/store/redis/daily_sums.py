@@ -50,8 +50,6 @@ calls with it."""
 
 
 class _WaitingReport:
-    """A report, and the days that it still lacks."""
-
     def __init__(self, report: UsageReport, days: Sequence[str]) -> None:
         self.report = report
         self.lacks = set(days)
@@ -94,7 +92,6 @@ class DailySumReader:
         await waiting.done
 
     async def close(self) -> None:
-        """Close; running reports fail."""
         await self._tasks.cancel_all()
         for waiting in [each for some in self._wanted.values() for each in some]:
             waiting.fail(StoreUnavailable("the store is closed"))
@@ -164,7 +161,6 @@ def _pattern(key: str) -> str:
 
 
 def _alive(reports: Sequence[_WaitingReport]) -> list[_WaitingReport]:
-    """Reports that need more days."""
     return [waiting for waiting in reports if not waiting.done.done()]
 
 

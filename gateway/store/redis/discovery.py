@@ -25,8 +25,6 @@ ANSWER_WITHIN_S = 0.1
 
 
 class MasterDiscovery(Protocol):
-    """How the master is found."""
-
     @property
     def tries(self) -> int:
         """At how many places one request may look."""
@@ -42,7 +40,6 @@ class MasterDiscovery(Protocol):
 
 
 def discovery_for(url: RedisURL) -> MasterDiscovery:
-    """How to find the master of this store."""
     if url.kind == "redis+sentinel":
         return SentinelDiscovery(url.hosts, url.service)
     return ClusterDiscovery(url.hosts)

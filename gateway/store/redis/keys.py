@@ -30,7 +30,6 @@ _POSITION = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 
 
 async def find(link: RedisConnection, script: Script, base: str, digests: Sequence[str]) -> list[str | None]:
-    """As `KeyStore.find_keys`."""
     found: list[str | None] = []
     for some in portions(digests, READ_AT_ONCE):
         found += await link.run(script, [f"{base}secrets", f"{base}documents:key"], some)
@@ -38,7 +37,6 @@ async def find(link: RedisConnection, script: Script, base: str, digests: Sequen
 
 
 async def read(link: RedisConnection, base: str, kind: DocumentKind, names: Sequence[str]) -> list[str | None]:
-    """As `KeyStore.read`."""
     found: list[str | None] = []
     for some in portions(names, READ_AT_ONCE):
         (texts,) = await link.ask(("HMGET", f"{base}documents:{kind}", *some))
@@ -47,7 +45,6 @@ async def read(link: RedisConnection, base: str, kind: DocumentKind, names: Sequ
 
 
 async def page(link: RedisConnection, base: str, kind: DocumentKind, after: str, limit: int) -> list[tuple[str, str]]:
-    """As `KeyStore.page`."""
     rows: list[tuple[str, str]] = []
     start = f"({after}" if after else "-"
     while len(rows) < limit:
@@ -63,7 +60,6 @@ async def page(link: RedisConnection, base: str, kind: DocumentKind, after: str,
 
 
 async def changes_since(link: RedisConnection, base: str, since: str | None) -> ChangeFeed:
-    """As `KeyStore.changes_since`."""
     start = since if since is not None and _POSITION.fullmatch(since) else None
     # The last entry is read after the others: a worker that has to read all again must not miss one between.
     commands = [("XREVRANGE", f"{base}audit", "+", "-", "COUNT", 1)]
@@ -84,13 +80,11 @@ async def changes_since(link: RedisConnection, base: str, since: str | None) -> 
 
 
 async def last_change(link: RedisConnection, base: str, journal: str) -> int:
-    """As `KeyStore.last_change`."""
     (number,) = await link.ask(("HGET", f"{base}decisions", journal))
     return int(number or 0)
 
 
 async def audit(link: RedisConnection, base: str, limit: int, before: str | None) -> list[StoredAudit]:
-    """As `KeyStore.audit`."""
     if before is not None and not _POSITION.fullmatch(before):
         raise ValueError(f"{before!r} is no position in the audit log")
     if before is not None and not int(before.replace("-", "")):

@@ -30,7 +30,6 @@ _POSITION = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 
 
 async def add(link: RedisConnection, base: str, entries: Sequence[RefusalEntry], now: float) -> None:
-    """As `RequestStore.add_refusals`."""
     log = f"{base}refusals"
     for some in portions(entries, AT_ONCE):
         texts = [encode_refusal(entry) for entry in some]
@@ -42,7 +41,6 @@ async def add(link: RedisConnection, base: str, entries: Sequence[RefusalEntry],
 async def newest(
     link: RedisConnection, base: str, limit: int, before: str | None, wanted: RefusalQuery
 ) -> list[StoredRefusal]:
-    """As `RequestStore.refusals`."""
     if before is not None and not _POSITION.fullmatch(before):
         raise ValueError("not a position of a refusal")
     if before is not None and not int(before.replace("-", "")):
@@ -60,7 +58,6 @@ async def newest(
 
 
 async def find_request(link: RedisConnection, base: str, request_id: str) -> Record | RefusalEntry | None:
-    """As `RequestStore.find_request`."""
     before: str | None = None
     while rows := await newest(link, base, AT_ONCE, before, RefusalQuery()):
         for row in rows:

@@ -61,7 +61,6 @@ async def usage(
 
 
 async def measures(link: RedisConnection, base: str, range_: ReportRange, group_by: Sequence[str]) -> Measures:
-    """As `ReportReader.measures`."""
     (names,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
     periods = [name.removeprefix(LATENCY) for name in names if name.startswith(LATENCY)]
     found: dict[tuple[str, ...], dict[int, int]] = {}

@@ -27,13 +27,10 @@ def unheard_us(now_us: int, newest_us: int) -> int:
 
 
 class LostCalls(NamedTuple):
-    """A lease that was closed as lost."""
-
     drawn_us: int
     settlement: Settlement
     """How it was closed: at its estimate."""
     record: int
-    """The number of its record."""
 
 
 class LedgerTransaction:
@@ -80,7 +77,6 @@ class LedgerTransaction:
         return following
 
     def take(self, items: Sequence[Item]) -> list[Granted | Refused | None]:
-        """The items of a batch, in their order."""
         verdicts: list[Granted | Refused | None] = []
         for item in items:
             verdict: Granted | Refused | None = None
@@ -145,7 +141,6 @@ class LedgerTransaction:
         return Granted(tuple([windows.window_status(window, states[window.id], now_us) for window, _ in claims]))
 
     def _draw_all(self, claims: Sequence[Claim]) -> Granted | Refused:
-        """Draw without a lease."""
         states, now_us = self.states, self.now_us
         refused = windows.refusal([(claim, states[claim.window.id]) for claim in claims], now_us)
         if refused is not None:
@@ -155,7 +150,6 @@ class LedgerTransaction:
         return Granted(tuple([windows.window_status(window, states[window.id], now_us) for window, _ in claims]))
 
     def _held(self, lease: str) -> Sequence[Claim]:
-        """The claims that an open lease holds."""
         return self.opened[lease].claims if lease in self.opened else self.taken[lease]
 
     def _close(self, record: Record, claims: Sequence[Claim], charged: Sequence[int] | None) -> None:

@@ -67,7 +67,6 @@ def describe_error(error: sqlite3.Error | OSError) -> str:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another connection holds the lock."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 

@@ -92,7 +92,6 @@ class KeyReader:
         return [StoredAudit(str(seq), kind, name, text) for seq, kind, name, text in rows]
 
     def find_deferred(self, lease: str) -> Deferred | None:
-        """As `Store.find_deferred`."""
         row = self._db.execute("SELECT text FROM deferred WHERE lease = ?", (lease,)).fetchone()
         return None if row is None else Deferred(lease, *row[0].rsplit("\t", 1))
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.config import StoreSettings
 from gateway.quota import windows as limits
 from gateway.quota.ledger_entry import SUMS, decode
-from gateway.records import Bond, Claim, Granted, Refused, Settlement, Window, WindowState
+from gateway.records import OTHER, Bond, Claim, Granted, Refused, Settlement, Window, WindowState
 from gateway.store import (
+    ATTRIBUTED_A_DAY,
+    ATTRIBUTED_OF_KEY,
     REAPED_AT_ONCE,
     REOPENED_AT_ONCE,
     SILENT_S,
@@ -33,17 +36,18 @@ from gateway.store.key_store import StoreChange
 from gateway.store.refusals import REFUSALS_KEPT, REFUSALS_KEPT_S, RefusalEntry, encode_refusal
 from gateway.store.rules.batch import LedgerTransaction, LostCalls, unheard_us
 
-from .attributed import AttributedSums
 from .bonds import add_bond
 from .database import NO_PATIENCE, Transaction, among, create, insert, is_busy, synced
 from .keys import apply_change
 from .reader import record_row
 from .retention import Trimmer
 from .schema import (
+    ADD_ATTRIBUTED,
     ADD_HOURS,
     ADD_LATE,
     ADD_MEASURE,
     ADD_SUMS,
+    ATTRIBUTED_GROUP,
     CLAIM,
     DEFERRED,
     HOUR_GROUP,
@@ -81,13 +85,46 @@ VOIDED_AT_ONCE = 100
 OLD_REFUSALS_AT_ONCE = 1000
 """Entries of the refusal log that one transaction looks at for their age."""
 
+_Group = tuple[str, str, str, str, str, str]
+"""As `ATTRIBUTED_GROUP`: day, key, name, value, team, model."""
+
+_IS_KNOWN = "SELECT 1 FROM attributed WHERE " + " AND ".join(f"{name} = ?" for name in ATTRIBUTED_GROUP)  # noqa: S608 - constants
+
+
+class _AttributedSums:
+    """Sums by user and tag, with a bounded number of groups: those that one worker has seen in the file."""
+
+    def __init__(self) -> None:
+        self._known: set[_Group] = set()
+
+    def add(self, db: sqlite3.Connection, sums: Mapping[_Group, Sequence[int]]) -> None:
+        """Add sums; those of groups for which there is no room count under `OTHER`."""
+        fresh: Counter[tuple[str, str]] = Counter()
+        rows = [(*self._admitted(db, group, fresh), *numbers) for group, numbers in sums.items()]
+        insert(db, "attributed", ATTRIBUTED_GROUP + SUMS, rows, ADD_ATTRIBUTED)
+
+    def _admitted(self, db: sqlite3.Connection, group: _Group, fresh: Counter[tuple[str, str]]) -> _Group:
+        if group in self._known:
+            return group
+        day, key, name, _, team, model = group
+        if not db.execute(_IS_KNOWN, group).fetchone():
+            (of_key,) = db.execute("SELECT count(*) FROM attributed WHERE day = ? AND key = ?", (day, key)).fetchone()
+            (of_day,) = db.execute("SELECT count(*) FROM attributed WHERE day = ?", (day,)).fetchone()
+            if of_key + fresh[day, key] >= ATTRIBUTED_OF_KEY or of_day + fresh.total() >= ATTRIBUTED_A_DAY:
+                return day, key, name, OTHER, team, model
+            fresh[day, key] += 1
+        if len(self._known) >= ATTRIBUTED_A_DAY:
+            self._known.clear()
+        self._known.add(group)
+        return group
+
 
 class SqliteLedger:
     """Reads what a transaction needs, and writes what it has decided. All methods raise `sqlite3.Error`."""
 
     def __init__(self, settings: StoreSettings, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us
-        self._attributed = AttributedSums()
+        self._attributed = _AttributedSums()
         self._trimmer = Trimmer(settings.usage_records_max, settings.sums_days)
         self._noted_us = 0
         self._wall_us = 0
@@ -222,7 +259,6 @@ class SqliteLedger:
             return apply_change(self.db, change, self._now())
 
     def add_refusals(self, entries: Sequence[RefusalEntry], now: float, requested_at: float) -> None:
-        """Append to the refusal log, and delete its old entries."""
         with Transaction(self.db, requested_at):
             rows = [(entry.id, entry.time, encode_refusal(entry)) for entry in entries]
             insert(self.db, "refusals", REFUSAL, rows)
@@ -238,12 +274,10 @@ class SqliteLedger:
             self.db.execute("DELETE FROM deferred WHERE lease = ?", (lease,))
 
     def add_bond(self, bond: Bond, now: float, requested_at: float) -> None:
-        """Write a bond, and delete old ones."""
         with Transaction(self.db, requested_at):
             add_bond(self.db, bond, now)
 
     def remove_bond(self, bond: Bond, requested_at: float) -> None:
-        """Delete a bond."""
         with Transaction(self.db, requested_at):
             self.db.execute("DELETE FROM bonds WHERE id = ? AND key = ?", (bond.id, owner_of(bond)))
 

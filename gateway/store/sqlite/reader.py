@@ -162,7 +162,6 @@ class Reader:
         return named, (json.dumps(periods),)
 
     def measures(self, group_by: Sequence[str], since: str | None, until: str | None) -> Measures:
-        """As `ReportReader.measures`."""
         range_ = range_of(group_by, since, until)
         groups = ", ".join([*[_GROUP_OF_PERIODS[name] for name in group_by], "counter"])
         text = (
@@ -220,7 +219,6 @@ class Reader:
         return None if row is None else _read_record(row)
 
     def is_used(self, key: str) -> bool:
-        """As `KeyStore.is_used`."""
         if any(self._db.execute(text, {"key": key}).fetchone() for text in _USED):
             return True
         entries = self._db.execute(_UNDER_WAY, {"mark": quote(key)}).fetchall()

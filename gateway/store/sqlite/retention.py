@@ -43,7 +43,6 @@ class Trimmer:
         self._done_before = ""
 
     def count(self, records: int) -> None:
-        """Count records that were written."""
         self._records += records
 
     def is_due(self, wall_us: int) -> bool:

@@ -74,7 +74,6 @@ class WritePace:
         """Until then they count as slow."""
 
     def note(self, began: float, ended: float) -> None:
-        """A transaction was made on the event loop."""
         if ended - began > SLOW_S:
             if ended - self._last_slow < CALM_S:
                 self.slow_until = ended + CALM_S
@@ -364,7 +363,6 @@ class SqliteStore:
     # ------------------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close, after running requests."""
         if self._is_closed:
             return
         await self._all_written()
