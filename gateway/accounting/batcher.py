@@ -72,7 +72,7 @@ class SentBatch(NamedTuple):
 class BatchCarrier(Protocol):
     """The worker that gives a batch its meaning."""
 
-    async def carry(self, sent: SentBatch) -> None:
+    async def carry(self, sent: SentBatch, batch: Batch) -> None:
         """Have the store apply a batch, and answer it."""
 
     def answer_now(self, sent: SentBatch, applied: Applied) -> None:
@@ -208,7 +208,8 @@ class Batcher:
                 await self._carrier.deal_with(sent, error)
             else:
                 sent = self._gather()
-                await self._carrier.carry(sent)
+                self._seq += 1
+                await self._carrier.carry(sent, Batch(self._journal.name, self._seq, self._acked, sent.items))
         except Exception as bug:
             self._carrier.give_up_answers(sent, bug)
             await asyncio.sleep(AFTER_BUG_S)
@@ -236,13 +237,8 @@ class Batcher:
         taken, self.draws = [*self.draws], deque()
         return taken
 
-    def number(self, sent: SentBatch) -> Batch:
-        """A batch under the next number, which no other one has."""
-        self._seq += 1
-        return Batch(self._journal.name, self._seq, self._acked, sent.items)
-
     def note_applied(self) -> None:
-        """The store has applied the last batch that was numbered."""
+        """The store has applied the last batch."""
         self._acked = self._seq
         self._size = MAX_BATCH
 

@@ -27,6 +27,7 @@ from gateway.quota import ledger_entry
 from gateway.records import Claim, Granted, Record, Refused, Window, WindowStatus
 from gateway.store import (
     Applied,
+    Batch,
     JournalFull,
     Progress,
     RateDraw,
@@ -293,8 +294,7 @@ class LedgerClient:
                 self.void(drawing.opening)
                 _fail(drawing.answer, StoreUnavailable("its answer could not be delivered"))
 
-    async def carry(self, sent: SentBatch) -> None:
-        batch = self._batcher.number(sent)
+    async def carry(self, sent: SentBatch, batch: Batch) -> None:
         timer = self._loop.call_later(self._acknowledged_within_s, self._commit_waiters.store_is_slow)
         try:
             await self._write_journal()
