@@ -192,29 +192,26 @@ class Batcher:
                 continue  # it was sent meanwhile
             if self._draws_a_batch <= FEW_DRAWS and self._send_now():
                 continue
-            await self._send_next()
+            sent: SentBatch | None = None
+            self._is_sending = True
+            try:
+                if self._failed is not None:
+                    (sent, error), self._failed = self._failed, None
+                    await self._carrier.deal_with(sent, error)
+                else:
+                    sent = self._gather()
+                    self._seq += 1
+                    await self._carrier.carry(sent, Batch(self._journal.name, self._seq, self._acked, sent.items))
+            except Exception as bug:
+                self._carrier.give_up_answers(sent, bug)
+                await asyncio.sleep(AFTER_BUG_S)
+            finally:
+                self._is_sending = False
 
     def _must_send(self) -> bool:
         """Whether something has to be sent now, or whether the store is back to be tested."""
         is_due = self.draws or self.forced or self._failed or (self.ends and self.lingering is None)
         return bool(is_due or self.is_closing or not self._outage.is_up)
-
-    async def _send_next(self) -> None:
-        sent: SentBatch | None = None
-        self._is_sending = True
-        try:
-            if self._failed is not None:
-                (sent, error), self._failed = self._failed, None
-                await self._carrier.deal_with(sent, error)
-            else:
-                sent = self._gather()
-                self._seq += 1
-                await self._carrier.carry(sent, Batch(self._journal.name, self._seq, self._acked, sent.items))
-        except Exception as bug:
-            self._carrier.give_up_answers(sent, bug)
-            await asyncio.sleep(AFTER_BUG_S)
-        finally:
-            self._is_sending = False
 
     def _gather(self) -> SentBatch:
         """The next batch. Ends come before draws, because they may make room for a draw of the same batch."""
