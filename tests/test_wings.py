@@ -89,10 +89,10 @@ WINGS = {
     "people": "commands.people config.sections.sign_in identity keys.manage_people keys.member_keys web.admin.people "
     "web.admin.sign_in web.person_tokens",
     "translate": "bridge.bridges bridge.translate",
-    "fan_out": "bridge.answer bridge.fan_out bridge.request",
+    "fan_out": "bridge.answer bridge.fan_out bridge.request pipeline.prompts",
     "invoices": "commands.compare reports.compare reports.comparison reports.invoice",
     "alerts": "alerts",
-    "hedging": "relay.hedge upstream.first_bytes",
+    "hedging": "pipeline.hedging relay.hedge upstream.first_bytes",
     "litellm": "commands.import_litellm config.from_litellm",
 }
 """The modules and packages of each optional feature. All else is the trunk: what a plain call needs."""

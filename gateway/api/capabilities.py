@@ -63,6 +63,10 @@ class Adaptation(Enum):
     """In another format, which the upstream has."""
 
 
+SPLIT_WAYS = frozenset({Adaptation.ONE_BY_ONE, Adaptation.VIA_CHAT})
+"""The ways in which each prompt of a call is a request of its own."""
+
+
 CannotTranslate = Callable[[Endpoint, Params, Capabilities], InvalidRequest | None]
 """Why a call cannot be translated for an upstream with these capabilities; None: it can be."""
 

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gateway.accounting.admission import Admission
 from gateway.accounting.call_log import CallLog
 from gateway.accounting.reservation import Reservation
 from gateway.config import Route
@@ -33,6 +34,7 @@ from . import waiting
 from .active_call import ActiveCall
 from .plan import CallPlan
 from .services import CurrentServices, Services
+from .stack import stack_of
 
 __all__ = ["CurrentServices", "Services", "serve"]
 
@@ -78,22 +80,26 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
         )
     places = waiting.places(call, candidates, plan, services) if has_limits or may_wait else ()
     likely = candidates[0] if candidates else routes[0]
-    admission = waiting.ticket(call, places, services, is_new=True) if places else None
-    pause = waiting.pause(call, admission, services) if places else None
-    reservation = Reservation(services.accounting.ledger, call, claims, likely, places, admission, fit, pause)
+    reservation = Reservation(services.accounting.ledger, call, claims, likely)
+    admission = ticket = None
+    if places or fit is not None:
+        ticket = waiting.ticket(call, places, services, is_new=True) if places else None
+        pause = waiting.pause(call, ticket, services) if places else None
+        reservation.admission = admission = Admission(reservation, places, ticket, fit, pause)
     call_log = CallLog(services.accounting, call, reservation, trace)
     keepalive = FORMATS[call.endpoint].keepalive
     keepalive_s = services.config.server.keepalive_comment_s if call.params.stream and keepalive else 0
     client = ClientStream(port.open_stream, call_log.headers, keepalive_s, keepalive, port.hold, port.loop)
-    if admission is not None:
-        client.position = admission.position
+    if ticket is not None:
+        client.position = ticket.position
     try:
         async with call_log:
             port.reserved()
             if fit is not None and reservation.call is not call:
                 call, fallbacks = reservation.call, _fallbacks(reservation.call, services)
-            active = ActiveCall(
-                call, plan, routes, services, call_log, client, reservation.place, has_fallback=bool(fallbacks)
+            place = None if admission is None else admission.place
+            active = stack_of(call.model)(
+                call, plan, routes, services, call_log, client, place, has_fallback=bool(fallbacks)
             )
             try:
                 answer = await active.carry()
@@ -196,7 +202,7 @@ async def _fall_back(
         )
         call_log.fall_back(other.call)
         try:
-            return await ActiveCall(
+            return await stack_of(other.call.model)(
                 other.call,
                 other.plan,
                 other.routes,

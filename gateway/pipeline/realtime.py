@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
+from gateway.accounting.admission import Admission
 from gateway.accounting.bonds import MAX_SHOWN_ID
 from gateway.accounting.call_log import CallLog
 from gateway.accounting.reservation import Reservation, limit_failure
@@ -185,11 +186,12 @@ async def open_session(
     places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
     drawn = [place._replace(claims=_parallel(place.claims)) for place in places]
     own = _parallel(windows.claims(call, services.key_cache.terms.of_call(call)))
-    reservation = Reservation(services.accounting.ledger, call, own, candidates[0] if candidates else routes[0], drawn)
+    reservation = Reservation(services.accounting.ledger, call, own, candidates[0] if candidates else routes[0])
+    reservation.admission = admission = Admission(reservation, drawn)
     log = CallLog(services.accounting, call, reservation, trace)
     async with log, AsyncExitStack() as stack:
         reserved()
-        session = await _connect(log, candidates, reservation.place, services, protocols, admit, held, stack)
+        session = await _connect(log, candidates, admission.place, services, protocols, admit, held, stack)
         if session is None:
             last = router.unavailable_reason(routes, call.params.model)
             raise UpstreamFailed.after(last)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 
+from gateway.accounting.admission import Admission
+from gateway.accounting.reservation import limit_failure
 from gateway.api import capabilities as able
 from gateway.api.capabilities import Adaptation
 from gateway.bridge import fan_out
 from gateway.config import Route
 from gateway.queueing import Identity, Ticket, Waiting
 from gateway.queueing.classes import FACTORS
-from gateway.records import Bond, Call, Document, Refused
-from gateway.upstream.account import position_of
+from gateway.records import Call, Document, Failure, Refused
+from gateway.upstream.credentials import TRIAL_S
 from gateway.upstream.limits import Place
-from gateway.upstream.retry_policy import client_timeout_s, is_first_try
+from gateway.upstream.retry_policy import client_timeout_s, is_first_try, may_wait
 
+from .active_call import ActiveCall, bound_key
 from .plan import CallPlan
 from .services import Services
 
@@ -79,15 +83,44 @@ def pause(call: Call, ticket: Ticket | None, services: Services) -> Callable[[Pl
     router = services.router
 
     def of(place: Place) -> Refused | None:
-        may_wait = ticket is not None and services.waiting.longest_wait_s(call.key.max_wait_s, call.model.max_wait_s)
-        return router.pause(call, place) if may_wait or place.route.upstream in router.limits.learning else None
+        waits = ticket is not None and services.waiting.longest_wait_s(call.key.max_wait_s, call.model.max_wait_s)
+        return router.pause(call, place) if waits or place.route.upstream in router.limits.learning else None
 
     return of
 
 
-def bound_key(bond: Bond, services: Services) -> int | None:
-    """The only API key that can serve a call that continues this; None: any."""
-    return position_of(services.config.upstreams[bond.upstream], bond.account)
+class Queue(ActiveCall):
+    """Of a call with several models only the last one waits: the others are followed by the next model."""
+
+    __slots__ = ()
+
+    async def without_room(self, last: Failure | None) -> Failure | None:
+        """After the last failure: if upstreams have no room, wait for some. Returns nothing when there is a place, else
+        the failure that the client gets. Attempts that had no room count no longer: the wait bounds them."""
+        call, services = self.call, self.services
+        if last is None or not may_wait(last) or self.has_fallback:
+            return last
+        is_firm = bool(call.params.account_bound_by)
+        candidates = services.router.candidates(
+            self.routes, call.params.model, call.affinity, call.key.id, is_firm=is_firm
+        )
+        found = places(call, candidates, self.plan, services)
+        reservation = self.log.reservation
+        admitted = ticket(call, found, services, reservation.waited_s) if found else None
+        if admitted is None:
+            return last
+        self.client.position = admitted.position
+        self.back_at[self.tried[-1].route] = time.monotonic() + max(TRIAL_S, last.retry_after_s or 0.0)
+        reservation.admission = admission = reservation.admission or Admission(reservation)
+        refused = await admission.admit_again(found, admitted, self._pause)
+        if refused is not None:
+            return replace(last, retry_after_s=limit_failure(refused).retry_after_s)
+        self.place = admission.place
+        self.tried = [each for each in self.tried if not may_wait(each.failure)]
+        return None
+
+    def _pause(self, place: Place) -> Refused | None:
+        return self.services.router.pause(self.call, place, self.back_at.get(place.route, 0.0))
 
 
 def _size(document: Document) -> int:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gateway import units
 from gateway.accounting import call_record
+from gateway.accounting.admission import Admission
 from gateway.accounting.call_log import Accounting, CallLog
 from gateway.accounting.reservation import Reservation
 from gateway.config import Model, Route
@@ -342,7 +343,9 @@ class ResponseAccounts:
     async def _draw(self, limit: int | None, context_tokens: int, *, has_begun: bool = False) -> Reservation:
         self._number += 1
         call, claims, fit = await self._make_call(self._number, context_tokens, limit, has_begun=has_begun)
-        reservation = Reservation(self._accounting.ledger, call, claims, self._route, fit=fit, is_in_advance=True)
+        reservation = Reservation(self._accounting.ledger, call, claims, self._route, is_in_advance=True)
+        if fit is not None:
+            reservation.admission = Admission(reservation, fit=fit)
         await reservation.make()
         return reservation
 

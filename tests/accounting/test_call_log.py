@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
+from gateway.accounting.admission import Admission
 from gateway.accounting.call_log import Accounting, CallLog
 from gateway.accounting.reservation import Reservation, limit_failure
 from gateway.api.json_document import parse
@@ -80,8 +81,11 @@ def a_call() -> Call:
     return Call("req_1", 1795200000.0, Key("k"), "completions", params, model, label_model="m", arrived=0.0)
 
 
-def log_of(books: Accounting, call: Call, **how: Any) -> CallLog:
-    return CallLog(books, call, Reservation(books.ledger, call, (CLAIM,), **how))
+def log_of(books: Accounting, call: Call, places: Sequence[Place] = (), **how: Any) -> CallLog:
+    reservation = Reservation(books.ledger, call, (CLAIM,), **how)
+    if places:
+        reservation.admission = Admission(reservation, places)
+    return CallLog(books, call, reservation)
 
 
 async def leave(ledger: ScriptedLedger, how: Callable[[Any], None]) -> list[Record]:
@@ -360,7 +364,8 @@ class Turns(ScriptedLedger):
 async def test_the_first_place_with_room_is_taken() -> None:
     ledger, lines = Turns(full(ONE, 9), Granted((SPENT, SPENT))), list[Record]()
     async with log_of(books_of(ledger, lines), a_call(), places=[ONE, TWO]) as log:
-        assert log.reservation.place is TWO
+        assert log.reservation.admission is not None
+        assert log.reservation.admission.place is TWO
         assert log.reservation.window_statuses == (SPENT,)  # what an upstream has left is not the caller's concern
     assert [draw.claims for draw in ledger.draws] == [(CLAIM, *ONE.claims), (CLAIM, *TWO.claims)]
     assert [draw.record.upstream for draw in ledger.draws] == ["one", "two"]

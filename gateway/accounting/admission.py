@@ -1,0 +1,140 @@
+"""Room for one call that has to be looked for: at upstreams with limits, in the queue, or with less output.
+
+It draws on the call's reservation until there is room. Windows of the caller and of a place are drawn on in one step of
+the store, so a call that waits holds neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from gateway.quota import windows
+from gateway.quota.output_fit import OutputFit
+from gateway.records import Claim, Record, Refused, WindowStatus
+from gateway.store import RateDraw, StoreUnavailable
+from gateway.upstream.limits import Place
+
+from .reservation import Reservation, WaitsForRoom, refusal
+
+SHRINKS = 3
+"""Maximum reductions of one call's output limit: other calls may take the remaining quota in between."""
+
+
+class Admission:
+    """The search for room for the call of one reservation.
+
+    `places` are the routes with limits of their own: the first one with room is `place`, and drawn on with the call's
+    windows. With a `ticket` the call waits where none has room. `pause` returns whether the upstream of a place has
+    asked for a pause. With a `fit` the call gets less output where its caller's quotas have no room.
+    """
+
+    def __init__(
+        self,
+        reservation: Reservation,
+        places: Sequence[Place] = (),
+        ticket: WaitsForRoom | None = None,
+        fit: OutputFit | None = None,
+        pause: Callable[[Place], Refused | None] | None = None,
+    ) -> None:
+        self.place: Place | None = None
+        self.place_statuses: tuple[WindowStatus, ...] = ()
+        self._reservation = reservation
+        self._places = places
+        self._ticket = ticket
+        self._fit = fit
+        self._pause = pause
+        self._shrinks_left = 0 if fit is None else SHRINKS
+        if fit is not None:
+            reservation.reduced_output = reservation.call.params.output_limit
+        if places:
+            reservation.may_grow()
+
+    async def admit(self) -> Refused | None:
+        """Reserve. Returns the refusal that ends first, if there was no room."""
+        if self._places:
+            return await self._find_place()
+        reservation = self._reservation
+        refused = await reservation.draw(reservation.likely)
+        while refused is not None and self._shrink(refused):
+            refused = await reservation.draw(reservation.likely)
+        return refused
+
+    async def admit_again(
+        self, places: Sequence[Place], ticket: WaitsForRoom, pause: Callable[[Place], Refused | None]
+    ) -> Refused | None:
+        """Give back what is held and wait for room, because upstreams refused the call. Returns the refusal by an
+        upstream that ends first, if there was no room; raises one by the caller's own limits.
+
+        Meanwhile the call holds nothing, so that others can be served. The requests that upstreams have seen stay
+        counted there.
+        """
+        reservation = self._reservation
+        of_place = reservation.give_back()
+        if self._ticket is not None:
+            self._ticket.taken_back([claim.window.id for claim in of_place])
+        if seen := tuple([claim for claim in of_place if claim.window.unit == "requests"]):
+            with suppress(StoreUnavailable):
+                await reservation.ledger.draw(RateDraw(seen))
+        self._places, self._ticket, self._pause = places, ticket, pause
+        reservation.may_grow()
+        try:
+            refused = await self._find_place()
+        finally:
+            reservation.forget_unless_held()
+        if refused is None or windows.is_of_upstream(refused.window_status.window):
+            return refused
+        raise refusal(refused, reservation.call)
+
+    def ended(self, record: Record, of_place: Sequence[Claim]) -> None:
+        """The call is closed with this record: others may have what it held of its place."""
+        if self._ticket is not None:
+            self._ticket.ended(record.usage.total_tokens, [claim.window.id for claim in of_place])
+
+    async def _find_place(self) -> Refused | None:
+        """Reserve at a route with free capacity, now or after a wait. Returns the refusal that ends first."""
+        reservation, ticket = self._reservation, self._ticket
+        began = time.perf_counter()
+        refusals = await (self._draw_place() if ticket is None else ticket.admit(self._draw_place))
+        ended = time.perf_counter()
+        reservation.waited_s += ended - began
+        if ticket is not None and ticket.has_waited:
+            arrived = reservation.call.arrived
+            reservation.waits = (*reservation.waits, (began - arrived, ended - arrived))
+        return min(refusals, key=lambda refused: refused.retry_after_us or 0, default=None)
+
+    async def _draw_place(self) -> Sequence[Refused]:
+        """Reserve the first route with free capacity. Returns the refusals of all; or that of the caller's own limits,
+        which holds for every route."""
+        reservation, refusals = self._reservation, list[Refused]()
+        for place in self._places:
+            if self._pause is not None and (refused := self._pause(place)) is not None:
+                refusals.append(refused)
+                continue
+            refused = await reservation.draw(place.route, place.claims)
+            own = len(reservation.claims)
+            if refused is None:
+                self.place, statuses = place, reservation.window_statuses
+                reservation.window_statuses, self.place_statuses = statuses[:own], statuses[own:]
+                if self._ticket is not None:
+                    self._ticket.granted(self.place_statuses)
+                return ()
+            if not windows.is_of_upstream(refused.window_status.window):
+                if self._shrink(refused):
+                    return await self._draw_place()
+                return (refused._replace(window_statuses=refused.window_statuses[:own]),)
+            refusals.append(refused)
+        return refusals
+
+    def _shrink(self, refused: Refused) -> bool:
+        """Reduce the call's default output limit to what its quotas have left. False: not possible."""
+        if self._fit is None or not self._shrinks_left:
+            return False
+        self._shrinks_left -= 1
+        reservation, smaller = self._reservation, self._fit.largest(refused.window_statuses)
+        if smaller is None or windows.output_limit(smaller) >= windows.output_limit(reservation.call):
+            return False
+        reservation.call, reservation.claims = smaller, self._fit.claims(smaller)
+        reservation.reduced_output = smaller.params.output_limit
+        return True
