@@ -3,7 +3,9 @@ of the rooms."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import ast
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -140,3 +142,71 @@ def test_the_wings_name_only_modules_that_exist() -> None:
     named = [f"gateway.{name}" for names in WINGS.values() for name in names.split()]
     assert [name for name in named if name not in MODULES and name not in PACKAGES] == []
     assert len(set(named)) == len(named)
+
+
+# ----------------------------------------------------------------------------- what a plain call is asked on its way
+
+WAY_OF_A_PLAIN_CALL = {
+    "pipeline": "serve",
+    "pipeline.plan": "of",
+    "pipeline.active_call": "carry _next_step attempt way without_room",
+    "pipeline.request": "prepare changed_members",
+    "accounting.reservation": "make draw _draw settle extend",
+    "accounting.call_log": "__aenter__ __aexit__ headers attempt_began close acknowledged",
+    "relay": "attempt _finish_plain _finish_stream",
+    "relay.exchange": "read_plain response_headers",
+}
+"""The functions of the trunk that carry a plain call, by module; methods by their name alone."""
+
+FEATURES = re.compile(
+    r"\b_?(is_kept|bind|bond|kept_id|pending_id|items|refers_to|is_deferred|account_bound_by|passed|is_read|is_submission"
+    r"|fit|may_shrink|min_output_tokens|fallbacks|has_fallback|places?|ticket|admission|pause|max_wait_s|may_wait|waits"
+    r"|hedge_after|split_ways|is_single|PROMPT_BY_PROMPT|VIA_CHAT|TRANSLATED|translated|adaptive|learning|large|form"
+    r"|upload|rewritten|is_again|is_in_advance|growing|earlier|other_models|reduced_output|left_out)\b"
+)
+"""Words in a condition that asks about a feature: bonds, deferral, tasks, fitting output, fallbacks, the queue,
+hedging, fan-out, translation, limits of upstreams, large bodies and forms."""
+
+QUESTIONS_PERCENT = 31
+"""The most of the conditions on the way of a plain call that may ask about a feature that it does not have."""
+
+
+def conditions(function: ast.AST) -> Iterator[ast.AST]:
+    """The single conditions of a function: operands of `and` and `or`, other tests, and arms of `match`."""
+    for node in ast.walk(function):
+        match node:
+            case ast.BoolOp(values=values):
+                yield from [each for each in values if not isinstance(each, ast.BoolOp)]
+            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+                if not isinstance(test, ast.BoolOp) and not isinstance(test, ast.Constant):
+                    yield test
+            case ast.comprehension(ifs=ifs):
+                yield from [each for each in ifs if not isinstance(each, ast.BoolOp)]
+            case ast.match_case(pattern=pattern):
+                yield pattern
+
+
+def questions(sources: Mapping[str, str]) -> tuple[int, int]:
+    """How many conditions on the way of a plain call ask about features, and how many there are."""
+    found = [
+        ast.unparse(condition)
+        for module, names in WAY_OF_A_PLAIN_CALL.items()
+        for node in ast.walk(ast.parse(sources[f"gateway.{module}"]))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in names.split()
+        for condition in conditions(node)
+    ]
+    return sum(FEATURES.search(each) is not None for each in found), len(found)
+
+
+def test_a_plain_call_is_asked_little_about_features() -> None:
+    asking, all_of_them = questions(MODULES)
+    assert asking * 100 <= all_of_them * QUESTIONS_PERCENT, f"{asking} of {all_of_them}"
+
+
+def test_the_measure_of_questions_itself() -> None:
+    source = (
+        "def f():\n    if a and x.bond is None:\n        return 1 if b else 2\n    return [c for c in d if c.large]"
+    )
+    texts = [ast.unparse(each) for each in conditions(ast.parse(source))]
+    assert sorted(texts) == ["a", "b", "c.large", "x.bond is None"]
+    assert [text for text in texts if FEATURES.search(text)] == ["x.bond is None", "c.large"]
