@@ -2,6 +2,10 @@
 
 `FLOORS` defines the layers; docs/architecture.md has the same drawing. Imports point down; inside a package, freely;
 packages of one layer do not import each other, except in the topmost layer.
+
+A wing is a package of `gateway/wings`. Nothing of the trunk and no other wing imports it. Its module that a module of
+the trunk asks for (`PARTS`) stands on the floor of that module, because it is loaded where that one is; its other
+modules stand above the trunk.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gateway"
 
 FLOORS: dict[str, int] = {
-    "units": 0, "spelling": 0,
+    "units": 0, "spelling": 0, "wings": 0,
     "config": 1, "files": 1, "chunked": 1,
     "records": 2,
     "errors": 3, "tasks": 3,
@@ -33,6 +37,9 @@ FLOORS: dict[str, int] = {
     "cli": 13, "commands": 13, "process": 13, "__main__": 13,
 }  # fmt: skip
 TOP = max(FLOORS.values())
+
+PARTS = {"usage": "commands.usage"}
+"""The module of the trunk that asks every wing for its module of this name."""
 
 Complaints = Iterator[str]
 
@@ -69,8 +76,18 @@ PACKAGES = {".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rg
 
 
 def part_of(module: str) -> str:
-    """The package of a module: gateway.store.batch -> store."""
-    return module.split(".")[1] if "." in module else ""
+    """The package of a module: gateway.store.batch -> store; of a wing gateway.wings.alerts.policy -> wings.alerts."""
+    parts = module.split(".")
+    return ".".join(parts[1:3]) if parts[1:2] == ["wings"] else "".join(parts[1:2])
+
+
+def floor_of(module: str) -> int | None:
+    """The layer of a module; None: it has none."""
+    room = part_of(module)
+    if not room.startswith("wings."):
+        return FLOORS.get(room)
+    asking = PARTS.get(".".join(module.split(".")[3:]))
+    return TOP + 1 if asking is None else FLOORS[part_of(f"gateway.{asking}")]
 
 
 # ------------------------------------------------------------------------------------------------------------ floors
@@ -96,26 +113,31 @@ def imported(module: str, source: str, known: set[str], packages: set[str]) -> I
 
 
 def wrong_imports(module: str, source: str, known: set[str], packages: set[str]) -> Complaints:
-    here = part_of(module)
-    if here and here not in FLOORS:
+    here, floor = part_of(module), floor_of(module)
+    if here and floor is None:
         yield f"{module} stands on no floor: give {here!r} its place in FLOORS (tests/test_floors.py)."
         return
     for line, name in imported(module, source, known, packages):
-        there = part_of(name)
+        there, its_floor = part_of(name), floor_of(name)
         if there in ("", here):
             continue
-        if not here:
+        if floor is None:
             yield f"{module}:{line} imports {name}: the package itself imports nothing of its own."
-        elif there not in FLOORS:
-            yield f"{module}:{line} imports {name}, which stands on no floor: give {there!r} its place in FLOORS."
-        elif FLOORS[there] > FLOORS[here]:
+        elif there.startswith("wings."):
             yield (
-                f"{module}:{line} (floor {FLOORS[here]}) imports {name} (floor {FLOORS[there]}): imports point down. "
+                f"{module}:{line} imports {name}, a module of a wing, which may be absent. Ask for its values by the "
+                "list of wings (`parts` of gateway/wings/__init__.py)."
+            )
+        elif its_floor is None:
+            yield f"{module}:{line} imports {name}, which stands on no floor: give {there!r} its place in FLOORS."
+        elif its_floor > floor:
+            yield (
+                f"{module}:{line} (floor {floor}) imports {name} (floor {its_floor}): imports point down. "
                 "Ask for a function or a value as an argument, or move what is needed lower."
             )
-        elif FLOORS[there] == FLOORS[here] != TOP:
+        elif its_floor == floor != TOP and not here.startswith("wings."):
             yield (
-                f"{module}:{line} imports its neighbour {name} (floor {FLOORS[here]}): neighbours do not know each "
+                f"{module}:{line} imports its neighbour {name} (floor {floor}): neighbours do not know each "
                 "other. Let the floor above pass a value between them, or move what both need lower."
             )
 
@@ -126,7 +148,10 @@ def test_imports_point_down() -> None:
 
 
 def test_the_drawing_names_only_what_exists() -> None:
-    assert set(FLOORS) == {part_of(name) for name in MODULES} - {""}
+    assert set(FLOORS) == {part_of(name) for name in MODULES if not part_of(name).startswith("wings.")} - {""}
+    assert {f"gateway.{asking}" for asking in PARTS.values()} <= set(MODULES)
+    asked = {part: asking for part, asking in PARTS.items() if f'"{part}")' not in MODULES[f"gateway.{asking}"]}
+    assert not asked, "these modules ask no wing for its part"
 
 
 def test_the_architecture_page_has_the_same_drawing() -> None:
@@ -137,8 +162,11 @@ def test_the_architecture_page_has_the_same_drawing() -> None:
 
 KNOWN = {"gateway", "gateway.config", "gateway.api", "gateway.api.auth", "gateway.store", "gateway.store.batch"} | {
     "gateway.upstream", "gateway.upstream.pool", "gateway.relay", "gateway.web", "gateway.cli", "gateway.process",
+    "gateway.wings", "gateway.wings.one", "gateway.wings.one.usage", "gateway.wings.one.rest", "gateway.wings.two",
 }  # fmt: skip
-PACKS = {"gateway", "gateway.api", "gateway.store", "gateway.upstream", "gateway.web"}
+PACKS = {"gateway", "gateway.api", "gateway.store", "gateway.upstream", "gateway.web"} | {
+    "gateway.wings", "gateway.wings.one", "gateway.wings.two",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -164,6 +192,13 @@ PACKS = {"gateway", "gateway.api", "gateway.store", "gateway.upstream", "gateway
             "",
         ),
         ("gateway.cli", "from . import process", ""),
+        ("gateway.config", "from gateway.wings import parts", ""),
+        ("gateway.cli", "from gateway.wings.one import rest", "which may be absent"),
+        ("gateway.cli", "def f():\n    from .wings.one.usage import x", "which may be absent"),
+        ("gateway.wings", "from .one.usage import x", "which may be absent"),
+        ("gateway.wings.two", "from gateway.wings.one import rest", "which may be absent"),
+        ("gateway.wings.one.usage", "from .rest import x\nfrom gateway.cli import y", ""),
+        ("gateway.wings.one.rest", "from gateway.cli import x\nfrom gateway.wings import parts", ""),
     ],
 )
 def test_floor_rule_itself(module: str, source: str, says: str) -> None:
@@ -275,10 +310,10 @@ PURE = frozenset({
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes", "queueing.fair_queue", "queueing.classes", "queueing.promises",
     "relay.charge",
-    "reports.compare", "reports.invoice",
     "upstream.circuit_breaker", "upstream.error_shapes", "upstream.first_bytes", "upstream.learned_limits",
     "upstream.provider_errors", "upstream.refusal", "upstream.retry_policy", "upstream.status",
     "web.admin.request_bodies", "web.http_guard.login_throttle",
+    "wings.invoices.compare", "wings.invoices.invoice",
 })  # fmt: skip
 """Modules and packages that decide without a clock, I/O or async: their tests are tables."""
 

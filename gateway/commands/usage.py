@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.config import Config
 from gateway.errors import GatewayError
 from gateway.keys.documents import labels_of
-from gateway.reports.invoice import NotUnderstood
 from gateway.reports.usage import (
     LabelReport,
     format_csv,
@@ -23,7 +22,6 @@ from gateway.reports.usage import (
     format_table,
     label_in,
     notes,
-    read_day,
     read_groups,
     read_period,
     stored_groups,
@@ -37,12 +35,23 @@ from gateway.store import (
     Where,
     attribution_in,
 )
+from gateway.wings import parts
 
-from . import compare
 from .common import UsageError, ask, fail, named, put
 from .place import RemoteGateway, add_place, on_gateway
 
 FORMATS = ("table", "csv", "json")
+
+
+class UsageOption(NamedTuple):
+    """An option of a wing that prints something else than the report."""
+
+    name: str
+    """Without `--`."""
+    metavar: str
+    help: str
+    report: Callable[[argparse.Namespace, Config | RemoteGateway], tuple[str, Sequence[str]]]
+    """The text, and notes. Raises `UsageError`, and as `commands.ask`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,8 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shapes.add_argument("--csv", action="store_const", dest="format", const="csv", help="for spreadsheets")
     shapes.add_argument("--format", choices=FORMATS, help="the same; default: table")
     parser.set_defaults(format="table")
-    parser.add_argument("--compare", metavar="FILE", help="compare with a provider's usage export (CSV)")
-    parser.add_argument("--upstream", metavar="NAME", help="only calls to this upstream; with --compare: to these")
+    parser.add_argument("--upstream", metavar="NAME", help="only calls to this upstream")
+    options = parts(UsageOption, "usage")
+    for option in options:
+        parser.add_argument(f"--{option.name}", metavar=option.metavar, help=option.help)
+    parser.set_defaults(options=options)
 
 
 def run(args: argparse.Namespace, place: Config | RemoteGateway) -> int:
@@ -69,7 +81,8 @@ def run(args: argparse.Namespace, place: Config | RemoteGateway) -> int:
     # Warnings of opening a store are for `gateway serve`, not for a report.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
-        text, beside = _compared(args, place) if args.compare is not None else _report(args, place)
+        reports = [each.report for each in args.options if getattr(args, each.name) is not None]
+        text, beside = reports[0](args, place) if reports else _report(args, place)
     except UsageError as error:
         return fail(*error.args, code=2)
     except GatewayError as error:
@@ -89,9 +102,9 @@ def _named(place: Config | RemoteGateway, why: str) -> str:
     return f"{place.url}: {why}" if isinstance(place, RemoteGateway) else named(place.store, why)
 
 
-def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[str, list[str]]:
+def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[str, Sequence[str]]:
     """The usage report and its notes. Raises `UsageError`, and as `commands.ask`."""
-    since, until = _days(args)
+    since, until = days_of(args, read_period)
     try:
         groups = read_groups("key" if args.by is None else args.by)
     except ValueError as error:
@@ -121,37 +134,12 @@ def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[st
     return (format_table(groups, rows) if rows else "Nothing was used.") + "\n", [*span, *notes(rows)]
 
 
-def _compared(args: argparse.Namespace, config: Config | RemoteGateway) -> tuple[str, Sequence[str]]:
-    """The usage beside a provider's export, and notes. Raises `UsageError`, and as `commands.ask`."""
-    if isinstance(config, RemoteGateway):
-        raise UsageError("argument --compare: needs --config, for it reads the store itself")
-    since, until = _days(args)
-    if args.by is not None:
-        raise UsageError("argument --by: a comparison is always by day and model")
-    for name in ("key", "team", "model"):
-        if getattr(args, name) is not None:
-            raise UsageError(f"argument --{name}: a comparison is of all keys and models")
-    upstreams = [name for part in (args.upstream or "").split(",") if (name := part.strip())]
-    if unknown := [name for name in upstreams if name not in config.upstreams]:
-        raise UsageError(
-            f"argument --upstream: there is no upstream {unknown[0]!r}; there are: {', '.join(config.upstreams)}"
-        )
-    try:
-        export = compare.read_file(args.compare)
-    except NotUnderstood as error:
-        raise UsageError(*[f"{args.compare}: {fault}" for fault in error.faults]) from None
-    question = compare.Question(export, upstreams, since, until)
-    comparison = ask(config.store, lambda store: compare.ask(store, question, config.models))
-    return compare.format_comparison(args.format, comparison, export), comparison.notes
-
-
-def _days(args: argparse.Namespace) -> tuple[str | None, str | None]:
-    """The first and the last day. Raises `UsageError`."""
+def days_of(args: argparse.Namespace, read: Callable[[str, datetime], str]) -> tuple[str | None, str | None]:
+    """The values of `--since` and `--until`, read with the present time. Raises `UsageError`."""
     now, days = datetime.now(UTC), []
     for name in ("since", "until"):
         text = getattr(args, name)
         try:
-            read = read_day if args.compare is not None else read_period
             days.append(None if text is None else read(text, now))
         except ValueError as error:
             raise UsageError(f"argument --{name}: {error}") from None

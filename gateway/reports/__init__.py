@@ -1,1 +1,1 @@
-"""Answers to people and scripts: rows of usage, of a comparison, of keys and teams, as tables, CSV or JSON."""
+"""Answers to people and scripts: rows of usage, of keys and teams, as tables, CSV or JSON."""

@@ -5,18 +5,11 @@ from __future__ import annotations
 import json
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from gateway import cli
-from gateway.commands import compare
-from gateway.config.source import Source
-from gateway.quota.ledger_entry import SUMS
-from gateway.reports import invoice
-from gateway.store import Store
 
-DAY = "2026-11-20"
 TABLE = f"table genai-prices {version('genai-prices')}"
 TEXT = """
 store: {url: "embedded:FOLDER/data", journal_dir: "FOLDER/journal"}
@@ -91,27 +84,3 @@ def test_what_is_not_served_has_no_price(file: str, capsys: pytest.CaptureFixtur
 def test_the_providers_of_the_table(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["prices", "--providers", "--config", file]) == 0
     assert {"openai", "anthropic", "x-ai"} <= set(capsys.readouterr().out.split())
-
-
-class _OneModel:
-    """A store in which one model was used."""
-
-    async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
-        return []
-
-    async def usage(self, groups: Any, *_: Any) -> list[dict[str, Any]]:
-        sums = dict.fromkeys(SUMS, 1) | {"cost_usd": 1.0}
-        return [{"day": DAY, "model": "gpt-4o-mini", "upstream": "up", **sums}] if "model" in groups else []
-
-
-async def test_a_comparison_says_which_prices_are_the_tables(file: str) -> None:
-    config = Source(file, {}).read().config
-    export = invoice.read_export(
-        ["date,model,input_tokens,output_tokens,num_model_requests", f"{DAY},gpt-4o-mini,1,1,1"]
-    )
-    question = compare.Question(export, (), None, None)
-    found = await compare.ask(cast(Store, _OneModel()), question, config.models)
-    assert (
-        f"Prices of gpt-4o-mini are from the {TABLE} now; each call keeps the price that it was charged at."
-        in found.notes
-    )

@@ -28,8 +28,7 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from gateway.config import printable
-
-from .csv_text import unguarded
+from gateway.reports.csv_text import unguarded
 
 # ----------------------------------------------------------------------------------------------- pages of a log API
 

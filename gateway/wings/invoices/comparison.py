@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gateway.config import printable
+from gateway.reports.csv_text import csv_text
+from gateway.reports.table import UNKNOWN, Row, aligned, decimals_of, plain_usd
 from gateway.store.report_rows import percent
 
 from .compare import Pair, RecordedUsage, total
-from .csv_text import csv_text
 from .invoice import Tally
-from .table import UNKNOWN, Row, aligned, decimals_of, plain_usd
 
 MEASURES = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "total_tokens", "cost_usd")
 """Each has the columns NAME_ours, NAME_theirs, NAME_difference (ours minus theirs) and NAME_percent (of theirs)."""

@@ -1,4 +1,4 @@
-"""`gateway usage --compare FILE`: compares the gateway's usage with a provider's usage export.
+"""The option `--compare FILE` of `gateway usage`: compares the gateway's usage with a provider's usage export.
 
 It is a report: the exit code does not depend on the differences. Notes name the lines that cannot be compared, and how
 model names were matched.
@@ -6,17 +6,24 @@ model names were matched.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.config import Model, ModelTable
-from gateway.reports import comparison as comparison_report
-from gateway.reports.compare import Pair, by_upstream_name, compare
-from gateway.reports.invoice import Export, NotUnderstood, read_export
+from gateway.commands import common
+from gateway.commands.common import UsageError
+from gateway.commands.place import RemoteGateway
+from gateway.commands.usage import UsageOption, days_of
+from gateway.config import Config, Model, ModelTable
 from gateway.reports.table import format_json
+from gateway.reports.usage import read_day
 from gateway.store import Store
+
+from . import comparison as comparison_report
+from .compare import Pair, by_upstream_name, compare
+from .invoice import Export, NotUnderstood, read_export
 
 
 class Question(NamedTuple):
@@ -133,3 +140,32 @@ def _about_days(export: Export, days: tuple[str, str], first: str | None) -> lis
     if days[1] >= datetime.now(UTC).date().isoformat():
         notes.append(f"{days[1]} (UTC) is not over, and both sides may still grow.")
     return notes
+
+
+def report(args: argparse.Namespace, config: Config | RemoteGateway) -> tuple[str, Sequence[str]]:
+    """The usage beside a provider's export, and notes. Raises `UsageError`, and as `commands.ask`."""
+    if isinstance(config, RemoteGateway):
+        raise UsageError("argument --compare: needs --config, for it reads the store itself")
+    since, until = days_of(args, read_day)
+    if args.by is not None:
+        raise UsageError("argument --by: a comparison is always by day and model")
+    for name in ("key", "team", "model"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"argument --{name}: a comparison is of all keys and models")
+    upstreams = [name for part in (args.upstream or "").split(",") if (name := part.strip())]
+    if unknown := [name for name in upstreams if name not in config.upstreams]:
+        raise UsageError(
+            f"argument --upstream: there is no upstream {unknown[0]!r}; there are: {', '.join(config.upstreams)}"
+        )
+    try:
+        export = read_file(args.compare)
+    except NotUnderstood as error:
+        raise UsageError(*[f"{args.compare}: {fault}" for fault in error.faults]) from None
+    question = Question(export, upstreams, since, until)
+    comparison = common.ask(config.store, lambda store: ask(store, question, config.models))
+    return format_comparison(args.format, comparison, export), comparison.notes
+
+
+OPTION = UsageOption(
+    "compare", "FILE", "compare with a provider's usage export (CSV); --upstream may then name several", report
+)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.reports.compare import Pair, RecordedUsage, base_name, by_upstream_name, compare, total
-from gateway.reports.invoice import Tally
+from gateway.wings.invoices.compare import Pair, RecordedUsage, base_name, by_upstream_name, compare, total
+from gateway.wings.invoices.invoice import Tally
 
 DAY = "2026-11-20"
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from gateway.records import Usage
-from gateway.reports.comparison import COLUMNS
+from gateway.wings.invoices.comparison import COLUMNS
 from tests.conftest import StartsGateways, StartsProcesses
 from tests.fakes.redis_servers import RedisServer
 from tests.flows.client import request

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.reports.compare import Pair, RecordedUsage
-from gateway.reports.comparison import COLUMNS, format_csv, format_table, notes, rows_of
-from gateway.reports.invoice import Tally
+from gateway.wings.invoices.compare import Pair, RecordedUsage
+from gateway.wings.invoices.comparison import COLUMNS, format_csv, format_table, notes, rows_of
+from gateway.wings.invoices.invoice import Tally
 
 DAY = "2026-11-20"
 ALL = Tally(0, 0, 0, 0, 0, 0)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.reports.invoice import FAULTS_SHOWN, Export, NotUnderstood, Tally, read_export
+from gateway.wings.invoices.invoice import FAULTS_SHOWN, Export, NotUnderstood, Tally, read_export
 
 OPENAI = """\
 start_time,end_time,start_time_iso,end_time_iso,project_id,num_model_requests,user_id,api_key_id,model,batch,\

@@ -1,0 +1,1 @@
+"""Tests of the comparison with a provider's export."""
