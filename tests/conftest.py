@@ -48,7 +48,7 @@ LONGEST = tuple(
         "slow/test_stack", "flows/slow/test_background_kills",
         # Of the fast tier.
         "flows/test_routing", "upstream/test_connection", "flows/test_background_responses",
-        "flows/test_background_streams", "alerts/test_watcher", "flows/test_stream", "web/test_roles",
+        "flows/test_background_streams", "wings/alerts/test_watcher", "flows/test_stream", "web/test_roles",
         "flows/test_passthrough", "flows/test_refusals", "flows/test_message_batches", "store/test_contract_reports",
         "store/test_contract_keys", "flows/test_charges", "flows/test_faults", "store/test_sqlite",
     )
@@ -59,7 +59,7 @@ the tier one process would run such a file while the others have none left."""
 INTERPRETERS = tuple(
     f"tests/{name}.py"
     for name in (
-        "flows/slow/test_alerts", "flows/slow/test_cli", "flows/slow/test_hard_limits", "flows/slow/test_proxy",
+        "wings/alerts/slow/test_alerts", "flows/slow/test_cli", "flows/slow/test_hard_limits", "flows/slow/test_proxy",
         "flows/slow/test_secrets", "process/slow/test_worker_start",
     )
 )  # fmt: skip

@@ -19,8 +19,9 @@ from pydantic import BaseModel
 
 from gateway import cli, errors
 from gateway.accounting import bonds
-from gateway.config import Config, Limits, ModelSettings, Quota, build, resolve
+from gateway.config import Limits, ModelSettings, Quota, build, resolve
 from gateway.config.sections import FullRows, LaterPrice, Price, PriceHours, PriceTier, Rows, TieredRows
+from gateway.config.wings import whole_file
 from gateway.formats import FORMATS
 from gateway.observe.exposition import Reloads, SupervisorMetrics
 from gateway.observe.metrics import KeyCollector, Telemetry
@@ -66,13 +67,13 @@ def _docstrings(section: type[BaseModel]) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if issubclass(kind, BaseModel) and kind is not BaseModel:
-            for field, below in pairwise(_bodies(kind.__module__)[kind.__name__]):
+            for field, below in pairwise(_bodies(kind.__module__).get(kind.__name__, [])):
                 if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
                     found[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(below.value))
     return found
 
 
-def settings(section: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[str, str]]:
+def settings_of(section: type[BaseModel], path: str = "") -> Iterator[tuple[str, str]]:
     """Every setting, by the path that its page gives it, with what its field says."""
     for name, field in section.model_fields.items():
         if section in AGAIN and name in AGAIN[section].model_fields:
@@ -83,10 +84,14 @@ def settings(section: type[BaseModel] = Config, path: str = "") -> Iterator[tupl
             yield here, _docstrings(section)[name]
         for model in inner:
             many = ".NAME" if "dict[" in str(field.annotation) else "[]" if "tuple[" in str(field.annotation) else ""
-            yield from settings(model, SHARED.get(model, here + many))
+            yield from settings_of(model, SHARED.get(model, here + many))
 
 
-@pytest.mark.parametrize(("path", "said"), [pytest.param(*row, id=row[0]) for row in dict(settings()).items()])
+def settings() -> dict[str, str]:
+    return dict(settings_of(whole_file()))
+
+
+@pytest.mark.parametrize(("path", "said"), [pytest.param(*row, id=row[0]) for row in settings().items()])
 def test_every_setting_is_documented(path: str, said: str) -> None:
     row = next((line for line in SETTINGS.splitlines() if line.startswith(f"| `{path}` |")), None)
     assert row is not None, f"configuration.md has no row for the setting {path}: {said}"
@@ -94,7 +99,7 @@ def test_every_setting_is_documented(path: str, said: str) -> None:
 
 
 def test_no_setting_is_documented_that_does_not_exist() -> None:
-    assert set(re.findall(r"^\| `([^`]+)` \|", SETTINGS, re.MULTILINE)) == {path for path, _ in settings()}
+    assert set(re.findall(r"^\| `([^`]+)` \|", SETTINGS, re.MULTILINE)) == settings().keys()
 
 
 def metric_names() -> list[str]:

@@ -30,7 +30,7 @@ FLOORS: dict[str, int] = {
     "observe": 6,
     "store": 7, "journal": 7, "upstream": 7, "simulator": 7,
     "accounting": 8, "identity": 8, "keys": 8, "reports": 8, "queueing": 8,
-    "relay": 9, "alerts": 9,
+    "relay": 9,
     "bridge": 10,
     "pipeline": 11,
     "web": 12,
@@ -38,7 +38,15 @@ FLOORS: dict[str, int] = {
 }  # fmt: skip
 TOP = max(FLOORS.values())
 
-PARTS = {"usage": "commands.usage"}
+PARTS = {
+    "settings": "config.wings",
+    "metrics": "observe.metrics",
+    "background": "web.background",
+    "check": "commands.check",
+    "online": "commands.online",
+    "demo_history": "commands.demo_history",
+    "usage": "commands.usage",
+}
 """The module of the trunk that asks every wing for its module of this name."""
 
 Complaints = Iterator[str]
@@ -304,7 +312,7 @@ def test_tasks_are_held() -> None:
 
 PURE = frozenset({
     "api", "formats", "quota", "store.rules",
-    "accounting.outage", "accounting.served_models", "alerts.policy",
+    "accounting.served_models",
     "bridge.answer", "bridge.bridges", "bridge.request", "bridge.rewriting", "bridge.translate",
     "config.discovered", "config.model_names",
     "keys.restoration", "keys.token_bucket",
@@ -313,9 +321,9 @@ PURE = frozenset({
     "upstream.circuit_breaker", "upstream.error_shapes", "upstream.first_bytes", "upstream.learned_limits",
     "upstream.provider_errors", "upstream.refusal", "upstream.retry_policy", "upstream.status",
     "web.admin.request_bodies", "web.http_guard.login_throttle",
-    "wings.invoices.compare", "wings.invoices.invoice",
 })  # fmt: skip
-"""Modules and packages that decide without a clock, I/O or async: their tests are tables."""
+"""Modules and packages of the trunk that decide without a clock, I/O or async: their tests are tables. Those of a wing
+are named by its tests."""
 
 IMPURE = frozenset({"gateway.api.tokenizer"})
 """Modules of a pure package that load something."""

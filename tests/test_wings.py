@@ -3,16 +3,14 @@ of the rooms."""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from importlib import import_module
 
 import pytest
 
 from gateway import wings
-from gateway.commands.usage import UsageOption
 
-from .test_floors import MODULES, PACKAGE, PACKAGES, imported
+from .test_floors import MODULES, PACKAGE, PACKAGES, PARTS, imported
 
 # ---------------------------------------------------------------------------------------------------------- circles
 
@@ -96,18 +94,17 @@ WINGS = {
     "web.admin.sign_in web.person_tokens",
     "translate": "bridge.bridges bridge.translate",
     "fan_out": "bridge.answer bridge.fan_out bridge.request",
-    "alerts": "alerts",
-    "hedging": "pipeline.hedging relay.hedge upstream.first_bytes",
+    "hedging": "relay.hedge upstream.first_bytes",
     "litellm": "commands.import_litellm config.from_litellm",
 }
 """The modules and packages of each optional feature: its folder in `gateway/wings`, or the modules that still have to
 move there. All else is the trunk: what a plain call needs."""
 
 CEILINGS = {
-    "files": 400,
-    "lines": 67_750,
+    "files": 410,
+    "lines": 68_000,
     "lines of the trunk": 49_750,
-    "arrows from the trunk to wings": 101,
+    "arrows from the trunk to wings": 95,
     "arrows between wings": 14,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next
@@ -147,11 +144,22 @@ def test_the_list_of_wings_names_their_folders() -> None:
     assert sorted(folders) == sorted(wings.WINGS)
 
 
-def test_a_part_of_a_wing_is_found_by_its_type() -> None:
-    found = wings.parts(UsageOption, "usage")
-    assert "compare" in [option.name for option in found]
-    assert wings.parts(str, "no_such_part") == []
-    assert wings.parts(bytes, "usage") == []
+def values_asked_for(part: str) -> list[object]:
+    """What the trunk finds in the modules of this name: values of the types that the asking module defines."""
+    asking = import_module(f"gateway.{PARTS[part]}")
+    defined = [each for each in vars(asking).values() if getattr(each, "__module__", None) == asking.__name__]
+    kinds = [each for each in defined if isinstance(each, type) and issubclass(each, tuple)]
+    return [value for kind in kinds for value in wings.parts(kind, part)]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_of_a_wing_holds_what_the_trunk_asks_for(part: str) -> None:
+    having = [wing for wing in wings.WINGS if f"gateway.wings.{wing}.{part}" in MODULES]
+    assert len(values_asked_for(part)) >= len(having)
+
+
+def test_a_wing_without_a_part_is_passed_over() -> None:
+    assert wings.parts(object, "no_such_part") == []
 
 
 def test_the_wings_name_only_modules_that_exist() -> None:

@@ -1,7 +1,7 @@
 """The windows that the calls of one worker changed since the alert watcher last looked.
 
 They are noted after the store applied the batch, so that the watcher finds the change there. The cost per call is
-small: whether an alert is due is decided later, off the call's path (gateway/alerts).
+small: whether an alert is due is decided later, off the call's path (gateway/wings/alerts).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class ChangedWindows:
     Its size is bounded by the number of windows, and by the number of calls between two looks of the watcher.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_watched: bool = True) -> None:
+        self.is_watched = is_watched
+        """Whether there is a watcher. Without one nothing is noted, because nothing would remove it."""
         self._charged: dict[tuple[str, str], tuple[Claim, ...]] = {}
         """The windows of the last call, by key and model: all calls of both draw on the same windows, except those of a
         new day."""
@@ -30,6 +32,9 @@ class ChangedWindows:
         """Ids of windows that refused a call for good, because their settled use leaves too little for it."""
 
     def note(self, ends: Iterable[End], verdicts: Iterable[Granted | Refused | None]) -> None:
+        """Note the results of one batch."""
+        if not self.is_watched:
+            return
         charged = self._charged
         for end in ends:
             if isinstance(end, Settle):

@@ -5,16 +5,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from gateway.config import Config, ConfigError, ConfigFault, StoreSettings, Upstream
 from gateway.config.probable_mistakes import warnings_of
+from gateway.wings import parts
 
 from . import prices
 from .common import put
 from .place import add_config
 from .serve import count, format_address
+
+
+class WingLine(NamedTuple):
+    """A line of a wing about the configuration."""
+
+    title: str
+    text: Callable[[Config], str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         f"  tokens     {tokenizer.describe(listed.models)}",
         f"  keys       {keys or 'none in the file; gateway keys create makes some'}",
         f"  admin API  {_admin(config)}",
-        f"  alerts     {_alerts(config)}",
+        *[f"  {each.title:<9}  {each.text(config)}" for each in parts(WingLine, "check")],
         *[f"  warning    {warning}" for warning in warnings],
         *answers,
     ]
@@ -117,17 +127,3 @@ def _admin(config: Config) -> str:
     if not config.has_admin_api:
         return "off: admin.token is not set"
     return f"on, at {config.admin.listen}, with dashboard and metrics" if config.admin.listen else "on"
-
-
-def _alerts(config: Config) -> str:
-    """The alerts that are sent, and their targets."""
-    from gateway.alerts.policy import LEVELS, count_alerted
-
-    if not (number := count_alerted(config)):
-        return "none: no quota is per day, week or month"
-    levels = " and ".join(f"{level} %" for level in LEVELS)
-    webhook = config.alerts.shown_webhook
-    where = f"log, metrics and {webhook}" if webhook else "log and metrics alone: alerts.webhook is not set"
-    if webhook and config.alerts.way is not None:
-        where += f" through the proxy {config.alerts.way}"
-    return f"at {levels} of {count(number, 'quota')} per day, week or month, to {where}"

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from gateway.alerts import policy
-from gateway.alerts.watcher import AFTER_END_S, LOG
 from gateway.api import auth
 from gateway.config import Config, Model
 from gateway.quota.ledger_entry import encode
@@ -23,6 +21,7 @@ from gateway.quota.windows import LimitTable
 from gateway.records import Claim, Record, Settlement, Usage
 from gateway.store import Batch, RefusalEntry, Settle, Store
 from gateway.store.opening import open_store
+from gateway.wings import parts
 
 DAYS = 60
 BAD_DAY = 9
@@ -31,6 +30,13 @@ AT_ONCE = 200
 WORKER = "demo-history"
 SPARE = "shaky"
 """The upstream that fails now and then."""
+
+
+class WingPast(NamedTuple):
+    """Adds the entries of a wing to the store of the demo, after the calls of the past; its last argument is the present
+    as a Unix time."""
+
+    write: Callable[[Store, Config, float], Awaitable[None]]
 
 
 class DemoCaller(NamedTuple):
@@ -185,7 +191,8 @@ async def write_history(config: Config) -> None:
     store = await open_store(config.store)
     try:
         await _settle(store, config, now)
-        await _claim_alerts(store, config, now)
+        for each in parts(WingPast, "demo_history"):
+            await each.write(store, config, now)
         await store.retire(WORKER)
         await store.add_refusals(refusals(now), now)
     finally:
@@ -203,14 +210,3 @@ async def _settle(store: Store, config: Config, now: float) -> None:
         some = enumerate(made[number : number + AT_ONCE], number + 1)
         seq = number // AT_ONCE
         await store.apply(Batch(WORKER, seq + 1, seq, [Settle(place, *each, encode(*each)) for place, each in some]))
-
-
-async def _claim_alerts(store: Store, config: Config, now: float) -> None:
-    """Alerts of the past were sent in the past: the demo would begin with a line for each."""
-    table = LimitTable(config.quotas, config.teams, {})
-    terms = [term for key in config.keys for term in table.of(auth.read(key)) if term.is_calendar]
-    windows = {window.id: window for window in (term.window(now) for term in terms)}  # those of a team occur often
-    statuses = await store.window_statuses([*windows.values()], now)
-    found = policy.reached(statuses, (), int(now * 1e6))
-    ends = {f"{LOG}|{alert.name}": alert.window_status.window.resets_us / 1e6 + AFTER_END_S for alert in found}
-    await store.claim(WORKER, {name: end - now for name, end in ends.items()})

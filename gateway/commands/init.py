@@ -224,7 +224,7 @@ def _environment_proxy(base_url: str) -> dict[str, str]:
     from gateway.config.proxies import apply_environment
 
     values = {"upstreams": {"it": {"base_url": base_url}}}
-    apply_environment(values, os.environ)
+    apply_environment(values, os.environ, {})
     proxy = values["upstreams"]["it"].get("proxy")
     return {"proxy": proxy} if proxy else {}
 

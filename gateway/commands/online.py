@@ -1,8 +1,8 @@
 """`gateway check --online`: asks each server that the configuration names, and reports each request and its outcome.
 
 Upstreams get GET /models with each of their keys, and a chat of one token with `--spend` only. Redis gets PING and the
-question for its persistence. The webhook gets a connection and no event, the collector an export without a span.
-Everything is asked at once, each within `WITHIN_S`.
+question for its persistence, the collector an export without a span. Wings may ask more. Everything is asked at once,
+each within `WITHIN_S`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from gateway.config import Config, Upstream
-from gateway.records import Failure
 from gateway.upstream.ask import Listing, ask, list_models
-from gateway.upstream.pool import Pool
+from gateway.wings import parts
 
 WITHIN_S = 15.0
 """For one answer."""
@@ -42,12 +41,17 @@ class Asked(NamedTuple):
     """It may be well: a list of models need not be complete."""
 
 
+class WingQuestion(NamedTuple):
+    """A question of a wing. It has no answers if the settings of the wing name no server."""
+
+    ask: Callable[[Config], Awaitable[Sequence[Asked]]]
+
+
 async def ask_all(config: Config, *, spends: bool) -> list[Asked]:
     """Ask everything, in the order of the file."""
     asking: list[Awaitable[Sequence[Asked]]] = [_store(config)]
     asking += [_upstream(name, upstream, config, spends) for name, upstream in config.upstreams.items()]
-    if config.alerts.webhook is not None:
-        asking.append(_webhook(config))
+    asking += [each.ask(config) for each in parts(WingQuestion, "online")]
     if config.tracing.endpoint is not None:
         asking.append(_collector(config))
     return [asked for several in await asyncio.gather(*asking) for asked in several]
@@ -158,25 +162,6 @@ async def _store(config: Config) -> Sequence[Asked]:
     finally:
         await store.close()
     return [Asked(what, "; ".join(doubts) or "it keeps an append-only file")]
-
-
-async def _webhook(config: Config) -> Sequence[Asked]:
-    """A connection as for an event, TLS included; nothing is sent."""
-    assert config.alerts.webhook is not None
-    address = config.alerts.shown_webhook
-    settings = Upstream.model_validate({"base_url": address, "proxy": config.alerts.proxy})
-    pool = Pool("webhook", settings, 1)
-    try:
-        got = await pool.acquire()
-        if isinstance(got, Failure):
-            return [Asked(f"alerts.webhook, a connection to {address}", got.detail, is_good=False)]
-        got.abort()
-        how = "connected, with a good certificate; no event was sent" if address.startswith("https") else (
-            "connected; no event was sent"
-        )  # fmt: skip
-        return [Asked(f"alerts.webhook, a connection to {address}", how)]
-    finally:
-        await pool.close()
 
 
 async def _collector(config: Config) -> Sequence[Asked]:

@@ -43,7 +43,7 @@ from .place import RemoteGateway, add_place, on_gateway
 FORMATS = ("table", "csv", "json")
 
 
-class UsageOption(NamedTuple):
+class WingOption(NamedTuple):
     """An option of a wing that prints something else than the report."""
 
     name: str
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shapes.add_argument("--format", choices=FORMATS, help="the same; default: table")
     parser.set_defaults(format="table")
     parser.add_argument("--upstream", metavar="NAME", help="only calls to this upstream")
-    options = parts(UsageOption, "usage")
+    options = parts(WingOption, "usage")
     for option in options:
         parser.add_argument(f"--{option.name}", metavar=option.metavar, help=option.help)
     parser.set_defaults(options=options)

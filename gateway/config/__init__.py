@@ -25,7 +25,6 @@ from .references import References, load, read_text
 from .sections import (
     NUSD,
     AdminSettings,
-    AlertSettings,
     Capabilities,
     Config,
     FileKey,
@@ -60,11 +59,11 @@ from .sections import (
     is_expired,
     is_plain_name,
 )
+from .wings import whole_file, wing_sections
 
 __all__ = [
     "NUSD",
     "AdminSettings",
-    "AlertSettings",
     "Capabilities",
     "Config",
     "ConfigError",
@@ -144,7 +143,8 @@ def resolve_values(
     references = References(env, read_file)
     settings = {name: value for name, value in values.items() if not str(name).startswith("x-")}
     resolved = references.replace_in(settings, ())
-    faults = [*references.faults, *apply_environment(resolved, env)]
+    addresses = {each.name: each.address for each in wing_sections() if each.address}
+    faults = [*references.faults, *apply_environment(resolved, env, addresses)]
     if faults:
         # A missing reference leaves an empty string, whose own fault would only repeat this one.
         known = {fault.path for fault in faults}
@@ -159,14 +159,15 @@ def resolve_values(
 def build(values: Mapping[str, Any]) -> Config:
     """Check plain values. Raises `ConfigError` with every fault."""
     values = with_model_defaults(values)
+    file = whole_file()
     try:
-        config = Config.model_validate(values)
+        config = file.model_validate(values)
     except ValidationError as error:
         details = error.errors(include_url=False)
         # pydantic sees a list without valid items as empty; the faults of its items are already reported.
         refused = {tuple(detail["loc"][:-n]) for detail in details for n in range(1, len(detail["loc"]))}
         found = dict.fromkeys(
-            explain(detail) for detail in details if detail["type"] != "too_short" or detail["loc"] not in refused
+            explain(detail, file) for detail in details if detail["type"] != "too_short" or detail["loc"] not in refused
         )
         paths = {fault.path for fault in found}
         between = [fault for fault in cross_check(ValidParts.sound_in(values)) if fault.path not in paths]

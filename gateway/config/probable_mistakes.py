@@ -23,6 +23,7 @@ from .checks import Place, ValidParts, is_bound, quota_lists
 from .faults import ConfigFault, format_faults, printable
 from .model_names import is_pattern, may_overlap
 from .sections import LOOPBACK, Config, Limits, Model, Quota
+from .wings import wing_sections
 
 FOREIGN_REFERENCE = re.compile(
     r"os\.environ/\w+|env[:.]\w+|\$env:\w+|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%|\{\{.*\}\}|<[\w -]+>|\$\(.*\)"
@@ -85,12 +86,12 @@ def warnings_of(config: Config, now: datetime) -> list[ConfigFault]:
         *_misspelled_parameters(config),
         *_endpoints_without_a_route(config),
         *_unused_upstreams(config),
-        *_alerts_of_nothing(config),
         *_traces_of_nothing(config),
         *_addresses_behind_a_proxy(config),
         *_long_parts(config),
         *_small_buffers(config),
         *_hedges_of_nothing(config),
+        *[warning for each in wing_sections() for warning in each.warnings(config)],
     ]
 
 
@@ -276,9 +277,11 @@ def secrets_of(config: Config) -> Iterator[tuple[Place, SecretStr | None]]:
         yield ("oidc", "client_secret"), config.oidc.client_secret
         yield ("oidc", "session_key"), config.oidc.session_key
     yield ("metrics", "token"), config.metrics.token
-    yield ("alerts", "webhook"), config.alerts.webhook
     for header, value in config.tracing.headers.items():
         yield ("tracing", "headers", header), value
+    for wing in wing_sections():
+        for setting in wing.secrets:
+            yield (wing.name, setting), getattr(config.section(wing.kind), setting)
 
 
 def _examples(config: Config) -> Warnings:
@@ -297,8 +300,9 @@ def _examples(config: Config) -> Warnings:
 def _shared_secrets(config: Config) -> Warnings:
     """A secret that is used for two purposes: one leak opens both."""
     first: dict[str, Place] = {}
+    outside = {"tracing", *[each.name for each in wing_sections()]}
     for place, secret in secrets_of(config):
-        if secret is None or place[2:3] == ("headers",) or place[0] in ("alerts", "tracing"):
+        if secret is None or place[2:3] == ("headers",) or place[0] in outside:
             continue
         known = first.setdefault(secret.get_secret_value(), place)
         if known[0] != place[0]:
@@ -555,15 +559,6 @@ def _unused_upstreams(config: Config) -> Warnings:
     for name, upstream in config.upstreams.items():
         if name not in used and upstream.discover is None:
             yield _warning(("upstreams", name), "no model has a route to it")
-
-
-def _alerts_of_nothing(config: Config) -> Warnings:
-    if config.alerts.webhook is None and config.alerts.proxy is not None:
-        yield _warning(("alerts", "proxy"), "has no effect without alerts.webhook")
-    quotas = [quota for _, quotas, _ in quota_lists(ValidParts.of(config)) for quota in quotas.values()]
-    quotas += config.defaults.keys.quotas
-    if config.alerts.webhook is not None and quotas and all(quota.per_s is not None for quota in quotas):
-        yield _warning(("alerts", "webhook"), "nothing is ever sent: no quota is per day, week or month")
 
 
 def _traces_of_nothing(config: Config) -> Warnings:

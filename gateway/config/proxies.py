@@ -90,9 +90,11 @@ def _is_host(host: str) -> bool:
 # --------------------------------------------------------------------------------------------------- the environment
 
 
-def apply_environment(values: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[ConfigFault]:
-    """Give each upstream, and the webhook, without a `proxy` of its own the one from the environment; returns
-    the faults.
+def apply_environment(
+    values: Mapping[str, Any], env: Mapping[str, str], addresses: Mapping[str, str]
+) -> Iterator[ConfigFault]:
+    """Give each upstream, and each section of `addresses`, without a `proxy` of its own the one from the environment;
+    returns the faults. `addresses` names the setting with the address, by the section.
 
     `values` are the file's plain values, of any shape: their other faults are reported elsewhere.
     """
@@ -100,7 +102,7 @@ def apply_environment(values: Mapping[str, Any], env: Mapping[str, str]) -> Iter
     named = upstreams.items() if isinstance(upstreams, dict) else ()
     for place, section, setting in [
         *[(("upstreams", name), upstream, "base_url") for name, upstream in named],
-        (("alerts",), values.get("alerts"), "webhook"),
+        *[((name,), values.get(name), setting) for name, setting in addresses.items()],
     ]:
         if not isinstance(section, dict) or section.get("proxy") is not None:
             continue

@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from gateway.quota import pricing
 from gateway.records import Record, Usage, WindowStatus
+from gateway.wings import parts
 
 from .bounded_labels import BoundedLabels
 from .worker_files import WorkerFiles, observe_all
@@ -55,6 +56,14 @@ class _Ended(NamedTuple):
     estimated_prompt_tokens: int | None = None
     overhead_s: float | None = None
     """Both None for a call that was recovered from a journal, which does not have them."""
+
+
+class WingCounter(NamedTuple):
+    """A counter of a wing."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
 
 
 class Telemetry:
@@ -177,10 +186,6 @@ class Telemetry:
             "Changes of keys, teams and quotas that the store has lost, by result: restored, failed.",
             "outcome",
         )
-        self._alerts = self._counter(
-            "gateway_quota_alerts_total", "Quotas of a day, week or month that reached this percentage.",
-            "key", "team", "unit", "per", "level",
-        )  # fmt: skip
         self._unknown = self._counter(
             "gateway_usage_unknown_total", "Calls that were sent upstream and have no reported usage."
         )
@@ -194,6 +199,9 @@ class Telemetry:
         self._estimate_error = self._histogram(
             "gateway_estimate_error_tokens", "Estimated minus reported prompt tokens.", _ERROR_TOKENS
         )
+        self._of_wings = {
+            each: self._counter(each.name, each.help, *each.labels) for each in parts(WingCounter, "metrics")
+        }
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -319,9 +327,9 @@ class Telemetry:
         if number:
             self._closed_calls.inc(number)
 
-    def alerted(self, *, key: str, team: str, unit: str, per: str, level: int) -> None:
-        """An alert was sent for a quota of this key or this team; neither: of the whole gateway."""
-        self._add(self._alerts, (self.key_labels(key), team, unit, per, str(level)))
+    def count(self, counter: WingCounter, *labels: str) -> None:
+        """Add 1 to a counter of a wing. Labels have to be bounded: `key_labels` and `model_labels` see to it."""
+        self._add(self._of_wings[counter], labels)
 
     def show_pending(self, count: int) -> None:
         """`count` records wait for the store."""

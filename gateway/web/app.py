@@ -105,7 +105,7 @@ async def build(
     folder.
     """
     ready = prepare(config, {})  # first: it takes its time, and nothing waits yet
-    changed_windows = ChangedWindows()
+    changed_windows = ChangedWindows(is_watched=False)
     store, ledger = await _open_ledger(config, changed_windows, telemetry)
     access_log = AccessLog(config.server.access_log)
     tasks = Tasks()  # of calls: a drain waits for them

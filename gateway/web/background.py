@@ -1,28 +1,21 @@
-"""Background work of a worker by the current configuration: health checks of upstreams, the alert watcher.
+"""Background work of a worker by the current configuration: health checks of upstreams, and what wings do.
 
-A reload restarts only what it changes. An ending watcher releases the claims of alerts that it has not sent; the next
-watcher finds them again.
+A reload restarts only what it changes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from gateway.accounting.changed_windows import ChangedWindows
-from gateway.alerts import Outbox, Watcher, Webhook
-from gateway.keys.cache import KeyCache
+from gateway.config import Section
 from gateway.pipeline import Services
-from gateway.quota import window_status
-from gateway.records import Key, Window
 from gateway.tasks import Tasks
 from gateway.upstream.health_check import run_health_checks
 from gateway.upstream.pool import Pool
-
-CLOSE_ALERTS_WITHIN_S = 3.0
+from gateway.wings import parts as parts_of_wings
 
 
 class _Probing(NamedTuple):
@@ -32,56 +25,25 @@ class _Probing(NamedTuple):
     task: asyncio.Task[None]
 
 
-class _Alerts:
-    """The alert watcher and its ways of delivery."""
+class Closing(Protocol):
+    """Work that goes on until it is closed."""
 
-    def __init__(self, parts: Services, changed_windows: ChangedWindows) -> None:
-        config, key_cache = parts.config, parts.key_cache
-        self.settings = config.alerts
-        self._webhook = Webhook(config.alerts) if config.alerts.webhook is not None else None
-        self._watcher = Watcher(
-            parts.accounting.ledger,
-            changed_windows,
-            partial(_windows, key_cache),
-            partial(_present, key_cache),
-            key_cache.team_of,
-            parts.accounting.telemetry,
-            Outbox(self._webhook.post) if self._webhook else None,
-            namespace=config.store.namespace,
-            holder=uuid.uuid4().hex,
-            clock=parts.clock.now,
-        )
-        self._tasks = Tasks()
-        self._tasks.spawn(self._watcher.run(), "watch-quotas")
-
-    async def close(self) -> None:
-        await self._tasks.cancel_all()
-        await self._watcher.close(CLOSE_ALERTS_WITHIN_S)
-        if self._webhook is not None:
-            await self._webhook.close()
+    async def close(self) -> None: ...
 
 
-def _windows(key_cache: KeyCache, now: float) -> Iterator[list[Window]]:
-    """Every window at a Unix time: those of the gateway and of teams, then those of one key after another."""
-    terms = key_cache.terms
-    for owned in window_status.shared_windows(terms, now):
-        yield [owned.window]
-    for key in key_cache.known_keys():
-        yield [owned.window for owned in window_status.own_windows(terms, [key], now)]
+class WingWork(NamedTuple):
+    """Work of a wing in every worker. It begins anew where a reload changes its section."""
+
+    name: str
+    section: type[Section]
+    begin: Callable[[Services, ChangedWindows], Closing]
 
 
-async def _present(key_cache: KeyCache, windows: Sequence[Window], now: float) -> list[Window]:
-    """The windows with the limits that hold at a Unix time; unchanged if the window no longer has an owner then. Raises
-    `StoreUnavailable`."""
-    owners = [window.scope.partition(":") for window in windows]
-    keys = {key.id: key for key in await key_cache.named(frozenset(name for kind, _, name in owners if kind == "key"))}
-    found = []
-    for window, (kind, _, name) in zip(windows, owners, strict=True):
-        owner = keys.get(name) if kind == "key" else Key("", team=name or None)
-        present = (term.window(now) for term in key_cache.terms.of(owner)) if owner is not None else ()
-        found.append(next((each for each in present if each.id == window.id), window))
-        await asyncio.sleep(0)
-    return found
+class _Working(NamedTuple):
+    """Work that was begun with these settings."""
+
+    settings: Section
+    work: Closing
 
 
 class Background:
@@ -91,16 +53,18 @@ class Background:
         self._changed_windows = changed_windows
         self._wanted: Services | None = None
         self._probes: dict[str, _Probing] = {}
-        self._alerts: _Alerts | None = None
+        self._of_wings = parts_of_wings(WingWork, "background")
+        self._working: dict[str, _Working] = {}
+        """The work of wings, by its name."""
         self._lock = asyncio.Lock()
-        """Only one watcher at a time: the claims that the last one releases have to be free for the next."""
+        """One work of a name at a time: what the last one releases at its end has to be free for the next."""
         self._tasks = Tasks()
 
     def follow(self, parts: Services) -> None:
         """Apply this configuration. Does not wait for tasks that have to end first."""
         self._wanted = parts
         self._probe(parts)
-        self._tasks.spawn(self._watch(parts), "change-alerts")
+        self._tasks.spawn(self._change_work(parts), "change-work-of-wings")
 
     async def close(self) -> None:
         """End all of it."""
@@ -108,7 +72,8 @@ class Background:
         for probing in self._probes.values():
             probing.task.cancel()
         async with self._lock:
-            await self._end_alerts()
+            for name in list(self._working):
+                await self._end(name)
         await self._tasks.cancel_all()
 
     def _probe(self, parts: Services) -> None:
@@ -122,16 +87,17 @@ class Background:
                 probing = run_health_checks(pool, parts.router.health[name], upstream.probe_s, upstream.timeouts.head_s)
                 self._probes[name] = _Probing(pool, self._tasks.spawn(probing, f"probe {name}"))
 
-    async def _watch(self, parts: Services) -> None:
+    async def _change_work(self, parts: Services) -> None:
         async with self._lock:
-            if parts is not self._wanted:
-                return  # a newer configuration waits for its turn, or it is all over
-            if self._alerts is not None and self._alerts.settings == parts.config.alerts:
-                return
-            await self._end_alerts()
-            self._alerts = _Alerts(parts, self._changed_windows)
+            for each in self._of_wings:
+                if parts is not self._wanted:
+                    return  # a newer configuration waits for its turn, or it is all over
+                settings = parts.config.section(each.section)
+                working = self._working.get(each.name)
+                if working is None or working.settings != settings:
+                    await self._end(each.name)
+                    self._working[each.name] = _Working(settings, each.begin(parts, self._changed_windows))
 
-    async def _end_alerts(self) -> None:
-        ending, self._alerts = self._alerts, None
-        if ending is not None:
-            await ending.close()
+    async def _end(self, name: str) -> None:
+        if (ending := self._working.pop(name, None)) is not None:
+            await ending.work.close()

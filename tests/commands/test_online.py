@@ -62,10 +62,10 @@ async def test_each_key_is_asked() -> None:
 
 
 async def test_all_faults_are_reported_at_once() -> None:
-    given = values(AWAY, alerts={"webhook": AWAY}, tracing={"endpoint": AWAY}, store={"url": "redis://127.0.0.1:9/0"})
+    given = values(AWAY, tracing={"endpoint": AWAY}, store={"url": "redis://127.0.0.1:9/0"})
     found = await asked(given)
     assert [each.what.partition(",")[0].partition(" ")[0] for each in found] == [
-        "store", "upstream", "alerts.webhook", "tracing.endpoint",
+        "store", "upstream", "tracing.endpoint",
     ]  # fmt: skip
     assert not any(each.is_good for each in found)
     assert all(line.startswith("  FAILED     ") for line in lines_of(found))
@@ -102,14 +102,6 @@ async def test_a_pattern_takes_a_listed_model_that_chats() -> None:
     async with Scripted(ok_json({"data": [{"id": "text-embedding-3-small"}]})) as upstream:
         *_, found = await asked(values(upstream.url, model="*"), spends=True)
         assert found.came == "not tried: no model is named that serves chat"
-
-
-async def test_a_webhook_gets_a_connection_and_no_event() -> None:
-    async with Scripted(always=MODELS) as hook:
-        address = f"{hook.url}/a-secret-of-ours"
-        found = (await asked(values(AWAY, alerts={"webhook": address})))[-1]
-        assert (found.came, found.is_good) == ("connected; no event was sent", True)
-        assert hook.hits == 0
 
 
 async def test_a_collector_gets_no_span() -> None:

@@ -114,14 +114,16 @@ SECRETS: list[tuple[str, Edit]] = [
     ("keys.zoe.sha256", lambda v: (v["keys"][1].pop("secret"), v["keys"][1].update(sha256="ab" * 32))),
     ("admin.token", lambda v: v.update(admin={"token": HIDDEN})),
     ("metrics.token", lambda v: v.update(metrics={"token": HIDDEN})),
-    ("alerts.webhook", lambda v: v.update(alerts={"webhook": f"https://hooks.example.com/{HIDDEN}"})),
-    ("alerts.proxy", lambda v: v.update(alerts={"proxy": f"http://user:{HIDDEN}@proxy:3128"})),
     ("store.url", lambda v: v.update(store={"url": f"redis://user:{HIDDEN}@redis:6379/0"})),
 ]
 
 
 @pytest.mark.parametrize(("path", "edit"), SECRETS, ids=[row[0] for row in SECRETS])
 def test_a_secret_is_never_shown(path: str, edit: Edit) -> None:
+    shows_no_secret(path, edit)
+
+
+def shows_no_secret(path: str, edit: Edit) -> None:
     """Neither the old one nor the new one: both ways round."""
     both = (build(PLAIN), edited(edit))
     for old, new in (both, both[::-1]):

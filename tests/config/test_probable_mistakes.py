@@ -283,18 +283,6 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str]] = [
         "no route can serve generate_content",
     ),
     (
-        "a proxy of nothing",
-        {"alerts": {"proxy": "http://proxy:3128"}},
-        "alerts.proxy",
-        "no effect without alerts.webhook",
-    ),
-    (
-        "alerts of rates",
-        {"alerts": {"webhook": "https://hooks.example.com/x"}, "quotas": ["5 requests/minute"]},
-        "alerts.webhook",
-        "nothing is ever sent",
-    ),
-    (
         "everybody is a proxy",
         {"server": {"trusted_proxies": ["0.0.0.0/0"]}},
         "server.trusted_proxies[0]",
@@ -330,7 +318,6 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("a denied parameter", {"model": {"limits": {"deny": ["temperature", "vendor_thing"]}}}),
     ("Ollama", {"upstream": {"base_url": "http://127.0.0.1:11434/v1", "api_key": None}}),
     ("another port of this machine", {"upstream": {"base_url": "http://127.0.0.1:8081/v1", "api_key": None}}),
-    ("a webhook with a quota", {"alerts": {"webhook": "https://hooks.example.com/x"}, "quotas": ["5 requests/week"]}),
     ("a long whole", {"upstream": {"timeouts": {"total_s": "2h"}}}),
     ("a prefix at a reseller", {"model": {"routes": [{"upstream": "up", "model": "openai/gpt-4o"}]}}),
     ("a quota above a call", {"key": {"quotas": [{"tokens": 1001, **DAY}]}}),

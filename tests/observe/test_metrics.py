@@ -17,8 +17,9 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observe.bounded_labels import BoundedLabels
-from gateway.observe.metrics import KeyCollector, Telemetry, quota_rows
+from gateway.observe.metrics import KeyCollector, Telemetry, WingCounter, quota_rows
 from gateway.records import Usage, Window, WindowStatus
+from gateway.wings import parts
 from tests.store.changes import record
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,7 +46,6 @@ METRICS = {
     "gateway_store_errors_total": set(),
     "gateway_closed_calls_total": set(),
     "gateway_lost_changes_total": {"outcome"},
-    "gateway_quota_alerts_total": {"key", "team", "unit", "per", "level"},
     "gateway_usage_unknown_total": set(),
     "gateway_usage_implausible_total": {"upstream", "model", "type"},
     "gateway_client_disconnects_total": set(),
@@ -89,7 +89,6 @@ def everything(made: Telemetry) -> None:
     made.store_failed()
     made.doubted("up", "m", "prompt")
     made.change_restored("restored", 2)
-    made.alerted(key="k", team="", unit="usd", per="month", level=80)
     made.show_pending(3)
     made.show_skew(-2.5)
 
@@ -103,6 +102,8 @@ def test_every_metric_is_there_with_its_labels_and_help() -> None:
     everything(made)
     found = text_string_to_metric_families(generate_latest(made.registry).decode())
     families = {family.name: family for family in found if not family.name.endswith("_created")}
+    of_wings = parts(WingCounter, "metrics")
+    assert all(len(families.pop(each.name.removesuffix("_total")).documentation) > 10 for each in of_wings)
     for name, labels in METRICS.items():
         family = families.pop(name.removesuffix("_total"))
         assert family.type == TYPES.get(name, TYPES[name.rpartition("_")[2]]), name
@@ -117,15 +118,6 @@ def test_a_clock_differs_ahead_of_the_stores_or_behind_it() -> None:
     for skew_s in (2.5, -2.5):
         made.show_skew(skew_s)
         assert value(made, "gateway_clock_skew_seconds") == 2.5
-
-
-def test_an_alert_counts_for_its_owner_and_for_other_beyond_the_keys_with_a_label() -> None:
-    made = telemetry("k", "j", max_keys=1)
-    for key, team in (("k", ""), ("j", ""), ("", "crew"), ("", "")):
-        made.alerted(key=key, team=team, unit="tokens", per="day", level=100)
-    of = {"unit": "tokens", "per": "day", "level": "100"}
-    for key, team in (("k", ""), ("other", ""), ("", "crew"), ("", "")):
-        assert value(made, "gateway_quota_alerts_total", key=key, team=team, **of) == 1
 
 
 def test_an_ended_call() -> None:

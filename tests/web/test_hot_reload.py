@@ -6,7 +6,7 @@ import asyncio
 import copy
 import gc
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +119,7 @@ async def test_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
         assert await gateway.call() == 200
 
 
-async def test_probes_and_alerts_follow_the_configuration(tmp_path: Path) -> None:
+async def test_probes_follow_the_configuration(tmp_path: Path) -> None:
     async with Scripted(always=ok_json()) as upstream, inside(tmp_path, upstream.url) as gateway:
         up = gateway.values["upstreams"]["up"]
         await gateway.change(upstreams={"up": {**up, "probe_s": 0.1}, "other": {"base_url": upstream.url}})
@@ -130,27 +130,26 @@ async def test_probes_and_alerts_follow_the_configuration(tmp_path: Path) -> Non
         assert [request.path for request in upstream.requests] == ["/v1/models"] * hits
         await at_least(0.3)
         assert upstream.hits == hits
-        webhook = {"webhook": upstream.url.replace("/v1", "/v1/hook")}
-        quotas = [{"requests": 1, "per": "day"}]
-        await gateway.change(alerts=webhook, keys=[{"id": "k", "secret": KEY, "quotas": quotas}])
-        assert await gateway.call() == 200
-        await until(lambda: any(request.path == "/v1/hook" for request in upstream.requests), 20)
 
 
 async def test_many_reloads_leave_nothing_behind(tmp_path: Path) -> None:
+    await many_reloads(tmp_path, lambda number: {})
+
+
+async def many_reloads(tmp_path: Path, sections: Callable[[int | None], dict[str, Any]]) -> None:
+    """Reload with these sections for each number, and for None in between."""
     async with Scripted(always=ok_json()) as upstream, inside(tmp_path, upstream.url) as gateway:
         gone: list[weakref.ref[Any]] = []
 
         async def reload(number: int) -> None:
             up = {"base_url": upstream.url, "headers": {"X-Number": str(number)}, "probe_s": 60}
-            alerts = {"webhook": f"http://127.0.0.1:9/{number}"}
-            await gateway.change(upstreams={"up": up, f"other-{number}": up}, alerts=alerts)
+            await gateway.change(upstreams={"up": up, f"other-{number}": up}, **sections(number))
             assert await gateway.call() == 200
             parts = gateway.worker.parts
             gone.extend(map(weakref.ref, (*parts.pools.values(), *parts.router.health.values(), parts.router)))
 
         async def rest() -> None:
-            await gateway.change(alerts={}, upstreams={"up": {"base_url": upstream.url}})
+            await gateway.change(upstreams={"up": {"base_url": upstream.url}}, **sections(None))
             await until(lambda: upstream.open_now == 0)
 
         await reload(0)

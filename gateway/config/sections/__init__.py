@@ -24,7 +24,7 @@ from .root import Config, Defaults, is_expired
 from .server import FileSettings, ServerSettings, UploadSettings
 from .sign_in import JwtSettings, OidcSettings, RoleRule
 from .store import StoreSettings
-from .telemetry import AlertSettings, MetricsSettings, RecordSettings, TracingSettings
+from .telemetry import MetricsSettings, RecordSettings, TracingSettings
 from .upstreams import (
     ANTHROPIC_HOST,
     GOOGLE_HOST,
@@ -73,7 +73,6 @@ __all__ = [
     "NUSD",
     "AdminSettings",
     "AdminToken",
-    "AlertSettings",
     "Capabilities",
     "Config",
     "Count",

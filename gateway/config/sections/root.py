@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from gateway.config.model_names import is_pattern
 
@@ -19,9 +19,11 @@ from .queue import QueueSettings
 from .server import FileSettings, ServerSettings, UploadSettings
 from .sign_in import JwtSettings, OidcSettings
 from .store import StoreSettings
-from .telemetry import AlertSettings, MetricsSettings, RecordSettings, TracingSettings
+from .telemetry import MetricsSettings, RecordSettings, TracingSettings
 from .upstreams import Upstream
 from .values import Section
+
+S = TypeVar("S", bound=Section)
 
 
 class Defaults(Section):
@@ -41,7 +43,9 @@ def _refuse_from(models: Any) -> Any:
 
 
 class Config(Section):
-    """The whole file."""
+    """The file but for the sections of wings, with which `config/wings.py` extends it."""
+
+    model_config = ConfigDict(defer_build=True)  # files are checked by the extended class
 
     server: ServerSettings = ServerSettings()
     """Where and how to serve."""
@@ -81,8 +85,6 @@ class Config(Section):
     """Teams, by name."""
     keys: tuple[FileKey, ...] = ()
     """Keys of clients."""
-    alerts: AlertSettings = AlertSettings()
-    """The receiver of alerts."""
     tracing: TracingSettings = TracingSettings()
     """Where traces of calls go."""
 
@@ -101,6 +103,10 @@ class Config(Section):
     def has_admin_api(self) -> bool:
         """Whether there is a way to use the admin API."""
         return self.admin.is_on or self.oidc is not None
+
+    def section(self, kind: type[S]) -> S:
+        """The section of a wing that has this type."""
+        return next(value for value in vars(self).values() if isinstance(value, kind))
 
     def model(self, name: str) -> NamedModel | None:
         """The model that serves this name, or None where it is not offered."""

@@ -1,4 +1,4 @@
-"""`metrics`, `alerts`, `tracing` and `records`: the reports of the gateway about its calls."""
+"""`metrics`, `tracing` and `records`: the reports of the gateway about its calls."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from importlib.util import find_spec
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 
-from gateway.config.proxies import Proxy, read_proxy
-
-from .values import FRAMING, NOT_BOOL, Count, Secret, Section, is_http, plain_headers, proxy_address
+from .values import FRAMING, NOT_BOOL, Count, Secret, Section, is_http, plain_headers
 
 
 class MetricsSettings(Section):
@@ -20,33 +18,6 @@ class MetricsSettings(Section):
     """Keys with a label of their own in metrics; further keys share the label "other"."""
     max_models: Count = 200
     """Models with a label of their own in metrics; further models share the label "other". Reports name them all."""
-
-
-class AlertSettings(Section):
-    webhook: SecretStr | None = None
-    """Address to POST to at 80 % and 100 % of a quota of a day, week or month; null: a log line and a metric alone."""
-    proxy: Annotated[SecretStr | None, AfterValidator(proxy_address)] = None
-    """The proxy to it, as upstreams.NAME.proxy."""
-
-    @property
-    def way(self) -> Proxy | None:
-        """The proxy through which the webhook is reached; None: directly."""
-        return read_proxy(self.proxy.get_secret_value()) if self.proxy is not None else None
-
-    @property
-    def shown_webhook(self) -> str:
-        """Its scheme and host, for all else of it may be a secret; empty where there is none."""
-        if self.webhook is None:
-            return ""
-        parts = urlsplit(self.webhook.get_secret_value())
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-    @field_validator("webhook")
-    @classmethod
-    def _is_http_address(cls, webhook: SecretStr | None) -> SecretStr | None:
-        if webhook is not None and not is_http(webhook.get_secret_value()):
-            raise ValueError("expected an address like https://hooks.example.com/services/..., http or https")
-        return webhook
 
 
 def _has_exporter() -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gateway.commands import common
 from gateway.commands.common import UsageError
 from gateway.commands.place import RemoteGateway
-from gateway.commands.usage import UsageOption, days_of
+from gateway.commands.usage import WingOption, days_of
 from gateway.config import Config, Model, ModelTable
 from gateway.reports.table import format_json
 from gateway.reports.usage import read_day
@@ -166,6 +166,6 @@ def report(args: argparse.Namespace, config: Config | RemoteGateway) -> tuple[st
     return format_comparison(args.format, comparison, export), comparison.notes
 
 
-OPTION = UsageOption(
+OPTION = WingOption(
     "compare", "FILE", "compare with a provider's usage export (CSV); --upstream may then name several", report
 )

@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from gateway.alerts import policy
-from gateway.alerts.watcher import LOG
 from gateway.api import auth
 from gateway.commands.demo import Demo
 from gateway.commands.demo_history import DAYS, PEOPLE, SPARE, history, write_history
@@ -79,23 +77,6 @@ async def test_windows_and_sums_of_the_past_agree(config: Config) -> None:
         assert abs(whole["requests"] - len(records)) <= 1  # a minute may have passed
         assert await store.refusals(1000)
         assert sum(each or 0 for each in used.values()) > 0 or time.gmtime().tm_mday == 1
-    finally:
-        await store.close()
-
-
-async def test_no_alert_of_the_past_is_sent_when_the_demo_starts(config: Config) -> None:
-    await write_history(config)
-    now = time.time()
-    store: Store = await open_store(config.store)
-    try:
-        table = LimitTable(config.quotas, config.teams, {})
-        limits = [limit for key in config.keys for limit in table.of(auth.read(key)) if limit.is_calendar]
-        statuses = await store.window_statuses([limit.window(now) for limit in limits], now)
-        names = {f"{LOG}|{alert.name}" for alert in policy.reached(statuses, (), int(now * 1e6))}
-        held = await store.claim("another worker", dict.fromkeys(names, 60.0))
-        assert len(held) == len(names)
-        assert all(left_s > 0 for left_s in held.values())
-        assert names or time.gmtime().tm_mday < 30  # some quotas of a month are nearly spent by its end
     finally:
         await store.close()
 

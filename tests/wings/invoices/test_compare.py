@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.wings.invoices.compare import Pair, RecordedUsage, base_name, by_upstream_name, compare, total
 from gateway.wings.invoices.invoice import Tally
+from tests.test_floors import complaints_of, impure
 
 DAY = "2026-11-20"
 
@@ -205,3 +206,7 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
     assert sum(tally.requests or 0 for tally in their.values()) == ((whole.theirs or Tally(0)).requests or 0)
     assert len({(pair.day, pair.model) for pair in pairs}) == len(pairs)
     assert pairs == sorted(pairs, key=lambda pair: (pair.day, pair.model))
+
+
+def test_what_compares_is_pure() -> None:
+    assert complaints_of(impure, ["gateway.wings.invoices.compare", "gateway.wings.invoices.invoice"]) == ""

@@ -13,11 +13,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.accounting.changed_windows import ChangedWindows
-from gateway.alerts import Outbox, Watcher, watcher
-from gateway.alerts.webhook import PostResult
 from gateway.observe.metrics import Telemetry
 from gateway.records import Claim, Granted, Refused, Window, WindowStatus
 from gateway.store import Ledger, Store, StoreUnavailable
+from gateway.wings.alerts import watcher
+from gateway.wings.alerts.outbox import Outbox
+from gateway.wings.alerts.watcher import Watcher
+from gateway.wings.alerts.webhook import PostResult
 from tests.fakes.scripted import until
 from tests.store.changes import Clock, daily, draw, money, settlement, slow, tokens
 from tests.store.conftest import OpensStores

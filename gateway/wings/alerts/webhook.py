@@ -14,9 +14,10 @@ import aiohttp
 from yarl import URL
 
 from gateway import __version__
-from gateway.config import AlertSettings
 from gateway.upstream.connection import Head
 from gateway.upstream.provider_errors import retry_after_s
+
+from .settings import AlertSettings
 
 ATTEMPT_WITHIN_S = 10.0
 """Seconds from the DNS look-up to the head of the answer."""

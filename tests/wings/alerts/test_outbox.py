@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway.alerts import Outbox, outbox, policy
-from gateway.alerts.webhook import PostResult
+from gateway.wings.alerts import outbox, policy
+from gateway.wings.alerts.outbox import Outbox
+from gateway.wings.alerts.webhook import PostResult
 from tests.fakes.scripted import until
 from tests.patience import at_least
 

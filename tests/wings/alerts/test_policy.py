@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from gateway.alerts import policy
 from gateway.config import build
 from gateway.quota import windows
 from gateway.records import Window, WindowStatus
+from gateway.wings.alerts import policy
 from tests.store.changes import NOON, SECOND, Clock, claim, daily, money, parallel, slow, tokens
+from tests.test_floors import complaints_of, impure
 
 END_US = NOON + 43_200 * SECOND
 
@@ -198,3 +199,7 @@ def test_retry_after_is_obeyed_within_reason() -> None:
     assert policy.next_pause_s(429, 0.5, 3, 0.1) == 4  # shorter than the regular pause
     assert policy.next_pause_s(503, 3600, 1, 0.1) is None
     assert policy.next_pause_s(None, None, 3, policy.GIVE_UP_AFTER_S) is None
+
+
+def test_the_policy_is_pure() -> None:
+    assert complaints_of(impure, ["gateway.wings.alerts.policy"]) == ""

@@ -29,6 +29,7 @@ from gateway.records import Window
 from gateway.store import Ledger, StoreUnavailable
 
 from . import policy
+from .metrics import count_alert
 from .outbox import Outbox
 from .policy import Alert
 
@@ -134,6 +135,7 @@ class Watcher:
     ) -> None:
         self._ledger = ledger
         self._changed_windows = changed_windows
+        changed_windows.is_watched = True
         self._sweep = Sweep(windows)
         self._present = present
         self._team_of = team_of
@@ -259,7 +261,8 @@ class Watcher:
         kind, _, name = window.scope.partition(":")
         if delivery.way == LOG:
             log.warning("quota alert: %s", policy.sentence(alert))
-            self._telemetry.alerted(
+            count_alert(
+                self._telemetry,
                 key=name if kind == "key" else "",
                 team=name if kind == "team" else "",
                 unit=window.unit,

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.alerts import Webhook
-from gateway.alerts.webhook import PostResult
-from gateway.config import AlertSettings
+from gateway.wings.alerts.settings import AlertSettings
+from gateway.wings.alerts.webhook import PostResult, Webhook
 from tests.fakes import scripted
 from tests.fakes.proxy import tunnel
 from tests.fakes.scripted import Authority, Scripted, dead_port
