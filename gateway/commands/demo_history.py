@@ -33,8 +33,8 @@ SPARE = "shaky"
 
 
 class WingPast(NamedTuple):
-    """Adds the entries of a wing to the store of the demo, after the calls of the past; its last argument is the present
-    as a Unix time."""
+    """Adds entries of a wing to the store of the demo, after the calls of the past. The last argument is the present
+    Unix time."""
 
     write: Callable[[Store, Config, float], Awaitable[None]]
 
