@@ -45,7 +45,7 @@ LONGEST = tuple(
         "browser/slow/test_overview", "browser/slow/test_page", "browser/slow/test_questions",
         "flows/slow/test_stranger", "flows/slow/test_upstreams_under_load", "flows/slow/test_frameworks",
         "flows/slow/test_cli", "flows/slow/test_batch_kills", "flows/slow/test_task_kills", "flows/slow/test_backup",
-        "stack/slow/test_stack", "flows/slow/test_background_kills", "wings/slow/test_cut_off",
+        "slow/test_stack", "flows/slow/test_background_kills", "wings/slow/test_cut_off",
         # Of the fast tier.
         "flows/test_routing", "upstream/test_connection", "flows/test_background_responses",
         "flows/test_background_streams", "wings/alerts/test_watcher", "flows/test_stream", "web/test_roles",

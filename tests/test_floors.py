@@ -312,7 +312,7 @@ def test_tasks_are_held() -> None:
 
 PURE = frozenset({
     "api", "formats", "quota", "store.rules",
-    "accounting.served_models",
+    "accounting.outage", "accounting.served_models",
     "bridge.answer", "bridge.bridges", "bridge.request", "bridge.rewriting", "bridge.translate",
     "config.discovered", "config.model_names",
     "keys.restoration", "keys.token_bucket",

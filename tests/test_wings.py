@@ -3,7 +3,9 @@ of the rooms."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import ast
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 
 import pytest
@@ -93,17 +95,17 @@ WINGS = {
     "people": "commands.people config.sections.sign_in identity keys.manage_people keys.member_keys web.admin.people "
     "web.admin.sign_in web.person_tokens",
     "translate": "bridge.bridges bridge.translate",
-    "fan_out": "bridge.answer bridge.fan_out bridge.request",
-    "hedging": "relay.hedge upstream.first_bytes",
+    "fan_out": "bridge.answer bridge.fan_out bridge.request pipeline.prompts",
+    "hedging": "pipeline.hedging relay.hedge upstream.first_bytes",
     "litellm": "commands.import_litellm config.from_litellm",
 }
 """The modules and packages of each optional feature: its folder in `gateway/wings`, or the modules that still have to
 move there. All else is the trunk: what a plain call needs."""
 
 CEILINGS = {
-    "files": 410,
-    "lines": 68_000,
-    "lines of the trunk": 49_750,
+    "files": 390,
+    "lines": 66_000,
+    "lines of the trunk": 49_250,
     "arrows from the trunk to wings": 95,
     "arrows between wings": 14,
 }

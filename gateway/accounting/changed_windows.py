@@ -32,7 +32,6 @@ class ChangedWindows:
         """Ids of windows that refused a call for good, because their settled use leaves too little for it."""
 
     def note(self, ends: Iterable[End], verdicts: Iterable[Granted | Refused | None]) -> None:
-        """Note the results of one batch."""
         if not self.is_watched:
             return
         charged = self._charged

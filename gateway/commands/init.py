@@ -220,11 +220,13 @@ async def find_models(url: str, key: str | None) -> Found:
 
 
 def _environment_proxy(base_url: str) -> dict[str, str]:
-    """The proxy of the environment for this address, as `gateway serve` would use it."""
+    """The proxy of the environment for this address, as `gateway serve` would use it. Raises `UsageError` for one that
+    cannot be used."""
     from gateway.config.proxies import apply_environment
 
     values = {"upstreams": {"it": {"base_url": base_url}}}
-    apply_environment(values, os.environ, {})
+    if faults := list(apply_environment(values, os.environ, {})):
+        raise UsageError(faults[0].message)
     proxy = values["upstreams"]["it"].get("proxy")
     return {"proxy": proxy} if proxy else {}
 

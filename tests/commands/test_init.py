@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from gateway.commands.common import UsageError
 from gateway.commands.init import Found, find_models, name_of, text_of
 from gateway.config import build, resolve
+from tests.fakes.proxy import ConnectProxy, tunnel
 from tests.fakes.scripted import Scripted, Wire, answer, error_json, ok_json
 
 KEY = "sk-upstream-key-that-nobody-may-see"
@@ -111,3 +113,18 @@ async def test_the_file_is_a_good_one(variable: str | None) -> None:
     assert (timeouts.head_s, timeouts.idle_s, timeouts.total_s) == (300, 300, 1800)  # of a model that reasons
     assert by_pattern.upstreams["openai"].timeouts == timeouts
     assert KEY not in text
+
+
+async def test_the_proxy_of_the_environment_is_used_as_when_serving(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = ok_json({"data": [{"id": "gpt-4o"}]})
+    async with Scripted(models) as upstream, ConnectProxy(always=tunnel(upstream.port)) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        found = await find_models("http://api.example.com/v1", KEY)
+        assert list(found.models) == ["gpt-4o"]
+        assert proxy.targets == ["api.example.com:80"]
+
+
+async def test_an_unusable_proxy_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:9")
+    with pytest.raises(UsageError, match="the environment variable http_proxy names no usable proxy"):
+        await find_models("http://api.example.com/v1", KEY)
