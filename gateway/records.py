@@ -72,6 +72,8 @@ class Key:
     priority: Priority = "normal"
     weight: int = 1
     max_wait_s: float | None = None
+    owner: str | None = None
+    """The person whose key it is."""
 
     @property
     def in_team(self) -> KeyInTeam:
@@ -486,7 +488,7 @@ class Window(NamedTuple):
     """Scope, unit, period and, of a calendar window, its name; never the limit, so that changing a limit keeps what
     was used."""
     scope: str
-    """Owner of the window: `key:ID`, `team:NAME`, `gateway`, or an upstream (`UPSTREAM`)."""
+    """Owner of the window, as in `quota/scopes`; an upstream's begins with `UPSTREAM`."""
     unit: Unit
     per: str
     """`minute`, `day`, `90` (seconds) ...; empty for parallel calls."""

@@ -66,6 +66,7 @@ def read(key: KeySettings) -> Key:
         priority=key.priority,
         weight=key.weight,
         max_wait_s=key.max_wait_s,
+        owner=key.owner,
     )
 
 

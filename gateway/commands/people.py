@@ -1,23 +1,91 @@
-"""`gateway people`: end the sessions of a person; the operation of the admin API, on the store itself."""
+"""`gateway people`: the limits of people and what is used of them, and their sessions; the operations of the admin API,
+on the store itself."""
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
+from gateway.keys.registry import Registry
+from gateway.quota.scopes import PERSON
+from gateway.reports.registry import PEOPLE
 from gateway.reports.table import format_json
 
-from .registry import Actions, Place, actor, add_shape, carry_out
+from .common import PAGE, UsageError
+from .registry import (
+    Actions,
+    Place,
+    actor,
+    add_quotas,
+    add_shape,
+    carry_out,
+    every_row,
+    format_row,
+    format_rows,
+    merged,
+    quotas_of,
+)
 from .registry import run as run
+from .windows import add_window_actions
+
+ANN = "alice@example.org"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Every action."""
-    end = Actions(parser).add(
+    actions = Actions(parser)
+    add_shape(actions.add("list", "list the owners of keys, and how much of their limits is used", _list), csv=True)
+
+    show = actions.add("show", "show one person", _show, f"gateway people show {ANN} --config gateway.yaml")
+    show.add_argument("person", metavar="PERSON")
+    add_shape(show)
+
+    update = actions.add(
+        "update", "give a person quotas of her own, over all her keys", _update,
+        f"gateway people update {ANN} --config gateway.yaml --usd 50/month",
+        f"gateway people update {ANN} --config gateway.yaml --as-everyone",
+    )  # fmt: skip
+    update.add_argument("person", metavar="PERSON")
+    update.add_argument(
+        "--as-everyone", action="store_true", help="take them away: those of her role or of everyone count again"
+    )
+    add_quotas(update, "set this quota, or add it; none/TIME takes it away")
+    add_shape(update)
+
+    end = actions.add(
         "end-sessions", "end every session that a person has at the dashboard", _end_sessions,
-        "gateway people end-sessions alice@example.org --config gateway.yaml",
+        f"gateway people end-sessions {ANN} --config gateway.yaml",
     )  # fmt: skip
     end.add_argument("person", metavar="PERSON", help="the owner of her keys, as the audit log names her")
     add_shape(end)
+    add_window_actions(actions, "people", PERSON, ANN)
+
+
+def _list(args: argparse.Namespace, place: Place) -> str:
+    async def every(registry: Registry) -> list[dict[str, Any]]:
+        return await every_row(lambda after: registry.list_people(after, PAGE))
+
+    return format_rows(args, PEOPLE, carry_out(place, every, makes_store=False))
+
+
+def _show(args: argparse.Namespace, place: Place) -> str:
+    return format_row(args, carry_out(place, lambda registry: registry.show_person(args.person), makes_store=False))
+
+
+def _update(args: argparse.Namespace, place: Place) -> str:
+    quotas = quotas_of(args)
+    if bool(quotas) == args.as_everyone:
+        raise UsageError("expected quotas, such as --usd 50/month, or --as-everyone")
+
+    async def change(registry: Registry) -> dict[str, Any]:
+        given = None
+        if quotas:
+            every = await every_row(lambda after: registry.list_people(after, PAGE))
+            known: list[dict[str, Any]] = next((row["quotas"] for row in every if row["name"] == args.person), [])
+            given = merged(known, quotas)
+        return await registry.update_person(args.person, {"quotas": given}, actor("people"))
+
+    return format_row(args, carry_out(place, change))
 
 
 def _end_sessions(args: argparse.Namespace, place: Place) -> str:

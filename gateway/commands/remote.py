@@ -119,9 +119,21 @@ class RemoteRegistry:
         """As `Registry.top_up`."""
         return _rows(await self._change("POST", f"{_owner(scope)}/top_up", grant))
 
+    async def list_people(self, after: str = "", limit: int = 100) -> Page:
+        """As `Registry.list_people`."""
+        return await self._page("people", after=after, limit=limit)
+
+    async def show_person(self, name: str) -> Shown:
+        """As `Registry.show_person`."""
+        return await self._ask("GET", _person(name))
+
+    async def update_person(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
+        """As `Registry.update_person`."""
+        return await self._change("PATCH", _person(name), changes)
+
     async def end_sessions(self, person: str, actor: str) -> Shown:
         """As `Registry.end_sessions`."""
-        return await self._change("POST", f"people/{quote(person, safe='')}/end_sessions")
+        return await self._change("POST", f"{_person(person)}/end_sessions")
 
     async def audit(self, limit: int = 100, before: str | None = None) -> Page:
         """As `Registry.audit`."""
@@ -214,6 +226,15 @@ def _team(name: str) -> str:
     return f"teams/{quote(name, safe='')}"
 
 
+def _person(name: str) -> str:
+    return f"people/{quote(name, safe='')}"
+
+
+def _member(name: str) -> str:
+    team, _, person = name.partition("/")
+    return f"{_team(team)}/members/{quote(person, safe='')}"
+
+
 def _owner(scope: str) -> str:
     kind, _, name = scope.partition(":")
-    return {"key": _key, "team": _team}[kind](name) if name else "quotas"
+    return {"key": _key, "team": _team, "person": _person, "member": _member}[kind](name) if name else "quotas"

@@ -67,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser, quota: str) -> None:
+    parser.add_argument(
+        "--member-quota",
+        metavar="QUOTA",
+        action="append",
+        default=None,
+        help="a quota of each person with her keys there, such as '30 USD/month', in place of those before; or none",
+    )
     parser.add_argument("--member-keys", metavar="N", help="keys that each member may make; none: members make none")
     parser.add_argument("--member-models", action="append", metavar="NAMES", help="which models these may have")
     parser.add_argument(
@@ -95,9 +102,15 @@ def _members(args: argparse.Namespace, known: Mapping[str, Any] | None) -> dict[
     return {"members": members}
 
 
+def _member_quotas(args: argparse.Namespace) -> dict[str, Any]:
+    """`member_quotas` of a request, if the option is given."""
+    texts: list[str] | None = args.member_quota
+    return {} if texts is None else {"member_quotas": [] if texts == [NONE] else texts}
+
+
 def _create(args: argparse.Namespace, place: Place) -> str:
     name, quotas = one_name(args, "--name"), quotas_of(args)
-    body = {"name": name, "quotas": merged([], quotas), **_members(args, None)}
+    body = {"name": name, "quotas": merged([], quotas), **_member_quotas(args), **_members(args, None)}
     return format_row(args, carry_out(place, lambda registry: registry.create_team(body, actor("teams"))))
 
 
@@ -114,12 +127,12 @@ def _show(args: argparse.Namespace, place: Place) -> str:
 
 def _update(args: argparse.Namespace, place: Place) -> str:
     quotas = quotas_of(args)
-    if not (quotas or args.member_keys or args.member_models):
+    if not (quotas or args.member_quota or args.member_keys or args.member_models):
         raise UsageError("nothing to change: name a setting, such as --usd 800/month")
 
     async def change(registry: Registry) -> dict[str, Any]:
         known = await registry.show_team(args.name)
-        changes = _members(args, known["members"])
+        changes = _members(args, known["members"]) | _member_quotas(args)
         if quotas:
             changes["quotas"] = merged(known["quotas"], quotas)
         return await registry.update_team(args.name, changes, actor("teams"))

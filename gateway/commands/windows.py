@@ -1,4 +1,4 @@
-"""`reset` and `top-up`: changes of the current windows of a key, a team or the gateway."""
+"""`reset` and `top-up`: changes of the current windows of a key, a team, a person or the gateway."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.config.quantities import read_per
 from gateway.quota.notation import Named
+from gateway.quota.scopes import PERSON, member_scope
 from gateway.reports.registry import WINDOWS
 
 from .common import UsageError
@@ -15,12 +16,12 @@ from .registry import Actions, Place, actor, add_quotas, add_shape, carry_out, f
 
 
 def add_window_actions(actions: Actions, command: str, kind: str, example: str) -> None:
-    """Of the windows of a `kind`: a key or a team."""
+    """Of the windows of a `kind`: a key, a team or a person."""
     reset = actions.add(
         "reset", f"set the use in the current windows of a {kind} to 0", partial(_reset, command, kind),
         f"gateway {command} reset {example} --config gateway.yaml --unit tokens --per day",
     )  # fmt: skip
-    reset.add_argument("name", metavar="NAME" if kind == "team" else "ID")
+    _add_owner(reset, kind)
     reset.add_argument("--unit", choices=("requests", "tokens", "usd"), help="only windows of this unit")
     reset.add_argument(
         "--per", metavar="TIME", help="only windows of a second, minute, hour, day, week, month, or a time such as 90s"
@@ -32,15 +33,27 @@ def add_window_actions(actions: Actions, command: str, kind: str, example: str) 
         "top-up", f"let a {kind} spend more in the running day, week or month", partial(_top_up, command, kind),
         f"gateway {command} top-up {example} --config gateway.yaml --tokens 100000/day",
     )  # fmt: skip
-    top_up.add_argument("name", metavar="NAME" if kind == "team" else "ID")
+    _add_owner(top_up, kind)
     add_quotas(top_up, "the amount to add")
     add_shape(top_up, csv=True)
+
+
+def _add_owner(parser: argparse.ArgumentParser, kind: str) -> None:
+    parser.add_argument("name", metavar="ID" if kind == "key" else "NAME")
+    if kind == PERSON:
+        parser.add_argument("--team", metavar="TEAM", help="the windows that she has in this team")
+
+
+def _scope(kind: str, args: argparse.Namespace) -> str:
+    if kind == PERSON and args.team is not None:
+        return member_scope(args.team, args.name)
+    return f"{kind}:{args.name}"
 
 
 def _reset(command: str, kind: str, args: argparse.Namespace, place: Place) -> str:
     which: dict[str, Any] = {"unit": args.unit, "per": _per(args.per), "model": args.model}
     which = {name: value for name, value in which.items() if value is not None}
-    scope = f"{kind}:{args.name}"
+    scope = _scope(kind, args)
     return _format_windows(args, carry_out(place, lambda registry: registry.reset_quotas(scope, which, actor(command))))
 
 
@@ -53,7 +66,7 @@ def _top_up(command: str, kind: str, args: argparse.Namespace, place: Place) -> 
     if len(grants) != 1:
         raise UsageError("expected one of --tokens, --requests, --usd, such as --tokens 100000/day")
     grant = _grant(grants[0])
-    scope = f"{kind}:{args.name}"
+    scope = _scope(kind, args)
     return _format_windows(args, carry_out(place, lambda registry: registry.top_up(scope, grant, actor(command))))
 
 

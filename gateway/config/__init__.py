@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from .checks import ValidParts, cross_check, explain
 from .defaults import with_key_defaults, with_model_defaults
 from .faults import ConfigError, ConfigFault, format_faults, printable
-from .issued import read_key, read_quota, read_team, shown_key, shown_quotas, shown_team
+from .issued import read_key, read_person, read_quota, read_team, shown_key, shown_person, shown_quotas, shown_team
 from .model_names import is_pattern
 from .proxies import Proxy, apply_environment
 from .redis_url import RedisURL
@@ -38,6 +38,7 @@ from .sections import (
     NamedModel,
     OidcSettings,
     Passthrough,
+    PersonLimits,
     Price,
     Priority,
     QueueSettings,
@@ -79,6 +80,7 @@ __all__ = [
     "NamedModel",
     "OidcSettings",
     "Passthrough",
+    "PersonLimits",
     "Price",
     "Priority",
     "Proxy",
@@ -106,11 +108,13 @@ __all__ = [
     "is_plain_name",
     "printable",
     "read_key",
+    "read_person",
     "read_quota",
     "read_team",
     "resolve",
     "resolve_values",
     "shown_key",
+    "shown_person",
     "shown_quotas",
     "shown_team",
     "with_key_defaults",

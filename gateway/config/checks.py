@@ -19,6 +19,7 @@ from .passthrough_checks import check_rows
 from .rates import BESIDE_TOKENS
 from .sections import (
     BAD_SIGNS,
+    MAX_PERSON,
     AdminSettings,
     Config,
     Discovery,
@@ -28,6 +29,7 @@ from .sections import (
     Model,
     ModelSettings,
     Passthrough,
+    PersonLimits,
     Quota,
     Section,
     ServerSettings,
@@ -87,7 +89,7 @@ S = TypeVar("S", bound=Section)
 K = TypeVar("K")
 Place = tuple[str | int, ...]
 
-NAMED = ("upstreams", "models", "aliases", "teams")
+NAMED = ("upstreams", "models", "aliases", "teams", "people")
 """The sections whose names are part of windows, records and reports. Keys have an id with stricter rules."""
 
 
@@ -111,6 +113,9 @@ class ValidParts:
     aliases: Mapping[str, str]
     passthrough: Mapping[str, Passthrough]
     teams: Mapping[str, Mapping[int, Quota]]
+    members: Mapping[str, Mapping[int, Quota]]
+    """The quotas of the people in each team."""
+    people: Mapping[str, PersonLimits]
     keys: Mapping[int, FileKey]
     quotas: Mapping[int, Quota]
     new_keys: KeyDefaults
@@ -133,6 +138,8 @@ class ValidParts:
             aliases=config.aliases,
             passthrough=config.passthrough,
             teams={name: dict(enumerate(team.quotas)) for name, team in config.teams.items()},
+            members={name: dict(enumerate(team.member_quotas)) for name, team in config.teams.items()},
+            people=config.people,
             keys=dict(enumerate(config.keys)),
             quotas=dict(enumerate(config.quotas)),
             new_keys=config.defaults.keys,
@@ -171,6 +178,12 @@ class ValidParts:
                 if isinstance(name, str)
             },
             teams={name: _sound(Quota, _listed(team, "quotas")) for name, team in teams.items()},
+            members={name: _sound(Quota, _listed(team, "member_quotas")) for name, team in teams.items()},
+            people={
+                name: each
+                for name, each in _sound(PersonLimits, _named(values, "people")).items()
+                if isinstance(name, str)
+            },
             keys=_sound(FileKey, _listed(values, "keys")),
             quotas=_sound(Quota, _listed(values, "quotas")),
             new_keys=_sound(KeyDefaults, _named(values, "defaults")).get("keys", KeyDefaults()),
@@ -212,6 +225,10 @@ def quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota],
     )
     for name, quotas in parts.teams.items():
         yield ("teams", name, "quotas"), quotas, ("*",)
+    for name, quotas in parts.members.items():
+        yield ("teams", name, "member_quotas"), quotas, ("*",)
+    for name, person in parts.people.items():
+        yield ("people", name, "quotas"), dict(enumerate(person.quotas)), ("*",)
     for number, key in parts.keys.items():
         yield ("keys", number, "quotas"), dict(enumerate(key.quotas)), with_targets(key.models, parts.aliases)
 
@@ -245,6 +262,13 @@ def _check_names(parts: ValidParts) -> Iterator[ConfigFault]:
             yield ConfigFault(format_faults(place), "expected a name without control characters")
         if not place[-1]:  # which is what reports call no upstream and no team
             yield ConfigFault(format_faults(place), "expected a name that is not empty")
+        if place[0] == "people" and len(str(place[-1])) > MAX_PERSON:
+            yield ConfigFault(format_faults(place), f"expected a name of at most {MAX_PERSON} characters")
+    for team in [name for name, quotas in parts.members.items() if quotas and "/" in name]:
+        yield ConfigFault(
+            format_faults(("teams", team, "member_quotas")),
+            "a team with quotas of its members has no '/' in its name, which divides the two in the names of windows",
+        )
 
 
 def _check_listeners(parts: ValidParts) -> Iterator[ConfigFault]:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from .checks import check_list, check_outputs, explain
 from .faults import ConfigError, ConfigFault
 from .model_names import with_targets
-from .sections import Config, KeySettings, Quota, Section, Team
+from .sections import Config, KeySettings, PersonLimits, Quota, Section, Team
 
 S = TypeVar("S", bound=Section)
 
@@ -40,11 +40,23 @@ def read_team(values: Mapping[str, Any], config: Config) -> Team:
     """The same for a team."""
 
     def check(team: Team) -> Iterator[ConfigFault]:
-        quotas = dict(enumerate(team.quotas))
+        for name, each in (("quotas", team.quotas), ("member_quotas", team.member_quotas)):
+            quotas = dict(enumerate(each))
+            yield from check_list((name,), quotas)
+            yield from check_outputs((name,), quotas, ("*",), config.models)
+
+    return _read(Team, values, check)
+
+
+def read_person(values: Mapping[str, Any], config: Config) -> PersonLimits:
+    """The same for a person."""
+
+    def check(person: PersonLimits) -> Iterator[ConfigFault]:
+        quotas = dict(enumerate(person.quotas))
         yield from check_list(("quotas",), quotas)
         yield from check_outputs(("quotas",), quotas, ("*",), config.models)
 
-    return _read(Team, values, check)
+    return _read(PersonLimits, values, check)
 
 
 def read_quota(values: Mapping[str, Any]) -> Quota:
@@ -87,7 +99,16 @@ def shown_key(key: KeySettings) -> dict[str, Any]:
 def shown_team(team: Team) -> dict[str, Any]:
     """The settings of a team in the form of the configuration file."""
     members = None if team.members is None else team.members.model_dump(mode="json")
-    return {"quotas": shown_quotas(team.quotas), "members": members}
+    return {
+        "quotas": shown_quotas(team.quotas), "member_quotas": shown_quotas(team.member_quotas), "members": members,
+    }  # fmt: skip
+
+
+def shown_person(person: PersonLimits) -> dict[str, Any]:
+    """The limits of a person in the form of the configuration file."""
+    return {
+        "quotas": shown_quotas(person.quotas), "max_parallel": person.max_parallel, "on_exceeded": person.on_exceeded,
+    }  # fmt: skip
 
 
 def shown_quotas(quotas: tuple[Quota, ...]) -> list[dict[str, Any]]:

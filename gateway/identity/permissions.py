@@ -60,6 +60,13 @@ POST   /admin/api/teams/{name}/reset       all       -     -       -       -
 POST   /admin/api/teams/{name}/top_up      all       -     -       -       -
 POST   /admin/api/quotas/reset             all       -     -       -       -
 POST   /admin/api/quotas/top_up            all       -     -       -       -
+POST   /admin/api/teams/{name}/members/{person}/reset all - -      -       -
+POST   /admin/api/teams/{name}/members/{person}/top_up all - -     -       -
+GET    /admin/api/people                   all       -     -       all     -
+GET    /admin/api/people/{person}          all       -     -       all     -
+PATCH  /admin/api/people/{person}          all       -     -       -       -
+POST   /admin/api/people/{person}/reset    all       -     -       -       -
+POST   /admin/api/people/{person}/top_up   all       -     -       -       -
 POST   /admin/api/people/{person}/end_sessions all   -     -       -       -
 GET    /admin/api/audit                    all       -     -       -       -
 """

@@ -238,7 +238,7 @@ class KeyCache:
         config, teams = self._config, {**self._teams, **self._config.teams}
         if teams.keys() != self.teams.keys():
             self._forget(lambda _: True)  # authentication depends on it
-        self.terms = LimitTable(config.quotas, teams, self._overlays)
+        self.terms = LimitTable(config.quotas, teams, self._overlays, config.people)
         for scope, overlay in self._overlays.items():
             digest = self._file_ids.get(scope.removeprefix("key:"))
             if digest is not None:

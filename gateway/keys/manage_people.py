@@ -1,36 +1,157 @@
-"""People: their sessions are ended.
+"""People: their limits are set, their windows shown, and their sessions ended.
 
-A person has no document of her own but for the moment at which her sessions were ended: the overlay `person:NAME`.
+A person has no document of her own but for the overlay `person:NAME`: top-ups, quotas that were given to her while the
+gateway ran, the role of her last sign-in, and the moment at which her sessions were ended. People are the owners of
+keys, and those who are named under `people` in the file.
 """
 
 from __future__ import annotations
 
-from gateway.config.sections import BAD_SIGNS, MAX_PERSON
-from gateway.errors import InvalidRequest
-from gateway.quota.issued import format_time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from .documents import AuditEvent, Documents, Shown
+from gateway.chunked import portions
+from gateway.config import ConfigError, KeySettings, Team, read_person, shown_person
+from gateway.config.sections import BAD_SIGNS, MAX_PERSON, PERSON_DEFAULTS, ROLE_PREFIX
+from gateway.errors import InvalidRequest, NotFound
+from gateway.quota import window_status
+from gateway.quota.issued import Overlay, format_time, show_top_ups
+from gateway.quota.people import person_limits
+from gateway.quota.scopes import member_of, person_scope
+from gateway.quota.windows import LimitTable
+from gateway.records import Key, Window
+
+from .documents import AuditEvent, Documents, Page, Shown, in_file, invalid
+
+WINDOWS_AT_ONCE = 50
 
 
 class PeopleManager(Documents):
-    """Ends sessions of people."""
+    """Shows people and sets their limits, and ends their sessions."""
+
+    async def list_people(self, after: str = "", limit: int = 100) -> Page:
+        """The people behind this name, as `show_person`."""
+        everyone = await self._everyone()
+        names = sorted([name for name in everyone if name > after])[: limit + 1]
+        overlays = await self._overlays([person_scope(name) for name in names])
+        shown = await self._shown(zip(names, overlays, strict=True), everyone)
+        return Page.of(shown, limit, "name")
+
+    async def show_person(self, name: str) -> Shown:
+        """One person: `name`, `role` (of her last sign-in), `keys` (ids), `quotas` and further limits, `managed_by`
+        (`file` or `store` where they are her own; else null), `windows` with those in her teams, `top_ups`."""
+        everyone = await self._everyone()
+        text, overlay = await self._overlay(person_scope(name))
+        if name not in everyone and text is None:
+            raise NotFound(f"There is no person '{name}': no key has this owner.", code="person_not_found")
+        (shown,) = await self._shown([(name, overlay)], everyone)
+        return shown
+
+    async def update_person(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
+        """Give a person quotas of her own; null: those of her role or of everyone again."""
+        _check_name(name)
+        if name in self._config().people:
+            raise in_file("person", name)
+        quotas = None
+        if changes.get("quotas") is not None:
+            try:
+                quotas = read_person({"quotas": changes["quotas"]}, self._config()).quotas
+            except ConfigError as error:
+                raise invalid(error) from None
+        text, overlay = await self._overlay(person_scope(name))
+        before, after = [shown_person(self._limits(name, each)) for each in (overlay, overlay._replace(quotas=quotas))]
+        doing = AuditEvent(actor, "update", before, after)
+        await self._write("overlay", person_scope(name), text, overlay._replace(quotas=quotas).encode(), doing)
+        return await self.show_person(name)
+
+    async def note_role(self, name: str, role: str) -> None:
+        """Keep the role of a person who signs in, where a role has limits."""
+        if not any(each.startswith(ROLE_PREFIX) for each in self._config().people):
+            return
+        text, overlay = await self._overlay(person_scope(name))
+        if overlay.role != role:
+            doing = AuditEvent(f"person {name}, sign-in", "update", {"role": overlay.role}, {"role": role})
+            await self._write("overlay", person_scope(name), text, overlay._replace(role=role).encode(), doing)
 
     async def end_sessions(self, person: str, actor: str) -> Shown:
         """End every session that this person has now, at every worker of every gateway. Whether she has one is not
         known: sessions are in browsers only."""
-        if not 0 < len(person) <= MAX_PERSON or BAD_SIGNS.search(person):
-            raise InvalidRequest(f"Expected a name of at most {MAX_PERSON} printable characters.", param="person")
-        text, overlay = await self._overlay(_scope(person))
+        _check_name(person)
+        text, overlay = await self._overlay(person_scope(person))
         now = self._clock()
         ended = overlay._replace(revoked_at=now)
-        await self._write("overlay", _scope(person), text, ended.encode(), AuditEvent(actor, "end_sessions"))
+        await self._write("overlay", person_scope(person), text, ended.encode(), AuditEvent(actor, "end_sessions"))
         return {"object": "person", "name": person, "sessions_ended_at": format_time(now)}
 
     async def are_sessions_ended(self, person: str, begun: float) -> bool:
         """Whether a session of this person that began at this Unix time was ended."""
-        _, overlay = await self._overlay(_scope(person))
+        _, overlay = await self._overlay(person_scope(person))
         return overlay.revoked_at is not None and begun <= overlay.revoked_at
 
+    def _limits(self, name: str, overlay: Overlay) -> Any:
+        return person_limits(self._config().people, name, overlay)
 
-def _scope(person: str) -> str:
-    return f"person:{person}"
+    async def _everyone(self) -> dict[str, list[KeySettings]]:
+        """The keys of each person that are not revoked, by her name."""
+        groups = [name for name in self._config().people if name == PERSON_DEFAULTS or name.startswith(ROLE_PREFIX)]
+        found: dict[str, list[KeySettings]] = {name: [] for name in self._config().people if name not in groups}
+        of_file = {key.id for key in self._config().keys}
+        keys: list[KeySettings] = [*self._config().keys]
+        keys += [
+            key.settings
+            async for key in self._issued_keys()
+            if key.revoked_at is None and key.settings.id not in of_file
+        ]
+        for key in keys:
+            if key.owner is not None:
+                found.setdefault(key.owner, []).append(key)
+        return found
+
+    async def _shown(
+        self, people: Iterable[tuple[str, Overlay]], everyone: Mapping[str, Sequence[KeySettings]]
+    ) -> list[Shown]:
+        people, teams, now = list(people), await self.teams(), self._clock()
+        windows = {
+            name: await self._windows_of(name, overlay, everyone.get(name, ()), teams, now) for name, overlay in people
+        }
+        rows: dict[str, Shown] = {}
+        for some in portions([each for of_one in windows.values() for each in of_one], WINDOWS_AT_ONCE):
+            statuses = await self._store.window_statuses(some, now)
+            rows |= {status.window.id: window_status.row(status, now) for status in statuses}
+        shown = []
+        for name, overlay in people:
+            is_named, is_given = name in self._config().people, overlay.quotas is not None
+            shown.append(
+                {
+                    "object": "person",
+                    "name": name,
+                    "role": overlay.role,
+                    "keys": [key.id for key in everyone.get(name, ())],
+                    **shown_person(self._limits(name, overlay)),
+                    "managed_by": "file" if is_named else "store" if is_given else None,
+                    "windows": [rows[window.id] for window in windows[name]],
+                    "top_ups": show_top_ups(overlay),
+                }
+            )
+        return shown
+
+    async def _windows_of(
+        self, name: str, overlay: Overlay, keys: Sequence[KeySettings], teams: Mapping[str, Team], now: float
+    ) -> list[Window]:
+        """Her windows over all keys, and those in each of the teams of her keys."""
+        holders = [Key("", team=team, owner=name) for team in dict.fromkeys([None, *[key.team for key in keys]])]
+        terms = LimitTable((), teams, {person_scope(name): overlay}, self._config().people)
+        found = {
+            each.scope: each for holder in holders for each in terms.of(holder) if member_of(each.scope)[1] == name
+        }
+        overlays = await self._overlays([scope for scope in found if scope != person_scope(name)])
+        others = dict(zip([scope for scope in found if scope != person_scope(name)], overlays, strict=True))
+        terms = LimitTable((), teams, {person_scope(name): overlay, **others}, self._config().people)
+        windows = [each.window(now) for holder in holders for each in terms.of(holder) if each.scope in found]
+        return list({window.id: window for window in windows}.values())
+
+
+def _check_name(person: str) -> None:
+    """Raises `InvalidRequest`."""
+    if not 0 < len(person) <= MAX_PERSON or BAD_SIGNS.search(person):
+        raise InvalidRequest(f"Expected a name of at most {MAX_PERSON} printable characters.", param="person")

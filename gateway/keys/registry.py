@@ -21,6 +21,7 @@ from gateway.config.sections import NAME_PATTERN
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.quota import window_status
 from gateway.quota.issued import IssuedTeam, TopUp, show_team, show_top_ups
+from gateway.quota.scopes import holder
 from gateway.quota.windows import LimitTable, calendar_window
 from gateway.records import Key, Window
 from gateway.store import DocumentKind
@@ -42,11 +43,12 @@ MAX_LIMIT = 2**53 - 1
 
 
 class QuotaManager(Documents):
-    """Tops up and resets the windows of a key (`key:ID`), of a team (`team:NAME`), or of the whole `gateway`."""
+    """Tops up and resets the windows of a scope (`quota/scopes.py`), such as `key:ID`, `person:NAME` or `gateway`."""
 
     async def reset_quotas(self, scope: str, which: Mapping[str, Any], actor: str) -> list[Shown]:
-        """Reset the current windows of `key:ID`, `team:NAME` or `gateway`; `which` may have `unit`, `per` and `model`,
-        default: all. Returns their new state (`quota/window_status.row`)."""
+        """Reset the current windows of a scope; `which` may have `unit`, `per` and `model`, default: all.
+
+        Returns their new state (`quota/window_status.row`)."""
         if unknown := sorted(which.keys() - {"unit", "per", "model"}):
             raise InvalidRequest("There is no such field. Expected some of unit, per, model.", param=unknown[0])
         now = self._clock()
@@ -112,21 +114,20 @@ class QuotaManager(Documents):
         return [window_status.row(status, now) for status in statuses]
 
     async def _windows(self, scope: str, now: float) -> list[Window]:
-        """The windows of `key:ID`, `team:NAME` or `gateway`, its own alone. Raises `NotFound`."""
+        """The windows of a scope, its own alone. Raises `NotFound`."""
         kind, _, name = scope.partition(":")
         config = self._config()
         teams: Mapping[str, Team] = {}
         if kind == "key":
             of_file = self._file_key(name)
-            holder = auth.read((await self._issued_key(name))[1].settings if of_file is None else of_file)
-        elif kind == "team":
-            team = config.teams.get(name) or (await self._issued_team(name))[1].settings
-            holder, teams = Key("", team=name), {name: team}
+            owner = auth.read((await self._issued_key(name))[1].settings if of_file is None else of_file)
         else:
-            holder = Key("")
+            owner = holder(scope)
+            if (team := owner.team) is not None:
+                teams = {team: config.teams.get(team) or (await self._issued_team(team))[1].settings}
         _, overlay = await self._overlay(scope)
-        terms = LimitTable(config.quotas, teams, {scope: overlay})
-        return [term.window(now) for term in terms.of(holder) if term.scope == scope]
+        terms = LimitTable(config.quotas, teams, {scope: overlay}, config.people)
+        return [term.window(now) for term in terms.of(owner) if term.scope == scope]
 
 
 class TeamManager(Documents):
@@ -241,7 +242,7 @@ class AuditLog(Documents):
 
 
 def _owner(kind: DocumentKind, name: str) -> dict[str, str]:
-    """An overlay is logged under its key or team."""
+    """An overlay is logged under its key, team or person."""
     if kind != "overlay":
         return {"kind": kind, "name": name}
     of, _, owner = name.partition(":")

@@ -62,7 +62,9 @@ def _merged_overlay(change: StoreChange, present: str | None) -> str | None:
     )
     paused = after.paused if after.paused != before.paused else now.paused
     revoked_at = max([each for each in (after.revoked_at, now.revoked_at) if each is not None], default=None)
-    result = now._replace(revoked_at=revoked_at, paused=paused)
+    quotas = after.quotas if after.quotas != before.quotas else now.quotas
+    role = after.role if after.role != before.role else now.role
+    result = now._replace(revoked_at=revoked_at, paused=paused, quotas=quotas, role=role)
     had = {top_up[:4]: top_up.amount for top_up in before.top_ups}
     for top_up in after.top_ups:
         if added := top_up.amount - had.get(top_up[:4], 0):

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from gateway.config import KeySettings, Team, is_expired, shown_key, shown_team
+from gateway.config import KeySettings, Quota, Team, is_expired, shown_key, shown_quotas, shown_team
 from gateway.config.sections import NAME_PATTERN
 from gateway.records import Unit
 
@@ -164,6 +164,8 @@ class IssuedTeam(NamedTuple):
             del settings["members"]
         elif not settings["members"]["by_key"]:
             del settings["members"]["by_key"]
+        if not settings["member_quotas"]:
+            del settings["member_quotas"]
         return _encode(self._asdict() | {"settings": settings})
 
     @classmethod
@@ -187,17 +189,27 @@ class TopUp(NamedTuple):
 
 
 class Overlay(NamedTuple):
-    """The changes that operators made to a key or team of the file."""
+    """The changes that operators made to a key or team of the file, and to a person."""
 
     revoked_at: float | None = None
-    """Unix time in seconds. Of a key of the file only; the document of a key of the store has it itself."""
+    """Unix time in seconds. Of a key of the file only; the document of a key of the store has it itself. Of a person:
+    when her sessions were ended."""
     top_ups: tuple[TopUp, ...] = ()
     paused: Pause | None = None
     """The same."""
+    quotas: tuple[Quota, ...] | None = None
+    """Of a person: her own, in place of those of her role or of everyone."""
+    role: str | None = None
+    """Of a person: the role of her last sign-in, where roles have quotas."""
 
     def encode(self) -> str:
         """As text, to be stored."""
-        return _encode(_without_pause(self._asdict()))
+        values = _without_pause(self._asdict())
+        of_person = {
+            "quotas": None if self.quotas is None else shown_quotas(self.quotas), "role": values.pop("role"),
+        }  # fmt: skip
+        del values["quotas"]
+        return _encode(values | {name: value for name, value in of_person.items() if value is not None})
 
     @classmethod
     def decode(cls, text: str) -> Overlay:
@@ -205,7 +217,14 @@ class Overlay(NamedTuple):
         with _unreadable():
             values = json.loads(text)
             top_ups = tuple(TopUp(*top_up) for top_up in values["top_ups"])
-            return cls(values["revoked_at"], top_ups, _read_pause(values.get("paused")))
+            quotas = values.get("quotas")
+            return cls(
+                values["revoked_at"],
+                top_ups,
+                _read_pause(values.get("paused")),
+                None if quotas is None else tuple([Quota.model_validate(quota) for quota in quotas]),
+                values.get("role"),
+            )
 
     def topped_up(self, more: TopUp) -> Overlay:
         """With this top-up; those for earlier windows of this length are dropped."""

@@ -7,6 +7,7 @@ keeps both official SDKs from trying again.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
@@ -14,7 +15,8 @@ from gateway.errors import GatewayError, QuotaSpent, RateLimited
 from gateway.records import Refused, Unit, Window, WindowStatus
 
 from .pricing import format_usd
-from .windows import format_per, format_scope, format_time
+from .scopes import format_scope, scope_kind
+from .windows import format_per, format_time
 
 _HEADERS: Mapping[Unit, tuple[str, str, str]] = {
     unit: (f"x-ratelimit-limit-{unit}", f"x-ratelimit-remaining-{unit}", f"x-ratelimit-reset-{unit}")
@@ -22,6 +24,11 @@ _HEADERS: Mapping[Unit, tuple[str, str, str]] = {
 }
 """OpenAI has no such headers for money and parallel calls; clients would not read them."""
 
+
+LIMIT_HEADER = "x-gateway-limit"
+
+_PLAIN = frozenset(b":/@#*?+[]! _.-~" + string.ascii_letters.encode() + string.digits.encode())
+"""Signs of names that stay as they are in that header; others are written as in an address."""
 
 WritesHeaders = Callable[[Iterable[WindowStatus], float], Mapping[str, str]]
 """Rate limit headers from the state of windows at a Unix time in seconds."""
@@ -78,28 +85,46 @@ def refusal(refused: Refused, write_headers: WritesHeaders = rate_headers, now: 
     amounts = (window.limit, status.used, status.reserved, refused.asked, status.remaining)
     limit, used, reserved, asked, left = [format_usd(each) if window.unit == "usd" else str(each) for each in amounts]
     numbers = f"Limit {limit}, Used {used}, Reserved {reserved}, Requested {asked}"
-    headers = {**write_headers(refused.window_statuses, now), **write_headers([status], now)}
+    headers = {**write_headers(refused.window_statuses, now), **write_headers([status], now), **limit_header(refused)}
     whose = format_scope(window.scope)
     error: GatewayError
     if refused.retry_after_us is None:
         advice = f" A smaller request may still use the {left} that are left." if status.remaining else ""
         error = QuotaSpent(
             f"You exceeded the quota of {whose} of {_what(window)}: {numbers}.{advice} It starts anew in "
-            f"{go_duration(status.reset_us)}, at {format_time(window.resets_us)}; ask the operator of the gateway "
-            "if you need more before.",
+            f"{go_duration(status.reset_us)}, at {format_time(window.resets_us)}; ask "
+            f"{scope_kind(window.scope).raisers} if you need more before.",
             headers=headers,
         )
     else:
         wait = go_duration(refused.retry_after_us)
         error = RateLimited(
             f"Rate limit reached for {whose} on {_what(window)}: {numbers}.{_in_the_way(status)} Please try again in "
-            f"{wait}.",
+            f"{wait}. This limit can be raised by {scope_kind(window.scope).raisers}.",
             unit=window.unit,
             retry_after_ms=-(-refused.retry_after_us // 1000),
             headers=headers,
         )
     error.limit, error.limit_state = f"{window.scope} {_what(window)}", numbers
     return error
+
+
+def limit_header(refused: Refused) -> dict[str, str]:
+    """Whose limit refused a call, its state, and who may raise it: `x-gateway-limit`, whose value is the scope and
+    parameters. Money in US dollars; names are written as in an address."""
+    status, window = refused.window_status, refused.window_status.window
+    amounts = {
+        "limit": window.limit, "used": status.used, "reserved": status.reserved, "requested": refused.asked,
+    }  # fmt: skip
+    members = {"unit": window.unit, "per": window.per, "model": _encoded(window.model or "")}
+    members |= {name: format_usd(each)[1:] if window.unit == "usd" else str(each) for name, each in amounts.items()}
+    members["raised-by"] = scope_kind(window.scope).raised_by
+    parts = [_encoded(window.scope), *[f"{name}={value}" for name, value in members.items() if value]]
+    return {LIMIT_HEADER: "; ".join(parts)}
+
+
+def _encoded(name: str) -> str:
+    return "".join([chr(sign) if sign in _PLAIN else f"%{sign:02X}" for sign in name.encode()])
 
 
 def _in_the_way(status: WindowStatus) -> str:

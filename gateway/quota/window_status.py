@@ -8,15 +8,18 @@ from typing import Any, NamedTuple
 from gateway.records import Key, Unit, Window, WindowStatus
 
 from .pricing import usd
+from .scopes import member_of
 from .windows import LimitTable, format_time
 
 
 class Owned(NamedTuple):
-    """A window and its owner: a key (and the team it is in), a team, or neither: the whole gateway."""
+    """A window and its owner: a key (and the team it is in), a team, a person (of a team, or with all her keys), or
+    none of them: the whole gateway."""
 
     window: Window
     key: str | None = None
     team: str | None = None
+    person: str | None = None
 
 
 def shared_windows(terms: LimitTable, now: float) -> Iterator[Owned]:
@@ -29,16 +32,24 @@ def shared_windows(terms: LimitTable, now: float) -> Iterator[Owned]:
                 yield Owned(term.window(now), team=name)
 
 
-def own_windows(terms: LimitTable, keys: Iterable[Key], now: float) -> Iterator[Owned]:
-    """Those of these keys."""
-    return (owned for key in keys for owned in binding_windows(terms, key, now) if owned.key is not None)
+def own_windows(terms: LimitTable, keys: Iterable[Key], now: float, seen: set[str] | None = None) -> Iterator[Owned]:
+    """Those of these keys, and those of their owners, each once: but for the ones that were `seen`, to which they are
+    added."""
+    seen = set() if seen is None else seen
+    for key in keys:
+        for owned in binding_windows(terms, key, now):
+            if owned.key is not None:
+                yield owned
+            elif owned.person is not None and owned.window.id not in seen:
+                seen.add(owned.window.id)
+                yield owned
 
 
 def binding_windows(terms: LimitTable, key: Key, now: float) -> Iterator[Owned]:
-    """Those of a key, of its team and of the gateway."""
-    owners = {f"key:{key.id}": (key.id, key.team), f"team:{key.team}": (None, key.team)}
+    """Those of a key, of its owner, of its team and of the gateway."""
     for term in terms.of(key):
-        yield Owned(term.window(now), *owners.get(term.scope, (None, None)))
+        is_own = term.scope.startswith("key:")
+        yield Owned(term.window(now), *((key.id, key.team) if is_own else (None, *member_of(term.scope))))
 
 
 def row(status: WindowStatus, now: float) -> dict[str, Any]:

@@ -25,9 +25,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
-from gateway.config import Price, Quota, Team
+from gateway.config import PersonLimits, Price, Quota, Team
 from gateway.config.rates import variant_of
 from gateway.errors import InvalidRequest, ModelNotPriced
 from gateway.records import (
@@ -47,7 +48,9 @@ from gateway.records import (
 
 from . import pricing
 from .issued import Overlay, topped_up
+from .people import person_limits
 from .pricing import format_usd
+from .scopes import format_scope, member_scope, person_scope
 
 IN_THE_WAY_US = 1_000_000
 """Suggested wait for running calls to end. Their end is unknown; one second is short and does not flood the gateway."""
@@ -151,21 +154,28 @@ class CallLimits(NamedTuple):
 
 
 class LimitTable:
-    """Every limit that binds a key: its own, its team's and the gateway's.
+    """Every limit that binds a key: its own, its owner's, its team's and the gateway's.
 
-    `teams` are all there are, by name; `overlays` by the scope of the windows that they top up.
+    `teams` and `people` are all there are, by name; `overlays` by the scope of the windows that they top up.
     """
 
-    def __init__(self, quotas: Sequence[Quota], teams: Mapping[str, Team], overlays: Mapping[str, Overlay]) -> None:
+    def __init__(
+        self,
+        quotas: Sequence[Quota],
+        teams: Mapping[str, Team],
+        overlays: Mapping[str, Overlay],
+        people: Mapping[str, PersonLimits] = MappingProxyType({}),
+    ) -> None:
         self._quotas = quotas
         self.teams = teams
         self._overlays = overlays
+        self._people = people
         self._known: dict[str, tuple[Key, tuple[Limit, ...]]] = {}
         self._of_calls: dict[tuple[str, str, str | None], tuple[Key, int, CallLimits]] = {}
 
     def anew(self) -> LimitTable:
         """The same without the cache: a scan over all keys would evict the entries of active ones."""
-        return LimitTable(self._quotas, self.teams, self._overlays)
+        return LimitTable(self._quotas, self.teams, self._overlays, self._people)
 
     def of(self, key: Key) -> tuple[Limit, ...]:
         """The terms of this key, parallel calls last."""
@@ -191,11 +201,25 @@ class LimitTable:
         is_enforced = not key.is_shadow
         own = f"key:{key.id}"
         yield from self._each(own, key.quotas, is_enforced)
+        person = None if key.owner is None else self._person(key.owner)
+        is_of_person_enforced = is_enforced and person is not None and person.on_exceeded == "deny"
+        if person is not None:
+            yield from self._each(person_scope(key.owner or ""), person.quotas, is_of_person_enforced)
         if key.team is not None and (team := self.teams.get(key.team)) is not None:
+            if key.owner is not None:
+                yield from self._each(member_scope(key.team, key.owner), team.member_quotas, is_enforced)
             yield from self._each(f"team:{key.team}", team.quotas, is_enforced)
         yield from self._each("gateway", self._quotas, is_enforced)
         if key.max_parallel is not None:
             yield Limit(own, "parallel", "", None, key.max_parallel, is_enforced=is_enforced)
+        if person is not None and person.max_parallel is not None:
+            yield Limit(
+                person_scope(key.owner or ""), "parallel", "", None, person.max_parallel,
+                is_enforced=is_of_person_enforced,
+            )  # fmt: skip
+
+    def _person(self, name: str) -> PersonLimits:
+        return person_limits(self._people, name, self._overlays.get(person_scope(name)))
 
     def _each(self, scope: str, quotas: Iterable[Quota], is_enforced: bool) -> Iterator[Limit]:
         overlay = self._overlays.get(scope)
@@ -410,13 +434,6 @@ def _prompt_never_fits(call: Call, window: Window, least: int) -> InvalidRequest
         param=params.prompt_param,
         code="quota_too_small",
     )
-
-
-def format_scope(scope: str) -> str:
-    """A window's owner in the words of a message to its user."""
-    kind, _, name = scope.partition(":")
-    words = {"key": "your key", "team": f"your team {name}", "upstream": f"the upstream {name}"}
-    return words.get(kind, "the whole gateway")
 
 
 def format_per(per: str) -> str:

@@ -57,6 +57,21 @@ def _top_ups(top_ups: Sequence[Row]) -> str:
     )
 
 
+def _used(windows: Sequence[Row]) -> str:
+    """How much of each window is used or reserved, the fullest one first."""
+    shares = [((row["used"] + row["reserved"]) / row["limit"], row) for row in windows]
+    shares.sort(key=lambda each: each[0], reverse=True)
+    return "; ".join(
+        [
+            f"{share:.0%} of {_amount(row['limit'])} {row['unit']}"
+            + (f"/{row['per']}" if row["per"] else " calls")
+            + (f":{row['model']}" if row["model"] else "")
+            + (f" in {row['scope'].removeprefix('member:').partition('/')[0]}" if row["scope"][0] == "m" else "")
+            for share, row in shares
+        ]
+    )
+
+
 def _moment(moment: str) -> str:
     return moment.replace("+00:00", "Z")
 
@@ -76,6 +91,10 @@ KEYS_IN_TABLE = (*KEYS[:6], KEYS[7])
 TEAMS = (
     Column("name"), Column("managed_by"), Column("quotas", _quotas), Column("created_at"), Column("updated_at"),
 )  # fmt: skip
+PEOPLE = (
+    Column("name"), Column("role"), Column("keys", _names), Column("managed_by"), Column("quotas", _quotas),
+    Column("windows", _used),
+)  # fmt: skip
 WINDOWS = (
     Column("scope"), Column("unit"), Column("per"), Column("model"), Column("limit", _amount, is_number=True),
     Column("used", _amount, is_number=True), Column("reserved", _amount, is_number=True),
@@ -87,7 +106,7 @@ CHANGES = (
 )  # fmt: skip
 CHANGES_IN_TABLE = (*CHANGES[:5], Column("change"))
 
-_ONE = (*KEYS, Column("name"), Column("secrets", _secrets), Column("top_ups", _top_ups))
+_ONE = (*KEYS, *PEOPLE, Column("name"), Column("secrets", _secrets), Column("top_ups", _top_ups))
 _COLUMNS: Mapping[str, Column] = {column.name: column for column in _ONE}
 
 

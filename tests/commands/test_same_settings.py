@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import pytest
 
-from gateway.commands import keys, teams
+from gateway.commands import keys, people, teams
 from gateway.commands.key_settings import KEY_SETTINGS, settings_of
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.admin.request_bodies import CreateKey, CreateTeam, RequestBody, UpdateKey, UpdateTeam
 
 MERGED = {"quotas": {"requests", "tokens", "usd"}, "limits": {"limit"}, "labels": {"label"},
-          "members": {"member_keys", "member_models", "member_by_key"}}  # fmt: skip
+          "members": {"member_keys", "member_models", "member_by_key"}, "member_quotas": {"member_quota"}}  # fmt: skip
 """Members of which an option changes a part."""
 NAMES = {"id": {"named", "name"}, "name": {"named", "name"}}
+MEMBERS = "/admin/api/teams/{name}/members"
+"""People in a team, whose windows `gateway people ... --team` changes."""
 ELSEWHERE = {"config", "url", "token_file", "shape", "help", "act", "place"}
 
 
 def options(command: str, action: str) -> set[str]:
     """What `gateway COMMAND ACTION` takes, but for where it works and what it prints."""
     parser = argparse.ArgumentParser()
-    {"keys": keys, "teams": teams}[command].add_arguments(parser)
+    {"keys": keys, "teams": teams, "people": people}[command].add_arguments(parser)
     (actions,) = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
     return {each.dest for each in actions.choices[action]._actions} - ELSEWHERE
 
@@ -50,21 +53,23 @@ def test_none_is_everything_for_a_new_key_and_the_default_for_a_known_one() -> N
     assert settings_of(given, is_new=False) == {"models": None, "ips": None, "max_wait_s": None}
 
 
-def test_each_operation_on_keys_and_teams_is_a_command() -> None:
+def test_each_operation_on_keys_teams_and_people_is_a_command() -> None:
     actions = {
         ("POST", ""): "create", ("GET", ""): "list", ("GET", "/{}"): "show", ("PATCH", "/{}"): "update",
         ("POST", "/{}/rotate"): "rotate", ("POST", "/{}/pause"): "pause", ("POST", "/{}/resume"): "resume",
         ("POST", "/{}/delete"): "delete", ("DELETE", "/{}"): "revoke", ("POST", "/{}/reset"): "reset",
-        ("POST", "/{}/top_up"): "top-up",
+        ("POST", "/{}/top_up"): "top-up", ("POST", "/{}/end_sessions"): "end-sessions",
     }  # fmt: skip
     seen = 0
-    for method, path in ADMIN_OPERATIONS:
-        for command, folder in (("keys", "/admin/api/keys"), ("teams", "/admin/api/teams")):
+    places = [(method, path.replace(MEMBERS, "/admin/api/people")) for method, path in ADMIN_OPERATIONS]
+    for method, path in places:
+        for command in ("keys", "teams", "people"):
+            folder = f"/admin/api/{command}"
             if path.startswith(folder):
-                rest = path.removeprefix(folder).replace("{id}", "{}").replace("{name}", "{}")
+                rest = re.sub("{[a-z]+}", "{}", path.removeprefix(folder))
                 action = actions[method, rest]
                 options(
                     command, "delete" if (command, action) == ("teams", "revoke") else action
                 )  # KeyError: no such command
                 seen += 1
-    assert seen >= 17
+    assert seen >= 25

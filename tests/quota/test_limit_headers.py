@@ -168,7 +168,8 @@ def test_a_wait_that_helps(refused: Refused, error_type: str, message: str, head
     error = limit_headers.refusal(refused)
     assert isinstance(error, RateLimited)
     assert (error.status, error.type, error.code, error.param) == (429, error_type, "rate_limit_exceeded", None)
-    assert error.message == message
+    assert error.message.startswith(message)
+    assert "This limit can be raised by the operator of the gateway" in error.message
     assert headers.items() <= dict(error.headers).items()
     assert "X-Should-Retry" not in error.headers
 
@@ -206,7 +207,7 @@ def test_money_is_shown_in_dollars() -> None:
         "Requested $0.0123456. A smaller request may still use the $0.009995 that are left. It starts anew in 1m30s, "
         "at 2026-12-01T00:00:00Z;"
     )
-    assert set(error.headers) == {"X-Should-Retry"}
+    assert set(error.headers) == {"X-Should-Retry", "x-gateway-limit"}
 
 
 def test_a_rate_of_money_ends_by_itself() -> None:
@@ -216,7 +217,37 @@ def test_a_rate_of_money_ends_by_itself() -> None:
     assert isinstance(error, RateLimited)
     assert (error.type, error.code) == ("requests", "rate_limit_exceeded")
     assert "on US dollars per 90 seconds: Limit $1.00, Used $1.00, Reserved $0.00, Requested $0.10." in error.message
-    assert set(error.headers) == {"Retry-After", "Retry-After-Ms"}
+    assert set(error.headers) == {"Retry-After", "Retry-After-Ms", "x-gateway-limit"}
+
+
+OPERATOR = "the operator of the gateway"
+
+
+@pytest.mark.parametrize(
+    ("scope", "whose", "raisers", "header"),
+    [
+        ("key:k", "your key", f"{OPERATOR} or the lead of your team", "key:k; raised-by=operator lead"),
+        ("person:ann|1;é", "the person ann|1;é over all her keys", OPERATOR, "person:ann%7C1%3B%C3%A9"),
+        ("member:red/ann", "the person ann in the team red", OPERATOR, "member:red/ann"),
+        ("team:red", "your team red", OPERATOR, "team:red"),
+        ("gateway", "the whole gateway", OPERATOR, "gateway"),
+    ],
+)
+def test_a_refusal_says_whose_limit_it_was_and_who_may_raise_it(
+    scope: str, whose: str, raisers: str, header: str
+) -> None:
+    state = WindowStatus(window("usd", limit=50 * 10**9, scope=scope, model="gpt-4*", **NOVEMBER), 49 * 10**9, 5, 90)
+    for wait_us in (None, 1_000_000):
+        error = limit_headers.refusal(Refused(state, 10**9, wait_us))
+        assert f" {whose} o" in error.message
+        assert raisers in error.message
+        assert ("the lead" in error.message) == ("the lead" in raisers)
+        name, _, raised = header.partition("; raised-by=")
+        assert error.headers["x-gateway-limit"] == (
+            f"{name}; unit=usd; per=month; model=gpt-4*; limit=50.00; used=49.00; reserved=0.000000005; "
+            f"requested=1.00; raised-by={raised or 'operator'}"
+        )
+        assert error.limit == f"{scope} US dollars per month for models gpt-4*"
 
 
 @given(st.integers(1, 10**15))

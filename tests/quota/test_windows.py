@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gateway.api.json_document import parse
 from gateway.config import Config, Model, Quota
 from gateway.errors import InvalidRequest, ModelNotPriced
+from gateway.quota import scopes
 from gateway.quota import windows as limits
 from gateway.records import Call, Claim, Key, LargeBody, Params, Record, Refused, Usage, Window, WindowState
 from tests.fakes.params import SET_BY_FORMAT
@@ -373,10 +374,18 @@ def test_calendar_windows_follow_one_another(moment: datetime, per: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("scope", "spelt"), [("key:k", "your key"), ("team:red", "your team red"), ("gateway", "the whole gateway")]
+    ("scope", "spelt"),
+    [
+        ("key:k", "your key"),
+        ("person:ann@example.org", "the person ann@example.org over all her keys"),
+        ("member:red/ann", "the person ann in the team red"),
+        ("team:red", "your team red"),
+        ("upstream:up#2", "the upstream up#2"),
+        ("gateway", "the whole gateway"),
+    ],
 )
 def test_spell_scope(scope: str, spelt: str) -> None:
-    assert limits.format_scope(scope) == spelt
+    assert scopes.format_scope(scope) == spelt
 
 
 def test_spell_per() -> None:

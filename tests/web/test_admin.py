@@ -21,7 +21,7 @@ VIEWER = {"Authorization": f"Bearer {VIEWER_TOKEN}"}
 BOTH = {"token": ADMIN_TOKEN, "viewer_token": VIEWER_TOKEN}
 DOORS = [(method, path.format(id="k", name="t", request="req_x", person="p")) for method, path in ADMIN_OPERATIONS]
 READING = {
-    each.format(id="k", name="t", request="req_x")
+    each.format(id="k", name="t", request="req_x", person="p")
     for _, each in ADMIN_OPERATIONS
     if ADMIN_OPERATIONS[_, each].caller == "viewer"
 }

@@ -74,6 +74,9 @@ BODIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("POST", "/admin/api/teams"): {"name": "new-team"},
     ("PATCH", "/admin/api/teams/{name}"): {"quotas": QUOTAS},
     ("POST", "/admin/api/teams/{name}/top_up"): {"tokens": 5, "per": "day"},
+    ("POST", "/admin/api/teams/{name}/members/{person}/top_up"): {"tokens": 5, "per": "day"},
+    ("PATCH", "/admin/api/people/{person}"): {"quotas": QUOTAS},
+    ("POST", "/admin/api/people/{person}/top_up"): {"tokens": 5, "per": "day"},
     ("POST", "/admin/api/quotas/top_up"): {"tokens": 5, "per": "day"},
 }
 
@@ -120,9 +123,10 @@ async def client(store_url: str, inside: Inside, tmp_path: Path) -> AsyncIterato
             key("rival-none"),
         ],
         "teams": {
-            "ours": {"quotas": QUOTAS, "members": {"max_keys": 5, "models": ["m", "small-*"]}},
+            "ours": {"quotas": QUOTAS, "member_quotas": QUOTAS, "members": {"max_keys": 5, "models": ["m", "small-*"]}},
             "rival": {"quotas": QUOTAS},
         },
+        "people": {"defaults": {"quotas": QUOTAS}},
         "quotas": QUOTAS,
         "oidc": OIDC,
         "admin": {"token": ADMIN_TOKEN, "viewer_token": SECRETS["admin.viewer_token"], "tokens": TOKENS},
@@ -140,7 +144,7 @@ async def client(store_url: str, inside: Inside, tmp_path: Path) -> AsyncIterato
     body = {"id": "stored", "team": "ours", "quotas": QUOTAS, "owner": ALICE}
     for made in (body, {**body, "id": "unused"}, {**body, "id": "rival-stored", "team": "rival", "owner": "x"}):
         assert (await ask(inside_client, "admin.token", "POST", "/admin/api/keys", made))[0] == 201
-    spare = {"name": "spare", "quotas": QUOTAS}
+    spare = {"name": "spare", "quotas": QUOTAS, "member_quotas": QUOTAS}
     assert (await ask(inside_client, "admin.token", "POST", "/admin/api/teams", spare))[0] == 201
     yield inside_client
     await inside_client.close()
@@ -162,7 +166,7 @@ def path_of(role: str, method: str, path: str) -> str:
         return path.format(
             id="alice",
             request="req_of_alice_0",
-            person="carol@example.org",
+            person="bob@example.org",
             name="spare" if method != "GET" and role == "operator" else "ours",
         )
     return path.format(id="unused" if path.endswith("delete") else "stored")
@@ -268,9 +272,13 @@ async def test_people_with_another_role_read_what_is_their_own(client: Client, r
         assert await read(own, hers) == await read(path, member), path
         assert (await read(own, member))[0] == 200
     _, windows = await read("quotas?own=true", hers)
-    assert {row["key"] for row in windows["data"]} == {"alice", "both", "rival-two", "stored", "unused"}
+    assert {row["key"] or row["person"] for row in windows["data"]} == {
+        ALICE, "alice", "both", "rival-two", "stored", "unused"
+    }  # fmt: skip
     status, windows = await read("quotas?key=rival-two&binding=true&own=true", hers)
-    assert (status, {row["scope"] for row in windows["data"]}) == (200, {"key:rival-two", "team:rival", "gateway"})
+    assert (status, {row["scope"] for row in windows["data"]}) == (
+        200, {"key:rival-two", f"person:{ALICE}", "team:rival", "gateway"}
+    )  # fmt: skip
     for path in ("usage", "calls", "refusals", "quotas", "latency", "keys"):
         assert (await read(f"{path}?own=true&key=bob" if path != "keys" else "keys?own=true&team=ours", hers))[0] == 404
         for value, headers in (("false", hers), ("true", {"Authorization": f"Bearer {SECRETS['head']}"})):

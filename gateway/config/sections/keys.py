@@ -109,8 +109,41 @@ class MemberKeys(Section):
 class Team(Section):
     quotas: tuple[Quota, ...] = ()
     """Limits of the usage of the whole team."""
+    member_quotas: tuple[Quota, ...] = ()
+    """Limits of the usage of each person with her keys in the team."""
     members: MemberKeys | None = None
     """Keys that members of the team may make by themselves; null: none."""
+
+
+class PersonLimits(Section):
+    """Limits over all keys that have a person as owner, and all her tokens."""
+
+    quotas: tuple[Quota, ...] = ()
+    """Limits of the usage of the person."""
+    max_parallel: Positive | None = None
+    """Calls of the person under way at once."""
+    on_exceeded: Literal["deny", "shadow"] = "deny"
+    """deny, or shadow: count and report, never block."""
+
+
+PERSON_DEFAULTS = "defaults"
+"""In place of a person's name under `people`: everyone who has no settings of her own."""
+
+ROLE_PREFIX = "role:"
+"""The same for everyone with a role: `role:lead`."""
+
+PERSON_ROLES = ("operator", "lead", "member", "viewer")
+
+
+def known_groups(people: Any) -> Any:
+    """`people` without a name that was meant for a group of them and is none."""
+    for name in people if isinstance(people, dict) else ():
+        if isinstance(name, str) and name.startswith(ROLE_PREFIX):
+            if name.removeprefix(ROLE_PREFIX) not in PERSON_ROLES:
+                raise ValueError(f"expected one of {', '.join(ROLE_PREFIX + role for role in PERSON_ROLES)}")
+        elif name in ("default", "roles", *PERSON_ROLES):
+            raise ValueError(f"{name} is no person; expected a person's name, {PERSON_DEFAULTS}, or {ROLE_PREFIX}lead")
+    return people
 
 
 NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,62}"

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from gateway.config.model_names import is_pattern
 
 from .admin import AdminSettings
-from .keys import FileKey, KeyDefaults, Quota, Team
+from .keys import FileKey, KeyDefaults, PersonLimits, Quota, Team, known_groups
 from .models import Model, ModelSettings, ModelTable, NamedModel
 from .passthrough import Passthrough
 from .prices import PriceSettings
@@ -83,6 +83,8 @@ class Config(Section):
     """Limits of the usage of the whole gateway."""
     teams: dict[str, Team] = {}
     """Teams, by name."""
+    people: Annotated[dict[str, PersonLimits], BeforeValidator(known_groups)] = {}
+    """Limits of people, by the owner of their keys; defaults for those who are not named, role:lead for a role."""
     keys: tuple[FileKey, ...] = ()
     """Keys of clients."""
     tracing: TracingSettings = TracingSettings()

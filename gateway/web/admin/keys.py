@@ -245,6 +245,8 @@ class TeamEndpoints:
 OWNERS: Mapping[str, str] = {
     "/admin/api/keys/{id}": "key:{id}",
     "/admin/api/teams/{name}": "team:{name}",
+    "/admin/api/teams/{name}/members/{person}": "member:{name}/{person}",
+    "/admin/api/people/{person}": "person:{person}",
     "/admin/api/quotas": "gateway",
 }
 """The owner of the windows, as a scope."""

@@ -53,6 +53,7 @@ _OWN = in_query(
 )  # fmt: skip
 _ID = in_path("id", pattern=f"^{NAME_PATTERN}$")
 _TEAM = in_path("name")
+_PERSON = in_path("person", maxLength=MAX_PERSON)
 _READING = (401, 429)
 _CHANGING = (401, 403, 408, 409, 413, 429)
 
@@ -74,11 +75,13 @@ def _change(
     return Operation(summary, "admin", answers, errors, body, parameters, status, is_body_needed)
 
 
-KEYS, TEAMS = "/admin/api/keys", "/admin/api/teams"
+KEYS, TEAMS, PEOPLE = "/admin/api/keys", "/admin/api/teams", "/admin/api/people"
 
 _OWNERS: Mapping[str, tuple[tuple[Mapping[str, object], ...], str]] = {
     f"{KEYS}/{{id}}": ((_ID,), "a key"),
     f"{TEAMS}/{{name}}": ((_TEAM,), "a team"),
+    f"{TEAMS}/{{name}}/members/{{person}}": ((_TEAM, _PERSON), "a person in a team"),
+    f"{PEOPLE}/{{person}}": ((_PERSON,), "a person"),
     "/admin/api/quotas": ((), "the whole gateway"),
 }
 
@@ -143,7 +146,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
                           "the windows of the gateway and of teams, too.", **_LIMIT),
         in_query("after", "Only windows of keys behind this id: `next` of the page before.", type="string"),
         in_query("key", "Only those of the key with this id.", type="string"),
-        in_query("binding", "With `key`: also those of its team and of the gateway, which bind it, too.", type="string",
+        in_query("binding", "With `key`: also those of its owner, its team and the gateway.", type="string",
                  enum=["true"]),
         in_query("team", "Only those of this team and its keys.", type="string"),
         _OWN,
@@ -199,8 +202,17 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         )
         for path in _OWNERS
     },
-    ("POST", "/admin/api/people/{person}/end_sessions"): _change(
-        "End every session that a person has.", "SessionsEnded", in_path("person", maxLength=MAX_PERSON)
+    ("GET", PEOPLE): _reading(
+        "The owners of keys and the people of the file, by name, with their windows.", "People", _PAGE,
+        in_query("after", "Only behind this name: `next` of the page before.", type="string"),
+    ),
+    ("GET", f"{PEOPLE}/{{person}}"): _reading("One person.", "Person", _PERSON, more=(404,)),
+    ("PATCH", f"{PEOPLE}/{{person}}"): _change(
+        "Give a person quotas of her own; null: those of her role or of everyone.", "Person", _PERSON,
+        body=bodies.UpdatePerson,
+    ),
+    ("POST", f"{PEOPLE}/{{person}}/end_sessions"): _change(
+        "End every session that a person has.", "SessionsEnded", _PERSON
     ),
     ("GET", "/admin/api/audit"): Operation(
         "Changes with their author, newest first.", "admin", {JSON: named("Changes")}, (401, 403, 429),

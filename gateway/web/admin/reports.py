@@ -170,7 +170,7 @@ class ReportEndpoints:
         return await page_of(map(call_members, calls), follows)
 
     async def list_quotas(self, request: web.Request) -> web.StreamResponse:
-        """Every window and its state: `key=ID` (with `binding=true` also those of its team and of the gateway),
+        """Every window and its state: `key=ID` (with `binding=true` also those of its owner, its team and the gateway),
         `team=NAME` (its own, and those of its keys); all of them, or a page: `limit=100&after=KEY`."""
         query, parts = request.query, parts_of(request)
         if "binding" in query:
@@ -207,17 +207,17 @@ class ReportEndpoints:
         self, parts: Services, wanted: Mapping[str, str], after: str, scope: Scope
     ) -> AsyncIterator[list[dict[str, Any]]]:
         """The rows of windows: those of the gateway and of teams, unless `after` names a key; then those of keys behind
-        it, by id."""
+        it, by id, with those of their owners."""
         # There may be tens of thousands of windows, and calls run on this event loop: what a thread can do is done
         # there, and the loop handles a few windows at a time.
-        terms, now = parts.key_cache.terms.anew(), parts.clock.now()
+        terms, now, of_people = parts.key_cache.terms.anew(), parts.clock.now(), set[str]()
         if not after:
             shared = await asyncio.to_thread(_wanted, window_status.shared_windows(terms, now), wanted, scope)
             async for rows in _states(parts.accounting.ledger, shared, now):
                 yield rows
         async for keys in self._access.registry.every_key(wanted.get("key"), after, scope.covers, scope.groups):
             some_keys = [each for each in keys if wanted.get("team") in (None, each.team)]
-            own = await asyncio.to_thread(_wanted, window_status.own_windows(terms, some_keys, now), wanted)
+            own = await asyncio.to_thread(_wanted, window_status.own_windows(terms, some_keys, now, of_people), wanted)
             async for rows in _states(parts.accounting.ledger, own, now):
                 yield rows
 
@@ -228,7 +228,7 @@ async def _states(
     for some in portions(windows, WINDOWS_AT_ONCE):
         found: list[WindowStatus] = await ledger.window_statuses([owned.window for owned in some], now)
         yield [
-            {"key": owned.key, "team": owned.team, **window_status.row(status, now)}
+            {"key": owned.key, "team": owned.team, "person": owned.person, **window_status.row(status, now)}
             for owned, status in zip(some, found, strict=True)
         ]
 

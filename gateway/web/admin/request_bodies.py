@@ -190,6 +190,7 @@ class CreateTeam(RequestBody):
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     quotas: Quotas = Field(default_factory=list)
+    member_quotas: Quotas = Field(default_factory=list)
     members: MembersBody | None = None
 
 
@@ -197,7 +198,14 @@ class UpdateTeam(RequestBody):
     """Settings that are replaced."""
 
     quotas: Quotas | None = None
+    member_quotas: Quotas | None = None
     members: MembersBody | None = None
+
+
+class UpdatePerson(RequestBody):
+    """Quotas of a person over all her keys; null: those of her role or of everyone."""
+
+    quotas: Quotas | None
 
 
 class RotateKey(RequestBody):

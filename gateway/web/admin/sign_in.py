@@ -12,16 +12,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import secrets
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from aiohttp import hdrs, web
 
 from gateway.config import OidcSettings
-from gateway.errors import Forbidden, NotFound, Unauthorized, Unavailable
+from gateway.errors import Conflict, Forbidden, NotFound, Unauthorized, Unavailable
 from gateway.identity import sessions
 from gateway.identity.claims import NotAllowed, person_of
 from gateway.identity.id_tokens import TokenRefused
@@ -59,8 +61,10 @@ class _Provider(NamedTuple):
 class SignIn:
     """Sign-in, sign-out and the check of sessions. Private to a worker; to be closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_role: Callable[[str, str], Awaitable[None]]) -> None:
+        """`note_role` keeps the role of a person for her limits; it raises `Conflict` and `StoreUnavailable`."""
         self._provider: _Provider | None = None
+        self._note_role = note_role
 
     async def close(self) -> None:
         """Close connections."""
@@ -116,6 +120,8 @@ class SignIn:
         session = Session(
             Session.new_id(now), person.name, person.role, person.team, settings.rules, now + settings.session_s
         )
+        with contextlib.suppress(Conflict, StoreUnavailable):  # she signs in again, or another sign-in notes it
+            await self._note_role(person.name, person.role)
         log.info("%s signed in as %s", session.principal.name, person.role)
         cookie = _cookie(settings, "session", session.encode(_key(settings)), settings.session_s)
         headers = [(hdrs.LOCATION, "../../dashboard"), NO_STORE, cookie, _cookie(settings, "sign-in", "", 0)]

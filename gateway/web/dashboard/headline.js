@@ -105,7 +105,7 @@ function nearLimits(windows, linked) {
     const [kind, ...rest] = row.scope.split(":");
     const name = rest.join(":");
     if (kind === "gateway") return "gateway";
-    return linked(kind) ? h("a", { href: address(`${kind}s`, name) }, name) : h("b", null, name);
+    return ["key", "team"].includes(kind) && linked(kind) ? h("a", { href: address(`${kind}s`, name) }, name) : h("b", null, name);
   };
   return tile(
     "near",

@@ -16,10 +16,21 @@ const OVERLAPS = [
 function pathOf(scope, action) {
   const [kind, ...rest] = scope.split(":");
   const name = encodeURIComponent(rest.join(":"));
-  return kind === "gateway" ? `quotas/${action}` : `${kind}s/${name}/${action}`;
+  if (kind === "gateway") return `quotas/${action}`;
+  if (kind === "member") {
+    const [team, ...person] = rest.join(":").split("/");
+    return `teams/${encodeURIComponent(team)}/members/${encodeURIComponent(person.join("/"))}/${action}`;
+  }
+  return `${kind === "person" ? "people" : `${kind}s`}/${name}/${action}`;
 }
 
-const PLACES = { gateway: "quotas", key: "keys/{id}", team: "teams/{name}" };
+const PLACES = {
+  gateway: "quotas",
+  key: "keys/{id}",
+  team: "teams/{name}",
+  person: "people/{person}",
+  member: "teams/{name}/members/{person}",
+};
 
 const ownerOf = (scope) => (scope === "gateway" ? "the whole gateway" : scope.replace(":", " "));
 

@@ -42,11 +42,17 @@ export async function sharedWindows(keys, own, signal) {
   return [...byWindow.values()];
 }
 
-/** The windows that a team or the whole gateway has. */
+/** The sharers of a window that is no key's: all keys of a person, a person's keys of a team, a team, or the whole gateway. */
+export function sharedBy({ person, team }, named) {
+  if (person) return ["Shared by the keys of ", h("b", null, person), team && [" in the team ", named(team)]];
+  return team ? ["Shared by the team ", named(team)] : "Shared by the whole gateway";
+}
+
+/** The windows that a person, a team or the whole gateway has. */
 export const sharedPanel = (rows) =>
   h(
     "section",
     { class: "panel shared", data: { scope: rows[0].scope } },
-    h("p", { class: "key-line" }, rows[0].team ? ["Shared by the team ", h("b", null, rows[0].team)] : "Shared by the whole gateway"),
+    h("p", { class: "key-line" }, sharedBy(rows[0], (team) => h("b", null, team))),
     rows.map((row) => quotaBar(row)),
   );

@@ -8,6 +8,7 @@ import { facts, keptIn, teamName, times } from "./facts.js";
 import { NOTHING, count, minute } from "./format.js";
 import { askEndSessions, askRevoke, askRotate, setPaused, windowActions } from "./key_actions.js";
 import { editKey, labelsInWords } from "./key_form.js";
+import { sharedBy } from "./own_keys.js";
 import { poll } from "./poll.js";
 import { into } from "./states.js";
 import { SubjectReport } from "./subject.js";
@@ -81,7 +82,7 @@ function limits(id, windows, actions, can) {
   return [
     own.length ? bars(own, actions) : h("p", { class: "note" }, "This key has no limits of its own."),
     [...Map.groupBy(shared, (row) => row.scope).values()].map((rows) => [
-      h("h3", null, rows[0].team ? ["Shared by the team ", teamName(rows[0].team, can)] : "Shared by the whole gateway"),
+      h("h3", null, sharedBy(rows[0], (team) => teamName(team, can))),
       bars(rows, () => []),
     ]),
   ];

@@ -28,7 +28,7 @@ const thin = (row) => {
 };
 
 /** The owner of a window, in words. */
-const ownerOf = (row) => (row.team ? `team ${row.team}` : "the whole gateway");
+const ownerOf = (row) => (row.person ? `person ${row.person}` : row.team ? `team ${row.team}` : "the whole gateway");
 
 const columns = (opener, can) => [
   {
@@ -61,6 +61,12 @@ const columns = (opener, can) => [
   },
 ];
 
+/** The heading of the windows that a person, a team or the whole gateway has. */
+const sharers = ({ person, team }, can) => [
+  person && ["Person ", h("b", null, person), team && " in the "],
+  team ? [person ? "team " : "Team ", teamName(team, can)] : !person && "The whole gateway",
+];
+
 /** Which quotas of others keep a key from calling. */
 const blocked = ({ spent }) =>
   spent.length > 0 && h("small", { class: "blocked bad" }, spent.map((row) => `${quotaName(row)} of ${ownerOf(row)}: spent`).join(", "));
@@ -71,7 +77,7 @@ function fullestOfEach(windows, shared) {
   const byKey = Map.groupBy(windows, (row) => row.key);
   return [...byKey.values()].map((rows) => {
     const [first, ...others] = rows.sort((one, other) => fullness(other) - fullness(one));
-    const spent = shared.filter((row) => first.enforced && isSpent(row) && [null, first.team].includes(row.team));
+    const spent = shared.filter((row) => first.enforced && isSpent(row) && !row.person && [null, first.team].includes(row.team));
     return { ...first, others, spent };
   });
 }
@@ -128,7 +134,7 @@ export function quotas(main, { can, signal }) {
               h(
                 "h3",
                 null,
-                scope === "gateway" ? "The whole gateway" : ["Team ", teamName(scope.slice(5), can)],
+                sharers(owned.get(scope)[0], can),
               ),
               owned.get(scope).map((row) => quotaBar(row, windowActions(row, look, can))),
             ),

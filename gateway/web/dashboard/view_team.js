@@ -87,6 +87,10 @@ export function openTeam(name, context, changed) {
                 own.map((row) => quotaBar(row, windowActions(row, redo, can))),
               )
             : h("p", { class: "note" }, "This team has no quotas; those of its keys and of the gateway bind all the same."),
+          [...Map.groupBy(windows.filter((row) => row.person), (row) => row.person)].map(([person, rows]) => [
+            h("h3", null, "Of ", person),
+            h("div", { class: "quotas" }, rows.map((row) => quotaBar(row, windowActions(row, redo, can)))),
+          ]),
         );
         refill(
           about,

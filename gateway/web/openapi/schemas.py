@@ -151,7 +151,9 @@ SCHEMAS: Mapping[str, Schema] = {
         expires=_TIME_OR_NULL, limits=_exact({name: {} for name in Limits.model_fields}),
         on_exceeded={"enum": ["deny", "shadow"]}, quotas=_list(named("Quota")),
     ),
-    "Quotas": _exact(data=_list(_exact(key=_TEXT_OR_NULL, team=_TEXT_OR_NULL, **_QUOTA)), next=_TEXT_OR_NULL),
+    "Quotas": _exact(
+        data=_list(_exact(key=_TEXT_OR_NULL, team=_TEXT_OR_NULL, person=_TEXT_OR_NULL, **_QUOTA)), next=_TEXT_OR_NULL,
+    ),
     "Windows": _exact(_WARNINGS, data=_list(named("Quota"))),
     "IssuedKey": _exact({"top_ups": _list(named("TopUpOf")), **_WARNINGS}, **_ISSUED_KEY),
     "IssuedKeys": _exact(data=_list(named("IssuedKey")), next=_TEXT_OR_NULL),
@@ -168,7 +170,15 @@ SCHEMAS: Mapping[str, Schema] = {
         unit={"enum": get_args(Unit)}, per=_TEXT, model=_TEXT_OR_NULL, window=_TEXT, amount=_AMOUNT,
     ),
     "Team": _exact({"top_ups": _list(named("TopUpOf")), **_WARNINGS}, object={"const": "team"}, name=_TEXT,
-                   quotas=_list(named("QuotaOf")), members={"anyOf": [named("MemberKeys"), {"type": "null"}]}, **_KEPT),
+                   quotas=_list(named("QuotaOf")), member_quotas=_list(named("QuotaOf")),
+                   members={"anyOf": [named("MemberKeys"), {"type": "null"}]}, **_KEPT),
+    "Person": _exact(
+        _WARNINGS, object={"const": "person"}, name=_TEXT, role=_TEXT_OR_NULL, keys=_list(_TEXT),
+        quotas=_list(named("QuotaOf")), max_parallel={"type": ["integer", "null"]},
+        on_exceeded={"enum": ["deny", "shadow"]}, managed_by={"enum": ["file", "store", None]},
+        windows=_list(named("Quota")), top_ups=_list(named("TopUpOf")),
+    ),
+    "People": _exact(data=_list(named("Person")), next=_TEXT_OR_NULL),
     "MemberKeys": _exact(max_keys=_COUNT, models=_list(_TEXT), by_key=_list(_TEXT)),
     "Teams": _exact(data=_list(named("Team")), next=_TEXT_OR_NULL),
     "KeyGone": _exact(_WARNINGS, object={"const": "key"}, id=_TEXT, deleted={"const": True}),
@@ -176,8 +186,8 @@ SCHEMAS: Mapping[str, Schema] = {
     "SessionsEnded": _exact(_WARNINGS, object={"const": "person"}, name=_TEXT, sessions_ended_at=_TIME),
     "Changes": _exact(
         data=_list(_exact(
-            id=_TEXT, kind={"enum": ["key", "team", "gateway", "person"]}, name=_TEXT, time=_TIME, actor=_TEXT,
-            action=_TEXT, before={}, after={},
+            id=_TEXT, kind={"enum": ["key", "team", "gateway", "person", "member"]}, name=_TEXT, time=_TIME,
+            actor=_TEXT, action=_TEXT, before={}, after={},
         )),
         next=_TEXT_OR_NULL,
     ),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from gateway.config import NUSD, Config, Quota
 from gateway.quota.pricing import format_usd
+from gateway.quota.scopes import member_of
 from gateway.quota.window_status import row
 from gateway.quota.windows import format_time
 from gateway.records import Window, WindowStatus
@@ -52,7 +53,9 @@ def is_alerted(quota: Quota) -> bool:
 
 def count_alerted(config: Config) -> int:
     """The number of configured quotas with alerts."""
-    owners = [config.quotas, *[team.quotas for team in config.teams.values()], *[key.quotas for key in config.keys]]
+    owners = [config.quotas, *[key.quotas for key in config.keys]]
+    owners += [person.quotas for person in config.people.values()]
+    owners += [quotas for team in config.teams.values() for quotas in (team.quotas, team.member_quotas)]
     return sum(is_alerted(quota) for quotas in owners for quota in quotas)
 
 
@@ -91,7 +94,8 @@ def message(alert: Alert, now: float, namespace: str, team: str | None) -> dict[
         "type": "quota_alert",
         "level": alert.level,
         "key": name if kind == "key" else None,
-        "team": name if kind == "team" else team,
+        "team": member_of(window.scope)[0] or team,
+        "person": member_of(window.scope)[1],
         **row(alert.window_status, now),
         "enforced": is_enforced(window),
         "window": window.starts,
@@ -122,12 +126,15 @@ def sentence(alert: Alert) -> str:
 
 def _owner(scope: str) -> str:
     kind, _, name = scope.partition(":")
+    team, person = member_of(scope)
+    if team is not None and person is not None:
+        return f"person {person} in team {team}"
     return f"{kind} {name}" if name else "the whole gateway"
 
 
 def is_enforced(window: Window) -> bool:
     """Windows of teams and of the gateway are enforced for all keys except shadow keys."""
-    return window.is_enforced or not window.scope.startswith("key:")
+    return window.is_enforced or not window.scope.startswith(("key:", "person:"))
 
 
 # ---------------------------------------------------------------------------------------------------------- the webhook

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.chunked import portions
 from gateway.observe.metrics import Telemetry
+from gateway.quota.scopes import member_of
 from gateway.records import Window
 from gateway.store import Ledger, StoreUnavailable
 
@@ -261,10 +262,10 @@ class Watcher:
         kind, _, name = window.scope.partition(":")
         if delivery.way == LOG:
             log.warning("quota alert: %s", policy.sentence(alert))
-            count_alert(
-                self._telemetry,
+            self._telemetry.alerted(
+                scope=kind,
                 key=name if kind == "key" else "",
-                team=name if kind == "team" else "",
+                team=member_of(window.scope)[0] or "",
                 unit=window.unit,
                 per=window.per,
                 level=alert.level,

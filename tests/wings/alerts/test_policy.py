@@ -143,7 +143,8 @@ def test_message() -> None:
     assert next(iter(message)) == "text"
     assert message.pop("text") == policy.sentence(alert)
     assert json.loads(json.dumps(message)) == {
-        "type": "quota_alert", "level": 80, "scope": "key:k", "key": "k", "team": "red", "unit": "usd", "per": "day",
+        "type": "quota_alert", "level": 80, "scope": "key:k", "key": "k", "team": "red", "person": None, "unit": "usd",
+        "per": "day",
         "model": "gpt-*", "limit": 10, "used": 8, "reserved": 1, "remaining": 1, "reset_s": 43_200,
         "reset_at": "2026-11-21T00:00:00Z", "resets_at": "2026-11-21T00:00:00Z", "enforced": True,
         "window": "2026-11-20", "gateway": "acme", "time": "2026-11-20T12:00:00Z",

@@ -1,0 +1,78 @@
+"""Whose a window is: the kinds of scopes in words, who may raise a limit of each, and the holder of its windows.
+
+A scope is a kind, and the owner's name behind a colon: `key:ID`, `person:NAME`, `member:TEAM/NAME` (a person in one of
+her teams), `team:NAME`, `upstream:NAME`, or `gateway` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gateway.records import Key
+
+PERSON, MEMBER = "person", "member"
+
+
+class ScopeKind(NamedTuple):
+    """How the owner of a window is called in a message to its user, and who may raise its limits."""
+
+    whose: str
+    """`{name}` is the owner's name; of a member `{team}` and `{name}`."""
+    raised_by: str
+    """The roles that may raise the limit, for a header."""
+
+    @property
+    def raisers(self) -> str:
+        """The same in words."""
+        return "the operator of the gateway" + (" or the lead of your team" if "lead" in self.raised_by else "")
+
+
+SCOPES: Mapping[str, ScopeKind] = {
+    "key": ScopeKind("your key", "operator lead"),
+    PERSON: ScopeKind("the person {name} over all her keys", "operator"),
+    MEMBER: ScopeKind("the person {name} in the team {team}", "operator"),
+    "team": ScopeKind("your team {name}", "operator"),
+    "upstream": ScopeKind("the upstream {name}", "operator"),
+    "gateway": ScopeKind("the whole gateway", "operator"),
+}
+
+
+def person_scope(person: str) -> str:
+    """The scope of what a person uses with all her keys and tokens."""
+    return f"{PERSON}:{person}"
+
+
+def member_scope(team: str, person: str) -> str:
+    """The scope of what a person uses with her keys in this team."""
+    return f"{MEMBER}:{team}/{person}"
+
+
+def scope_kind(scope: str) -> ScopeKind:
+    """The row of a scope."""
+    return SCOPES[scope.partition(":")[0]]
+
+
+def format_scope(scope: str) -> str:
+    """A window's owner in the words of a message to its user."""
+    team, person = member_of(scope)
+    name = scope.partition(":")[2] if person is None else person
+    return scope_kind(scope).whose.format(name=name, team=team)
+
+
+def member_of(scope: str) -> tuple[str | None, str | None]:
+    """The team and the person of a scope, as far as it is of one; the team of a key is not in its scope.
+
+    A team with quotas for its members has no `/` in its name (`config/checks.py`).
+    """
+    kind, _, name = scope.partition(":")
+    if kind == MEMBER:
+        team, _, person = name.partition("/")
+        return team, person
+    return (name if kind == "team" else None), (name if kind == PERSON else None)
+
+
+def holder(scope: str) -> Key:
+    """Someone whom the windows of this scope bind, and no key of the file or the store."""
+    team, person = member_of(scope)
+    return Key("", team=team, owner=person)
