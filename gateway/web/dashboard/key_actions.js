@@ -4,6 +4,7 @@ import { keyPath, post, remove, token } from "./api.js";
 import { attempt, confirmFirst, openDialog, showSecret } from "./dialog.js";
 import { h } from "./dom.js";
 import { amount, isCalendar, minute, quotaName } from "./format.js";
+import { PLACES, ownerOf, pathOf } from "./scopes.js";
 
 const OVERLAPS = [
   [0, "not at all: it is dead at once"],
@@ -11,28 +12,6 @@ const OVERLAPS = [
   [86_400, "for a day"],
   [604_800, "for a week"],
 ];
-
-/** Where the windows of a scope are changed. */
-function pathOf(scope, action) {
-  const [kind, ...rest] = scope.split(":");
-  const name = encodeURIComponent(rest.join(":"));
-  if (kind === "gateway") return `quotas/${action}`;
-  if (kind === "member") {
-    const [team, ...person] = rest.join(":").split("/");
-    return `teams/${encodeURIComponent(team)}/members/${encodeURIComponent(person.join("/"))}/${action}`;
-  }
-  return `${kind === "person" ? "people" : `${kind}s`}/${name}/${action}`;
-}
-
-const PLACES = {
-  gateway: "quotas",
-  key: "keys/{id}",
-  team: "teams/{name}",
-  person: "people/{person}",
-  member: "teams/{name}/members/{person}",
-};
-
-const ownerOf = (scope) => (scope === "gateway" ? "the whole gateway" : scope.replace(":", " "));
 
 /** Buttons of one window: more of it, if it ends by the calendar; and counting anew; of these what `can` be done. */
 export function windowActions(row, then, can) {

@@ -83,6 +83,7 @@ GOOD: dict[str, Any] = {
     },
     "quotas": [{"requests": 5, "per": "second"}],
     "records": {"user": False, "tags": False},
+    "people": {"defaults": {"quotas": [{"requests": 9, "per": "day"}], "max_parallel": 2}},
     "teams": {
         "crew": {
             "quotas": [{"usd": 5, "per": "month"}],
