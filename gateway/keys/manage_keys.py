@@ -27,6 +27,8 @@ from gateway.quota.issued import (
     show_top_ups,
 )
 from gateway.quota.notation import read_moment
+from gateway.quota.people import person_limits
+from gateway.quota.scopes import person_scope
 from gateway.quota.windows import LimitTable
 from gateway.records import Key
 from gateway.store import DocumentKind
@@ -312,6 +314,10 @@ class KeyManager(Documents):
         team = teams.get(settings.team or "")
         if settings.quotas or config.quotas or (team is not None and team.quotas):
             return ()
+        if (owner := settings.owner) is not None:
+            _, overlay = await self._overlay(person_scope(owner))
+            if (team is not None and team.member_quotas) or person_limits(config.people, owner, overlay).quotas:
+                return ()
         if not sees_all or any(key.quotas for key in config.keys) or any(other.quotas for other in teams.values()):
             return (WITHOUT_QUOTA,)
         issued = await asyncio.to_thread(decoded, await self._store.page("key", "", PAGE))

@@ -58,6 +58,9 @@ ZOE = {"id": "zoe", "secret": "s" * 24, "quotas": QUOTAS}
         ({"keys": [ZOE], "quotas": QUOTAS}, {}, False),
         ({"teams": TEAM}, {}, True),
         ({"teams": TEAM}, {"team": "crew"}, False),
+        ({"keys": [ZOE], "people": {"defaults": {"quotas": QUOTAS}}}, {}, True),
+        ({"keys": [ZOE], "people": {"defaults": {"quotas": QUOTAS}}}, {"owner": "ann"}, False),
+        ({"teams": {"crew": {"member_quotas": QUOTAS}}, "keys": [ZOE]}, {"owner": "ann", "team": "crew"}, False),
     ],
     ids=str,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import KeySettings, Team
+from gateway.config import KeySettings, Quota, Team
 from gateway.keys import decision_file
 from gateway.keys.decision_file import Decision, DecisionFile
 from gateway.keys.restoration import again, audit_alone, ends_a_key, merged
@@ -22,6 +22,11 @@ def key(updated_at: float, revoked_at: float | None = None, created_at: float = 
 
 def team(updated_at: float) -> str:
     return IssuedTeam(Team(), 1, updated_at).encode()
+
+
+def person(number: int | None = None, role: str | None = None) -> str:
+    quotas = None if number is None else (Quota(requests=number, per="day"),)
+    return Overlay(quotas=quotas, role=role).encode()
 
 
 def overlay(requests: int = 0, revoked_at: float | None = None) -> str:
@@ -52,6 +57,9 @@ def overlay(requests: int = 0, revoked_at: float | None = None) -> str:
         ("team", team(1), team(2), team(9), team(9)),
         ("team", team(1), None, team(9), team(9)),
         ("overlay", None, overlay(revoked_at=3), overlay(5), overlay(5, revoked_at=3)),
+        ("overlay", None, person(3), None, person(3)),
+        ("overlay", person(3), person(3, "lead"), person(4), person(4, "lead")),
+        ("overlay", person(3, "lead"), person(None, "lead"), person(3, "member"), person(None, "member")),
         # A key that was deleted is deleted, in any version; a later one of its id is not.
         ("key", key(2), None, key(2), None),
         ("key", key(2), None, key(1), None),

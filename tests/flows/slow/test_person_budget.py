@@ -4,6 +4,7 @@ is charged to her is the sum of what is charged to her keys, also after kills.""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import threading
@@ -18,7 +19,7 @@ from tests.conftest import ScriptedUpstream, StartsGateways, start_pair
 from tests.fakes.identity_provider import IdentityProvider, sign
 from tests.fakes.scripted import ok_json
 from tests.flows.crowd import Call, statuses
-from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, model, secret, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, model, run, secret, settings
 
 ANN = "ann@example.org"
 FILE_KEYS = ("laptop", "ci")
@@ -147,3 +148,35 @@ def _quietly(call: Call) -> None:
         statuses([call], 1)
     except (AssertionError, ValueError):
         return
+
+
+def test_a_budget_is_given_watched_and_raised_by_commands(gateways: list[Gateway]) -> None:
+    """The same over the network as on the store."""
+    env = {"GATEWAY_TOKEN": ADMIN_TOKEN}
+
+    def people(*arguments: str) -> str:
+        done = run("people", *arguments, "--url", gateways[0].url, env=env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    ops = "ops@example.org"
+    assert run("keys", "create", "--id", "ops", "--owner", ops, "--url", gateways[0].url, env=env).returncode == 0
+    people("update", ops, "--usd", "30/month", "--requests", "2/day")
+    listed = people("list")
+    assert ops in listed
+    assert "0% of 30 usd/month" in listed
+    shown = json.loads(people("show", ops, "--json"))
+    assert (shown["keys"], shown["managed_by"], len(shown["windows"])) == (["ops"], "store", 2)
+    (topped,) = [
+        row for row in json.loads(people("top-up", ops, "--usd", "10/month", "--json")) if row["unit"] == "usd"
+    ]
+    assert topped["limit"] == 40
+    assert json.loads(people("update", ops, "--usd", "50/month", "--json"))["quotas"] == [
+        {"requests": 2, "per": "day"}, {"usd": 50, "per": "month"},
+    ]  # fmt: skip
+    assert json.loads(people("update", ops, "--as-everyone", "--json"))["managed_by"] is None
+    in_team = json.loads(people("reset", ANN, "--team", "red", "--json"))
+    assert [(row["scope"], row["used"]) for row in in_team] == [(f"member:red/{ANN}", 0)]
+    refused = run("people", "update", ANN, "--usd", "9/day", "--url", gateways[0].url, env=env)
+    assert refused.returncode != 0
+    assert "configuration file" in refused.stderr
