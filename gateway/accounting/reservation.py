@@ -284,6 +284,7 @@ def refusal(refused: Refused, call: Call) -> GatewayError:
     failure = limit_failure(refused)
     error = UpstreamFailed.after(failure)
     error.reason, error.limit, error.limit_state = failure.fault.value, status.window.id, failure.detail
+    error.headers = {**error.headers, **limit_headers.limit_header(refused)}
     return error
 
 

@@ -16,7 +16,7 @@ from gateway.records import Refused, Unit, Window, WindowStatus
 
 from .pricing import format_usd
 from .scopes import format_scope, scope_kind
-from .windows import format_per, format_time
+from .windows import format_per, format_time, is_of_upstream
 
 _HEADERS: Mapping[Unit, tuple[str, str, str]] = {
     unit: (f"x-ratelimit-limit-{unit}", f"x-ratelimit-remaining-{unit}", f"x-ratelimit-reset-{unit}")
@@ -111,11 +111,14 @@ def refusal(refused: Refused, write_headers: WritesHeaders = rate_headers, now: 
 
 def limit_header(refused: Refused) -> dict[str, str]:
     """Whose limit refused a call, its state, and who may raise it: `x-gateway-limit`, whose value is the scope and
-    parameters. Money in US dollars; names are written as in an address."""
+    parameters. Money in US dollars; names are written as in an address. No amounts of an upstream, whose use is not
+    the caller's."""
     status, window = refused.window_status, refused.window_status.window
     amounts = {
         "limit": window.limit, "used": status.used, "reserved": status.reserved, "requested": refused.asked,
     }  # fmt: skip
+    if is_of_upstream(window):
+        amounts = {}
     members = {"unit": window.unit, "per": window.per, "model": _encoded(window.model or "")}
     members |= {name: format_usd(each)[1:] if window.unit == "usd" else str(each) for name, each in amounts.items()}
     members["raised-by"] = scope_kind(window.scope).raised_by

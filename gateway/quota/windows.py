@@ -50,7 +50,7 @@ from . import pricing
 from .issued import Overlay, topped_up
 from .people import person_limits
 from .pricing import format_usd
-from .scopes import format_scope, member_scope, person_scope
+from .scopes import format_scope, member_scope, person_scope, scope_kind
 
 IN_THE_WAY_US = 1_000_000
 """Suggested wait for running calls to end. Their end is unknown; one second is short and does not flood the gateway."""
@@ -416,7 +416,8 @@ def _never_fits(call: Call, window: Window, sure: int) -> InvalidRequest:
         whole = format_usd(window.limit)
     return InvalidRequest(
         f"This request may {what}, more than the whole quota of {whole} per {format_per(window.per)} of "
-        f"{format_scope(window.scope)}. Waiting would not help: ask for fewer tokens with '{name}'.",
+        f"{format_scope(window.scope)}. Waiting would not help: ask for fewer tokens with '{name}'. "
+        f"This limit can be raised by {scope_kind(window.scope).raisers}.",
         param=name,
         code="quota_too_small",
     )
@@ -430,7 +431,8 @@ def _prompt_never_fits(call: Call, window: Window, least: int) -> InvalidRequest
     return InvalidRequest(
         f"The prompt of this request has about {params.prompt_tokens} tokens, and at least {tokens}{cost}: more than "
         f"the whole quota of {whole} per {format_per(window.per)} of {format_scope(window.scope)}. Waiting would "
-        f"not help: shorten '{params.prompt_param}'.",
+        f"not help: shorten '{params.prompt_param}'. This limit can be raised by "
+        f"{scope_kind(window.scope).raisers}.",
         param=params.prompt_param,
         code="quota_too_small",
     )

@@ -381,6 +381,7 @@ async def test_with_no_room_anywhere_the_first_to_have_some_decides_the_wait() -
     assert (error.status, error.code, error.reason) == (429, "upstream_rate_limited", "upstream_limit")
     assert error.headers["Retry-After-Ms"] == "2500"
     assert error.limit == "upstream:two|requests|minute||"
+    assert error.headers["x-gateway-limit"] == "upstream:two; unit=requests; per=minute; raised-by=operator"
     assert not any(name.lower().startswith("x-ratelimit") for name in error.headers)
     assert not ledger.settled
 
