@@ -291,8 +291,8 @@ def test_every_limit_stands_there_used_or_not(gateway: Gateway, upstream: Script
     assert unused.pop("reset_at") == (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT00:00:00Z")
     assert 0 < unused.pop("reset_s") <= 86400
     assert unused == {
-        "key": None, "team": "nobody", "scope": "team:nobody", "unit": "usd", "per": "day", "model": None, "limit": 1,
-        "used": 0, "reserved": 0, "remaining": 1, "enforced": True,
+        "key": None, "team": "nobody", "person": None, "scope": "team:nobody", "unit": "usd", "per": "day",
+        "model": None, "limit": 1, "used": 0, "reserved": 0, "remaining": 1, "enforced": True,
     }  # fmt: skip
 
 
@@ -349,7 +349,7 @@ def test_a_key_and_its_operator_see_the_same(gateway: Gateway, upstream: Scripte
     assert sorted([(row["scope"], row["used"], row["limit"], row["enforced"]) for row in operators])[1:] == [
         (row["scope"], row["used"], row["limit"], row["enforced"]) for row in own if row["scope"] == "key:shadow"
     ]
-    assert {*operators[0]} - {"key", "team"} == {*own[0]}
+    assert {*operators[0]} - {"key", "team", "person"} == {*own[0]}
     assert all(name in own[0] for name in moving)
 
 
