@@ -186,10 +186,6 @@ class Telemetry:
             "Changes of keys, teams and quotas that the store has lost, by result: restored, failed.",
             "outcome",
         )
-        self._alerts = self._counter(
-            "gateway_quota_alerts_total", "Quotas of a day, week or month that reached this percentage.",
-            "scope", "key", "team", "unit", "per", "level",
-        )  # fmt: skip
         self._unknown = self._counter(
             "gateway_usage_unknown_total", "Calls that were sent upstream and have no reported usage."
         )
@@ -331,9 +327,9 @@ class Telemetry:
         if number:
             self._closed_calls.inc(number)
 
-    def alerted(self, *, scope: str, key: str, team: str, unit: str, per: str, level: int) -> None:
-        """An alert was sent for a quota of this kind of scope; people are not named in metrics."""
-        self._add(self._alerts, (scope, self.key_labels(key), team, unit, per, str(level)))
+    def count(self, counter: WingCounter, *labels: str) -> None:
+        """Add 1 to a counter of a wing. Labels have to be bounded: `key_labels` and `model_labels` see to it."""
+        self._add(self._of_wings[counter], labels)
 
     def show_pending(self, count: int) -> None:
         """`count` records wait for the store."""

@@ -12,9 +12,6 @@ from typing import NamedTuple, Protocol
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.config import Section
 from gateway.pipeline import Services
-from gateway.quota import window_status
-from gateway.quota.scopes import holder
-from gateway.records import Window
 from gateway.tasks import Tasks
 from gateway.upstream.health_check import run_health_checks
 from gateway.upstream.pool import Pool
@@ -42,18 +39,11 @@ class WingWork(NamedTuple):
     begin: Callable[[Services, ChangedWindows], Closing]
 
 
-async def _present(key_cache: KeyCache, windows: Sequence[Window], now: float) -> list[Window]:
-    """The windows with the limits that hold at a Unix time; unchanged if the window no longer has an owner then. Raises
-    `StoreUnavailable`."""
-    owners = [window.scope.partition(":") for window in windows]
-    keys = {key.id: key for key in await key_cache.named(frozenset(name for kind, _, name in owners if kind == "key"))}
-    found = []
-    for window, (kind, _, name) in zip(windows, owners, strict=True):
-        owner = keys.get(name) if kind == "key" else holder(window.scope)
-        present = (term.window(now) for term in key_cache.terms.of(owner)) if owner is not None else ()
-        found.append(next((each for each in present if each.id == window.id), window))
-        await asyncio.sleep(0)
-    return found
+class _Working(NamedTuple):
+    """Work that was begun with these settings."""
+
+    settings: Section
+    work: Closing
 
 
 class Background:

@@ -46,7 +46,6 @@ METRICS = {
     "gateway_store_errors_total": set(),
     "gateway_closed_calls_total": set(),
     "gateway_lost_changes_total": {"outcome"},
-    "gateway_quota_alerts_total": {"scope", "key", "team", "unit", "per", "level"},
     "gateway_usage_unknown_total": set(),
     "gateway_usage_implausible_total": {"upstream", "model", "type"},
     "gateway_client_disconnects_total": set(),
@@ -90,7 +89,6 @@ def everything(made: Telemetry) -> None:
     made.store_failed()
     made.doubted("up", "m", "prompt")
     made.change_restored("restored", 2)
-    made.alerted(scope="key", key="k", team="", unit="usd", per="month", level=80)
     made.show_pending(3)
     made.show_skew(-2.5)
 
@@ -120,21 +118,6 @@ def test_a_clock_differs_ahead_of_the_stores_or_behind_it() -> None:
     for skew_s in (2.5, -2.5):
         made.show_skew(skew_s)
         assert value(made, "gateway_clock_skew_seconds") == 2.5
-
-
-def test_an_alert_counts_for_its_owner_and_for_other_beyond_the_keys_with_a_label() -> None:
-    made = telemetry("k", "j", max_keys=1)
-    for scope, key, team in (
-        ("key", "k", ""), ("key", "j", ""), ("team", "", "crew"), ("member", "", "crew"), ("person", "", ""),
-        ("gateway", "", ""),
-    ):  # fmt: skip
-        made.alerted(scope=scope, key=key, team=team, unit="tokens", per="day", level=100)
-    of = {"unit": "tokens", "per": "day", "level": "100"}
-    for scope, key, team in (
-        ("key", "k", ""), ("key", "other", ""), ("team", "", "crew"), ("member", "", "crew"), ("person", "", ""),
-        ("gateway", "", ""),
-    ):  # fmt: skip
-        assert value(made, "gateway_quota_alerts_total", scope=scope, key=key, team=team, **of) == 1
 
 
 def test_an_ended_call() -> None:

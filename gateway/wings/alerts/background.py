@@ -14,7 +14,8 @@ from gateway.accounting.changed_windows import ChangedWindows
 from gateway.keys.cache import KeyCache
 from gateway.pipeline import Services
 from gateway.quota import window_status
-from gateway.records import Key, Window
+from gateway.quota.scopes import holder
+from gateway.records import Window
 from gateway.tasks import Tasks
 from gateway.web.background import WingWork
 
@@ -71,7 +72,7 @@ async def _present(key_cache: KeyCache, windows: Sequence[Window], now: float) -
     keys = {key.id: key for key in await key_cache.named(frozenset(name for kind, _, name in owners if kind == "key"))}
     found = []
     for window, (kind, _, name) in zip(windows, owners, strict=True):
-        owner = keys.get(name) if kind == "key" else Key("", team=name or None)
+        owner = keys.get(name) if kind == "key" else holder(window.scope)
         present = (term.window(now) for term in key_cache.terms.of(owner)) if owner is not None else ()
         found.append(next((each for each in present if each.id == window.id), window))
         await asyncio.sleep(0)

@@ -262,7 +262,8 @@ class Watcher:
         kind, _, name = window.scope.partition(":")
         if delivery.way == LOG:
             log.warning("quota alert: %s", policy.sentence(alert))
-            self._telemetry.alerted(
+            count_alert(
+                self._telemetry,
                 scope=kind,
                 key=name if kind == "key" else "",
                 team=member_of(window.scope)[0] or "",
