@@ -22,6 +22,7 @@ from pydantic import SecretStr
 from .checks import Place, ValidParts, is_bound, quota_lists
 from .faults import ConfigFault, format_faults, printable
 from .model_names import is_pattern, may_overlap
+from .price_table import provider_of
 from .sections import LOOPBACK, Config, Limits, Model, Quota
 from .wings import wing_sections
 
@@ -61,6 +62,7 @@ def warnings_of(config: Config, now: datetime) -> list[ConfigFault]:
         *_base_urls(config),
         *_prices(config),
         *_unpriced_models(config),
+        *_money_without_prices(config),
         *_small_quotas(config),
         *_expired_keys(config, now),
         *_unused_patterns(config),
@@ -146,6 +148,27 @@ def _unpriced_models(config: Config) -> Warnings:
                     f"limits US dollars, and calls of models without a price are refused under it: {_few(unpriced)}; "
                     "give them a price, or unpriced: allow",
                 )
+
+
+def _money_without_prices(config: Config) -> Warnings:
+    """`unpriced: allow` takes the price of the table away, and with it each quota of money for the model."""
+    limited = [
+        (quota, patterns)
+        for _, quotas, patterns in quota_lists(ValidParts.of(config))
+        for quota in quotas.values()
+        if quota.unit == "usd"
+    ]
+    for name, model in config.models.items():
+        upstreams = [config.upstreams[route.upstream] for route in model.routes]
+        is_listed = all(provider_of({"provider": each.provider, "base_url": each.base_url}) for each in upstreams)
+        if model.has_price or model.unpriced == "deny" or not is_listed:
+            continue
+        if any(is_bound(quota, patterns, name) for quota, patterns in limited):
+            yield _warning(
+                ("models", name, "unpriced"),
+                "allow takes the price of the table away, so its calls draw on no quota of US dollars; leave it out, "
+                "or write price: auto beside it",
+            )
 
 
 def _small_quotas(config: Config) -> Warnings:
@@ -556,6 +579,7 @@ def _not_served(place: Place, endpoints: Sequence[str], config: Config, models: 
 
 def _unused_upstreams(config: Config) -> Warnings:
     used = {route.upstream for model in config.models.values() for route in model.routes}
+    used |= {row.upstream for row in config.passthrough.values()}
     for name, upstream in config.upstreams.items():
         if name not in used and upstream.discover is None:
             yield _warning(("upstreams", name), "no model has a route to it")

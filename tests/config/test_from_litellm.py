@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import yaml
 
 from gateway.config import Config, ConfigError, build, resolve
 from gateway.config.from_litellm import Converted, convert
-from gateway.config.sections import Model
+from gateway.config.price_table import with_table_prices
+from gateway.config.probable_mistakes import warnings_of
 
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+ADDRESSES = {"REDIS_URL": "redis://redis:6379/0", "JWT_PUBLIC_KEY_URL": "https://login.example.org/keys"}
 FOLDER = Path(__file__).parent / "litellm"
 
 
 def converted(text: str) -> Converted:
-    return convert(text, "config.yaml")
+    return convert(text, "config.yaml", NOW)
 
 
 def built(done: Converted) -> Config:
@@ -26,16 +30,66 @@ def built(done: Converted) -> Config:
         name: f"https://{name}.example" if "BASE" in name else f"secret-of-{name}-0123456789" for name in done.variables
     }
     env = {name: re.sub("_", "-", value) for name, value in env.items()}
-    return build(resolve(yaml.safe_dump(done.values, sort_keys=False), env).values)
+    env |= {name: value for name, value in ADDRESSES.items() if name in done.variables}
+    resolved = resolve(yaml.safe_dump(done.values, sort_keys=False), env).values
+    return build(with_table_prices(resolved, NOW))
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in FOLDER.glob("*.yaml")))
 def test_samples_become_good_files_without_their_secrets(file: str) -> None:
-    done = converted((FOLDER / file).read_text())
+    done = convert((FOLDER / file).read_text(), str(FOLDER / file), NOW)
     assert built(done).models
     said = yaml.safe_dump(done.values) + "".join(map(str, done.notes))
     assert "secret-of-theirs" not in said
-    assert [note.line for note in done.notes] == sorted(note.line for note in done.notes)
+    first = [note.line for note in done.notes if note.file == str(FOLDER / file)]
+    assert first == sorted(first)
+    assert all(first)
+
+
+KINDS = ["azure.yaml", "clouds.yaml", "team.yaml", "local.yaml", "wildcards.yaml", "credentials.yaml"]
+"""The kinds of files that LiteLLM's documentation shows."""
+
+
+@pytest.mark.parametrize("file", KINDS)
+def test_a_file_of_each_kind_keeps_its_budget_and_its_prices(file: str) -> None:
+    """Every model of the result has a price, so that the budget counts each call, and none is allowed without one."""
+    done = convert((FOLDER / file).read_text(), str(FOLDER / file), NOW)
+    config = built(done)
+    (quota,) = config.quotas
+    assert quota.unit == "usd"
+    assert all(model.has_price and model.unpriced == "deny" for model in config.models.values())
+    assert warnings_of(config, NOW) == []
+
+
+MODELS = {
+    "azure.yaml": {"gpt-4o", "gpt-4o-mini", "ada", "dall-e-3", "whisper"},
+    "clouds.yaml": {"claude-sonnet-4-5", "claude", "gemini-2.5-flash", "sonar", "command", "reranker"},
+    "team.yaml": {"gpt-4.1", "gpt-4o-mini", "deepseek-chat"},
+    "local.yaml": {"llama", "qwen", "local", "bge", "bge-reranker", "free", "together"},
+    "wildcards.yaml": {"openai/*", "claude-*", "gemini/*"},
+    "credentials.yaml": {"gpt-4o", "gpt-realtime", "speech", "moderation", "o4-mini"},
+}
+
+
+@pytest.mark.parametrize("file", KINDS)
+def test_a_file_of_each_kind_keeps_its_models(file: str) -> None:
+    assert built(convert((FOLDER / file).read_text(), str(FOLDER / file), NOW)).models.keys() == MODELS[file]
+
+
+def test_the_file_of_a_team() -> None:
+    config = built(convert((FOLDER / "team.yaml").read_text(), "team.yaml", NOW))
+    assert len(config.upstreams["openai"].api_keys) == 2
+    assert config.upstreams["openai"].limits.per_model["gpt-4.1"].requests == ("150/min",)
+    assert config.jwt is not None
+    assert config.jwt.team_claim == "team"
+    assert config.defaults.keys.models == ("gpt-4o-mini",)
+    assert [quota.unit for quota in config.defaults.keys.quotas] == ["usd", "requests"]
+    assert config.passthrough["bria"].prices[0].task is not None
+
+
+def test_an_included_file_is_named_with_its_own_lines() -> None:
+    notes = convert((FOLDER / "credentials.yaml").read_text(), str(FOLDER / "credentials.yaml"), NOW).notes
+    assert any(note.file.endswith("parts/models.yaml") and note.line == 5 for note in notes)
 
 
 def test_the_small_sample() -> None:
@@ -54,10 +108,10 @@ def test_the_small_sample() -> None:
 def test_the_large_sample() -> None:
     done = converted((FOLDER / "large.yaml").read_text())
     config = built(done)
-    assert list(config.models) == ["gpt-4o", "embedder", "local", "groq/*", "vllm"]
+    assert list(config.models) == ["gpt-4o", "embedder", "painter", "local", "groq/*", "vllm"]
     assert config.upstreams["openai"].limits.per_model["gpt-4o"].tokens == ("100000/min",)
     assert config.upstreams["openai"].timeouts.total_s == 300
-    assert config.models["gpt-4o"].endpoints == ("chat",)
+    assert config.models["gpt-4o"].endpoints == ("chat", "responses")
     assert config.models["gpt-4o"].max_output_tokens == 16384
     assert config.models["groq/*"].strip_prefix == "groq/"
     assert config.models["local"].routes[0].model == "llama3.2"
@@ -74,8 +128,8 @@ def test_the_large_sample() -> None:
     [
         (5, "model_list[0].litellm_params.api_key", "put it into the environment variable OPENAI_API_KEY_2"),
         (9, "model_list[0].litellm_params.stream_timeout", "timeouts.idle_s"),
-        (13, "model_list[1]", "claude: bedrock is not OpenAI-compatible; keep LiteLLM as an upstream"),
-        (24, "model_list[3]", "painter: the gateway serves completions, chat and embeddings, and no image_generation"),
+        (13, "model_list[1]", "bedrock is not OpenAI-compatible (it needs AWS' signatures); keep LiteLLM"),
+        (45, "litellm_settings.max_budget", "write models.NAME.price for painter; zero where they cost nothing"),
         (40, "model_list[7]", "has no api_base"),
         (43, "litellm_settings.drop_params", "nothing is dropped"),
         (46, "litellm_settings.budget_duration", "is per month here, by the calendar in UTC"),
@@ -122,19 +176,20 @@ def test_budgets(duration: str, per: str | int) -> None:
     assert built(converted(text)).quotas[0].per == per
 
 
-def test_fallbacks_follow_where_models_have_them() -> None:
-    text = yaml.safe_dump(
-        {
-            "model_list": [{"model_name": name, "litellm_params": {"model": name}} for name in ("a", "b")],
-            "router_settings": {"fallbacks": [{"a": ["b"]}]},
-        }
-    )
-    done = converted(text)
-    if "fallbacks" in Model.model_fields:
-        assert done.values["models"]["a"]["fallbacks"] == ["b"]
-        assert not done.notes
-    else:
-        assert [note.path for note in done.notes] == ["router_settings.fallbacks[0]"]
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"model": "openai/gpt-*"}, "does not name the model at the provider"),
+        ({"model": "voyage/rerank-2"}, "reranks of voyage have a form of their own"),
+        ({"model": "hosted_vllm/x"}, "has no api_base"),
+        ({"model": "openai/x", "litellm_credential_name": "gone"}, "is not in credential_list"),
+    ],
+)
+def test_entries_that_need_a_person(entry: dict[str, Any], says: str) -> None:
+    text = yaml.safe_dump({"model_list": [
+        {"model_name": "m", "litellm_params": {"model": "gpt-4o"}}, {"model_name": "n", "litellm_params": entry}
+    ]})  # fmt: skip
+    assert says in " ".join(map(str, converted(text).notes))
 
 
 @pytest.mark.parametrize(
