@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,8 @@ class Command(NamedTuple):
     takes_config: bool = False
     """`run` takes the checked configuration, too."""
     module: str = ""
+    reads_secrets: bool = False
+    """That configuration has the secrets of upstreams, keys and tokens, which most commands do not use."""
 
 
 COMMANDS = (
@@ -46,8 +49,8 @@ COMMANDS = (
     Command("usage", "usage by key, team, model or day; with or without a running gateway", takes_config=True),
     Command("calls", "calls, the newest first, or one request by its id", takes_config=True),
     Command("refusals", "refused requests and why; with or without a running gateway", takes_config=True),
-    Command("upstreams", "state of each upstream, and use of its limits", takes_config=True),
-    Command("prices", "prices of the models, and their sources", takes_config=True),
+    Command("upstreams", "state of each upstream, and use of its limits", takes_config=True, reads_secrets=True),
+    Command("prices", "prices of the models, and their sources"),
     Command("backup", "copy the embedded store while a gateway serves from it", takes_config=True),
     Command("simulate", "run the simulated upstream without a gateway"),
 )
@@ -73,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     run = _module(args.command).run
     try:
-        code: int = run(args, chosen(args, _read)) if args.command.takes_config else run(args)
+        read = partial(_read, reads_secrets=args.command.reads_secrets)
+        code: int = run(args, chosen(args, read)) if args.command.takes_config else run(args)
     except UsageError as error:
         return fail(*error.args, code=2)
     except ConfigError as error:
@@ -104,10 +108,10 @@ def _module(command: Command) -> Any:
     return import_module(f"gateway.commands.{command.module or command.name}")
 
 
-def _read(path: str) -> Config:
+def _read(path: str, *, reads_secrets: bool) -> Config:
     """The checked configuration of a file. Raises `ConfigError`."""
     import os
 
     from .config.source import Source
 
-    return Source(path, os.environ).read().config
+    return Source(path, os.environ, reads_secrets=reads_secrets).read().config

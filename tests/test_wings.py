@@ -95,8 +95,11 @@ WINGS = {
     "people": "commands.people config.sections.sign_in identity keys.manage_people keys.member_keys web.admin.people "
     "web.admin.sign_in web.person_tokens",
     "translate": "bridge.bridges bridge.translate",
-    "fan_out": "bridge.answer bridge.fan_out bridge.request pipeline.prompts",
-    "hedging": "pipeline.hedging relay.hedge upstream.first_bytes",
+    "fan_out": "bridge.answer bridge.fan_out bridge.request",
+    "invoices": "commands.compare reports.compare reports.comparison reports.invoice",
+    "alerts": "alerts",
+    "hedging": "relay.hedge upstream.first_bytes",
+    "check": "commands.check commands.init commands.online config.probable_mistakes",
     "litellm": "commands.import_litellm config.from_litellm",
 }
 """The modules and packages of each optional feature: its folder in `gateway/wings`, or the modules that still have to
@@ -105,9 +108,9 @@ move there. All else is the trunk: what a plain call needs."""
 CEILINGS = {
     "files": 410,
     "lines": 68_750,
-    "lines of the trunk": 49_750,
-    "arrows from the trunk to wings": 103,
-    "arrows between wings": 14,
+    "lines of the trunk": 48_750,
+    "arrows from the trunk to wings": 101,
+    "arrows between wings": 16,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next
 250. A feature that raises one is built as a wing instead, or takes away as much elsewhere."""

@@ -15,7 +15,7 @@ from gateway.config.probable_mistakes import warnings_of
 from gateway.wings import parts
 
 from . import prices
-from .common import put
+from .common import UsageError, put
 from .place import add_config
 from .serve import count, format_address
 
@@ -29,7 +29,8 @@ class WingLine(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    add_config(parser)
+    add_config(parser, is_needed=False)
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the same as --config")
     parser.add_argument(
         "--online", action="store_true",
         help="ask every upstream for its models, Redis, the webhook (no event) and the collector (no span)",
@@ -40,11 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the content of the configuration; returns the exit code. Raises `ConfigError`."""
+    """Print the content of the configuration; returns the exit code. Raises `ConfigError` and `UsageError`."""
     from gateway.api import tokenizer
     from gateway.config.source import Source
     from gateway.process.discovery import ModelDiscovery
 
+    args.config = args.file or args.config
+    if args.config is None:
+        raise UsageError("expected the configuration: gateway check gateway.yaml, or the variable GATEWAY_CONFIG")
     reading = Source(args.config, os.environ).read()
     config, whole = reading.config, reading.whole
     listed = ModelDiscovery(Path(config.store.journal_dir)).extend(reading).config

@@ -1,8 +1,8 @@
 """Where a command works: on the store of a configuration, or over the network with the admin API of a running gateway.
 
-`--config FILE` or `GATEWAY_CONFIG`; or `--url URL` or `GATEWAY_URL`, with the token in `GATEWAY_TOKEN` or in a file
-(`--token-file`): an argument would be visible to other users of the machine. An option counts before the environment,
-and there an address before a file.
+`--config FILE`, `GATEWAY_CONFIG` or `./gateway.yaml`; or `--url URL` or `GATEWAY_URL`, with the token in `GATEWAY_TOKEN`
+or in a file (`--token-file`): an argument would be visible to other users of the machine. An option counts before the
+environment, and there an address before a file.
 """
 
 from __future__ import annotations
@@ -39,19 +39,27 @@ def on_gateway(place: RemoteGateway, work: Callable[[RemoteRegistry], Awaitable[
     return remote.on_gateway(place.url, place.token, work)
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """`--config`, for a command that needs the file itself."""
-    known = os.environ.get("GATEWAY_CONFIG") or None
+DEFAULT_FILE = "gateway.yaml"
+"""In the working directory, where neither an option nor the environment names a file or an address."""
+_CONFIG_HELP = f"the configuration, in YAML; default: GATEWAY_CONFIG, else {DEFAULT_FILE}"
+
+
+def add_config(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
+    """`--config`, for a command that needs the file itself, or, without `is_needed`, reads it where there is one."""
+    known = os.environ.get("GATEWAY_CONFIG") or _default_file()
     parser.add_argument(
-        "--config", default=known, required=known is None, metavar="FILE",
-        help="the configuration, in YAML; default: GATEWAY_CONFIG",
-    )  # fmt: skip
+        "--config", default=known, required=is_needed and known is None, metavar="FILE", help=_CONFIG_HELP
+    )
+
+
+def _default_file() -> str | None:
+    return DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else None
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
     """`--config`, or `--url` and `--token-file`."""
     places = parser.add_mutually_exclusive_group()
-    places.add_argument("--config", metavar="FILE", help="the configuration, in YAML; default: GATEWAY_CONFIG")
+    places.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
     places.add_argument("--url", metavar="URL", help="a running gateway, instead of --config; default: GATEWAY_URL")
     parser.add_argument("--token-file", metavar="FILE", help="file with the token for --url; default: GATEWAY_TOKEN")
 
@@ -64,9 +72,11 @@ def chosen(args: argparse.Namespace, read_config: Callable[[str], Config]) -> Co
     if url is None and file is None and hasattr(args, "url"):
         url, file = os.environ.get("GATEWAY_URL") or None, os.environ.get("GATEWAY_CONFIG") or None
     if url is None:
+        file = file or _default_file()
         if file is None:
             raise UsageError(
-                "expected --config FILE or --url URL, or one of the variables GATEWAY_CONFIG and GATEWAY_URL"
+                "expected --config FILE or --url URL, or one of the variables GATEWAY_CONFIG and GATEWAY_URL, or a "
+                f"{DEFAULT_FILE} here"
             )
         args.config = file
         return read_config(file)

@@ -16,7 +16,7 @@ from gateway.config.rates import ROWS, Tiers, rows_of
 from gateway.quota.pricing import current_rows
 from gateway.reports.table import UNKNOWN, aligned, format_json
 
-from .common import fail, put
+from .common import UsageError, fail, put
 from .place import add_config
 from .price_update import update
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="all rows of one model, as a client names it; or `update`"
     )
-    add_config(parser)
+    add_config(parser, is_needed=False)
     parser.add_argument("--providers", action="store_true", help="list the providers of the price table")
     parser.add_argument(
         "--from", dest="source", metavar="URL", help="with update: download from here, not from the package's address"
@@ -42,17 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", default="table", choices=("table", "json"), help="default: table")
 
 
-def run(args: argparse.Namespace, config: Config) -> int:
-    """Print the prices; returns the exit code."""
+def run(args: argparse.Namespace) -> int:
+    """Print the prices; returns the exit code. Raises `ConfigError`, and `UsageError` where a file is needed."""
     from gateway.config.source import Source
     from gateway.process.discovery import ModelDiscovery
 
     now = datetime.now(UTC)
+    if args.config is None:
+        return _of_the_table(args, now)
+    config = Source(args.config, os.environ, reads_secrets=False).read().config
     if args.model == UPDATE:
         return update(config.prices.file, args.source)
     if any(upstream.discover is not None for upstream in config.upstreams.values()):
         lists = ModelDiscovery(Path(config.store.journal_dir))
-        config = lists.extend(Source(args.config, os.environ).read()).config
+        config = lists.extend(Source(args.config, os.environ, reads_secrets=False).read()).config
     if args.providers:
         return put("".join([f"{name}\n" for name in _table_of(config, now).providers()]))
     if args.model is None:
@@ -66,6 +69,30 @@ def run(args: argparse.Namespace, config: Config) -> int:
         price = found.model.price
         return put(format_json({**row, "price": None if price is None else _plain(price)}))
     return put("".join([f"{line}\n" for line in _in_full(row, found.model.price)]))
+
+
+def _of_the_table(args: argparse.Namespace, now: datetime) -> int:
+    """The same without a configuration: a model's prices at each provider of the table. Raises `UsageError`."""
+    if args.model == UPDATE or (args.model is None and not args.providers):
+        raise UsageError("expected a model, such as gateway prices gpt-4o-mini, or a configuration: --config FILE")
+    table = table_of(None, now)
+    if args.providers:
+        return put("".join([f"{name}\n" for name in table.providers()]))
+    found = {
+        provider: price
+        for provider in table.providers()
+        if not isinstance(price := table.find(provider, args.model), Unpriced)
+    }
+    if not found:
+        return fail(f"the price table has no model {args.model!r} at any provider", code=2)
+    if args.format == "json":
+        return put(format_json([{"model": args.model, "provider": name, "price": found[name]} for name in found]))
+    lines = [
+        line
+        for provider, price in found.items()
+        for line in _in_full({"model": args.model, "source": f"{provider}, {table.name}"}, Price.model_validate(price))
+    ]
+    return put("".join([f"{line}\n" for line in lines]))
 
 
 def summary(config: Config, now: datetime) -> str:

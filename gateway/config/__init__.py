@@ -141,10 +141,14 @@ def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] =
 
 
 def resolve_values(
-    values: Mapping[Any, Any], env: Mapping[str, str], read_file: Callable[[str], str] = read_text
+    values: Mapping[Any, Any],
+    env: Mapping[str, str],
+    read_file: Callable[[str], str] = read_text,
+    *,
+    reads_secrets: bool = True,
 ) -> Resolved:
-    """The same for the YAML's own values."""
-    references = References(env, read_file)
+    """The same for the YAML's own values. Without `reads_secrets` other texts are in the place of secrets."""
+    references = References(env, read_file, reads_secrets=reads_secrets)
     settings = {name: value for name, value in values.items() if not str(name).startswith("x-")}
     resolved = references.replace_in(settings, ())
     addresses = {each.name: each.address for each in wing_sections() if each.address}

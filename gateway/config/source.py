@@ -37,7 +37,15 @@ PATTERN = "files like "
 class Source:
     """A file, and what the command line puts in the place of its `server` settings."""
 
-    def __init__(self, path: str, env: Mapping[str, str], overrides: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        env: Mapping[str, str],
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        reads_secrets: bool = True,
+    ) -> None:
+        self._reads_secrets = reads_secrets
         self._path = path
         self._env = env
         self._overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
@@ -70,7 +78,12 @@ class Source:
             raise ConfigError([ConfigFault("", f"cannot read the file: {reason}")]) from None
         whole = assemble(self._path, read_file, find_files, text)
         try:
-            resolved = resolve_values(whole.values, self._env, lambda path: read_file(path).rstrip("\r\n"))
+            resolved = resolve_values(
+                whole.values,
+                self._env,
+                lambda path: read_file(path).rstrip("\r\n"),
+                reads_secrets=self._reads_secrets,
+            )
             values = resolved.values
             server = values.get("server") or {}
             if self._overrides and isinstance(server, dict):  # anything else is a fault, reported below
