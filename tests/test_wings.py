@@ -99,7 +99,7 @@ WINGS = {
     "invoices": "commands.compare reports.compare reports.comparison reports.invoice",
     "alerts": "alerts",
     "hedging": "relay.hedge upstream.first_bytes",
-    "check": "commands.check commands.init commands.online config.probable_mistakes",
+    "check": "commands.check commands.init commands.online config.probable_mistakes config.secret_forms",
     "litellm": "commands.import_litellm config.from_litellm",
 }
 """The modules and packages of each optional feature: its folder in `gateway/wings`, or the modules that still have to
@@ -107,7 +107,7 @@ move there. All else is the trunk: what a plain call needs."""
 
 CEILINGS = {
     "files": 410,
-    "lines": 68_750,
+    "lines": 69_000,
     "lines of the trunk": 48_750,
     "arrows from the trunk to wings": 101,
     "arrows between wings": 16,

@@ -1,8 +1,8 @@
 """Where a command works: on the store of a configuration, or over the network with the admin API of a running gateway.
 
-`--config FILE`, `GATEWAY_CONFIG` or `./gateway.yaml`; or `--url URL` or `GATEWAY_URL`, with the token in `GATEWAY_TOKEN`
-or in a file (`--token-file`): an argument would be visible to other users of the machine. An option counts before the
-environment, and there an address before a file.
+`--config FILE`, `GATEWAY_CONFIG` or `./gateway.yaml`; or `--url URL` or `GATEWAY_URL`, with the token in
+`GATEWAY_TOKEN` or in a file (`--token-file`): an argument would be visible to other users of the machine. An option
+counts before the environment, and there an address before a file.
 """
 
 from __future__ import annotations

@@ -54,6 +54,44 @@ def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _sections_in(part)
 
 
+HABITS: Mapping[str, str] = {
+    "listen": "write host and port apart (server.host, server.port)",
+    "bind": "write host and port apart (server.host, server.port)",
+    "tls_cert": "the gateway does not speak TLS to clients: put nginx, Caddy or an ingress in front (deploy/)",
+    "tls_key": "the gateway does not speak TLS to clients: put nginx, Caddy or an ingress in front (deploy/)",
+    "ssl_certfile": "the gateway does not speak TLS to clients: put nginx, Caddy or an ingress in front (deploy/)",
+    "tls": "the gateway does not speak TLS to clients: put nginx, Caddy or an ingress in front (deploy/)",
+    "eur": "money is in US dollars: usd",
+    "dollars": "money is in US dollars: usd",
+    "budget": "a budget is a quota: quotas: [{usd: 20, per: month}]",
+    "max_budget": "a budget is a quota: quotas: [{usd: 20, per: month}]",
+    "budget_duration": "a budget is a quota: quotas: [{usd: 20, per: month}]",
+    "rpm": "a rate is a quota: quotas: [{requests: 60, per: minute}]",
+    "tpm": "a rate is a quota: quotas: [{tokens: 100000, per: minute}]",
+    "prompt": "the price of prompt tokens is input, in USD per million",
+    "completion": "the price of completion tokens is output, in USD per million",
+    "input_cost_per_token": "it is input, in USD per million tokens",
+    "output_cost_per_token": "it is output, in USD per million tokens",
+    "api_base": "it is base_url",
+    "endpoint": "the address is base_url",
+    "url": "the address of an upstream is base_url, that of the store store.url",
+    "token": "the key of an upstream is api_key, that of a client secret",
+    "key": "the key of an upstream is api_key, that of a client secret",
+    "timeout": "time limits are timeouts: {connect_s, head_s, idle_s, total_s}",
+    "num_retries": "attempts in all are max_attempts",
+    "retries": "attempts in all are max_attempts",
+    "model_list": "this is a file of LiteLLM's proxy: gateway import litellm FILE converts it",
+    "litellm_settings": "this is a file of LiteLLM's proxy: gateway import litellm FILE converts it",
+    "general_settings": "this is a file of LiteLLM's proxy: gateway import litellm FILE converts it",
+    "router_settings": "this is a file of LiteLLM's proxy: gateway import litellm FILE converts it",
+    "providers": "providers are upstreams",
+    "redis": "the store is store.url: redis://host:6379/0",
+    "database": "the store is store.url",
+    "log_level": "the log has no levels; server.access_log is json, text or off",
+}
+"""Names that other programs have for a setting, and the one here."""
+
+
 def explain(detail: Any, root: type[BaseModel] = Config) -> ConfigFault:
     """One pydantic error of `root` in an operator's words. Never shows the value, which may be a secret."""
     # pydantic names the arm of a union in the path ("int", "literal[...]"); the file has no such level.
@@ -63,8 +101,9 @@ def explain(detail: Any, root: type[BaseModel] = Config) -> ConfigFault:
     path = tuple(p for p in detail["loc"] if isinstance(p, int) or not is_arm.match(p))
     match detail["type"]:
         case "extra_forbidden":
+            habit = HABITS.get(str(path[-1]).lower())
             close = difflib.get_close_matches(str(path[-1]), _names_at(path[:-1], root), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = f"; {habit}" if habit else f"; did you mean {close[0]!r}?" if close else ""
             message = f"there is no such setting{hint}"
         case "missing":
             message = "is required"

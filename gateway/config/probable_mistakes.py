@@ -23,6 +23,7 @@ from .checks import Place, ValidParts, is_bound, quota_lists
 from .faults import ConfigFault, format_faults, printable
 from .model_names import is_pattern, may_overlap
 from .price_table import provider_of
+from .secret_forms import warnings_of_forms
 from .sections import LOOPBACK, Config, Limits, Model, Quota
 from .wings import wing_sections
 
@@ -93,8 +94,60 @@ def warnings_of(config: Config, now: datetime) -> list[ConfigFault]:
         *_long_parts(config),
         *_small_buffers(config),
         *_hedges_of_nothing(config),
-        *[warning for each in wing_sections() for warning in each.warnings(config)],
+        *warnings_of_forms(config, _texts_of_secrets(config)),
+        *_swapped_prices(config),
+        *_public_addresses(config),
+        *_weak_tokens(config),
     ]
+
+
+def _texts_of_secrets(config: Config) -> Iterator[tuple[Place, str]]:
+    for place, secret in secrets_of(config):
+        if secret is not None:
+            yield place, secret.get_secret_value()
+
+
+def _swapped_prices(config: Config) -> Warnings:
+    """No provider's list has a lower price for output than for input."""
+    for name, model in config.models.items():
+        price = model.price
+        if price is None or price.source is not None or not price.input or price.output is None:
+            continue
+        if LOWEST_PRICE <= price.output < price.input:  # a lower one has a warning of its own
+            yield _warning(("models", name, "price"), "output is cheaper than input; they are probably exchanged")
+
+
+def _public_addresses(config: Config) -> Warnings:
+    url = config.server.public_url
+    if url is not None and urlsplit(url).path.rstrip("/").endswith("/v1"):
+        yield _warning(("server", "public_url"), "ends in /v1, which the gateway adds itself; leave it out")
+    host = config.admin.address[0] if config.admin.address is not None else config.server.host
+    is_secure = url is not None and url.startswith("https://")
+    if config.has_admin_api and host not in LOOPBACK and not is_secure:
+        yield _warning(
+            ("admin", "listen") if config.admin.listen is not None else ("server", "host"),
+            "the admin API is reached from other machines, and tokens travel in plain text: put TLS in front and name "
+            "it in server.public_url (https://...), or set admin.listen to 127.0.0.1:PORT",
+        )
+
+
+COMMON_WORDS = re.compile(r"(?i)(pass(word|wort|phrase)?|admin|secret|token|gateway|qwerty|letmein|welcome|changeit)")
+
+
+def _weak_tokens(config: Config) -> Warnings:
+    """Tokens that a list of common passwords has: words and digits in a row, or few different characters."""
+    tokens: dict[Place, SecretStr | None] = {
+        ("admin", "token"): config.admin.token,
+        ("admin", "viewer_token"): config.admin.viewer_token,
+    }
+    tokens |= {("admin", "tokens", name, "token"): each.token for name, each in config.admin.tokens.items()}
+    for place, token in tokens.items():
+        text = token.get_secret_value() if token is not None else ""
+        if any(form.fullmatch(text) for form in (FOREIGN_REFERENCE, EXAMPLE, MANAGERS)):
+            continue  # which has a warning of its own
+        left = re.sub(r"(?:0?1234567890?|12345678|123456|1234)+|[\W_\d]+", "", COMMON_WORDS.sub("", text))
+        if text and (text.isdecimal() or len(set(text)) < 8 or (COMMON_WORDS.search(text) and len(left) < 4)):
+            yield _warning(place, "is easy to guess; make one with: openssl rand -hex 32")
 
 
 def _warning(place: Place, message: str) -> ConfigFault:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from gateway.config.faults import printable
 
 from .values import NOT_BOOL, Network, Positive, Seconds, Section, Size, SomeSeconds, read_off, read_public_url
 
@@ -45,6 +48,19 @@ class ServerSettings(Section):
     """Whether a changed file is applied by itself; false: on SIGHUP and when the admin API or the dashboard asks."""
     access_log: Annotated[Literal["json", "text", "off"], BeforeValidator(read_off)] = "json"
     """One line per call on standard output; never prompts, never secrets."""
+
+    @field_validator("host")
+    @classmethod
+    def _is_a_host(cls, host: str) -> str:
+        if host.startswith("[") and host.endswith("]"):
+            raise ValueError(f"expected the address without brackets: {printable(host[1:-1])!r}")
+        if re.match(r"[a-z]+://", host):
+            raise ValueError("expected a host name or address alone, such as 0.0.0.0, without http://")
+        if re.fullmatch(r"[^:\s]+:\d+|\[.*\]:\d+", host):
+            raise ValueError("expected a host name or address alone; the port is server.port")
+        if re.search(r"[\s/]", host):
+            raise ValueError("expected a host name or address, such as 127.0.0.1 or 0.0.0.0")
+        return host
 
     @field_validator("keepalive_comment_s")
     @classmethod

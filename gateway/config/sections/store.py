@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from gateway.config.redis_url import FORMS, RedisURL, read_redis_url
 
-from .values import NOT_BOOL, Positive, Seconds, Section, or_else, read_days
+from .values import NOT_BOOL, Positive, Seconds, Section, or_else, read_days, without_tilde
 
 
 def _store_url(url: str) -> str:
@@ -22,6 +22,8 @@ def _store_url(url: str) -> str:
             raise ValueError("the file that ca_file names is not there")
     elif scheme != "embedded" or not folder or folder.startswith("//"):
         raise ValueError("expected embedded:FOLDER, for instance embedded:./gateway-data, or redis://host:6379/0")
+    else:
+        without_tilde(folder)
     return url
 
 
@@ -30,7 +32,9 @@ class StoreSettings(Section):
     """Where keys, quotas and usage live: embedded:FOLDER, redis://, rediss://, redis+sentinel:// or redis+cluster://."""
     namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "gateway"
     """The name of the ledger; gateways that share it share quotas."""
-    journal_dir: Annotated[str, Field(min_length=1, validate_default=True)] = "./gateway-journal"
+    journal_dir: Annotated[str, Field(min_length=1, validate_default=True), AfterValidator(without_tilde)] = (
+        "./gateway-journal"
+    )
     """Usage that is not yet delivered to the store; one folder per gateway, on a local disk that outlives it."""
     on_outage: Literal["deny", "allow"] = "deny"
     """deny: 503 while the store is away; allow: a share of each limit, journalled and settled later."""

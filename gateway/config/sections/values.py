@@ -160,9 +160,28 @@ Usd = Annotated[Decimal, BeforeValidator(_read_usd)]
 SomeUsd = Annotated[Usd, AfterValidator(_refuse_nothing)]
 
 
+CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\s*"), "is empty"),
+    (re.compile("\ufeff.*", re.DOTALL), "begins with a byte order mark: save it as UTF-8 without one"),
+    (re.compile(r"\s*(?:bearer|basic|token)\s.*", re.DOTALL | re.IGNORECASE),
+     "begins with the word of a header such as 'Bearer ', which the gateway writes itself: leave it out"),
+    (re.compile(r".*(?:\{\{|\}\}|<%|%>|\{%).*", re.DOTALL), "looks like a template that was not filled"),
+    (re.compile(r".*[\r\n].+", re.DOTALL), "has several lines"),
+    (re.compile(r".*[\r\n]", re.DOTALL), "ends with a line break"),
+    (re.compile(r"[ \t].*"), "begins with a blank"),
+    (re.compile(r".*[ \t]"), "ends with a blank"),
+    (re.compile(".*[\u00a0\u2000-\u200b\u202f\u3000\u2060\ufeff].*"), "holds a blank that is not seen"),
+    (re.compile(".*[\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb].*"), "holds typographic quotes"),
+    (re.compile(".*[\u2010-\u2015\u2212].*"), "holds a typographic dash in the place of -"),
+    (re.compile(r".*[ \t].*"), "holds a blank"),
+)  # fmt: skip
+"""The whole of a secret that no header can hold, and the cause."""
+
+
 def _visible_ascii(secret: SecretStr | None) -> SecretStr | None:
-    if secret is not None and not re.fullmatch(r"[\x21-\x7e]+", secret.get_secret_value()):
-        raise ValueError("expected visible ASCII characters without spaces")
+    if secret is not None and not re.fullmatch(r"[\x21-\x7e]+", text := secret.get_secret_value()):
+        cause = next((f"{cause}; " for form, cause in CAUSES if form.fullmatch(text)), "")
+        raise ValueError(f"{cause}expected visible ASCII characters without spaces")
     return secret
 
 
@@ -178,6 +197,13 @@ class Section(BaseModel):
     """A part of the file: frozen, unknown names refused, input never echoed in an error (it may be a secret)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def without_tilde(path: str) -> str:
+    """A path, in which ~ would be the name of a folder."""
+    if path.startswith("~"):
+        raise ValueError("~ is no folder here: write the whole path, such as /home/NAME/...")
+    return path
 
 
 def read_public_url(url: str) -> str:
