@@ -99,8 +99,10 @@ class ModelNotFound(NotFound):
     code = "model_not_found"
     reason = "model_not_found"
 
-    def __init__(self, model: str) -> None:
-        super().__init__(f"The model `{model}` does not exist or you do not have access to it.")
+    def __init__(self, model: str, near: str | None = None) -> None:
+        """`near`: a name that the key may use and that was probably meant."""
+        hint = f" Did you mean `{near}`?" if near is not None else ""
+        super().__init__(f"The model `{model}` does not exist or you do not have access to it.{hint}")
 
 
 _MAX_VARIANT = 40

@@ -8,6 +8,7 @@ qs, Spring). A decision of the gateway by a name holds for all of these spelling
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -15,6 +16,9 @@ _LONG = 64
 """Characters of a name that is kept: longer ones are no names of a known member."""
 
 _TIMES_QUOTED = 3
+
+_LONGEST_ASKED = 128
+"""Characters of a name that is compared with others."""
 
 
 def folded(name: str) -> str:
@@ -38,3 +42,15 @@ def plain_address(address: str) -> str:
     for _ in range(_TIMES_QUOTED):
         address = unquote(address)
     return "".join(unicodedata.normalize("NFKC", address).casefold().split()).replace("\\", "/")
+
+
+def nearest(asked: str, names: Sequence[str]) -> str | None:
+    """The one of these names that was probably meant: the same but for case, blanks, signs and a prefix before a slash,
+    else with a slip or two. None: there is none."""
+    import difflib  # which is loaded for errors alone
+
+    if len(asked) > _LONGEST_ASKED:
+        return None
+    wanted = {folded(asked), folded(asked.rpartition("/")[2])} - {""}
+    found = next((each for each in names if wanted & {folded(each), folded(each.rpartition("/")[2])}), None)
+    return found or next(iter(difflib.get_close_matches(asked, names, n=1, cutoff=0.85)), None)

@@ -117,7 +117,7 @@ def admit(known: KnownSecret | None, secret: str, *, now: float, remote: str | N
     `known`: the key with this secret; None: no key has it.
     """
     if known is None:
-        raise Unauthorized(f"Incorrect API key provided: {mask(secret)}.", code="invalid_api_key")
+        raise Unauthorized(f"Incorrect API key provided: {mask(secret)}.{_hint(secret)}", code="invalid_api_key")
     key, until, refusal = known
     if until is not None and now >= until:
         refusal = refusal or REPLACED
@@ -131,6 +131,13 @@ def admit(known: KnownSecret | None, secret: str, *, now: float, remote: str | N
     if key.ips and not _is_from(key, remote):
         raise Unauthorized("This API key may not be used from your network address.", code="ip_not_authorized")
     return key
+
+
+def _hint(secret: str) -> str:
+    """Advice for a client with the key of a provider, which does not begin as those that the gateway makes."""
+    if secret.startswith("sk-gw-") or not secret.startswith(("sk-", "gsk_", "AIza", "xai-", "pplx-")):
+        return ""
+    return " Keys of this gateway begin with sk-gw-; ask its operator for one: keys of a provider are not used here."
 
 
 def mask(secret: str) -> str:

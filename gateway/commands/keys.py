@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     revoke = actions.add("revoke", "refuse a key for ever", _revoke)
     revoke.add_argument("name", metavar="ID")
+    revoke.add_argument("--yes", action="store_true", help="do not ask on a terminal")
     add_shape(revoke)
 
     for name, what, act in (
@@ -168,6 +170,17 @@ def _rotate(args: argparse.Namespace, place: Place) -> str:
 
 
 def _revoke(args: argparse.Namespace, place: Place) -> str:
+    """Raises `UsageError` where the person at the terminal does not confirm it."""
+    if not args.yes and sys.stdin.isatty() and sys.stderr.isatty():
+        print(
+            f"A revoked key is refused for ever; gateway keys pause {args.name} can be undone. "
+            f"Type {args.name} to revoke it: ",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+        if sys.stdin.readline().strip() != args.name:
+            raise UsageError(f"{args.name} is not revoked")
     return format_row(args, carry_out(place, lambda registry: registry.revoke_key(args.name, actor("keys"))))
 
 

@@ -121,13 +121,14 @@ def _public_addresses(config: Config) -> Warnings:
     url = config.server.public_url
     if url is not None and urlsplit(url).path.rstrip("/").endswith("/v1"):
         yield _warning(("server", "public_url"), "ends in /v1, which the gateway adds itself; leave it out")
-    host = config.admin.address[0] if config.admin.address is not None else config.server.host
     is_secure = url is not None and url.startswith("https://")
-    if config.has_admin_api and host not in LOOPBACK and not is_secure:
+    # A listener of its own is not published in a container, where it has to be 0.0.0.0.
+    is_shared = config.has_admin_api and config.admin.listen is None
+    if is_shared and config.server.host not in LOOPBACK and not is_secure:
         yield _warning(
-            ("admin", "listen") if config.admin.listen is not None else ("server", "host"),
-            "the admin API is reached from other machines, and tokens travel in plain text: put TLS in front and name "
-            "it in server.public_url (https://...), or set admin.listen to 127.0.0.1:PORT",
+            ("server", "host"),
+            "the admin API is at the address for calls, and tokens travel in plain text: put TLS in front and name it "
+            "in server.public_url (https://...), or give the admin API an address of its own, admin.listen",
         )
 
 

@@ -22,7 +22,7 @@ from gateway.api.attribution import attribution_of
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
 from gateway.bridge import rewriting
-from gateway.config import Config, Model, NamedModel
+from gateway.config import Config, Model, NamedModel, is_pattern
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
 from gateway.formats import AZURE, FORMATS, azure_paths, of_client, without_deployment
 from gateway.formats.anthropic import batches
@@ -34,6 +34,7 @@ from gateway.quota.issued import may_be_issued
 from gateway.quota.pricing import current_rows
 from gateway.records import OTHER, Call, Endpoint, Key, Params
 from gateway.relay import Answer, Streamed
+from gateway.spelling import nearest
 from gateway.store import StoreUnavailable
 from gateway.store.redis.timeout import StallTolerantTimeout
 from gateway.upstream import stickiness
@@ -51,6 +52,8 @@ from .status import Status, shutting_down
 
 _FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
 MAX_CLIENT_ID = 512
+MAX_COMPARED = 500
+"""Names of models that an unknown one is compared with."""
 WINDOWS_WITHIN_S = 0.8
 """Time limit for a caller's own limits: an unavailable store is reported within a second. Reports may take longer."""
 
@@ -204,7 +207,7 @@ class DataPlane:
             auth.may_use(key, asked.model) or (found.alias is not None and auth.may_use(key, found.name))
         )
         if found is None or not may_use or (context.model == OTHER and is_secret(asked.model, context)):
-            raise ModelNotFound(asked.model)
+            raise ModelNotFound(asked.model, _near(asked.model, key, config))
         model = found.model
         if endpoint not in model.endpoints and not capabilities.lists(model, endpoint):
             raise capabilities.wrong_endpoint(endpoint, model.endpoints)
@@ -395,6 +398,13 @@ def is_secret(model: str, context: RequestContext) -> bool:
     """Whether a model name that is not in the configuration is in fact a key's secret, which must not reach an upstream
     or a record."""
     return auth.digest(model) in context.parts.key_cache.known or may_be_issued(model)
+
+
+def _near(asked: str, key: Key, config: Config) -> str | None:
+    """A name that the key may use and that was probably meant: in other letters, without a provider's prefix or blanks,
+    or with a slip. None: there is none."""
+    names = [name for name in (*config.models, *config.aliases) if not is_pattern(name) and auth.may_use(key, name)]
+    return nearest(asked, names[:MAX_COMPARED])
 
 
 def _may_use(key: Key, asked: str, found: NamedModel) -> bool:
