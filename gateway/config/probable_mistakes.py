@@ -98,6 +98,7 @@ def warnings_of(config: Config, now: datetime) -> list[ConfigFault]:
         *_swapped_prices(config),
         *_public_addresses(config),
         *_weak_tokens(config),
+        *[warning for each in wing_sections() for warning in each.warnings(config)],
     ]
 
 

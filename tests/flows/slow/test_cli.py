@@ -63,12 +63,16 @@ def test_version() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["dance"], ["serve"], ["check"], ["serve", "--config"],
+    [[], ["dance"], ["serve"], ["check", "a", "b"], ["serve", "--config"],
      ["serve", "--config", "x", "--port", "http"], ["check", "--config", "x", "--fix"]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_arguments(arguments: list[str]) -> None:
     says(run(*arguments), "usage: gateway")
+
+
+def test_check_without_a_file_says_what_to_name() -> None:
+    says(run("check"), "gateway: expected the configuration: gateway check gateway.yaml")
 
 
 @pytest.mark.parametrize("command", [["usage"], ["keys", "list"], ["audit"], ["calls"]], ids=" ".join)
