@@ -9,8 +9,10 @@ requests.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -39,6 +41,14 @@ shorter line with an error, too."""
 ANY_REQUEST = 2_097_152
 """Tokens of the prompt, and of the output, that no request of a batch exceeds: twice the largest context of common
 models."""
+
+
+LONGEST_NAME = 1_024
+"""Characters of a name of an account; configured secrets may be longer."""
+CONTEXT = 16
+"""Characters before a name by which `ACCOUNT` knows it."""
+_UNDECIDED = re.compile(rb'(?:\\|\\?"(?:e(?:r(?:r(?:o(?:r(?:"\s*(?::\s*(?:n(?:ul?)?|"|\{)?)?)?)?)?)?)?)?)\Z')
+"""The end of what came of a line, if it may be the beginning of an error."""
 
 
 class BatchSize(NamedTuple):
@@ -174,14 +184,17 @@ class ResultReader(NamedTuple):
 
 class CleanedResults:
     """Results on their way to the client, without anything of the account in their errors: `hide` is that of
-    `refusal.cleaned`. A line is held until it is whole; of one that is too long only its text is cleaned, and that only
-    if it has an error."""
+    `refusal.cleaned`. A line is held until it is whole; of one that is too long only its text is cleaned, from its
+    error on. Neither a secret nor the name of the error is lost where two pieces meet."""
 
     def __init__(self, head: Head, hide: Sequence[tuple[str, str]]) -> None:
         self._decoder = decoder_of(head.get("content-encoding") or "")
         self._hide = hide
         self._line = bytearray()
-        self._is_long = self._has_error = False
+        self._has_passed = False
+        """Whether a part of this line has left."""
+        self._error: _CleanedText | None = None
+        """The rest of a long line, from its error on."""
 
     async def feed(self, data: bytes) -> bytes:
         """The bytes that can leave. Other calls have their turn in between. Raises `EncodingFault`."""
@@ -190,7 +203,7 @@ class CleanedResults:
 
     async def end(self) -> bytes:
         """The last line, which may have no end."""
-        return await self._cleaned(bytes(self._line))
+        return await self._last_part(bytes(self._line))
 
     async def _passed(self, piece: bytes) -> bytes:
         passed = bytearray()
@@ -198,40 +211,108 @@ class CleanedResults:
         if end:
             lines = bytes(self._line) + whole
             self._line.clear()
-            if not self._has_error and not refusal.has_error(lines):
+            if self._error is None and not refusal.has_error(lines):
                 passed += lines + end
-                self._is_long = False
+                self._has_passed = False
             else:
                 for some in portions(lines.split(b"\n"), LINES_AT_ONCE):
                     for line in some:
-                        passed += await self._cleaned(line) + end
-                        self._is_long = self._has_error = False
+                        passed += await self._last_part(line) + end
                     await asyncio.sleep(0)
         self._line += rest
-        if self._is_long or len(self._line) > MAX_CLEANED_BYTES:
-            self._is_long = True
-            passed += await self._cleaned(bytes(self._line))
-            self._line.clear()
+        if self._has_passed or len(self._line) > MAX_CLEANED_BYTES:
+            passed += await self._part()
         return bytes(passed)
 
-    async def _cleaned(self, line: bytes) -> bytes:
-        """The line, or a part of one that is long."""
-        self._has_error = self._has_error or refusal.has_error(line)
-        if not self._has_error:
-            return line
-        await asyncio.sleep(0)
-        if not self._is_long and len(line) <= MAX_CLEANED_BYTES:
-            return refusal.cleaned_result(line, self._hide)
-        passed, start = bytearray(), 0
-        while start < len(line):
-            end = start + TEXT_AT_ONCE
-            if end < len(line):
-                end = line.rfind(b" ", start, end) + 1 or end  # no name of an account has a space
-            text = line[start:end].decode("utf-8", "surrogateescape")
-            passed += refusal.cleaned(text, self._hide).encode("utf-8", "surrogateescape")
-            start = end
+    async def _part(self) -> bytes:
+        """The part of a long line that can leave while the line goes on."""
+        self._has_passed = True
+        length = len(self._line)
+        if self._error is None:
+            length = len(self._line) if (found := _UNDECIDED.search(self._line)) is None else found.start()
+            is_undecided_for_long = len(self._line) - length > MAX_CLEANED_BYTES
+            if is_undecided_for_long or refusal.has_error(self._line[:length]):
+                self._error, length = _CleanedText(self._hide), len(self._line)
+        data = bytes(self._line[:length])
+        del self._line[:length]
+        return await self._written(data, is_last=False)
+
+    async def _last_part(self, line: bytes) -> bytes:
+        """The line, or the rest of it."""
+        if self._error is None and refusal.has_error(line):
             await asyncio.sleep(0)
-        return bytes(passed)
+            if not self._has_passed and len(line) <= MAX_CLEANED_BYTES:
+                return refusal.cleaned_result(line, self._hide)
+            self._error = _CleanedText(self._hide)
+        passed = await self._written(line, is_last=True)
+        self._error, self._has_passed = None, False
+        return passed
+
+    async def _written(self, data: bytes, *, is_last: bool) -> bytes:
+        if self._error is None:
+            return data
+        passed = bytearray()
+        for start in range(0, len(data), TEXT_AT_ONCE):
+            passed += self._error.feed(data[start : start + TEXT_AT_ONCE])
+            await asyncio.sleep(0)
+        return bytes(passed + self._error.end()) if is_last else bytes(passed)
+
+
+class _CleanedText:
+    """A text that comes in pieces, cleaned as `refusal.cleaned` has it, wherever they are cut. As many characters
+    are held as the longest secret has."""
+
+    def __init__(self, hide: Iterable[tuple[str, str]]) -> None:
+        known = [(secret, replacement) for secret, replacement in hide if secret]
+        longest = max([LONGEST_NAME, *[2 * len(secret) for secret, _ in known]])
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._steps = [
+            _Step(refusal.PORT, lambda found: found[1], longest),
+            _Step(refusal.ACCOUNT, lambda _: "***", longest),
+        ]
+        if known:
+            pattern = re.compile("|".join([f"({refusal.pattern_of(secret)})" for secret, _ in known]), re.IGNORECASE)
+            self._steps.insert(0, _Step(pattern, lambda found: known[(found.lastindex or 1) - 1][1], longest))
+
+    def feed(self, data: bytes) -> bytes:
+        return self._through(self._decoder.decode(data), is_last=False)
+
+    def end(self) -> bytes:
+        """The characters that are held."""
+        return self._through(self._decoder.decode(b"", True), is_last=True)
+
+    def _through(self, text: str, *, is_last: bool) -> bytes:
+        for step in self._steps:
+            text = step.feed(text, is_last=is_last)
+        return text.encode("utf-8", "surrogateescape")
+
+
+class _Step:
+    """Replaces what a pattern finds in a text that comes in pieces, if it is not longer than this."""
+
+    def __init__(self, pattern: re.Pattern[str], replacement: Callable[[re.Match[str]], str], longest: int) -> None:
+        self._pattern = pattern
+        self._replacement = replacement
+        self._longest = longest
+        self._held = ""
+        self._start = 0
+        """Of what has not been passed on: before it is what a pattern looks behind at."""
+
+    def feed(self, text: str, *, is_last: bool) -> str:
+        held, start = self._held + text, self._start
+        passed: list[str] = []
+        end = len(held) if is_last else len(held) - self._longest
+        for found in self._pattern.finditer(held, start):
+            if found.start() >= end:
+                break
+            passed += held[start : found.start()], self._replacement(found)
+            start = found.end()
+        if start < end:
+            passed.append(held[start:end])
+            start = end
+        kept = max(0, start - CONTEXT)
+        self._held, self._start = held[kept:], start - kept
+        return "".join(passed)
 
 
 async def _lines(download: Download, head: Head) -> AsyncIterator[bytes | None]:

@@ -23,17 +23,20 @@ _PREFIX = re.compile(r"\A(?:litellm\.\w+: (?:\w+ - )?)+")
 _SUFFIX = re.compile(
     r"(?:LiteLLM: model group |Received Model Group=|\nmodel=\S+ context_window_fallbacks=).*\Z", re.DOTALL
 )
-_PORT = re.compile(r"\b(the upstream|the proxy):[0-9]{1,5}\b")
+PORT = re.compile(r"\b(the upstream|the proxy):[0-9]{1,5}\b", re.ASCII)
 """The rest of an address after its host was replaced."""
-_ACCOUNT = re.compile(
-    r"\b(?:org-|proj_)[A-Za-z0-9]{16,}\b"  # OpenAI's ids of organizations and projects
-    r"|\bsk-[\w-]{0,16}\*{3,}[\w*-]*|\bsk-[\w-]{20,}"  # keys, masked or not, of the gateway or of the reseller
-    r"|\bAIza[\w-]{35}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:gsk_|xai-|hf_|r8_|pplx-|nvapi-)\w{20,}"  # of other vendors
+_BEGINS = r"(?:\b|(?<=\\[bfnrt]))"
+"""Where a name can begin, also behind an escape of JSON."""
+ACCOUNT = re.compile(
+    rf"{_BEGINS}(?:(?:org-|proj_)[A-Za-z0-9]{{16,}}\b"  # OpenAI's ids of organizations and projects
+    r"|sk-[\w-]{0,16}\*{3,}[\w*-]*|sk-[\w-]{20,}"  # keys, masked or not, of the gateway or of the reseller
+    r"|AIza[\w-]{35}|(?:AKIA|ASIA)[A-Z0-9]{16}\b|(?:gsk_|xai-|hf_|r8_|pplx-|nvapi-)\w{20,})"  # of other vendors
     r"|(?<=[Bb]earer )[\w.~+/-]{16,}=*"
     r"|\barn:aws[\w-]*:[^\s'\",;]+|(?<=/accounts/)[0-9a-f]{32}"  # AWS, Cloudflare
     r"|(?<=/subscriptions/)[0-9a-fA-F-]{36}|(?<=\bprojects/)[\w:.-]+"  # Azure, Google
-    r"|\b(?:10|127|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}(?::\d{1,5})?\b"  # hosts behind it
-    r"|(?<![\w-])[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}\.(?:svc\.cluster\.local|internal|local)(?::\d{1,5})?\b"
+    rf"|{_BEGINS}(?:10|127|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{{1,3}}){{2,3}}(?::\d{{1,5}})?\b"  # hosts
+    r"|(?<![\w-])[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}\.(?:svc\.cluster\.local|internal|local)(?::\d{1,5})?\b",
+    re.ASCII,  # a letter of another script may stand beside a name
 )
 REASONS = frozenset({
     "error", "errors", "last_error", "status_details", "failure", "failure_reason", "failureReason", "fail_reason",
@@ -89,8 +92,13 @@ def cleaned(text: str, hide: Iterable[tuple[str, str]]) -> str:
     for secret, replacement in hide:
         if secret:
             escaped = replacement.replace("\\", r"\\")
-            text = re.sub(re.escape(secret), escaped, text, flags=re.IGNORECASE)
-    return _ACCOUNT.sub("***", _PORT.sub(r"\1", text))
+            text = re.sub(pattern_of(secret), escaped, text, flags=re.IGNORECASE)
+    return ACCOUNT.sub("***", PORT.sub(r"\1", text))
+
+
+def pattern_of(secret: str) -> str:
+    """It may be written as JSON that escapes slashes."""
+    return re.escape(secret).replace("/", r"\\?/")
 
 
 def cleaned_reasons(value: Any, hide: Iterable[tuple[str, str]], *, is_reason: bool = False) -> Any:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.relay.batch_results import MAX_CLEANED_BYTES, CleanedResults
 from gateway.upstream import refusal
@@ -165,6 +168,39 @@ async def test_results_are_cleaned_as_they_come(size: int) -> None:
     cleaned = (await results.feed(with_error)).decode()
     assert "No rest for" in cleaned
     assert not [part for part in PARTS if part in cleaned]
+
+
+BASE_URL = "http://api.main.example:8000/v1"
+HIDDEN = [("key of the upstream", "***"), (BASE_URL, "the upstream"), ("api.main.example", "the upstream")]
+SECRETS = (*[secret for secret, _ in HIDDEN], BASE_URL.replace("/", r"\/"), ORGANIZATION, "10.1.2.3", f"sk-{'a' * 40}")
+
+
+@given(
+    secret=st.sampled_from(SECRETS),
+    before=st.integers(0, 9_000),
+    behind=st.integers(0, 9_000),
+    edge=st.sampled_from(['"', " ", "\\n", "\u00e9 "]),
+    cuts=st.lists(st.integers(0, 20_000), max_size=8),
+    has_error_first=st.booleans(),
+)
+async def test_no_secret_passes_between_two_pieces(
+    secret: str, before: int, behind: int, edge: str, cuts: list[int], has_error_first: bool
+) -> None:
+    """However long the line is and wherever it is cut; a good line stays, also if it is cut within `"error": null`."""
+    filling = f"m{'x' * before}{edge}{secret}{edge}{'y' * behind}"
+    line = f'{{"error"  :  "{filling}"}}' if has_error_first else f'{{"a": "{"z" * 9_000}", "error": ["{filling}"]}}'
+    good = f'{{"error": null, "a": "{filling}", "error" : {{}}}}'
+    written = f"{line}\n{good}".encode()
+    ends = written.find(b'"error"'), written.rfind(b'"error"')
+    near = [here + 1 + cut % 20 for here in ends for cut in cuts]
+    places = sorted({0, len(written), *[cut % len(written) for cut in cuts], *near})
+    results = CleanedResults(Head(200, ()), HIDDEN)
+    came = b"".join([await results.feed(written[here:there]) for here, there in pairwise(places)]) + await results.end()
+    cleaned, passed = came.split(b"\n")
+    assert secret.encode() not in cleaned
+    assert passed.decode() == good
+    if len(line) > MAX_CLEANED_BYTES:
+        assert cleaned.decode() == refusal.cleaned(line, HIDDEN)
 
 
 @pytest.mark.parametrize("text", ["a-" * 10**5, "a." * 10**5])
