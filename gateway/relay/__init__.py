@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from gateway.errors import GatewayError, StreamInterrupted, UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Scan
+from gateway.formats.reader import ERRORS
 from gateway.formats.unfit import Unfit
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.tasks import is_cut_off
@@ -162,8 +163,8 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     except Unfit as unfit:
         log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, str(unfit))
-    if not read.has_output:  # an upstream may give the reason in a good answer
-        body = refusal.cleaned_body(body, this.hidden)
+    if not read.has_output or b'"error"' in body:  # the reason in a good answer, or that of an item of its output
+        body = refusal.cleaned_body(body, this.hidden, ERRORS if read.has_output else refusal.REASONS)
     if this.bind is not None and read.kept_id is not None:
         await this.bind(read.kept_id, Usage() if read.pending_id else read.charged.usage, read.items)
     if read.pending_id is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import hashlib
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from typing import NamedTuple
 from gateway.chunked import portions
 from gateway.formats import reported_usage
 from gateway.formats.format import BatchFormat, BatchLine
+from gateway.formats.reader import ERRORS, HAS_ERROR
 from gateway.quota import pricing
 from gateway.records import LineCeilings, Usage
 from gateway.upstream import refusal
@@ -34,6 +36,9 @@ MAX_LINE_BYTES = 33_554_432
 MAX_CLEANED_BYTES = 8_192
 """Of a line that is read for its error; it takes some milliseconds."""
 
+_ERRORS_OF_RESULTS = ((), ("response", "body"), ("result",))
+"""The objects with an `error` in a line of a batch's results (OpenAI's API reference, "The request output object";
+anthropic-sdk-python, `types/messages/message_batch_errored_result.py`)."""
 LINES_AT_ONCE, TEXT_AT_ONCE = 1_000, 4_096
 """Lines, and bytes of a long line with an error, between which other calls have their turn. They have it behind each
 shorter line with an error, too."""
@@ -211,7 +216,7 @@ class CleanedResults:
         if end:
             lines = bytes(self._line) + whole
             self._line.clear()
-            if self._error is None and not refusal.has_error(lines):
+            if self._error is None and not has_error(lines):
                 passed += lines + end
                 self._has_passed = False
             else:
@@ -231,7 +236,7 @@ class CleanedResults:
         if self._error is None:
             length = len(self._line) if (found := _UNDECIDED.search(self._line)) is None else found.start()
             is_undecided_for_long = len(self._line) - length > MAX_CLEANED_BYTES
-            if is_undecided_for_long or refusal.has_error(self._line[:length]):
+            if is_undecided_for_long or has_error(self._line[:length]):
                 self._error, length = _CleanedText(self._hide), len(self._line)
         data = bytes(self._line[:length])
         del self._line[:length]
@@ -239,10 +244,10 @@ class CleanedResults:
 
     async def _last_part(self, line: bytes) -> bytes:
         """The line, or the rest of it."""
-        if self._error is None and refusal.has_error(line):
+        if self._error is None and has_error(line):
             await asyncio.sleep(0)
             if not self._has_passed and len(line) <= MAX_CLEANED_BYTES:
-                return refusal.cleaned_result(line, self._hide)
+                return cleaned_result(line, self._hide)
             self._error = _CleanedText(self._hide)
         passed = await self._written(line, is_last=True)
         self._error, self._has_passed = None, False
@@ -313,6 +318,33 @@ class _Step:
         kept = max(0, start - CONTEXT)
         self._held, self._start = held[kept:], start - kept
         return "".join(passed)
+
+
+def has_error(line: bytes | bytearray) -> bool:
+    """Whether a line of JSON has a member `error` that is not empty."""
+    return HAS_ERROR.search(line) is not None
+
+
+def cleaned_result(line: bytes, hide: Iterable[tuple[str, str]]) -> bytes:
+    """A line of a batch's results with its error cleaned, wherever OpenAI and Anthropic have it (`_ERRORS_OF_RESULTS`).
+    The good answer of another stays, also one that speaks of errors."""
+    if not has_error(line):
+        return line
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return refusal.cleaned(line.decode("utf-8", "surrogateescape"), hide).encode("utf-8", "surrogateescape")
+    hide, is_changed = tuple(hide), False
+    for path in _ERRORS_OF_RESULTS:
+        holder = value
+        for name in path:
+            holder = holder.get(name) if isinstance(holder, dict) else None
+        for name, is_error in (("error", True), ("output", False)):  # the items of an output may have one
+            if isinstance(holder, dict) and holder.get(name):
+                part = refusal.clean_below(holder[name], ERRORS, hide, is_below=is_error)
+                is_changed |= part != holder[name]
+                holder[name] = part
+    return json.dumps(value).encode() if is_changed else line
 
 
 async def _lines(download: Download, head: Head) -> AsyncIterator[bytes | None]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from gateway.errors import UpstreamRefused
+from gateway.formats.reader import HAS_ERROR, with_texts_below
 
 NO_REASON = "The upstream refused this request without a reason."
 _OWN_CODE = "bad_response_status_code"
@@ -44,14 +45,7 @@ REASONS = frozenset({
 })  # fmt: skip
 """Members with the reason of a failure: of OpenAI's files, responses, batches (openai-python, `types`), and of the task
 APIs in config/tasks.yaml."""
-_ECHOED = frozenset({"input", "instructions", "prompt", "text", "tools"})
-"""Members in which an answer repeats the request (openai-python, `types/responses/response.py`): the client's own
-words, whose names mean nothing."""
 _HAS_REASON = re.compile(rb'"(?:%b)"\s*:\s*(?!null|\s|""|\[\]|\{\})' % "|".join(sorted(REASONS)).encode())
-_HAS_ERROR = re.compile(rb'(?<!\\)"error"\s*:\s*(?!\s|null|""|\{\})')
-_ERRORS_OF_RESULTS = ((), ("response", "body"), ("result",))
-"""The objects with an `error` in a line of a batch's results (OpenAI's API reference, "The request output object";
-anthropic-sdk-python, `types/messages/message_batch_errored_result.py`)."""
 MAX_MESSAGE = 2000
 """Characters of a message that are shown: some upstreams repeat the whole request."""
 _MAX_READ = 20 * MAX_MESSAGE
@@ -101,59 +95,26 @@ def pattern_of(secret: str) -> str:
     return re.escape(secret).replace("/", r"\\?/")
 
 
-def cleaned_reasons(value: Any, hide: Iterable[tuple[str, str]], *, is_reason: bool = False) -> Any:
-    """A good answer's JSON with the reasons of failures in it cleaned as `cleaned` has it; what is not part of a reason
-    (`REASONS`) stays. Raises `RecursionError` for one that is too deep."""
-    if isinstance(value, str):
-        if not is_reason:
-            return value
-        return cleaned(value if len(value) <= _MAX_READ else f"{value[:_MAX_READ]}...", hide)
-    if isinstance(value, dict):
-        return {
-            name: part
-            if not is_reason and name in _ECHOED
-            else cleaned_reasons(part, hide, is_reason=is_reason or name in REASONS)
-            for name, part in value.items()
-        }
-    return [cleaned_reasons(part, hide, is_reason=is_reason) for part in value] if isinstance(value, list) else value
+def clean_below(value: Any, names: Collection[str], hide: Iterable[tuple[str, str]], *, is_below: bool = False) -> Any:
+    """A JSON value with the texts in members of these names cleaned. Raises `RecursionError`."""
+
+    def clean(text: str) -> str:
+        return cleaned(text if len(text) <= _MAX_READ else f"{text[:_MAX_READ]}...", hide)
+
+    return with_texts_below(value, names, clean, is_below=is_below)
 
 
-def cleaned_body(body: bytes, hide: Iterable[tuple[str, str]]) -> bytes:
-    """The same, of a body. One that holds no reason, or none that changes, stays as it came."""
-    if _HAS_REASON.search(body) is None:
+def cleaned_body(body: bytes, hide: Iterable[tuple[str, str]], names: Collection[str] = REASONS) -> bytes:
+    """A good answer's JSON with the members of these names, reasons of failures, cleaned as `cleaned` has it. A body
+    without one, or with none that changes, stays as it came."""
+    if (_HAS_REASON if names is REASONS else HAS_ERROR).search(body) is None:
         return body
     try:
         value = json.loads(body)
-        changed = cleaned_reasons(value, tuple(hide))
+        changed = clean_below(value, names, tuple(hide))
         return body if changed == value else json.dumps(changed).encode()
     except (ValueError, RecursionError):
         return cleaned(body.decode("utf-8", "surrogateescape"), hide).encode("utf-8", "surrogateescape")
-
-
-def has_error(line: bytes | bytearray) -> bool:
-    """Whether a line of JSON has a member `error` that is not empty."""
-    return _HAS_ERROR.search(line) is not None
-
-
-def cleaned_result(line: bytes, hide: Iterable[tuple[str, str]]) -> bytes:
-    """A line of a batch's results with its error cleaned, wherever OpenAI and Anthropic have it (`_ERRORS_OF_RESULTS`).
-    The good answer of another stays, also one that speaks of errors."""
-    if not has_error(line):
-        return line
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return cleaned(line.decode("utf-8", "surrogateescape"), hide).encode("utf-8", "surrogateescape")
-    hide, is_changed = tuple(hide), False
-    for path in _ERRORS_OF_RESULTS:
-        holder = value
-        for name in path:
-            holder = holder.get(name) if isinstance(holder, dict) else None
-        if isinstance(holder, dict) and holder.get("error"):
-            error = cleaned_reasons(holder["error"], hide, is_reason=True)
-            is_changed |= error != holder["error"]
-            holder["error"] = error
-    return json.dumps(value).encode() if is_changed else line
 
 
 def shown(status: int, error: dict[str, Any], hide: Iterable[tuple[str, str]], *, detail: str) -> UpstreamRefused:

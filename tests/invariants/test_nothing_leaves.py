@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.relay import batch_results
 from gateway.relay.batch_results import MAX_CLEANED_BYTES, CleanedResults
 from gateway.upstream import refusal
 from gateway.upstream.connection import Head
@@ -127,6 +129,53 @@ def test_tasks(start_gateway: StartsGateways, simulated_port: int, tmp_path: Any
     assert "10.1.2.3" not in read.body.decode()
 
 
+# ------------------------------------------------------------------------------------------- items of a good answer
+
+
+def items_with_errors() -> Iterator[str]:
+    """The types of items that have an error of their own, by OpenAI's SDK."""
+    from openai.types.responses.response_output_item import ResponseOutputItem
+
+    for item in get_args(get_args(ResponseOutputItem)[0]):
+        if "error" in item.model_fields:
+            yield from get_args(item.model_fields["type"].annotation)
+
+
+@pytest.mark.parametrize("filling", ["", "x " * 50_000], ids=["short", "long"])
+def test_errors_of_items_are_cleaned_and_all_else_stays(
+    gateway: Gateway, shared_upstream: ScriptedUpstream, filling: str
+) -> None:
+    """In a plain answer and in each event of a stream, also in one that passes in pieces."""
+    kinds = [*items_with_errors()]
+    assert {"mcp_call", "mcp_list_tools", "image_generation_call"} <= {*kinds}
+    errors = (REASON, {"type": "http_error", "code": 500, "message": REASON}, {"type": "x_error", "content": [REASON]})
+    text = {"type": "message", "content": [{"type": "output_text", "text": f"{filling} said {ORGANIZATION}"}]}
+    tool = {"type": "function", "name": "f", "parameters": {"properties": {"error": {"description": ORGANIZATION}}}}
+    metadata = {} if filling else {"error": ORGANIZATION}
+    for kind in kinds:
+        for error in errors:
+            item = {"type": kind, "id": "item_1", "status": "failed", "error": error, "output": None}
+            whole = {
+                "id": "resp_1", "object": "response", "status": "completed", "tools": [tool], "output": [text, item],
+                "error": None, "metadata": metadata, "usage": {"input_tokens": 1, "output_tokens": 2},
+            }  # fmt: skip
+            events = [
+                {"type": "response.created", "response": {**whole, "output": [], "status": "in_progress"}},
+                {"type": f"response.{kind}.failed", "item_id": "item_1", "error": error},
+                {"type": "response.output_item.done", "item": item},
+                {"type": "response.completed", "response": whole},
+            ]
+            written = [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in events]
+            for is_stream in (False, True):
+                shared_upstream.answer_with(scripted.stream(written, done=False) if is_stream else ok_json(whole))
+                came = gateway.post("/v1/responses", {"model": "gpt-4.1", "input": "Hi", "stream": is_stream})
+                assert came.status == 200
+                assert came.body.count(b"No rest for") == (3 if is_stream else 1)
+                assert not [part for part in PARTS[1:] if part.encode() in came.body]
+                kept = came.body.count(ORGANIZATION.encode())
+                assert kept == (2 if filling else 3) + is_stream * (1 if filling else 2), came.body
+
+
 # --------------------------------------------------------------------------------------------- results of batches
 
 GOOD = {"choices": [{"message": {"content": REASON}}], "error": None}
@@ -136,6 +185,10 @@ LINES: dict[str, tuple[dict[str, Any], bool]] = {
     "no answer": ({"custom_id": "a", "response": None, "error": {"code": "x", "message": REASON}}, True),
     "of Anthropic": ({"custom_id": "a", "result": {"type": "errored", "error": {"error": {"message": REASON}}}}, True),
     "a good answer": ({"custom_id": "a", "response": {"status_code": 200, "body": GOOD}, "error": None}, False),
+    "an item": (
+        {"response": {"status_code": 200, "body": {"output": [{"type": "mcp_call", "error": {"message": REASON}}]}}},
+        True,
+    ),
     "one that speaks of errors": ({"custom_id": "a", "response": {"status_code": 200, "body": SPEAKS}}, False),
 }  # fmt: skip
 HIDE = [(UPSTREAM_KEY, "***")]
@@ -145,7 +198,7 @@ HIDE = [(UPSTREAM_KEY, "***")]
 def test_the_error_in_a_line_of_results_is_cleaned_and_all_else_stays(name: str) -> None:
     line, has_failed = LINES[name]
     written = json.dumps(line).encode()
-    cleaned = refusal.cleaned_result(written, HIDE)
+    cleaned = batch_results.cleaned_result(written, HIDE)
     if not has_failed:
         assert cleaned == written
         return
@@ -163,7 +216,7 @@ async def test_results_are_cleaned_as_they_come(size: int) -> None:
     came = (
         b"".join([await results.feed(given[at : at + size]) for at in range(0, len(given), size)]) + await results.end()
     )
-    assert came.split(b"\n") == [refusal.cleaned_result(each, HIDE) for each in given.split(b"\n")]
+    assert came.split(b"\n") == [batch_results.cleaned_result(each, HIDE) for each in given.split(b"\n")]
     with_error = json.dumps({"error": REASON, "x": "x " * MAX_CLEANED_BYTES}).encode()
     cleaned = (await results.feed(with_error)).decode()
     assert "No rest for" in cleaned
