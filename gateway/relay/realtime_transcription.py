@@ -1,7 +1,8 @@
 """The charge of the transcriptions of a Realtime session: each is a call of its own, from its beginning on.
 
-1. A transcription begins when the client commits its audio, when the upstream finds the end of a speech, or with its
-   first text. From then on it holds a reservation, and is charged by the usage that the upstream reports.
+1. A transcription begins when the client commits its audio, when the upstream finds the beginning of a speech, or with
+   its first text. From then on it holds a reservation, and is charged by the usage that the upstream reports. A speech
+   that goes on at the end of the session is charged up to the audio that was sent last: the upstream may end it there.
 2. Without a report (the client leaves, the event has none, it fails behind some text) it is charged an estimate: by the
    length of its audio, or by its tokens, whichever its model has a price for; the dearer where it has both.
 3. A change of the model counts when the upstream has confirmed it. Until then the dearer of both models is charged; a
@@ -117,8 +118,12 @@ class TranscriptionAccounts:
         self._characters = 0
         """Of audio that is in the buffer."""
         self._being_cleared = 0
+        self._sent_characters = 0
+        """Of all audio."""
         self._speech: tuple[str, int] | None = None
         """The item of the speech that goes on, and where it began, in milliseconds."""
+        self._speaking: _Transcription | None = None
+        """That of the speech, until it has ended."""
         self._committed: deque[_Transcription] = deque()
         """Those whose commit has no answer yet."""
         self._running: dict[str, _Transcription] = {}
@@ -134,7 +139,9 @@ class TranscriptionAccounts:
 
     def appended(self, audio: Any) -> None:
         """Audio for the buffer, in base64."""
-        self._characters += len(audio) if isinstance(audio, str) else 0
+        characters = len(audio) if isinstance(audio, str) else 0
+        self._characters += characters
+        self._sent_characters += characters
 
     def clears(self) -> None:
         """The client empties the buffer, of which the upstream may have committed a part before."""
@@ -171,11 +178,13 @@ class TranscriptionAccounts:
         if kind == realtime.COMMITTED:
             await self._is_committed(item)
         elif kind == realtime.SPEECH_STARTED:
-            self._speech = item, _whole(event.get("audio_start_ms"))
+            await self._starts(item, _whole(event.get("audio_start_ms")))
         elif kind == realtime.SPEECH_STOPPED:
             await self._is_committed(item, self._length_of(item, event.get("audio_end_ms")))
         elif kind == realtime.CLEARED:
             self._being_cleared = 0
+            if (dropped := self._spoken(None)) is not None and dropped.log is not None:
+                dropped.log.reservation.take_back()
         elif kind in realtime.TRANSCRIPT_DELTAS:
             self._show(await self._find(item), event.get("delta") or event.get("text"))
         elif kind == realtime.TRANSCRIBED:
@@ -185,7 +194,8 @@ class TranscriptionAccounts:
 
     def close(self, status: int, ended: Ended, error: str | None) -> None:
         """Charge what has no report. May be called again."""
-        for each in (*self._committed, *self._running.values()):
+        spoken = self._spoken(None)
+        for each in (*self._committed, *self._running.values(), *([] if spoken is None else [spoken])):
             self._estimate(each, status, ended, error)
         self._committed.clear()
         self._running.clear()
@@ -205,13 +215,34 @@ class TranscriptionAccounts:
             return None
         return max(0, _whole(end) - self._speech[1]) or None
 
+    async def _starts(self, item: str, start_ms: int) -> None:
+        """The upstream hears a speech. One that it has begun before and not ended may be billed, too."""
+        if self._speech is not None and (before := self._spoken(None)) is not None:
+            await self._begin(self._speech[0], before)
+        self._speech = item, start_ms
+        if item not in self._running and (models := self.transcribers.possible()):
+            self._speaking = _Transcription(0, models)
+            await self._reserve(self._speaking, has_begun=True)
+
+    def _spoken(self, item: str | None) -> _Transcription | None:
+        """The speech that goes on, if it is that of this item; None: of any. It is not held any more."""
+        made = self._speaking
+        if made is None or self._speech is None or item not in (None, self._speech[0]):
+            return None
+        self._speaking = None
+        made.models = self.transcribers.possible() or made.models
+        made.audio_ms = max(0, realtime.audio_ms(self._sent_characters, self._bytes_per_s) - self._speech[1])
+        return made
+
     async def _is_committed(self, item: str, audio_ms: int | None = None) -> None:
         """The upstream has put audio into the conversation. Of a speech it is reported twice: where it ends, too."""
-        known = self._running.get(item)
+        known, spoken = self._running.get(item), self._spoken(item)
         if known is not None and known.is_early:
             known.is_early = False
         elif self._committed:
             made = self._committed.popleft()
+            if spoken is not None and spoken.log is not None:
+                spoken.log.reservation.take_back()
             if known is None and made.models:
                 await self._begin(item, made)
             elif known is not None:
@@ -221,7 +252,10 @@ class TranscriptionAccounts:
         else:
             taken = self._take()
             if known is not None:
-                known.audio_ms = known.audio_ms or taken
+                known.audio_ms = max(known.audio_ms, audio_ms or 0) or taken
+            elif spoken is not None:
+                spoken.audio_ms = taken if audio_ms is None else audio_ms
+                await self._begin(item, spoken)
             elif models := self.transcribers.possible():
                 await self._begin(item, _Transcription(taken if audio_ms is None else audio_ms, models))
 
@@ -235,7 +269,7 @@ class TranscriptionAccounts:
     async def _find(self, item: str) -> _Transcription:
         """The one of this item, which begins now unless it is known."""
         if item not in self._running:
-            await self._begin(item, self._new())
+            await self._begin(item, self._spoken(item) or self._new())
         return self._running[item]
 
     def _new(self) -> _Transcription:
@@ -267,7 +301,7 @@ class TranscriptionAccounts:
 
     async def _failed(self, item: str, event: Mapping[str, Any]) -> None:
         """Of one that has shown nothing nothing is charged, unless the upstream reports a usage."""
-        known = self._running.pop(item, None) or self._new()
+        known = self._running.pop(item, None) or self._spoken(item) or self._new()
         usage = transcriptions.reported(event.get("usage"))
         if known.log is None and usage is None:
             return

@@ -67,14 +67,10 @@ def detected(name: str) -> list[Step]:
             "started",
             ({"type": "input_audio_buffer.append", "audio": SOUND},),
             {"type": "input_audio_buffer.speech_started", "audio_start_ms": 0, **_ITEM},
-        ),
-        Step(
-            "stopped",
-            (),
-            {"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 2000, **_ITEM},
-            tokens=20,
+            tokens=20,  # the upstream may end the speech itself, where the session ends
             audio_ms=2000,
         ),
+        Step("stopped", (), {"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 2000, **_ITEM}),
         Step("committed", (), {"type": "input_audio_buffer.committed", **_ITEM}),
         Step("text", (), {"type": f"{_HEARD}.delta", "delta": TEXT, **_ITEM}, tokens=4),
     ]
@@ -245,6 +241,48 @@ async def test_a_transcription_that_shows_nothing_and_fails_is_free(gateway: Gat
         name = id_of(socket)
         await follow(socket, [*transcription("scribe")[:2], failed])
     assert await charged(gateway, name) == []
+
+
+SPEECH: dict[str, tuple[list[dict[str, Any]], int]] = {
+    "dropped": ([{"type": "input_audio_buffer.cleared"}], 0),
+    "failed": ([_ENDS["failed"]], 0),
+    "committed without its end": ([{"type": "input_audio_buffer.committed", **_ITEM}], 1),
+    "shown before its end": (
+        [
+            {"type": f"{_HEARD}.delta", "delta": TEXT, **_ITEM},
+            {"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 2000, **_ITEM},
+        ],
+        1,
+    ),
+    "found twice": ([{"type": "input_audio_buffer.speech_started", "audio_start_ms": 0, **_ITEM}], 1),
+    "another one": ([{"type": "input_audio_buffer.speech_started", "audio_start_ms": 9, "item_id": "item_3"}], 2),
+}
+
+
+@pytest.mark.parametrize("way", ["client leaves", "upstream closes"])
+@pytest.mark.parametrize("then", SPEECH)
+async def test_a_speech_is_one_transcription_however_it_goes_on(gateway: Gateway, then: str, way: str) -> None:
+    """One that is dropped, or that fails without a text, is free."""
+    events, number = SPEECH[then]
+    async with session(gateway, model=MODEL) as socket:
+        name = id_of(socket)
+        await follow(socket, [*detected("scribe")[:2], *[Step(then, (), event) for event in events]])
+        await end(socket, way)
+    rows = await charged(gateway, name)
+    assert len(rows) == number, rows
+    assert all(row["cost_usd"] for row in rows)
+    await asyncio.to_thread(eventually, lambda: used(gateway)[1] == 0)
+
+
+async def test_a_speech_is_charged_from_its_beginning_on(gateway: Gateway) -> None:
+    """The silence before it, and what came behind its end, are not."""
+    steps = detected("whisper-1")
+    steps[1] = steps[1]._replace(upstream={**(steps[1].upstream or {}), "audio_start_ms": 1500})
+    async with session(gateway, model=MODEL) as socket:
+        name = id_of(socket)
+        await follow(socket, steps[:2])
+    (row,) = await charged(gateway, name)
+    assert row["units"] == {"audio_ms": 500}
 
 
 async def test_a_commit_that_the_upstream_refuses_is_free(gateway: Gateway) -> None:
