@@ -345,11 +345,20 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
         return max(known) if len(known) == len(alone) else None
     if price is None or price.nusd_per_million is not None:
         return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
-    params = call.params
-    return pricing.most_nusd(
-        price, prompt_tokens, output_tokens, call.started, _variant(params), lambda unit: _may_use(call, price, unit),
-        params.units,
-    )  # fmt: skip
+    params, variants = call.params, [_variant(call.params)]
+    if params.lines:  # each may be served in a region, which has a price of its own
+        variants += [name for name in price.plan.at(call.started) if name.startswith(f"{variants[0]}-")]
+    dearest = 0
+    for variant in variants:
+        most = pricing.most_nusd(
+            price, prompt_tokens, output_tokens, call.started, variant, lambda unit: _may_use(call, price, unit),
+            params.units,
+        )  # fmt: skip
+        if most is None:
+            return None
+        if most > dearest:
+            dearest = most
+    return dearest
 
 
 def _variant(params: Params) -> str:

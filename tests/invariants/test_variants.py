@@ -10,13 +10,13 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from gateway.config import Price, build
+from gateway.config import Model, Price, Route, build
 from gateway.config.operations import holds, read_options
 from gateway.config.price_table import PriceTable
 from gateway.config.rates import DEAR_OR_CHEAP, REGIONS, UNSTATED_IMAGE
 from gateway.formats import FORMATS
-from gateway.quota import pricing
-from gateway.records import Endpoint, Params, Usage
+from gateway.quota import pricing, windows
+from gateway.records import Call, Document, Endpoint, Key, Params, Usage
 from gateway.units import counts
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import forms
@@ -175,3 +175,17 @@ def test_an_unpriced_service_is_refused_on_a_quota_of_money(gateway: Gateway, up
     refused = gateway.post("/v1/chat/completions", body, key="payer")
     assert (refused.status, refused.json["error"]["code"], upstream.hits) == (403, "model_not_priced", 0)
     assert "for `priority`" in refused.json["error"]["message"]
+
+
+@pytest.mark.parametrize("regional", [{"batch-us": {"input": 2.2, "output": 6}}, {"batch-eu": {"input": 1}}, {}])
+@pytest.mark.parametrize("endpoint", sorted(name for name, spec in FORMATS.items() if spec.batch is not None))
+def test_a_batch_reserves_the_dearest_variant_that_its_lines_may_be_charged(
+    endpoint: Endpoint, regional: dict[str, Any]
+) -> None:
+    rows = {"batch": {"input": 2, "output": 5}, **regional}
+    price = Price.model_validate({"input": 4, "output": 10, "variants": {"us": {"input": 90}, **rows}})
+    asked = Params(Document("{}", {}), "m", variant="batch", lines=3)
+    model = Model(routes=[Route(upstream="main")], price=price, endpoints=["chat"])
+    call = Call("req_1", 0.0, Key("alice"), endpoint, asked, model, label_model="m", arrived=0.0)
+    costs = [pricing.cost_nusd(price, Usage(3000, 600, source="reported", variant=name)) or 0 for name in rows]
+    assert windows.most_nusd(call, 3000, 600) == max(costs)
