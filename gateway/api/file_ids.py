@@ -59,8 +59,12 @@ def ids_in(members: dict[str, Any]) -> Iterator[str]:
 
 
 def _named(value: dict[str, Any]) -> Iterator[str]:
+    names = "\n".join(value)
+    if names.isascii() and not _MAY_NAME.search(names):
+        return
     for name, given in value.items():
-        if len(name) <= _LONGEST and (folded(name) in _FOLDED or folded(outer(name)) in _FOLDED):
+        is_part = "[" in name or "." in name
+        if len(name) <= _LONGEST and (folded(name) in _FOLDED or (is_part and folded(outer(name)) in _FOLDED)):
             yield from texts_in(given)
 
 

@@ -235,8 +235,7 @@ class CleanedResults:
         length = len(self._line)
         if self._error is None:
             length = len(self._line) if (found := _UNDECIDED.search(self._line)) is None else found.start()
-            is_undecided_for_long = len(self._line) - length > MAX_CLEANED_BYTES
-            if is_undecided_for_long or has_error(self._line[:length]):
+            if len(self._line) - length > MAX_CLEANED_BYTES or has_error(self._line[:length]):
                 self._error, length = _CleanedText(self._hide), len(self._line)
         data = bytes(self._line[:length])
         del self._line[:length]
@@ -304,17 +303,15 @@ class _Step:
         """Of what has not been passed on: before it is what a pattern looks behind at."""
 
     def feed(self, text: str, *, is_last: bool) -> str:
-        held, start = self._held + text, self._start
-        passed: list[str] = []
-        end = len(held) if is_last else len(held) - self._longest
+        held, start, passed = self._held + text, self._start, [""]
+        end = len(held) if is_last else max(0, len(held) - self._longest)
         for found in self._pattern.finditer(held, start):
             if found.start() >= end:
                 break
             passed += held[start : found.start()], self._replacement(found)
             start = found.end()
-        if start < end:
-            passed.append(held[start:end])
-            start = end
+        passed.append(held[start:end])
+        start = max(start, end)
         kept = max(0, start - CONTEXT)
         self._held, self._start = held[kept:], start - kept
         return "".join(passed)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from gateway.api import file_ids
 from gateway.errors import InvalidRequest
 from gateway.formats.openai import realtime
 from tests.conftest import StartsGateways
@@ -97,3 +101,38 @@ def test_an_event_that_is_too_large_is_refused(text: str) -> None:
 def test_an_event_with_much_audio_is_read() -> None:
     audio = "A" * (realtime.MAX_CHARACTERS - 100)
     assert realtime.read_client_event(json.dumps({"type": "x", "audio": audio}))["audio"] == audio
+
+
+def test_names_of_an_event_are_folded_once_and_only_if_one_may_be_that_of_a_file() -> None:
+    """Counted in calls: the largest event that is read has about this many names."""
+    names = {f"name {place}": 0 for place in range(realtime.MAX_MEMBERS // 2 - 10)}
+    text = json.dumps({"type": "x", "item": names})
+    assert realtime.read_client_event(text)
+    with called() as calls:
+        assert not [*file_ids.ids_in({"item": names})]
+    assert "folded" not in calls
+    assert len(calls) < 3 * len(names)
+    with called() as calls:
+        assert [*file_ids.ids_in({"item": {"file_id": "file-1", **names}})] == ["file-1"]
+    assert calls.count("folded") <= len(names) + 1
+
+
+@contextmanager
+def called() -> Iterator[list[str]]:
+    """The names of the functions that are called."""
+    names: list[str] = []
+
+    def note(frame: FrameType, event: str, function: Any) -> None:
+        if event in ("call", "c_call"):
+            names.append(frame.f_code.co_name if event == "call" else function.__name__)
+
+    sys.setprofile(note)
+    try:
+        yield names
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("text", ['{"type": "x", "FILE-ID": 7}', '{"type": "x", "\\u0066ile_id": 7}', '{"ﬁle_id": 7}'])
+def test_a_file_is_found_by_any_spelling_of_its_name(text: str) -> None:
+    assert [*file_ids.ids_in(json.loads(text))] == ["7"]
