@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from gateway.records import Document
@@ -24,6 +25,8 @@ _FOLDED = frozenset(map(folded, NAMES))
 _LONGEST = 64
 """Characters of a name that can be one of these: fields with brackets among them."""
 
+_FEW = 16
+_NESTED = (dict, list)
 _MAY_NAME = re.compile(r"file[_ -]?id|\\u", re.IGNORECASE)
 """In each text of ASCII that names a file. JSON may write any letter as an escape."""
 
@@ -44,28 +47,30 @@ def ids_in(members: dict[str, Any]) -> Iterator[str]:
     while waiting:
         under, value = waiting.pop()
         if isinstance(value, list):
-            waiting.extend([("", each) for each in reversed(value) if isinstance(each, dict | list)])
-        elif isinstance(value, dict):
-            if under not in SCHEMAS:
-                yield from _named(value)
-            is_use = value.get("type") == "tool_use"  # the arguments of a tool are its own
-            waiting.extend(
-                [
-                    (name, each)
-                    for name, each in reversed(value.items())
-                    if isinstance(each, dict | list) and name not in FREE and not (is_use and name == "input")
-                ]
-            )
+            waiting.extend([("", each) for each in reversed(value) if each and isinstance(each, _NESTED)])
+            continue
+        if under not in SCHEMAS:
+            for name in _names_in(value):
+                yield from texts_in(value[name])
+        is_use = value.get("type") == "tool_use"  # the arguments of a tool are its own
+        for name, each in reversed(value.items()):
+            if each and isinstance(each, _NESTED) and name not in FREE and not (is_use and name == "input"):
+                waiting.append((name, each))
 
 
-def _named(value: dict[str, Any]) -> Iterator[str]:
-    names = "\n".join(value)
-    if names.isascii() and not _MAY_NAME.search(names):
-        return
-    for name, given in value.items():
-        is_part = "[" in name or "." in name
-        if len(name) <= _LONGEST and (folded(name) in _FOLDED or (is_part and folded(outer(name)) in _FOLDED)):
-            yield from texts_in(given)
+def _names_in(value: dict[str, Any]) -> list[str]:
+    """The names of files among those of an object. Those of a large one are not looked at one by one without need."""
+    if len(value) > _FEW:
+        names = "\n".join(value)
+        if names.isascii() and not _MAY_NAME.search(names):
+            return []
+    return [name for name in value if len(name) <= _LONGEST and _is_name(name)]
+
+
+@lru_cache(maxsize=4096)
+def _is_name(name: str) -> bool:
+    whole = outer(name)
+    return folded(name) in _FOLDED or (whole != name and folded(whole) in _FOLDED)
 
 
 def texts_in(given: Any) -> Iterator[str]:

@@ -259,7 +259,7 @@ class CleanedResults:
         for start in range(0, len(data), TEXT_AT_ONCE):
             passed += self._error.feed(data[start : start + TEXT_AT_ONCE])
             await asyncio.sleep(0)
-        return bytes(passed + self._error.end()) if is_last else bytes(passed)
+        return bytes(passed + self._error.feed(b"", is_last=is_last))
 
 
 class _CleanedText:
@@ -278,14 +278,8 @@ class _CleanedText:
             pattern = re.compile("|".join([f"({refusal.pattern_of(secret)})" for secret, _ in known]), re.IGNORECASE)
             self._steps.insert(0, _Step(pattern, lambda found: known[(found.lastindex or 1) - 1][1], longest))
 
-    def feed(self, data: bytes) -> bytes:
-        return self._through(self._decoder.decode(data), is_last=False)
-
-    def end(self) -> bytes:
-        """The characters that are held."""
-        return self._through(self._decoder.decode(b"", True), is_last=True)
-
-    def _through(self, text: str, *, is_last: bool) -> bytes:
+    def feed(self, data: bytes, *, is_last: bool = False) -> bytes:
+        text = self._decoder.decode(data, is_last)
         for step in self._steps:
             text = step.feed(text, is_last=is_last)
         return text.encode("utf-8", "surrogateescape")

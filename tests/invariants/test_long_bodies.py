@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -250,3 +251,30 @@ def test_a_long_body_with_a_tool_that_acts_goes_to_one_upstream(
 
 def ask(gateway: Gateway, body: dict[str, Any]) -> Answer:
     return gateway.post("/v1/responses", {"model": "hedged", "store": False, **body})
+
+
+HEAVY: dict[str, Callable[[int], Any]] = {
+    "objects": lambda count: [{"x": 1}] * count,
+    "empty": lambda count: [{}, []] * count,
+    "lists": lambda count: [[[[0]]]] * (count // 3),
+    "names": lambda count: {f"name {place}": 0 for place in range(count)},
+}
+
+
+@pytest.mark.parametrize("kind", HEAVY)
+def test_files_are_looked_for_in_few_steps_for_each_object(kind: str) -> None:
+    """24 MB of the smallest objects took longer than a body may be read, and got the answer of a busy gateway."""
+    count, calls = 3_000, 0
+
+    def note(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    members = {"heavy": HEAVY[kind](count), "file_id": "file-1"}
+    sys.setprofile(note)
+    try:
+        found = [*file_ids.ids_in(members)]
+    finally:
+        sys.setprofile(None)
+    assert found == ["file-1"]
+    assert calls <= 12 * count, calls / count
