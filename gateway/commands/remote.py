@@ -43,7 +43,7 @@ def on_gateway(url: str, token: str, work: Callable[[RemoteRegistry], Awaitable[
 
 
 class RemoteRegistry:
-    """As `Registry`, for the operations of commands. The gateway knows the author by the token: `actor` is not sent."""
+    """Answers like `Registry`, for the operations of commands. `actor` is not sent: the token names the author."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self._url = url
@@ -52,71 +52,57 @@ class RemoteRegistry:
     # ------------------------------------------------------------------------------------------------------------ keys
 
     async def create_key(self, body: Mapping[str, Any], actor: str) -> CreatedKey:
-        """As `Registry.create_key`."""
         return _created(await self._ask("POST", "keys", body))
 
     async def list_keys(self, after: str = "", limit: int = 100, team: str | None = None) -> Page:
-        """As `Registry.list_keys`."""
         return await self._page("keys", after=after, limit=limit, team=team)
 
     async def show_key(self, name: str) -> Shown:
-        """As `Registry.show_key`."""
         return await self._ask("GET", _key(name))
 
     async def update_key(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
-        """As `Registry.update_key`."""
         return await self._change("PATCH", _key(name), changes)
 
     async def rotate_key(self, name: str, overlap_s: float, actor: str) -> CreatedKey:
-        """As `Registry.rotate_key`."""
         return _created(await self._ask("POST", f"{_key(name)}/rotate", {"overlap_s": overlap_s}))
 
     async def pause_key(self, name: str, role: str, takes_over: Callable[[str], bool], actor: str) -> Shown:
-        """As `Registry.pause_key`; the role is that of the token."""
+        """The gateway uses the role of the token instead of `role`."""
         return await self._change("POST", f"{_key(name)}/pause")
 
     async def resume_key(self, name: str, check: Callable[[str], None], actor: str) -> Shown:
-        """As `Registry.resume_key`; the role is that of the token."""
+        """The gateway checks the role of the token; `check` is not called."""
         return await self._change("POST", f"{_key(name)}/resume")
 
     async def revoke_key(self, name: str, actor: str) -> Shown:
-        """As `Registry.revoke_key`."""
         return await self._change("DELETE", _key(name))
 
     async def delete_key(self, name: str, actor: str) -> None:
-        """As `Registry.delete_key`."""
         await self._change("POST", f"{_key(name)}/delete")
 
     # ----------------------------------------------------------------------------------------------------------- teams
 
     async def create_team(self, body: Mapping[str, Any], actor: str) -> Shown:
-        """As `Registry.create_team`."""
         return await self._change("POST", "teams", body)
 
     async def list_teams(self, after: str = "", limit: int = 100) -> Page:
-        """As `Registry.list_teams`."""
         return await self._page("teams", after=after, limit=limit)
 
     async def show_team(self, name: str) -> Shown:
-        """As `Registry.show_team`."""
         return await self._ask("GET", _team(name))
 
     async def update_team(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
-        """As `Registry.update_team`."""
         return await self._change("PATCH", _team(name), changes)
 
     async def delete_team(self, name: str, actor: str) -> None:
-        """As `Registry.delete_team`."""
         await self._change("DELETE", _team(name))
 
     # --------------------------------------------------------------------------------------------- windows and reports
 
     async def reset_quotas(self, scope: str, which: Mapping[str, Any], actor: str) -> list[Shown]:
-        """As `Registry.reset_quotas`."""
         return _rows(await self._change("POST", f"{_owner(scope)}/reset", which))
 
     async def top_up(self, scope: str, grant: Mapping[str, Any], actor: str) -> list[Shown]:
-        """As `Registry.top_up`."""
         return _rows(await self._change("POST", f"{_owner(scope)}/top_up", grant))
 
     async def list_people(self, after: str = "", limit: int = 100) -> Page:
@@ -132,11 +118,9 @@ class RemoteRegistry:
         return await self._change("PATCH", _person(name), changes)
 
     async def end_sessions(self, person: str, actor: str) -> Shown:
-        """As `Registry.end_sessions`."""
-        return await self._change("POST", f"{_person(person)}/end_sessions")
+        return await self._change("POST", f"people/{quote(person, safe='')}/end_sessions")
 
     async def audit(self, limit: int = 100, before: str | None = None) -> Page:
-        """As `Registry.audit`."""
         return await self._page("audit", limit=limit, before=before)
 
     async def usage(
@@ -170,7 +154,7 @@ class RemoteRegistry:
         return Page(_rows(found), found.get("next"))
 
     async def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Shown:
-        """As `_ask`; warnings of the change are written to standard error."""
+        """Writes the warnings of a change to standard error. Raises `GatewayError`."""
         found = await self._ask(method, path, body)
         for warning in found.pop("warnings", ()):
             warn(str(warning))

@@ -15,7 +15,6 @@ class Landing:
         self._has_dashboard = has_dashboard
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         return [web.get("/", self.show)]
 
     async def show(self, request: web.Request) -> web.StreamResponse:

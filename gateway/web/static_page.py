@@ -91,7 +91,6 @@ class StaticPage:
         """Large files that browsers have asked for, compressed."""
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         return [web.get(self._path, self.show_page), web.get(f"{self._path}/{{file:.*}}", self.show_file)]
 
     def made_from(self, contents: Mapping[str, bytes]) -> Mapping[str, bytes]:

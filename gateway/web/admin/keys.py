@@ -40,7 +40,6 @@ class KeyEndpoints:
         self._lock = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         all_keys, one = "/admin/api/keys", "/admin/api/keys/{id}"
         return [
             self._access.get(all_keys, self.list_keys),
@@ -203,7 +202,6 @@ class TeamEndpoints:
         self._registry = access.registry
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         all_teams, one = "/admin/api/teams", "/admin/api/teams/{name}"
         return [
             self._access.get(all_teams, self.list_teams),
@@ -259,7 +257,6 @@ class QuotaEndpoints:
         self._access = access
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         return [
             route
             for path in OWNERS
@@ -295,7 +292,6 @@ class AuditEndpoints:
         self._access = access
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         return [self._access.get("/admin/api/audit", self.list_changes)]
 
     async def list_changes(self, request: web.Request) -> web.StreamResponse:

@@ -22,7 +22,6 @@ class ModelEndpoints:
         self._access = access
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         return [self._access.get("/admin/api/models", self.list_models)]
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:

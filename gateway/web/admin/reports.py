@@ -73,7 +73,6 @@ class ReportEndpoints:
         self._access = access
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         get = self._access.get
         return [
             get("/admin/api/usage", self.show_usage),
@@ -308,7 +307,6 @@ class RefusalEndpoints:
         self._store = store
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         get = self._access.get
         return [
             get("/admin/api/refusals", self.list_refusals),

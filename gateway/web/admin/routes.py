@@ -33,7 +33,6 @@ class AdminAPI:
         )  # fmt: skip
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         return [route for desk in self._desks for route in desk.routes()]
 
     async def close(self) -> None:

@@ -73,7 +73,6 @@ class SignIn:
             self._provider = None
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         return [
             web.get("/admin/sign-in", self.begin),
             web.get("/admin/sign-in/callback", self.finish),

@@ -52,7 +52,6 @@ class LiveEndpoints:
         self._body = b""
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         return [
             self._access.get("/admin/api/session", self.show_session),
             self._access.get("/admin/api/live", self.show_live),
@@ -109,7 +108,6 @@ class GatewayEndpoints:
         self._ask = ask
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route."""
         return [
             self._access.get("/admin/api/upstreams", self.list_upstreams),
             self._access.get("/admin/api/reload", self.preview_reload),

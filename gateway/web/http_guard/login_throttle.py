@@ -16,10 +16,10 @@ FREE = 4
 """Wrong tokens in a row that cost nothing."""
 
 FORGIVEN_S = 60.0
-"""Seconds without a wrong token, and behind the end of a wait, after which an address begins anew."""
+"""An address is forgiven after this time without a wrong token, in seconds from the end of its delay."""
 
 LONGEST_S = 60.0
-"""Of a wait."""
+"""The longest delay, in seconds."""
 
 
 class WrongTokens(NamedTuple):
@@ -41,12 +41,12 @@ def place(remote: str | None) -> str:
 
 
 def wait_s(tries: WrongTokens, now: float) -> float:
-    """For how long nothing from this address is looked at; 0: it is, now."""
+    """Seconds until a token from this address is checked again; 0 means now."""
     return max(0.0, tries.until - now) if tries.wrong > FREE else 0.0
 
 
 def after_wrong(tries: WrongTokens, now: float) -> WrongTokens:
-    """One more was looked at, and was wrong."""
+    """Returns the state after one more wrong token was checked."""
     if now > tries.until + FORGIVEN_S:
         tries = WrongTokens()
     wrong = tries.wrong + 1

@@ -43,7 +43,7 @@ V = TypeVar("V")
 
 
 class TokenAuth:
-    """One door. Private to a worker."""
+    """Checks the tokens of one door (the admin API or the metrics) in one worker."""
 
     def __init__(self, telemetry: Telemetry, clock: Callable[[], float] = time.monotonic) -> None:
         self._telemetry = telemetry
