@@ -15,7 +15,6 @@ from .registry import run as run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_place(parser)
     parser.add_argument("--limit", default="100", metavar="N", help="maximum number of lines; default: 100")
     add_shape(parser, csv=True)

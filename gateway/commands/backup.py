@@ -23,7 +23,6 @@ store.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_config(parser)
     parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("to", metavar="TO.sqlite", type=Path, help="a file that does not exist yet")

@@ -20,7 +20,6 @@ from .registry import run as run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_place(parser)
     parser.add_argument("--id", metavar="ID", help="the request with this x-request-id: a call, or why it was refused")
     add_filters(parser)

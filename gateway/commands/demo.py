@@ -26,7 +26,6 @@ DEMO_MODELS: dict[str, dict[str, Any]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 in a container")
     parser.add_argument("--port", type=port_number, default=8080, help="default: 8080; 0 takes a free one")
     parser.add_argument("--empty", action="store_true", help="one key, no earlier calls, and no generated calls")

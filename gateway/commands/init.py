@@ -69,7 +69,6 @@ class Found(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.description = "Call an upstream, find its models and write a configuration."
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (

@@ -55,7 +55,6 @@ KEY_SETTINGS: Mapping[str, Setting] = {
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """An option for each row."""
     for name, setting in KEY_SETTINGS.items():
         parser.add_argument(
             setting.option, dest=name, help=setting.help, metavar=setting.metavar, choices=setting.choices or None,

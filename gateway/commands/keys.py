@@ -39,7 +39,6 @@ EXAMPLE = "gateway keys create --config gateway.yaml --id alice --team platform"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every action."""
     actions = Actions(parser)
     create = actions.add(
         "create", "make a key; its secret is shown once", _create,

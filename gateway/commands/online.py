@@ -58,7 +58,6 @@ async def ask_all(config: Config, *, spends: bool) -> list[Asked]:
 
 
 def lines_of(asked: Iterable[Asked]) -> list[str]:
-    """As they are printed."""
     marks = ["FAILED" if not each.is_good else "doubtful" if each.is_doubtful else "answered" for each in asked]
     return [f"  {mark:<10} {each.what}: {each.came}" for mark, each in zip(marks, asked, strict=True)]
 

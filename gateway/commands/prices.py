@@ -29,7 +29,6 @@ _SHOWN = ("input", "cached_input", "output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.description = "Show the prices of the models, and their sources."
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="all rows of one model, as a client names it; or `update`"
@@ -121,7 +120,7 @@ _OTHERS = (CONFIGURED, "")
 
 
 def _source(model: Model) -> str:
-    """Empty: it has no price."""
+    """The source is empty if the model has no price."""
     price = next(iter(model.table_prices.values()), None) if model.price is None else model.price
     return "" if price is None else price.source or CONFIGURED
 

@@ -16,7 +16,6 @@ from .registry import run as run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_place(parser)
     add_filters(parser)
     add_attribution(parser)

@@ -106,19 +106,16 @@ class RemoteRegistry:
         return _rows(await self._change("POST", f"{_owner(scope)}/top_up", grant))
 
     async def list_people(self, after: str = "", limit: int = 100) -> Page:
-        """As `Registry.list_people`."""
         return await self._page("people", after=after, limit=limit)
 
     async def show_person(self, name: str) -> Shown:
-        """As `Registry.show_person`."""
         return await self._ask("GET", _person(name))
 
     async def update_person(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
-        """As `Registry.update_person`."""
         return await self._change("PATCH", _person(name), changes)
 
     async def end_sessions(self, person: str, actor: str) -> Shown:
-        return await self._change("POST", f"people/{quote(person, safe='')}/end_sessions")
+        return await self._change("POST", f"{_person(person)}/end_sessions")
 
     async def audit(self, limit: int = 100, before: str | None = None) -> Page:
         return await self._page("audit", limit=limit, before=before)
@@ -140,7 +137,6 @@ class RemoteRegistry:
         return await newest_rows(limit, turn)
 
     async def upstreams(self) -> list[Shown]:
-        """How each upstream is doing."""
         return _rows(await self._ask("GET", "upstreams"))
 
     async def request(self, name: str) -> Shown:

@@ -31,7 +31,6 @@ class Companion(Protocol):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.description = "Serve until a signal."
     add_config(parser)
     parser.add_argument("--host", help="listen here instead of server.host")
@@ -113,7 +112,6 @@ def _address_of(listener: socket.socket) -> str:
 
 
 def format_address(host: str, port: int) -> str:
-    """The URL of a listener."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

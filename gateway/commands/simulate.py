@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("--port", type=port_number, default=8081, help="default: 8081; 0 takes a free one")
     parser.add_argument(
         "--prefix-cache", type=int, default=0, metavar="BLOCKS",

@@ -34,7 +34,6 @@ from .windows import add_window_actions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every action."""
     actions = Actions(parser)
     create = actions.add(
         "create", "make a team", _create,

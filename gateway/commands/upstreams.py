@@ -27,7 +27,6 @@ _SPANS = ((86400, "d"), (3600, "h"), (60, "m"), (0, "s"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.description = (
         "Show how upstreams are doing. A running gateway (--url) knows their health and what it learned of their "
         "limits; with --config the limits and their use are read from the store."
@@ -53,7 +52,6 @@ def _upstreams(args: argparse.Namespace, place: Place) -> str:
 
 
 def _of_store(config: Config) -> list[dict[str, Any]]:
-    """The upstreams with their limits."""
     from gateway.upstream.limits import UpstreamLimitTable
 
     table, now = UpstreamLimitTable(config.upstreams), time.time()

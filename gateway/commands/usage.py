@@ -55,7 +55,6 @@ class WingOption(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_place(parser)
     parser.add_argument(
         "--by", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)},user,tag:NAME,label:NAME"

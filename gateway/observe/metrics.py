@@ -353,7 +353,6 @@ class Telemetry:
             self._defer(self.write)
 
     def write(self) -> None:
-        """Write what was gathered."""
         try:
             self._add_up()
             if self._files is not None:

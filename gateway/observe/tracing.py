@@ -187,7 +187,6 @@ class OpenTelemetryTracer(Tracer):
 
 
 def open_tracer(settings: TracingSettings) -> Tracer:
-    """The tracer of these settings."""
     return NO_TRACER if settings.endpoint is None else OpenTelemetryTracer(settings)
 
 

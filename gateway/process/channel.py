@@ -37,7 +37,6 @@ class ControlChannel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> ControlChannel:
-        """Take over a connected socket."""
         return cls(*await asyncio.open_connection(sock=end, limit=MAX_MESSAGE_BYTES))
 
     def send(self, **message: Any) -> None:
@@ -89,7 +88,6 @@ class ControlChannel:
         return message
 
     def close(self) -> None:
-        """Hang up."""
         self._writer.close()
 
 

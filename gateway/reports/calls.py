@@ -44,7 +44,6 @@ def tags_of(text: str) -> dict[str, str]:
 
 
 def format_tags(tags: Mapping[str, str]) -> str:
-    """Tags in a cell."""
     return " ".join([f"{name}={value}" for name, value in tags.items()])
 
 

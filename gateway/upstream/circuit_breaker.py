@@ -107,7 +107,6 @@ NEW = Circuit()
 
 
 def admits(circuit: Circuit | None, now: float) -> bool:
-    """Whether an attempt may begin."""
     return circuit is None or circuit.state is CircuitState.CLOSED or now >= circuit.until
 
 

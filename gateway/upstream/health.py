@@ -318,7 +318,6 @@ class RetryBudget:
         self._calls += 1
 
     def note_repeat(self, now: float) -> None:
-        """Count a repetition."""
         if now >= self._slice_ends:
             self._slide(now)
         self._repeats += 1

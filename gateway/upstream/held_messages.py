@@ -79,7 +79,6 @@ class HeldMessages:
         return result
 
     def feed_eof(self) -> None:
-        """As the reader's."""
         if self._parser is not None:
             self._parser.feed_eof()
 

@@ -126,7 +126,7 @@ class AccessLog:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
 
     async def close(self) -> None:
-        """Write what waits."""
+        """Writes the lines that are still in memory."""
         if self._timer is not None:
             self._timer.cancel()
         deadline = time.monotonic() + CLOSE_WITHIN_S

@@ -84,7 +84,6 @@ class Worker:
 
     @property
     def parts(self) -> Services:
-        """The services at present."""
         return self.live.parts
 
     def report_upstreams(self) -> list[UpstreamReport]:

@@ -60,7 +60,6 @@ class Conversations:
         self._bodies = BodyReader(capacity)
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route of conversations."""
         one = f"{PATH}/{{conversation:[^{{}}/]+}}"
         item = f"{one}/items/{{item:[^{{}}/]+}}"
         post = partial(web.post, expect_handler=continue_later)
@@ -95,7 +94,6 @@ class Conversations:
         return self._kept.whole(context, answer)
 
     async def update(self, request: web.Request) -> web.StreamResponse:
-        """Change its metadata."""
         context = request[CONTEXT]
         bond = await self._kept.bond(request, context)
         return await self._send(request, context, bond, "")

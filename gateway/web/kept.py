@@ -224,7 +224,6 @@ class KeptAtUpstream:
         return [each for each in found if each is not None]
 
     def whole(self, context: RequestContext, answer: Fetched) -> Whole:
-        """The answer for the client."""
         return self.sent(context, response_headers(answer.head, self._spec), answer.body)
 
     def sent(self, context: RequestContext, headers: Iterable[tuple[str, str]], body: bytes) -> Whole:

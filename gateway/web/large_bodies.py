@@ -84,7 +84,6 @@ class LargeBodies:
         return answer, body
 
     async def close(self) -> None:
-        """End the process."""
         await self._tasks.cancel_all()
         await self._end()
 

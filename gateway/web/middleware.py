@@ -124,7 +124,6 @@ class ErrorMiddleware:
 
     @property
     def config(self) -> Config:
-        """The configuration at present."""
         return self._live.parts.config
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:

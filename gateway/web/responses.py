@@ -210,5 +210,4 @@ JSON_HEADERS = (("Content-Type", "application/json"),)
 
 
 def json_response(body: bytes, status: int = 200, headers: Iterable[tuple[str, str]] = ()) -> Whole:
-    """A whole answer of JSON."""
     return Whole(status, [*JSON_HEADERS, *headers], body)

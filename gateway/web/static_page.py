@@ -102,11 +102,9 @@ class StaticPage:
         return None
 
     async def show_page(self, request: web.Request) -> web.StreamResponse:
-        """The page itself."""
         return self._show(request, INDEX, REVALIDATED)
 
     async def show_file(self, request: web.Request) -> web.StreamResponse:
-        """A file of the page."""
         name = request.match_info["file"]
         if not name:  # the page's links are relative, so that it may have a path prefix
             return Whole(308, [(hdrs.LOCATION, f"..{self._path}")], b"")

@@ -345,7 +345,6 @@ async def whole_list(request: web.Request, portions: AsyncIterator[list[dict[str
 
 
 def csv_response(text: str) -> Whole:
-    """One page of a CSV."""
     return Whole(200, [("Content-Type", CSV)], text.encode())
 
 

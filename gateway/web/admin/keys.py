@@ -86,7 +86,6 @@ class KeyEndpoints:
         )
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
-        """One key."""
         return shown(await self._registry.show_key(request.match_info["id"]))
 
     async def update_key(self, request: web.Request) -> web.StreamResponse:
@@ -130,7 +129,6 @@ class KeyEndpoints:
         return changed(request, await registry.pause_key(request.match_info["id"], role, takes_over, actor(request)))
 
     async def resume_key(self, request: web.Request) -> web.StreamResponse:
-        """Let it call again."""
         role = request[SCOPE].principal.role
 
         def check(paused_by: str) -> None:
@@ -149,7 +147,6 @@ class KeyEndpoints:
         return changed(request, {"object": "key", "id": name, "deleted": True})
 
     async def revoke_key(self, request: web.Request) -> web.StreamResponse:
-        """Refuse it for ever."""
         registry = self._access.changing(request)
         return changed(request, await registry.revoke_key(request.match_info["id"], actor(request)))
 
@@ -224,11 +221,9 @@ class TeamEndpoints:
         return changed(request, await self._access.changing(request).create_team(body, actor(request)), 201)
 
     async def show_team(self, request: web.Request) -> web.StreamResponse:
-        """One team."""
         return shown(await self._registry.show_team(request.match_info["name"]))
 
     async def update_team(self, request: web.Request) -> web.StreamResponse:
-        """Replace its quotas."""
         changes = await read(request, request_bodies.UpdateTeam)
         registry = self._access.changing(request)
         return changed(request, await registry.update_team(request.match_info["name"], changes, actor(request)))

@@ -15,7 +15,28 @@ class PeopleEndpoints:
         self._access = access
 
     def routes(self) -> list[web.RouteDef]:
-        return [self._access.change(hdrs.METH_POST, "/admin/api/people/{person}/end_sessions", self.end_sessions)]
+        everyone, one = "/admin/api/people", "/admin/api/people/{person}"
+        return [
+            self._access.get(everyone, self.list_people),
+            self._access.get(one, self.show_person),
+            self._access.change(hdrs.METH_PATCH, one, self.update_person),
+            self._access.change(hdrs.METH_POST, f"{one}/end_sessions", self.end_sessions),
+        ]
+
+    async def list_people(self, request: web.Request) -> web.StreamResponse:
+        """Owners of keys and people of the file: `limit=100&after=NAME`."""
+        query = request.query
+        return await paged(await self._access.registry.list_people(query.get("after", ""), page_limit_of(query)))
+
+    async def show_person(self, request: web.Request) -> web.StreamResponse:
+        """One person."""
+        return shown(await self._access.registry.show_person(request.match_info["person"]))
+
+    async def update_person(self, request: web.Request) -> web.StreamResponse:
+        """Give her quotas of her own."""
+        changes = await read(request, request_bodies.UpdatePerson)
+        registry = self._access.changing(request)
+        return changed(request, await registry.update_person(request.match_info["person"], changes, actor(request)))
 
     async def end_sessions(self, request: web.Request) -> web.StreamResponse:
         """End every session that this person has."""

@@ -67,7 +67,6 @@ class SignIn:
         self._note_role = note_role
 
     async def close(self) -> None:
-        """Close connections."""
         if self._provider is not None:
             await self._provider.client.close()
             self._provider = None
@@ -80,7 +79,7 @@ class SignIn:
         ]
 
     async def begin(self, request: web.Request) -> web.StreamResponse:
-        """To the provider."""
+        """Redirects the browser to the identity provider."""
         settings = _settings(request)
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         try:

@@ -50,15 +50,12 @@ SCHEMES: Mapping[str, str] = {
 
 
 def named(name: str) -> Schema:
-    """The schema of this name."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def in_query(name: str, description: str, **schema: Any) -> Mapping[str, Any]:
-    """A query parameter."""
     return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
 def in_path(name: str, **schema: Any) -> Mapping[str, Any]:
-    """A path parameter."""
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, **schema}}

@@ -128,7 +128,6 @@ def compare(ours: Mapping[Name, RecordedUsage], theirs: Mapping[Name, Tally]) ->
 
 
 def total(pairs: Iterable[Pair]) -> Pair:
-    """The sum of all pairs."""
     some = list(pairs)
     return Pair("total", "", (), _sum([pair.ours for pair in some]), _sum([pair.theirs for pair in some]))
 
