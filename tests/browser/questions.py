@@ -20,7 +20,7 @@ Answer = Callable[[Gateway], str]
 """What has to stand there, from the admin API."""
 
 MOST_CLICKS = 3
-FIRST = "main table tbody tr:first-child button"
+FIRST = "main table tbody tr:first-child a"
 LATENCY = "section[aria-labelledby=latency-title] .flush table"
 TABLE = "section[aria-labelledby=who-title] table"
 
@@ -66,7 +66,7 @@ def _refused(gateway: Gateway) -> dict[str, Any]:
 
 
 def _row_of_the_refusal(gateway: Gateway) -> str:
-    return f"tr[data-name='{_refused(gateway)['id']}'] button"
+    return f"tr[data-name='{_refused(gateway)['id']}'] th a"
 
 
 QUESTIONS = [
@@ -103,7 +103,7 @@ QUESTIONS = [
     Question("member", "What may I call?", [], ".may-call td, .may-call th[scope=row]", lambda _: CHAT),
     Question("member", "Why was I refused?", [], "section[aria-labelledby=refused-title] tbody tr .why-cell",
              lambda gateway: gateway.admin("refusals", key="alice").json["data"][0]["message"][:40]),
-    Question("member", "How do I connect Claude Code?", ["[data-choice=claude]"], ".snippet",
+    Question("member", "How do I connect Claude Code?", ["[data-choice=claude]"], ".settings",
              lambda gateway: f"ANTHROPIC_BASE_URL={gateway.url}"),
     Question("member", "Does my key work at all?", [".test-call button"], "[data-test]", lambda _: "It works",
              is_call=True),

@@ -59,7 +59,7 @@ PICTURES = (
     Picture("overview-phone", "overview", 390, 844),
     Picture("latency-light", "overview?range=7d&group=upstream", scrolled_to="[aria-labelledby=latency-title]"),
     Picture("calls-light", "calls"),
-    Picture("call-light", "calls?id={repeated}", clicked="main table tbody tr th button"),
+    Picture("call-light", "calls?id={repeated}", clicked="main table tbody tr th a"),
     Picture("quotas-light", "quotas"),
     Picture("quotas-dark", "quotas", scheme="dark"),
     Picture("quotas-phone", "quotas", 390, 844, scrolled_to="main .scroll"),

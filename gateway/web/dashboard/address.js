@@ -12,6 +12,12 @@ export function address(view, name = "", settings = {}) {
   return `#${view}${name ? `/${encodeURIComponent(name)}` : ""}${query.size ? `?${query}` : ""}`;
 }
 
+/** The address of one call or refusal, shown over what is shown now; without an id: of what is shown alone. */
+export function detailAddress(id, hash = location.hash) {
+  const { view, name, query } = readAddress(hash);
+  return address(view, name, { ...Object.fromEntries(query), call: id });
+}
+
 /** Another address for what is shown, without another entry in the history. */
 export const replaceAddress = (hash) => history.replaceState(history.state, "", hash);
 
@@ -32,6 +38,19 @@ export function noteEntry(from) {
 
 /** Show what the user came from instead, or else the address `otherwise`, without another entry in the history. */
 export function goBack(otherwise) {
+  const oldURL = location.href;
   history.replaceState({ trail: trail.slice(0, -1) }, "", trail.at(-1) ?? otherwise);
-  dispatchEvent(new HashChangeEvent("hashchange"));
+  dispatchEvent(new HashChangeEvent("hashchange", { oldURL, newURL: location.href }));
+}
+
+const KEPT_AS = "gateway-address";
+
+/** Keep the address while the browser is at the identity provider, which gets no part of it. */
+export const keepAddress = () => sessionStorage.setItem(KEPT_AS, location.hash);
+
+/** Go on at the address that was kept, once, unless another one was asked for meanwhile. */
+export function takeKeptAddress() {
+  const kept = sessionStorage.getItem(KEPT_AS);
+  sessionStorage.removeItem(KEPT_AS);
+  if (kept && !location.hash) replaceAddress(kept);
 }

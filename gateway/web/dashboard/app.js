@@ -1,14 +1,15 @@
 // The page: who looks, at which view, and what has gone wrong. Start here.
 
 import { Refused, SIGN_IN, endSession, get, takeFromAddress, token, useSession, whenSignedOut } from "./api.js";
-import { noteEntry, readAddress } from "./address.js";
+import { detailAddress, keepAddress, noteEntry, readAddress, takeKeptAddress } from "./address.js";
 import { fill, h } from "./dom.js";
 import { Feed } from "./feed.js";
 import { rate } from "./format.js";
 import { perSecond } from "./rates.js";
 import { failed, loading } from "./states.js";
 import { forgetTriedKey } from "./tried_key.js";
-import { LEFT, attempt, closePages } from "./dialog.js";
+import { LEFT, attempt, closeShown } from "./dialog.js";
+import { openDetail } from "./call.js";
 import { audit } from "./view_audit.js";
 import { calls } from "./view_calls.js";
 import { mine } from "./view_mine.js";
@@ -64,6 +65,7 @@ function begin({ role, name, team, operations, csrf, version, public_url }) {
   the("role").textContent = role;
   for (const name of Object.keys(VIEWS)) document.querySelector(`#nav a[href="#${name}"]`).hidden = !may(name);
   session.feed.listen(showPulse, ended.signal);
+  takeKeptAddress();
   current = { name: "", go: null };
   route();
 }
@@ -101,7 +103,7 @@ function signOut(why, hasSignIn = session?.isPerson) {
         },
       },
       h("h2", null, "Sign in"),
-      hasSignIn && h("p", null, h("a", { id: "sign-in", href: SIGN_IN.href }, "Sign in with your account")),
+      hasSignIn && h("p", null, h("a", { id: "sign-in", href: SIGN_IN.href, onclick: keepAddress }, "Sign in with your account")),
       h(
         "p",
         null,
@@ -119,7 +121,8 @@ function signOut(why, hasSignIn = session?.isPerson) {
   field.focus();
 }
 
-function route() {
+/** Show what the address names. `before`: the address that was shown, of which only what has changed is shown anew; null: none. */
+function route(before = null) {
   if (location.hash.startsWith("#token=")) {
     takeFromAddress();
     session?.ended.abort();
@@ -127,7 +130,14 @@ function route() {
     return;
   }
   if (!session) return;
-  closePages();
+  closeShown("detail");
+  if (before === null || detailAddress(null, before) !== detailAddress(null)) show();
+  const detail = readAddress().query.get("call");
+  if (detail) openDetail(detail);
+}
+
+function show() {
+  closeShown("page");
   const { view: kind, name: address, query } = readAddress();
   const name = PART_OF[kind] ?? kind;
   const chosen = VIEWS[name] && session.may(name) ? name : Object.keys(VIEWS).find(session.may);
@@ -160,8 +170,9 @@ function showPulse(feed) {
 }
 
 addEventListener("hashchange", ({ oldURL }) => {
-  noteEntry(oldURL ? new URL(oldURL).hash || "#" : null);
-  route();
+  const before = oldURL ? new URL(oldURL).hash || "#" : null;
+  noteEntry(before);
+  route(before);
 });
 the("leave").addEventListener("click", async () => {
   const isPerson = session?.isPerson;

@@ -1,11 +1,14 @@
 // One call: as a line among others, and in full, with why it ended as it did.
 
+import { detailAddress, goBack } from "./address.js";
+import { get } from "./api.js";
 import { attempts, waterfall } from "./call_times.js";
 import { openDialog } from "./dialog.js";
-import { h } from "./dom.js";
+import { fill, h } from "./dom.js";
 import { facts } from "./facts.js";
 import { NOTHING, count, moment, recent, span, usd } from "./format.js";
 import { modelOf } from "./refusal_rows.js";
+import { into } from "./states.js";
 import { PILL, explain, outcome } from "./words.js";
 
 const isCall = (row) => row.kind !== "refusal";
@@ -139,38 +142,53 @@ const listed = (pairs) =>
   facts(Object.fromEntries(Object.entries(pairs).filter(([, value]) => value !== null && value !== NOTHING)), "mono");
 
 /** One call in full. */
-export const openCall = (call) =>
-  openDialog("One call", () =>
-    h(
-      "div",
-      null,
-      h("p", { class: `why ${outcome(call)[1]}` }, explain(call).join(" ")),
-      waterfall(call),
-      attempts(call),
-      costSum(call),
-      factsOf(call),
-    ),
-  );
+const inFull = (call) => [
+  h("p", { class: `why ${outcome(call)[1]}` }, explain(call).join(" ")),
+  waterfall(call),
+  attempts(call),
+  costSum(call),
+  factsOf(call),
+];
 
 /** One refused request in full. */
-export const openRefusal = (row) =>
-  openDialog("One refused request", () =>
-    h(
-      "div",
-      null,
-      h("p", { class: "why bad" }, row.message),
-      listed({
-        Id: row.id,
-        "Refused at": `${moment(row.time)} UTC`,
-        Key: row.key ?? "unknown",
-        Team: row.team,
-        Path: row.path,
-        Model: modelOf(row) || null,
-        Status: row.status,
-        Code: row.code,
-        Parameter: row.param,
-        Limit: row.limit,
-        "Client’s address": row.remote,
-      }),
-    ),
-  );
+const refusalInFull = (row) => [
+  h("p", { class: "why bad" }, row.message),
+  listed({
+    Id: row.id,
+    "Refused at": `${moment(row.time)} UTC`,
+    Key: row.key ?? "unknown",
+    Team: row.team,
+    Path: row.path,
+    Model: modelOf(row) || null,
+    Status: row.status,
+    Code: row.code,
+    Parameter: row.param,
+    Limit: row.limit,
+    "Client’s address": row.remote,
+  }),
+];
+
+/** Open the call or the refusal with this id over what is shown; closing leads back to that. */
+export function openDetail(id) {
+  const ended = new AbortController();
+  const place = h("div");
+  const dialog = openDialog("One call", () => place, {
+    kind: "detail",
+    onClose: (isLeft) => {
+      ended.abort();
+      if (!isLeft) goBack(detailAddress(null));
+    },
+  });
+  const look = () =>
+    into(
+      place,
+      ended.signal,
+      async () => {
+        const { call, refusal } = await get(`requests/${encodeURIComponent(id)}`, null, ended.signal);
+        if (refusal) fill(dialog.querySelector("h2"), "One refused request");
+        fill(place, call ? inFull(call) : refusalInFull(refusal));
+      },
+      look,
+    );
+  look();
+}

@@ -32,9 +32,10 @@ export function openDialog(title, make, { kind = "", onClose } = {}) {
   return dialog;
 }
 
-/** Close the pages that `openOne` has opened: another address is shown. */
-export function closePages() {
-  for (const dialog of document.querySelectorAll("dialog.page")) dialog.close(LEFT);
+/** Close what has an address of its own, as another address is shown: the call or refusal on top (`kind` "detail"), or the
+ * pages that `openOne` has opened ("page"). */
+export function closeShown(kind) {
+  for (const dialog of document.querySelectorAll(`dialog.${kind}`)) dialog.close(LEFT);
 }
 
 /** A wide dialog about one thing of a list, whose address it has; closing leads back to where the user came from, else to the

@@ -8,7 +8,7 @@ import { choice, field, input, modelsOf, quotasField } from "./fields.js";
 import { settingsForm } from "./form.js";
 import { quotaList } from "./quota_rows.js";
 import { teamChoice } from "./team_choice.js";
-import { modelNames, testCall } from "./test_call.js";
+import { modelsToCall, testCall } from "./test_call.js";
 
 const LIMITS = {
   n: "n",
@@ -127,8 +127,8 @@ export function editKey(key, then, { role, publicUrl, can }) {
         const named = Object.entries(wish).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name]));
         const issued = await post("keys", { id: controls.id.value.trim(), ...Object.fromEntries(named) });
         close();
-        const plain = issued.models.filter((each) => !/[*?[]/.test(each));
-        const models = modelNames(issued.secret).catch(() => plain); // calls may be served at another address than this page
+        const plain = issued.models.filter((each) => !/[*?[]/.test(each)).map((id) => ({ id }));
+        const models = modelsToCall(issued.secret).catch(() => plain); // calls may be served at another address than this page
         const connect = connectPanel({ publicUrl, secret: issued.secret, models });
         showSecret("The key is made", issued.id, issued.secret, warned(issued), connect, testCall(issued.secret));
       }

@@ -1,5 +1,6 @@
 // A list of things that are made in the page and opened one by one: keys, teams.
 
+import { address as addressOf } from "./address.js";
 import { every } from "./api.js";
 import { fill, h } from "./dom.js";
 import { poll } from "./poll.js";
@@ -23,9 +24,7 @@ export function listing(main, context, what) {
     name: what.name,
     sort: 0,
     isDown: false,
-    open: (thing) => {
-      location.hash = `#${what.list}/${encodeURIComponent(what.name(thing))}`;
-    },
+    href: (thing) => addressOf(what.list, what.name(thing)),
     filter: what.matches,
   });
   let text = "";

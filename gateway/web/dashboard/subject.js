@@ -1,8 +1,7 @@
 // The usage of one key, team, model or upstream: its sums over time and their split, latency, and refusals.
 
-import { address, noteSettings, readAddress } from "./address.js";
+import { address, detailAddress, noteSettings, readAddress } from "./address.js";
 import { get } from "./api.js";
-import { openRefusal } from "./call.js";
 import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
 import { count, many } from "./format.js";
@@ -36,7 +35,7 @@ class Refusals {
       caption: "Newest refusals",
       name: (row) => row.id,
       sort: null,
-      open: openRefusal,
+      href: (row) => detailAddress(row.id),
       none: "No request was refused by the gateway in this time.",
     });
     this.node = section("refusals", "Refused by the gateway", this.reasons, h("div", { class: "panel flush" }, this.table.node));

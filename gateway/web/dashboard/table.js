@@ -10,7 +10,7 @@ const DENSE = 10; // columns from which on headings are wrapped
 /**
  * `columns`: {title, show(row) -> text or node, sort(row) -> number or text, isNumber, isExact (the cell holds
  * the result of `sort` as data), hint}. Downloads have the result of `sort`, or else the text of `show`.
- * `of`: {caption, name(row) -> the row's own, sort: place, isDown, filter(row, text) -> bool, open(row), none: text,
+ * `of`: {caption, name(row) -> the row's own, sort: place, isDown, filter(row, text) -> bool, href(row), none: text,
  * details(row) -> {title, node()} of what is shown below an opened row, or null; saved(rows) -> the rows
  * of the file}.
  */
@@ -45,7 +45,7 @@ export class Table {
     this.draw();
   }
 
-  /** On a small screen: the column that the rows are sorted by is in sight, beside the first one, which stays. */
+  /** The column that the rows are sorted by is in sight, beside the first one, which stays. */
   reveal() {
     const cell = this.sortedBy ? this.head.cells[this.sortedBy] : null;
     const room = this.scroll.clientWidth;
@@ -136,12 +136,11 @@ export class Table {
       const value = (column.isNumber || column.isExact) && column.sort ? column.sort(row) : null;
       const props = { class: column.isNumber ? "number" : column.class, data: value === null ? {} : { value } };
       if (place) return h("td", props, shown);
-      const open = this.of.open;
-      return h(
-        "th",
-        { ...props, scope: "row" },
-        open ? h("button", { type: "button", class: "link", onclick: (event) => open(row, event) }, shown) : shown,
-      );
+      const href = this.of.href?.(row);
+      const follow = (event) => event.currentTarget.setAttribute("href", this.of.href(row)); // the address has changed since
+      const first = h("th", { ...props, scope: "row" }, href ? h("a", { class: "link", href, onclick: follow }, shown) : shown);
+      first.title = first.textContent; // a long name is cut
+      return first;
     });
     return h("tr", { data: { name: this.of.name(row) } }, cells);
   }

@@ -26,9 +26,6 @@ export async function modelsToCall(secret) {
   return [...found.filter(isChat), ...found.filter((model) => !isChat(model))];
 }
 
-/** Their names. Raises `Error`. */
-export const modelNames = async (secret) => (await modelsToCall(secret)).map((model) => model.id);
-
 /** The models that a key may call for chats: their names. Raises `Error`. */
 export const chatModels = async (secret) => (await modelsOf(secret)).filter(serves("chat")).map((model) => model.id);
 

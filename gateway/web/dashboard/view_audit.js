@@ -1,39 +1,32 @@
 // The audit log: who has changed what, and how it was before.
 
+import { address } from "./address.js";
 import { get } from "./api.js";
-import { openDialog } from "./dialog.js";
+import { openOne } from "./dialog.js";
 import { fill, h } from "./dom.js";
 import { moment } from "./format.js";
-import { into } from "./states.js";
+import { empty, into } from "./states.js";
 import { Table, filterField } from "./table.js";
 
 const AT_ONCE = 200;
 
 const formatted = (value) => (value === null || value === undefined ? "nothing" : JSON.stringify(value, null, 2));
 
-const open = (change) =>
-  openDialog(
-    `${change.action}: ${change.kind} ${change.name}`,
-    () =>
+const inFull = (change) => [
+  h("p", null, `${change.action}: ${change.kind} ${change.name}, ${moment(change.time)} UTC, by ${change.actor}`),
+  h(
+    "div",
+    { class: "before-after" },
+    ["before", "after"].map((when) =>
       h(
-        "div",
+        "figure",
         null,
-        h("p", null, `${moment(change.time)} UTC, by ${change.actor}`),
-        h(
-          "div",
-          { class: "before-after" },
-          ["before", "after"].map((when) =>
-            h(
-              "figure",
-              null,
-              h("figcaption", null, when === "before" ? "Before" : "After"),
-              h("pre", { tabindex: "0" }, formatted(change[when])),
-            ),
-          ),
-        ),
+        h("figcaption", null, when === "before" ? "Before" : "After"),
+        h("pre", { tabindex: "0" }, formatted(change[when])),
       ),
-    { kind: "wide" },
-  );
+    ),
+  ),
+];
 
 const COLUMNS = [
   { title: "Time", sort: (change) => change.time, show: (change) => moment(change.time) },
@@ -42,14 +35,14 @@ const COLUMNS = [
   { title: "By", sort: (change) => change.actor, show: (change) => change.actor },
 ];
 
-export function audit(main, { signal }) {
+export function audit(main, { signal, address: first }) {
   const place = h("div");
   const more = h("button", { type: "button", class: "quiet", hidden: true }, "Older changes");
   const table = new Table(COLUMNS, {
     caption: "Changes",
     name: (change) => change.id,
     sort: null,
-    open,
+    href: (change) => address("audit", change.id),
     none: "Nothing has been changed yet.",
     filter: (change, part) =>
       [change.actor, change.action, change.kind, change.name].some((each) =>
@@ -59,21 +52,16 @@ export function audit(main, { signal }) {
       ),
   });
   let rows = [];
-  let before = null;
-  const look = () =>
-    into(
-      place,
-      signal,
-      async () => {
-        const page = await get("audit", { limit: AT_ONCE, before }, signal);
-        rows = [...rows, ...page.data];
-        before = page.next;
-        if (!place.contains(table.node)) fill(place, table.node);
-        table.show(rows);
-        more.hidden = !before;
-      },
-      look,
-    );
+  let next = ""; // null: there are no older ones
+  async function read() {
+    const page = await get("audit", { limit: AT_ONCE, before: next }, signal);
+    rows = [...rows, ...page.data];
+    next = page.next;
+    if (!place.contains(table.node)) fill(place, table.node);
+    table.show(rows);
+    more.hidden = !next;
+  }
+  const look = () => into(place, signal, read, look);
   more.addEventListener("click", look);
   fill(
     main,
@@ -90,5 +78,20 @@ export function audit(main, { signal }) {
       more,
     ),
   );
-  look();
+  const reading = look();
+
+  /** Open the change with this id; older ones are read until it is found. */
+  async function open(id) {
+    if (!id) return;
+    const { place: inside, both } = openOne("One change", "#audit", signal);
+    await reading;
+    const find = () => rows.find((change) => String(change.id) === id);
+    into(inside, both, async () => {
+      while (!find() && next) await read();
+      const found = find();
+      fill(inside, found ? inFull(found) : empty("Not found", "There is no change with this id."));
+    });
+  }
+  open(first);
+  return open;
 }

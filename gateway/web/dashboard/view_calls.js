@@ -1,7 +1,7 @@
 // Calls and refusals in one list, the newest first, with filters in the address and pages without an end.
 
-import { address as addressOf, noteSettings, replaceAddress } from "./address.js";
-import { COLUMNS, openCall, openRefusal } from "./call.js";
+import { address as addressOf, detailAddress, noteSettings, replaceAddress } from "./address.js";
+import { COLUMNS } from "./call.js";
 import { WIDE, calmly, fill, h } from "./dom.js";
 import { count } from "./format.js";
 import { MergedPages } from "./merged_pages.js";
@@ -52,7 +52,7 @@ export function calls(main, { feed, signal, address, query, isLive }) {
     caption: "Newest calls and refusals",
     name: (row) => row.id,
     sort: null,
-    open: (row) => (row.kind === "call" ? openCall(row) : openRefusal(row)),
+    href: (row) => detailAddress(row.id),
   });
   let pages = null;
   let rows = [];

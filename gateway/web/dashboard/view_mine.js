@@ -1,8 +1,7 @@
 // A member's own page: what is spent, what is left and when it is free again, the own keys, refusals, how to connect.
 
-import { noteSettings, readAddress } from "./address.js";
+import { detailAddress, noteSettings, readAddress } from "./address.js";
 import { get, token } from "./api.js";
-import { openRefusal } from "./call.js";
 import { DayChart } from "./chart.js";
 import { connectPanel } from "./connect.js";
 import { fill, h, refill } from "./dom.js";
@@ -51,7 +50,7 @@ export function mine(main, context) {
     caption: "Your refused calls",
     name: (row) => row.id,
     sort: null,
-    open: openRefusal,
+    href: (row) => detailAddress(row.id),
     none: "None of your calls was refused in the last 7 days.",
   });
 
@@ -131,7 +130,6 @@ export function mine(main, context) {
       lookAtRefusals,
     );
 
-  const names = models?.then((found) => found.map((model) => model.id)) ?? null;
   const welcome = h("p", { class: "note", id: "no-calls-yet" }, "No call yet. Your usage and its cost appear here after the first one.");
   const set = (settings) => {
     noteSettings("mine", settings);
@@ -167,7 +165,7 @@ export function mine(main, context) {
       "Connect a tool",
       null,
       welcome,
-      h("div", { class: "panel" }, connectPanel({ publicUrl, models: names }), token.get() && testCall(token.get()), mayCall),
+      h("div", { class: "panel" }, connectPanel({ publicUrl, models }), token.get() && testCall(token.get()), mayCall),
     ),
     latency: latency.node,
   };

@@ -53,19 +53,17 @@ export function models(main, context) {
   const [place, upstreamPlace] = [h("div"), h("div")];
   const note = h("p", { class: "note", role: "status" });
   let upstreams = new Map();
-  const go = (view) => (row) => {
-    location.hash = address(view, row.name);
-  };
+  const at = (view) => (row) => address(view, row.name);
   const table = new Table(modelColumns(() => upstreams), {
     caption: "Models",
     name: (model) => model.name,
-    open: go("models"),
+    href: at("models"),
     sort: 0,
     isDown: false,
     filter: (model, part) => [model.name, ...model.aliases, ...model.routes.flatMap((route) => [route.upstream, route.model ?? ""])].some((each) => each.toLowerCase().includes(part)),
     none: "The configuration names no model.",
   });
-  const upstreamTable = new Table(UPSTREAM_COLUMNS, { caption: "Upstreams", name: (row) => row.name, open: go("upstreams"), sort: 0, isDown: false });
+  const upstreamTable = new Table(UPSTREAM_COLUMNS, { caption: "Upstreams", name: (row) => row.name, href: at("upstreams"), sort: 0, isDown: false });
 
   const look = () =>
     into(

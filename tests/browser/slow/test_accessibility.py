@@ -76,7 +76,7 @@ def test_every_dialog(themed: Page) -> None:
         themed.gone("dialog")
     for outcome in ("calls", "refused"):
         themed.go(f"calls?outcome={outcome}")
-        themed.click("main table tbody tr th button")
+        themed.click("main table tbody tr th a")
         check(themed, f"one of {outcome}")
         themed.press(ESCAPE)
         themed.gone("dialog")
@@ -215,7 +215,7 @@ def test_every_chart_has_a_table(page: Page, view: str) -> None:
 def test_a_model_is_opened_and_left_by_keyboard(admin: Page) -> None:
     admin.go("models")
     admin.see("main table tbody tr")
-    admin.run("document.querySelector('main table tbody th button').focus()")
+    admin.run("document.querySelector('main table tbody th a').focus()")
     admin.press(ENTER)
     admin.see("dialog h2", "Model ")
     while admin.focused["text"] != "7 days":

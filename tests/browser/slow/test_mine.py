@@ -112,14 +112,16 @@ def test_every_tool_has_its_settings(alice: Page, gateway: Gateway) -> None:
     for tool, sign in {
         "curl": f"curl {gateway.url}/v1/chat/completions", "python": f'base_url="{gateway.url}/v1"',
         "node": f'baseURL: "{gateway.url}/v1"', "environment": f"OPENAI_BASE_URL={gateway.url}/v1",
-        "codex": 'wire_api = "responses"', "claude": f"ANTHROPIC_BASE_URL={gateway.url} ",
+        "codex": 'wire_api = "responses"', "claude": f"ANTHROPIC_BASE_URL={gateway.url}",
         "continue": f"apiBase: {gateway.url}/v1", "webui": f"OPENAI_API_BASE_URL={gateway.url}/v1",
     }.items():  # fmt: skip
         alice.click(f"[data-choice={tool}]")
-        alice.see(".snippet", sign)
-        if tool not in ("environment", "webui"):
-            alice.see(".snippet", CHAT)
-        assert secret("alice") not in alice.text(".snippet")
+        alice.see(".settings", sign)
+        if tool in ("codex", "claude"):
+            alice.see(".settings", "None of the models that this key may call serves")
+        elif tool not in ("environment", "webui"):
+            alice.see(".settings", CHAT)
+        assert secret("alice") not in alice.text(".settings")
 
 
 @pytest.mark.changes

@@ -51,7 +51,7 @@ def test_models_and_upstreams_are_those_of_the_api(operator: Page, either: Gatew
 
 def test_the_page_of_a_model_has_its_usage(operator: Page, either: Gateway) -> None:
     operator.go("models")
-    operator.click(f"{MODELS} tbody th button", COMPLETIONS)
+    operator.click(f"{MODELS} tbody th a", COMPLETIONS)
     operator.see("dialog h2", f"Model {COMPLETIONS}")
     assert operator.driver.current_url.endswith(f"#models/{COMPLETIONS}")
     (whole,) = either.usage(group_by="", model=COMPLETIONS, since=ago(29))

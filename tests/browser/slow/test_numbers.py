@@ -220,7 +220,7 @@ CALL = {"Tokens": lambda call: call["prompt_tokens"] + call["completion_tokens"]
 
 def test_a_call_and_its_page_have_the_numbers_of_its_record(admin: Page, gateway: Gateway) -> None:
     admin.go("calls")
-    admin.see("main table tbody tr th button")
+    admin.see("main table tbody tr th a")
     calls = {call["id"]: call for call in gateway.calls(limit=1000)}
     ids = admin.run("return [...document.querySelector('main table').tBodies[0].rows].map((row) => row.dataset.name)")
     compared = 0
@@ -239,7 +239,7 @@ def test_a_call_and_its_page_have_the_numbers_of_its_record(admin: Page, gateway
     dearest = max(calls.values(), key=lambda call: (call["cached_tokens"] > 0, call["cost_usd"] or 0))
     admin.go(f"calls?id={dearest['id']}")
     admin.until(lambda: len(admin.rows("main table")) == 1)
-    admin.click("main table tbody tr th button")
+    admin.click("main table tbody tr th a")
     facts = {term.text: value.text for term, value in zip(admin.all("dialog dt"), admin.all("dialog dd"), strict=True)}
     assert facts["Tokens"] == (
         f"{dearest['prompt_tokens']:,} prompt ({dearest['cached_tokens']:,} cached), {dearest['completion_tokens']:,} "
@@ -258,7 +258,7 @@ def test_the_models_and_times_of_a_call_are_shown_once(admin: Page, gateway: Gat
     for call in (streamed, plain):
         admin.go(f"calls?id={call['id']}")
         admin.until(lambda: len(admin.rows("main table")) == 1)
-        admin.click("main table tbody tr th button")
+        admin.click("main table tbody tr th a")
         terms = [term.text for term in admin.all("dialog dt")]
         names = {call[name] or call["model"] for name in ("model", "served_model", "routed_model", "returned_model")}
         assert next(term for term in terms if term.startswith("Model")) == (
@@ -274,7 +274,7 @@ def test_refusals_have_the_numbers_of_the_api(admin: Page, gateway: Gateway) -> 
     newest = gateway.admin("refusals", limit="1").json["data"][0]
     admin.go(f"calls?id={newest['id']}")
     admin.until(lambda: len(admin.rows("main table")) == 1)
-    admin.click("main table tbody tr th button")
+    admin.click("main table tbody tr th a")
     facts = {term.text: value.text for term, value in zip(admin.all("dialog dt"), admin.all("dialog dd"), strict=True)}
     assert facts["Status"] == str(newest["status"])
     assert facts["Id"] == newest["id"]

@@ -292,7 +292,7 @@ def test_closing_a_page_leads_back_to_where_its_reader_came_from(admin: Page, ga
 
 def test_the_browsers_back_button_closes_a_page(admin: Page, gateway: Gateway) -> None:
     admin.go("keys")
-    admin.click("main tr[data-name=carol] button")
+    admin.click("main tr[data-name=carol] th a")
     admin.see("dialog h2", "carol")
     admin.driver.back()
     admin.gone("dialog")

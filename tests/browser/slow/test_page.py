@@ -227,7 +227,7 @@ def test_the_outcome_of_a_call_is_in_sight_on_a_phone(admin: Page) -> None:
 
 CUT_OFF = """
 return [...document.querySelectorAll("main *, dialog, dialog *")].filter((node) =>
-    node.scrollWidth > node.clientWidth + 1 && !node.matches(".clip, .sr")
+    node.scrollWidth > node.clientWidth + 1 && !node.matches(".clip, .sr, th[title]")
     && ["hidden", "clip"].includes(getComputedStyle(node).overflowX)).map((node) => node.className);
 """
 """What is wider than its box, and cannot be scrolled there."""

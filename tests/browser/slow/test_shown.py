@@ -190,7 +190,7 @@ def listed(page: Page) -> list[str]:
 def test_filters_are_closed_on_a_phone_unless_one_is_set(page: Page) -> None:
     page.resize(390, 844)
     page.open("calls", ADMIN_TOKEN)
-    page.see("main table tbody tr th button")
+    page.see("main table tbody tr th a")
     assert not page.all("input[name=key]")[0].is_displayed()
     page.click("main .filter-box summary", "Filters")
     page.type("input[name=key]", "alice")
@@ -206,7 +206,7 @@ def test_a_refused_model_is_shown_as_the_client_named_it(admin: Page, gateway: G
     admin.go(f"calls?id={refused}")
     admin.see(f"main tr[data-name={refused}]", "nick")
     assert [row["Model"] for row in admin.rows()] == ["nick"]
-    admin.click(f"main tr[data-name={refused}] button")
+    admin.click(f"main tr[data-name={refused}] th a")
     admin.see("dialog .facts", "nick")
 
 
@@ -216,7 +216,7 @@ def ids(gateway: Gateway, path: str, **query: Any) -> set[str]:
 
 def test_calls_and_refusals_are_one_list(admin: Page, gateway: Gateway) -> None:
     admin.go("calls")
-    admin.see("main table tbody tr th button")
+    admin.see("main table tbody tr th a")
     known = {call["id"]: call for call in gateway.calls(limit=1000)}
     refused = {row["id"]: row for row in gateway.admin("refusals", limit="1000").json["data"]}
     assert set(listed(admin)) == set(known) | set(refused)
@@ -230,7 +230,7 @@ def test_calls_and_refusals_are_one_list(admin: Page, gateway: Gateway) -> None:
             assert (refused[each]["code"] in row["Outcome"], row["Cost"]) == (True, NOTHING)
     admin.choose("select[name=outcome]", "failed")
     admin.until(lambda: [row["Key"] for row in admin.rows("main table")] == ["carol", "bob", "alice"])
-    admin.click("main table tbody tr th button")
+    admin.click("main table tbody tr th a")
     assert "The upstream failed" in admin.text("dialog .why")
     admin.see("dialog .attempts", "error status")
     admin.press(ESCAPE)
@@ -252,7 +252,7 @@ def test_the_list_begins_at_the_minute_that_is_chosen(page: Page, gateway: Gatew
 
 def test_the_list_is_filtered_by_the_api_and_by_its_address(page: Page, gateway: Gateway) -> None:
     page.open("calls", ADMIN_TOKEN)
-    page.see("main table tbody tr th button")
+    page.see("main table tbody tr th a")
     for name, value in (("key", "alice"), ("team", "crew"), ("model", COMPLETIONS)):
         page.type(f"input[name={name}]", value)
         wanted = ids(gateway, "calls", **{name: value}) | ids(gateway, "refusals", **{name: value})
@@ -265,7 +265,7 @@ def test_the_list_is_filtered_by_the_api_and_by_its_address(page: Page, gateway:
     page.until(lambda: [row["Upstream"] for row in page.rows("main table")] == ["former"])
     page.open("calls?code=insufficient_quota", ADMIN_TOKEN)
     page.until(lambda: set(listed(page)) == ids(gateway, "refusals", code="insufficient_quota"))
-    page.click("main table tbody tr th button")
+    page.click("main table tbody tr th a")
     assert "quota" in page.text("dialog .why")
     page.press(ESCAPE)
     some = gateway.calls(limit=1)[0]["id"]
@@ -310,7 +310,7 @@ def test_one_call_shows_when_its_attempts_were_and_its_cost_as_a_sum(
     page = Page(driver, start_gateway(settings("http://127.0.0.1:9/v1", store={"url": url})).url)
     page.forget()
     page.open(f"calls?id={repeated.id}", ADMIN_TOKEN)
-    page.click("main table tbody tr th button")
+    page.click("main table tbody tr th a")
     steps = [" ".join(each.text.split()) for each in page.all("dialog .attempts li")]
     assert steps == [
         "waited for room 500 ms, from 0 ms to 500 ms", "near error status 500 ms, from 500 ms to 1.0 s",
@@ -327,7 +327,7 @@ def test_one_call_shows_when_its_attempts_were_and_its_cost_as_a_sum(
     ]  # fmt: skip
     page.press(ESCAPE)
     page.open(f"calls?id={older.id}", ADMIN_TOKEN)
-    page.click("main table tbody tr th button")
+    page.click("main table tbody tr th a")
     steps = [" ".join(each.text.split()) for each in page.all("dialog .attempts li")]
     assert steps == ["near timed out", "far answered"]
     assert not page.all("dialog .cost-sum")
@@ -349,7 +349,7 @@ def test_what_a_client_made_up_stays_text(admin: Page) -> None:
     admin.go("calls")
     admin.type("input[name=model]", ATTACK)
     admin.until(lambda: [row["Model"] for row in admin.rows("main table")] == [ATTACK])
-    admin.click("main table tbody tr th button")
+    admin.click("main table tbody tr th a")
     assert ATTACK in admin.text("dialog .facts")
     assert admin.run("return document.querySelectorAll('main img, dialog img, main script, dialog script').length") == 0
     assert "owned" not in admin.driver.title

@@ -99,9 +99,9 @@ def page(driver: webdriver.Chrome, gateways: list[Gateway], provider: tuple[str,
     driver.delete_all_cookies()
 
 
-def sign_in(page: Page, person: str) -> None:
+def sign_in(page: Page, person: str, fragment: str = "") -> None:
     """Like a person: the button, the provider's page, the name, the consent, and back."""
-    page.open()
+    page.open(fragment)
     page.click("#sign-in")
     page.see("input[name=login]").send_keys(person)
     page.driver.find_element(By.NAME, "password").send_keys("anything")
@@ -212,7 +212,7 @@ def test_a_member_makes_pauses_rotates_and_revokes_a_key_of_her_own(page: Page, 
     assert not page.all("#field-on_exceeded")
     page.click("dialog button[type=submit]")
     secret = page.text("#secret")
-    assert secret in page.text("dialog .snippet")
+    assert secret in page.text("dialog .settings")
     page.click("dialog button", "Done")
     page.gone("dialog")
     made = gateways[1].admin("keys/hers-too").json
@@ -355,6 +355,15 @@ def test_a_lead_who_types_addresses_of_another_team_reads_a_sentence(page: Page,
         page.press(ESCAPE)
     own = [line for line in page.logged() if line.startswith(page.address)]
     assert not [line for line in own if "Failed to load resource" not in line]
+
+
+def test_a_link_leads_to_what_it_names_through_the_sign_in(page: Page) -> None:
+    sign_in(page, "heads.bea", "calls?outcome=failed")
+    page.see("select[name=outcome]")
+    page.until(lambda: page.driver.current_url.endswith("#calls?outcome=failed"))
+    page.open()
+    page.see("#nav a[aria-current=page]")
+    assert "outcome" not in page.driver.current_url
 
 
 def test_a_person_without_a_group_gets_an_explanation(page: Page) -> None:

@@ -75,8 +75,8 @@ def test_a_made_key_is_in_every_tab_and_a_test_call_turns_green(admin: Page, gat
     assert tuple(each.get_attribute("data-choice") for each in admin.all("dialog [data-choice]")) == TABS
     for tab in TABS:
         admin.click(f"dialog [data-choice={tab}]")
-        admin.see("dialog .snippet", secret)
-        assert gateway.url in admin.text("dialog .snippet")
+        admin.see("dialog .settings", secret)
+        assert gateway.url in admin.text("dialog .settings")
     admin.click("dialog .test-call button")
     admin.see("dialog [data-test].good", "It works")
     eventually(lambda: [call["key"] for call in gateway.calls(limit=1)] == ["connected"])
@@ -148,7 +148,7 @@ def test_a_key_has_an_owner_a_note_labels_and_a_place_in_the_queue(admin: Page, 
     assert (key["priority"], key["weight"]) == ("batch", 3)
     admin.type("main .filter", "ada@")
     admin.until(lambda: [row["Key"] for row in admin.rows("main table")] == ["owned"])
-    admin.click("main tr[data-name=owned] button")
+    admin.click("main tr[data-name=owned] th a")
     facts = admin.text("dialog .facts")
     for word in ("ada@example.org", "for the nightly build", "cost-center: 4711, project: atlas", "batch"):
         assert word in facts
@@ -181,7 +181,7 @@ def test_a_preset_fills_in_quotas_and_an_expiry(admin: Page, gateway: Gateway) -
 
 def test_a_key_is_changed_and_only_in_what_was_touched(admin: Page, gateway: Gateway) -> None:
     make(admin, "changing")
-    admin.click("main tr[data-name=changing] button")
+    admin.click("main tr[data-name=changing] th a")
     admin.click("dialog footer button", "Edit")
     admin.type("#field-max_parallel", "7")
     admin.type("dialog .quota-rows .amount", "9")
@@ -197,7 +197,7 @@ def test_a_key_is_changed_and_only_in_what_was_touched(admin: Page, gateway: Gat
 def test_rotating_gives_a_new_secret_and_ends_the_old_one(admin: Page, gateway: Gateway) -> None:
     old = make(admin, "turning")
     assert complete(gateway, old).status == 200
-    admin.click("main tr[data-name=turning] button")
+    admin.click("main tr[data-name=turning] th a")
     admin.click("dialog footer button", "Rotate")
     admin.choose("select[name=overlap]", "0")
     admin.click("dialog form button[type=submit]")
@@ -209,7 +209,7 @@ def test_rotating_gives_a_new_secret_and_ends_the_old_one(admin: Page, gateway: 
 
 def test_revoking_asks_first_and_is_for_ever(admin: Page, gateway: Gateway) -> None:
     secret = make(admin, "going")
-    admin.click("main tr[data-name=going] button")
+    admin.click("main tr[data-name=going] th a")
     admin.click("dialog footer button", "Revoke")
     admin.see("dialog.small", "Refuse going for ever?")
     assert admin.focused["text"] == "Cancel"
@@ -226,7 +226,7 @@ def test_revoking_asks_first_and_is_for_ever(admin: Page, gateway: Gateway) -> N
 def test_a_spent_quota_is_topped_up_and_counted_anew(operator: Page, either: Gateway) -> None:
     secret = make(operator, "spending", requests=1)
     assert [complete(either, secret).status for _ in range(2)] == [200, 429]
-    operator.click("main tr[data-name=spending] button")
+    operator.click("main tr[data-name=spending] th a")
     operator.see("dialog .quota.full", "1 of 1 request")
     operator.click("dialog .quota button", "Top up")
     operator.type("dialog.small input[name=more]", "1")
@@ -252,7 +252,7 @@ def test_audit_log_says_who_changed_what(admin: Page) -> None:
     admin.go("audit")
     admin.until(lambda: [row["Of"] for row in admin.rows("main table")][:1] == ["key noted"])
     assert admin.rows("main table")[0]["By"] == "admin.token from 127.0.0.1"
-    admin.click("main table tbody button")
+    admin.click("main table tbody th a")
     before, after = [each.text for each in admin.all("dialog pre")]
     assert before == "nothing"
     assert '"id": "noted"' in after
@@ -273,7 +273,7 @@ def test_a_viewer_sees_everything_and_can_change_nothing(page: Page, gateway: Ga
     page.see(".quota")
     assert not page.all(".quota button")
     page.go("calls")
-    page.see("main table tbody button")
+    page.see("main table tbody th a")
     page.go("audit")  # typed by hand
     page.see("[data-tile=requests]")
     headers = {"Authorization": f"Bearer {VIEWER_TOKEN}"}

@@ -61,7 +61,7 @@ def test_a_team_of_the_page_binds_its_keys(admin: Page, gateway: Gateway) -> Non
 
 def test_a_team_shows_what_its_keys_have_spent_and_who_they_are(operator: Page, either: Gateway) -> None:
     operator.go("teams")
-    operator.click("main tr[data-name=crew] button")
+    operator.click("main tr[data-name=crew] th a")
     (row,) = [row for row in either.admin("quotas", team="crew").json["data"] if row["scope"] == "team:crew"]
     bar = operator.see('dialog .quota[data-scope="team:crew"]', f"{row['used']:,} of 5,000 tokens")
     assert "resets in" in bar.text
@@ -77,7 +77,7 @@ def test_a_team_shows_what_its_keys_have_spent_and_who_they_are(operator: Page, 
 
 def test_a_team_is_changed_topped_up_and_counted_anew(operator: Page, either: Gateway) -> None:
     make_team(operator, "growing")
-    operator.click("main tr[data-name=growing] button")
+    operator.click("main tr[data-name=growing] th a")
     operator.click("dialog footer button", "Edit")
     operator.type("dialog .quota-rows .amount", "9")
     operator.click("dialog fieldset button", "Add a quota")
@@ -99,7 +99,7 @@ def test_a_team_is_changed_topped_up_and_counted_anew(operator: Page, either: Ga
 def test_a_team_says_what_its_members_may_do(operator: Page, either: Gateway) -> None:
     make_team(operator, "lab")
     assert received(either, "lab")["members"] is None
-    operator.click("main tr[data-name=lab] button")
+    operator.click("main tr[data-name=lab] th a")
     assert "no keys" in operator.text("dialog .facts")
     operator.click("dialog footer button", "Edit")
     assert not operator.see("dialog form input[name=members]").is_selected()
@@ -149,7 +149,7 @@ def test_a_team_is_deleted_once_it_has_no_keys(admin: Page, gateway: Gateway) ->
         headers={"Authorization": f"Bearer {gateway.config['admin']['token']}"},
     )  # fmt: skip
     assert issued.status == 201
-    admin.click("main tr[data-name=passing] button")
+    admin.click("main tr[data-name=passing] th a")
     admin.click("dialog footer button", "Delete")
     assert admin.focused["text"] == "Cancel"
     admin.click("dialog.small button.danger")

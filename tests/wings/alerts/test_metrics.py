@@ -5,7 +5,6 @@ from __future__ import annotations
 from gateway.wings.alerts.metrics import count_alert
 from tests.observe.test_metrics import telemetry, value
 
-
 SCOPES = (
     ("key", "k", ""), ("key", "j", ""), ("team", "", "crew"), ("member", "", "crew"), ("person", "", ""),
     ("gateway", "", ""),
