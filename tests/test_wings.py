@@ -103,10 +103,10 @@ WINGS = {
 move there. All else is the trunk: what a plain call needs."""
 
 CEILINGS = {
-    "files": 390,
-    "lines": 66_000,
-    "lines of the trunk": 49_250,
-    "arrows from the trunk to wings": 95,
+    "files": 420,
+    "lines": 68_500,
+    "lines of the trunk": 50_000,
+    "arrows from the trunk to wings": 87,
     "arrows between wings": 14,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next

@@ -185,7 +185,7 @@ def test_alerts_lead_to_the_runbook() -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_pages_name_only_settings_that_there_are(path: Path) -> None:
-    known = {name for name, _ in settings()} | {"defaults.models"}  # it has the settings of models.NAME
+    known = {*settings()} | {"defaults.models"}  # it has the settings of models.NAME
     sections = {name.partition(".")[0].partition("[")[0] for name in known}
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
     # In a table of another program's settings only the second column has ours.

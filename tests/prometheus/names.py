@@ -18,7 +18,8 @@ EVERYWHERE = {"job", "instance"}
 def exported() -> dict[str, set[str]]:
     """Labels by the name of a series in queries."""
     made = Telemetry(["k"], 1)
-    labels = {metric._name: set(metric._labelnames) for metric in vars(made).values() if hasattr(metric, "_labelnames")}
+    metrics = [each for each in (*vars(made).values(), *made._of_wings.values()) if hasattr(each, "_labelnames")]
+    labels = {metric._name: set(metric._labelnames) for metric in metrics}
     registry = CollectorRegistry()
     registry.register(KeyCollector([QuotaRow("k", "usd", "day", 1, 2)], {"k": None}))
     registry.register(SupervisorMetrics(Reloads(1, {"applied": 0})))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def test_a_configuration_is_good(snippet: Snippet) -> None:
 
 def test_the_litellm_file_is_converted_to_the_upstreams_of_the_file_beside_it() -> None:
     theirs, ours = [each for each in snippets("yaml") if each.page == "docs/from-litellm.md"]
-    converted = convert(theirs.text, theirs.page).values
+    converted = convert(theirs.text, theirs.page, datetime.now(UTC)).values
     shown = yaml.safe_load(ours.text)
     assert {each["base_url"] for each in converted["upstreams"].values()} == {
         each["base_url"] for each in shown["upstreams"].values()

@@ -108,7 +108,7 @@ async def test_a_call_is_admitted_after_the_given_wait_and_not_50_ms_before(
     assert received > 20
 
 
-SCOPES = ("key:k{}", "team:t{}", "gateway{}")
+SCOPES = ("key:k{}", "team:t{}", "person:p{}")
 
 
 def part(windows: list[Claim], dice: random.Random) -> list[Claim]:

@@ -26,9 +26,7 @@ const TOOLS = {
     title: "curl",
     endpoint: "chat",
     parts: ({ base, key, model }) => [
-      ["In the shell", `curl ${base}/v1/chat/completions \\
-  -H "Authorization: Bearer ${key}" -H "Content-Type: application/json" \\
-  -d '${chat(model)}'`],
+      ["In the shell", `curl ${base}/v1/chat/completions \\\n  -H "Authorization: Bearer ${key}" -H "Content-Type: application/json" \\\n  -d '${chat(model)}'`],
     ],
   },
   python: {
@@ -36,13 +34,7 @@ const TOOLS = {
     endpoint: "chat",
     parts: ({ base, key, model }) => [
       ["In the shell", "pip install openai"],
-      ["hello.py", `from openai import OpenAI
-
-client = OpenAI(base_url="${base}/v1", api_key="${key}")
-answer = client.chat.completions.create(
-    model="${model}", messages=[{"role": "user", "content": "Hello!"}]
-)
-print(answer.choices[0].message.content)`],
+      ["hello.py", `from openai import OpenAI\n\nclient = OpenAI(base_url="${base}/v1", api_key="${key}")\nanswer = client.chat.completions.create(\n    model="${model}", messages=[{"role": "user", "content": "Hello!"}]\n)\nprint(answer.choices[0].message.content)`],
     ],
   },
   node: {
@@ -50,14 +42,7 @@ print(answer.choices[0].message.content)`],
     endpoint: "chat",
     parts: ({ base, key, model }) => [
       ["In the shell", "npm install openai"],
-      ["hello.mjs", `import OpenAI from "openai";
-
-const client = new OpenAI({ baseURL: "${base}/v1", apiKey: "${key}" });
-const answer = await client.chat.completions.create({
-  model: "${model}",
-  messages: [{ role: "user", content: "Hello!" }],
-});
-console.log(answer.choices[0].message.content);`],
+      ["hello.mjs", `import OpenAI from 'openai';\n\nconst client = new OpenAI({ baseURL: "${base}/v1", apiKey: "${key}" });\nconst answer = await client.chat.completions.create({\n  model: "${model}",\n  messages: [{ role: "user", content: "Hello!" }],\n});\nconsole.log(answer.choices[0].message.content);`],
     ],
   },
   environment: {
@@ -69,14 +54,7 @@ console.log(answer.choices[0].message.content);`],
     endpoint: "responses",
     prefers: ["codex", "gpt-5"],
     parts: ({ base, key, model }) => [
-      ["~/.codex/config.toml", `model = "${model}"
-model_provider = "gateway"
-
-[model_providers.gateway]
-name = "Gateway"
-base_url = "${base}/v1"
-env_key = "GATEWAY_API_KEY"
-wire_api = "responses"`],
+      ["~/.codex/config.toml", `model = "${model}"\nmodel_provider = "gateway"\n\n[model_providers.gateway]\nname = "Gateway"\nbase_url = "${base}/v1"\nenv_key = "GATEWAY_API_KEY"\nwire_api = "responses"`],
       ["In the shell", `export GATEWAY_API_KEY=${key}\ncodex`],
     ],
   },
@@ -85,26 +63,14 @@ wire_api = "responses"`],
     endpoint: "messages",
     prefers: ["claude-sonnet", "claude"],
     parts: ({ base, key, model, names }) => [
-      ["In the shell", `export ANTHROPIC_BASE_URL=${base}
-export ANTHROPIC_AUTH_TOKEN=${key}
-export ANTHROPIC_MODEL=${model}
-export ANTHROPIC_DEFAULT_HAIKU_MODEL=${preferred(names, "haiku", model)}
-claude`],
+      ["In the shell", `export ANTHROPIC_BASE_URL=${base}\nexport ANTHROPIC_AUTH_TOKEN=${key}\nexport ANTHROPIC_MODEL=${model}\nexport ANTHROPIC_DEFAULT_HAIKU_MODEL=${preferred(names, "haiku", model)}\nclaude`],
     ],
   },
   continue: {
     title: "Continue",
     endpoint: "chat",
     parts: ({ base, key, model }) => [
-      ["~/.continue/config.yaml", `name: Gateway
-version: 0.0.1
-schema: v1
-models:
-  - name: "${model}"
-    provider: openai
-    model: "${model}"
-    apiBase: ${base}/v1
-    apiKey: ${key}`],
+      ["~/.continue/config.yaml", `name: Gateway\nversion: 0.0.1\nschema: v1\nmodels:\n  - name: "${model}"\n    provider: openai\n    model: "${model}"\n    apiBase: ${base}/v1\n    apiKey: ${key}`],
     ],
   },
   webui: {

@@ -1,4 +1,4 @@
-"""What is shown has an address: it can be sent to somebody, and Back leads to what was there before."""
+"""What is shown has an address: a link shows it, and Back leads to what was there before."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_back_closes_a_call_and_leaves_the_list_as_it_was(admin: Page, gateway: 
 
 
 @pytest.mark.parametrize("kind", ["calls", "refusals"])
-def test_the_address_of_a_call_or_refusal_shows_it_to_somebody_else(page: Page, gateway: Gateway, kind: str) -> None:
+def test_the_address_of_a_call_or_refusal_shows_it(page: Page, gateway: Gateway, kind: str) -> None:
     row = gateway.admin(kind, limit="1").json["data"][0]["id"]
     page.open(f"calls?call={row}", ADMIN_TOKEN)
     page.see("dialog h2", "One call" if kind == "calls" else "One refused request")
