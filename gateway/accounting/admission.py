@@ -48,8 +48,6 @@ class Admission:
         self._shrinks_left = 0 if fit is None else SHRINKS
         if fit is not None:
             reservation.reduced_output = reservation.call.params.output_limit
-        if places:
-            reservation.may_grow()
 
     async def admit(self) -> Refused | None:
         """Reserve. Returns the refusal that ends first, if there was no room."""
@@ -78,7 +76,6 @@ class Admission:
             with suppress(StoreUnavailable):
                 await reservation.ledger.draw(RateDraw(seen))
         self._places, self._ticket, self._pause = places, ticket, pause
-        reservation.may_grow()
         try:
             refused = await self._find_place()
         finally:

@@ -109,7 +109,7 @@ class Reservation:
         self.settled: asyncio.Future[None] | None = None
         """Done when the settlement is stored or, if the store is slow, in the journal."""
         self._growing: asyncio.Lock | None = None
-        """Held while the reservation is extended; None: it is not, because no route had limits."""
+        """Held while the reservation is extended."""
         self._is_in_advance = is_in_advance
         self._is_again = False
         """Whether the call has been reserved before, and its end is recorded in any case."""
@@ -131,10 +131,6 @@ class Reservation:
         self.held = _reserve_of(self.call, route, self.claims + of_place)
         return await self._draw()
 
-    def may_grow(self) -> None:
-        """Routes have limits: attempts may `extend` the reservation."""
-        self._growing = self._growing or asyncio.Lock()
-
     def give_back(self) -> tuple[Claim, ...]:
         """Cancel what is held; the call stays open, and is drawn again. Returns the claims on windows of its place."""
         of_place = self._of_place
@@ -153,8 +149,7 @@ class Reservation:
 
         If cancelled, it still waits for the store's answer, so that the reservation is known.
         """
-        if self._growing is None:
-            return None
+        self._growing = self._growing or asyncio.Lock()
         async with self._growing:
             more = further(self.held.claims, wanted)
             return await self._grow(self.held.record, more) if more else None

@@ -406,6 +406,15 @@ async def test_another_attempt_draws_on_what_is_not_held() -> None:
     assert ledger.settled[0].claims == (CLAIM, *ONE.claims, *TWO.claims)
 
 
+async def test_a_fallback_draws_on_its_upstream_where_the_first_model_had_no_route() -> None:
+    """All of its routes have an open circuit, so the call is reserved without a place."""
+    ledger = Turns(Granted((SPENT,)), full(TWO, 3))
+    async with log_of(books_of(ledger, []), a_call()) as log:
+        refused = await log.reservation.extend(TWO.claims)
+        assert refused is not None
+        assert limit_failure(refused).fault is Fault.LIMIT
+
+
 async def test_what_an_unavailable_store_may_have_granted_is_held() -> None:
     ledger = Turns(Granted((SPENT, SPENT)), StoreUnavailable("away"))
     with pytest.raises(Unavailable):
