@@ -209,18 +209,27 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
     quotas = [{unit: 10**9, "per": per} for unit in ("requests", "tokens", "usd") for per in ("minute", "month", 90)]
     quotas = [quota | ({"usd": 9000} if "usd" in quota else {}) for quota in quotas]
     keys = [key("alice", quotas=quotas, team="crew", expires="2199-01-01T00:00:00Z", limits={"deny": ["denied"]})]
-    teams = {"crew": {"quotas": [{"requests": 10**9, "per": "day", "model": "gpt-*"}]}}
+    keys.append(key("hers", owner=PERSON, team="crew"))
+    teams = {"crew": {"quotas": [{"requests": 10**9, "per": "day", "model": "gpt-*"}], "member_quotas": WINDOWS}}
     shared = [quota for quota in quotas if quota["per"] != 90]
     upstreams = {"main": {"capabilities": {"messages": True, "generate_content": True}}}
     files = {"upstream": "main", "max_per_key": 5000}
     return start_shared_gateway(
         settings(
-            shared_upstream.url, upstreams=upstreams, models=models, keys=keys, teams=teams, quotas=shared, files=files
+            shared_upstream.url,
+            upstreams=upstreams,
+            models=models,
+            keys=keys,
+            teams=teams,
+            quotas=shared,
+            files=files,
+            people={"defaults": {"quotas": WINDOWS}},
         )
     )
 
 
 UNITS = ("requests", "tokens", "usd")
+PERSON = "ann@example.org"
 WINDOWS = [{unit: 1000, "per": per} for unit in UNITS for per in ("minute", "day", "month")]
 
 
@@ -253,7 +262,9 @@ def there(gateway: Gateway, method: str, path: str) -> dict[str, str]:
     operator, name = Operator(gateway), f"{method}-{path.count('/')}-{time.monotonic_ns()}".lower()
     if "{id}" in path:
         operator.create(name, quotas=WINDOWS)
-    if "{name}" in path:
+    if "{person}" in path:
+        name = "crew"
+    elif "{name}" in path:
         operator.done("POST", "teams", {"name": name, "quotas": WINDOWS})
     request = gateway.complete().headers["x-request-id"] if "{request}" in path else ""
     stored = gateway.post("/v1/responses", {"model": "m", "input": "Hi"}).json["id"] if "{response}" in path else ""
@@ -261,6 +272,7 @@ def there(gateway: Gateway, method: str, path: str) -> dict[str, str]:
         "model": "m",
         "request": request,
         "response": stored,
+        "person": PERSON,
         "file": "reference.js" if path.startswith("/docs") else "api.js",
     }
     if "{conversation}" in path:
