@@ -77,6 +77,7 @@ def test_every_dialog(themed: Page) -> None:
     for outcome in ("calls", "refused"):
         themed.go(f"calls?outcome={outcome}")
         themed.click("main table tbody tr th a")
+        themed.see("dialog .facts")
         check(themed, f"one of {outcome}")
         themed.press(ESCAPE)
         themed.gone("dialog")

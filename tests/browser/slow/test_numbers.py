@@ -240,6 +240,7 @@ def test_a_call_and_its_page_have_the_numbers_of_its_record(admin: Page, gateway
     admin.go(f"calls?id={dearest['id']}")
     admin.until(lambda: len(admin.rows("main table")) == 1)
     admin.click("main table tbody tr th a")
+    admin.see("dialog dt")
     facts = {term.text: value.text for term, value in zip(admin.all("dialog dt"), admin.all("dialog dd"), strict=True)}
     assert facts["Tokens"] == (
         f"{dearest['prompt_tokens']:,} prompt ({dearest['cached_tokens']:,} cached), {dearest['completion_tokens']:,} "
@@ -259,6 +260,7 @@ def test_the_models_and_times_of_a_call_are_shown_once(admin: Page, gateway: Gat
         admin.go(f"calls?id={call['id']}")
         admin.until(lambda: len(admin.rows("main table")) == 1)
         admin.click("main table tbody tr th a")
+        admin.see("dialog dt")
         terms = [term.text for term in admin.all("dialog dt")]
         names = {call[name] or call["model"] for name in ("model", "served_model", "routed_model", "returned_model")}
         assert next(term for term in terms if term.startswith("Model")) == (
@@ -275,6 +277,7 @@ def test_refusals_have_the_numbers_of_the_api(admin: Page, gateway: Gateway) -> 
     admin.go(f"calls?id={newest['id']}")
     admin.until(lambda: len(admin.rows("main table")) == 1)
     admin.click("main table tbody tr th a")
+    admin.see("dialog dt")
     facts = {term.text: value.text for term, value in zip(admin.all("dialog dt"), admin.all("dialog dd"), strict=True)}
     assert facts["Status"] == str(newest["status"])
     assert facts["Id"] == newest["id"]

@@ -311,6 +311,7 @@ def test_one_call_shows_when_its_attempts_were_and_its_cost_as_a_sum(
     page.forget()
     page.open(f"calls?id={repeated.id}", ADMIN_TOKEN)
     page.click("main table tbody tr th a")
+    page.see("dialog .attempts li")
     steps = [" ".join(each.text.split()) for each in page.all("dialog .attempts li")]
     assert steps == [
         "waited for room 500 ms, from 0 ms to 500 ms", "near error status 500 ms, from 500 ms to 1.0 s",
@@ -328,6 +329,7 @@ def test_one_call_shows_when_its_attempts_were_and_its_cost_as_a_sum(
     page.press(ESCAPE)
     page.open(f"calls?id={older.id}", ADMIN_TOKEN)
     page.click("main table tbody tr th a")
+    page.see("dialog .attempts li")
     steps = [" ".join(each.text.split()) for each in page.all("dialog .attempts li")]
     assert steps == ["near timed out", "far answered"]
     assert not page.all("dialog .cost-sum")
