@@ -76,6 +76,7 @@ class Admission:
             with suppress(StoreUnavailable):
                 await reservation.ledger.draw(RateDraw(seen))
         self._places, self._ticket, self._pause = places, ticket, pause
+        self._shrinks_left = 0  # the attempts send the output limit of the first draw
         try:
             refused = await self._find_place()
         finally:

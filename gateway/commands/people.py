@@ -4,8 +4,10 @@ on the store itself."""
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from typing import Any
 
+from gateway.errors import NotFound
 from gateway.keys.registry import Registry
 from gateway.quota.scopes import PERSON
 from gateway.reports.registry import PEOPLE
@@ -80,8 +82,9 @@ def _update(args: argparse.Namespace, place: Place) -> str:
     async def change(registry: Registry) -> dict[str, Any]:
         given = None
         if quotas:
-            every = await every_row(lambda after: registry.list_people(after, PAGE))
-            known: list[dict[str, Any]] = next((row["quotas"] for row in every if row["name"] == args.person), [])
+            known: list[dict[str, Any]] = []
+            with suppress(NotFound):
+                known = (await registry.show_person(args.person))["quotas"]
             given = merged(known, quotas)
         return await registry.update_person(args.person, {"quotas": given}, actor("people"))
 

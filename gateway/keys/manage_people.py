@@ -22,6 +22,7 @@ from gateway.quota.windows import LimitTable
 from gateway.records import Key, Window
 
 from .documents import AuditEvent, Documents, Page, Shown, in_file, invalid
+from .key_index import KeyGroup
 
 WINDOWS_AT_ONCE = 50
 
@@ -40,7 +41,7 @@ class PeopleManager(Documents):
     async def show_person(self, name: str) -> Shown:
         """One person: `name`, `role` (of her last sign-in), `keys` (ids), `quotas` and further limits, `managed_by`
         (`file` or `store` where they are her own; else null), `windows` with those in her teams, `top_ups`."""
-        everyone = await self._everyone()
+        everyone = await self._everyone([("owner", name)])
         text, overlay = await self._overlay(person_scope(name))
         if name not in everyone and text is None:
             raise NotFound(f"There is no person '{name}': no key has this owner.", code="person_not_found")
@@ -91,15 +92,15 @@ class PeopleManager(Documents):
     def _limits(self, name: str, overlay: Overlay) -> Any:
         return person_limits(self._config().people, name, overlay)
 
-    async def _everyone(self) -> dict[str, list[KeySettings]]:
-        """The keys of each person that are not revoked, by her name."""
+    async def _everyone(self, owners: Sequence[KeyGroup] | None = None) -> dict[str, list[KeySettings]]:
+        """The keys of each person, or of these, that are not revoked, by her name."""
         groups = [name for name in self._config().people if name == PERSON_DEFAULTS or name.startswith(ROLE_PREFIX)]
         found: dict[str, list[KeySettings]] = {name: [] for name in self._config().people if name not in groups}
         of_file = {key.id for key in self._config().keys}
         keys: list[KeySettings] = [*self._config().keys]
         keys += [
             key.settings
-            async for key in self._issued_keys()
+            async for key in self._issued_keys(groups=owners)
             if key.revoked_at is None and key.settings.id not in of_file
         ]
         for key in keys:

@@ -18,7 +18,8 @@ def person_limits(people: Mapping[str, PersonLimits], name: str, overlay: Overla
     sign-in."""
     if (named := people.get(name)) is not None:
         return named
-    if overlay is not None and overlay.quotas is not None:
-        return PersonLimits(quotas=overlay.quotas)
     of_role = people.get(f"{ROLE_PREFIX}{overlay.role}") if overlay is not None else None
-    return of_role or people.get(PERSON_DEFAULTS, UNLIMITED)
+    shared = of_role or people.get(PERSON_DEFAULTS, UNLIMITED)
+    if overlay is None or overlay.quotas is None:
+        return shared
+    return shared.model_copy(update={"quotas": overlay.quotas})

@@ -406,6 +406,52 @@ async def test_another_attempt_draws_on_what_is_not_held() -> None:
     assert ledger.settled[0].claims == (CLAIM, *ONE.claims, *TWO.claims)
 
 
+def with_output(limit: int) -> Call:
+    call = a_call()
+    return call._replace(params=call.params._replace(output_limit=limit))
+
+
+class Smaller:
+    """A fit that always has a smaller output."""
+
+    def largest(self, statuses: Sequence[WindowStatus] = ()) -> Call:
+        return with_output(5)
+
+    def claims(self, smaller: Call) -> tuple[Claim, ...]:
+        return (CLAIM,)
+
+
+class NoQueue:
+    """A ticket of a call that asks at once."""
+
+    has_waited = False
+
+    async def admit(self, attempt: Callable[[], Any]) -> Sequence[Refused]:
+        refusals: Sequence[Refused] = await attempt()
+        return refusals
+
+    def granted(self, statuses: object) -> None: ...
+
+    def ended(self, tokens: int, windows: object) -> None: ...
+
+    def taken_back(self, windows: object) -> None: ...
+
+
+async def test_a_call_that_waits_again_keeps_its_output_or_is_refused() -> None:
+    """Its attempts send the output limit of the first draw."""
+    spent = Refused(SPENT, 1, None, (SPENT, full(ONE, 1).window_status))
+    given_back = Granted()
+    ledger = Turns(Granted((SPENT, SPENT)), given_back, spent, Granted((SPENT, SPENT)))
+    call = with_output(10)
+    reservation = Reservation(cast(Ledger, ledger), call, (CLAIM,))
+    fit, ticket = cast(Any, Smaller()), cast(Any, NoQueue())
+    reservation.admission = admission = Admission(reservation, [ONE], ticket, fit)
+    async with CallLog(books_of(ledger, []), call, reservation):
+        with pytest.raises(QuotaSpent):
+            await admission.admit_again([ONE], ticket, lambda place: None)
+        assert reservation.call is call
+
+
 async def test_a_fallback_draws_on_its_upstream_where_the_first_model_had_no_route() -> None:
     """All of its routes have an open circuit, so the call is reserved without a place."""
     ledger = Turns(Granted((SPENT,)), full(TWO, 3))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -96,7 +98,62 @@ def test_keys_and_teams_come_from_rows_of_the_database(
     assert "sk-plain" not in listed
 
 
-@pytest.mark.parametrize("text", ["", "nothing", "a,b\n1,2\n", "5", '{"a": 5}'])
+def imported(rows: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(folder)
+    Path("rows.json").write_text(json.dumps(rows))
+    assert cli.main(["import", "litellm", "--database", "rows.json"]) == 0
+    return yaml.safe_load(Path("gateway.yaml").read_text())
+
+
+TOKEN = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
+
+
+@pytest.mark.parametrize("limit", ["max_budget", "rpm_limit", "tpm_limit", "max_parallel_requests"])
+@pytest.mark.parametrize("table", ["LiteLLM_VerificationToken", "LiteLLM_TeamTable", "LiteLLM_BudgetTable"])
+def test_a_limit_of_nothing_does_not_become_no_limit(
+    limit: str, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: dict[str, list[dict[str, Any]]] = {
+        "LiteLLM_VerificationToken": [{"token": TOKEN, "key_alias": "spent", "team_id": "t", "budget_id": "b"}],
+        "LiteLLM_TeamTable": [{"team_id": "t", "team_alias": "crew"}],
+        "LiteLLM_BudgetTable": [{"budget_id": "b"}],
+    }
+    rows[table][0][limit] = 0
+    assert "keys" not in imported(rows, tmp_path, monkeypatch)
+    assert f"{limit} is 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "team", "found"),
+    [
+        (["all-proxy-models"], ["gpt-4o"], ["gpt-4o"]), (["gpt-4o", "o3"], ["gpt-4o"], ["gpt-4o"]),
+        (["gpt-*"], ["gpt-4o", "o3"], ["gpt-4o"]), (["gpt-4o"], ["gpt-*"], ["gpt-4o"]),
+        (["gpt-4o"], ["all-proxy-models"], ["gpt-4o"]), (["gpt-4o"], [], ["gpt-4o"]),
+    ],
+)  # fmt: skip
+def test_a_key_may_use_what_its_team_may_use_too(
+    key: list[str], team: list[str], found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {
+        "LiteLLM_VerificationToken": [{"token": TOKEN, "key_alias": "k", "team_id": "t", "models": key}],
+        "LiteLLM_TeamTable": [{"team_id": "t", "team_alias": "crew", "models": team}],
+    }
+    assert imported(rows, tmp_path, monkeypatch)["keys"][0]["models"] == found
+
+
+def test_the_budget_of_a_user_is_that_of_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {
+        "LiteLLM_VerificationToken": [{"token": TOKEN, "key_alias": "k", "user_id": "u-1"}],
+        "LiteLLM_UserTable": [{"user_id": "u-1", "user_email": "ann@example.org", "max_budget": 30, "rpm_limit": 9}],
+    }
+    done = imported(rows, tmp_path, monkeypatch)
+    assert done["keys"][0]["owner"] == "ann@example.org"
+    assert done["people"] == {
+        "ann@example.org": {"quotas": [{"usd": 30, "per": "month"}, {"requests": 9, "per": "minute"}]}
+    }
+
+
+@pytest.mark.parametrize("text", ["", "nothing", "a,b\n1,2\n", "5", '{"a": 5}', '[{"token": "' + "a" * 140_000])
 def test_files_without_rows(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,7 +146,7 @@ CASES: dict[str, Case] = {
         with_settings(ROUTER, provider_budget_config={"openai": {"budget_limit": 1}}), note="no quota of money"
     ),
     "`default_internal_user_params`, `max_internal_user_budget`": Case(
-        with_settings(SETTINGS, max_internal_user_budget=1), note="not of a person"
+        with_settings(SETTINGS, max_internal_user_budget=1), note="people.defaults.quotas"
     ),
     "`upperbound_key_generate_params`": Case(
         with_settings(SETTINGS, upperbound_key_generate_params={"max_budget": 1}), note="defaults.keys"

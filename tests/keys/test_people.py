@@ -105,3 +105,10 @@ async def test_a_key_with_another_owner_leaves_its_use_behind(scenario: Scenario
     used = {row["name"]: row["windows"][0]["reserved"] for row in (await scenario.registry.list_people()).rows}
     assert used == {ANN: 3, "bob": 0, "named": 0}
     assert await limits(scenario, secret) == [("person:bob", 5)]
+
+
+async def test_quotas_of_her_own_replace_quotas_alone(scenario: Scenario) -> None:
+    scenario.config = settings(people={"defaults": {"quotas": DAILY, "max_parallel": 4, "on_exceeded": "shadow"}})
+    await scenario.registry.create_key({"id": "one", "owner": ANN}, BY)
+    shown = await scenario.registry.update_person(ANN, {"quotas": MORE}, BY)
+    assert (shown["quotas"], shown["max_parallel"], shown["on_exceeded"]) == (MORE, 4, "shadow")

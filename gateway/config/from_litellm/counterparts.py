@@ -7,7 +7,7 @@ from collections.abc import Mapping
 _CIRCUIT = "each upstream and model has a circuit breaker with fixed rules"
 _OTHER_TRACES = "metrics for Prometheus are always there; for traces see tracing.endpoint"
 _PARAMETER = "no parameter is added to calls: let the client send it"
-_PEOPLE = "a quota is of a key, a team or the gateway, and not of a person: see defaults.keys.quotas"
+_PEOPLE = "see people.defaults.quotas for what each person may use over all her keys"
 _CACHE = "answers are not cached"
 _NEITHER = "is deliberately not part of the gateway; keep LiteLLM as an upstream for it"
 

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gateway.config.faults import ConfigError, ConfigFault, printable
@@ -41,14 +42,16 @@ OF_SESSIONS = "litellm-dashboard"
 EVERY_MODEL, OF_TEAM, NO_MODEL = "all-proxy-models", "all-team-models", "no-default-models"
 """Names in place of models (`SpecialModelNames` in its `proxy/_types.py`)."""
 
+ZERO_REFUSES = ("max_budget", "rpm_limit", "tpm_limit", "tpd_limit", "max_parallel_requests")
+"""Limits that admit no call where they are 0; a key without a limit would admit every call."""
+
 
 def read_rows(text: str, file: str) -> Tables:
     """The rows of a file by table. Raises `ConfigError`."""
     try:
         found = json.loads(text)
     except ValueError:
-        rows: list[Any] = [*csv.DictReader(io.StringIO(text))]
-        found = rows if rows and any(name in rows[0] for name, _ in BY_COLUMN) else None
+        found = _csv_rows(text)
     tables: Tables = {}
     if isinstance(found, dict) and all(isinstance(each, list) for each in found.values()):
         named = [(str(name).strip('"').rpartition(".")[2], row) for name, rows in found.items() for row in rows]
@@ -61,6 +64,15 @@ def read_rows(text: str, file: str) -> Tables:
         if isinstance(row, dict):
             tables.setdefault(table, []).append({str(column): _read(column, value) for column, value in row.items()})
     return tables
+
+
+def _csv_rows(text: str) -> list[Any] | None:
+    """Rows with a header that names a column of the tables; None: the text has none."""
+    try:
+        rows: list[Any] = [*csv.DictReader(io.StringIO(text))]
+    except csv.Error:  # a field above 128 KiB, as a line of JSON that was cut off
+        return None
+    return rows if rows and any(name in rows[0] for name, _ in BY_COLUMN) else None
 
 
 def _read(column: Any, value: Any) -> Any:
@@ -104,12 +116,13 @@ class _Database:
         keys = [found for row in self._tables.get(KEYS, []) if (found := self._key(row)) is not None]
         if keys:
             self._done.values["keys"] = keys
-        for user_id, row in self._users.items():
-            if number_of(row.get("max_budget")) is not None:
-                self._note(
-                    f"{USERS}.{printable(user_id)}",
-                    "max_budget: a quota is of a key, a team or the gateway, and not of a person",
-                )
+        people = {
+            _owner(user_id, row): {"quotas": quotas}
+            for user_id, row in self._users.items()
+            if (quotas := self._quotas(f"{USERS}.{printable(user_id)}", row))
+        }
+        if people:
+            self._done.values["people"] = people
         for table in self._tables.keys() - {KEYS, TEAMS, BUDGETS, USERS}:
             self._note(table or "a row", "is none of the tables that are read")
 
@@ -156,8 +169,7 @@ class _Database:
         if (parallel := number_of(row.get("max_parallel_requests"))) is not None and parallel >= 1:
             found["max_parallel"] = int(parallel)
         if row.get("user_id"):
-            user = self._users.get(str(row["user_id"]), {})
-            found["owner"] = str(user.get("user_email") or row["user_id"])
+            found["owner"] = _owner(row["user_id"], self._users.get(str(row["user_id"]), {}))
         if quotas := self._quotas(place, row):
             found["quotas"] = quotas
         return found
@@ -171,16 +183,37 @@ class _Database:
             return "is blocked, or its team is, and is left out"
         if expires is not None and expires <= self._now:
             return "has expired, and is left out"
+        for of, one in (("its", row), ("its team's", self._teams.get(team_id, {}))):
+            if (zero := self._zero(one)) is not None:
+                return f"{of} {zero} is 0, with which LiteLLM refuses its calls: it is left out"
         return None if models else "may use no model, and is left out"
 
     def _models(self, row: Row, team_id: str) -> list[str]:
         """Patterns of models; a key without any has those of its team."""
         given = [str(each) for each in row.get("models") or []]
-        if not given or OF_TEAM in given:
-            given = [str(each) for each in self._teams.get(team_id, {}).get("models") or []]
-        if not given or EVERY_MODEL in given:
+        of_team = [str(each) for each in self._teams.get(team_id, {}).get("models") or []]
+        if EVERY_MODEL in of_team:
+            of_team = []
+        if not given or OF_TEAM in given or EVERY_MODEL in given:
+            given = of_team
+        elif of_team:  # LiteLLM asks both
+            given = [
+                *[each for each in given if any(fnmatchcase(each, pattern) for pattern in of_team)],
+                *[each for each in of_team if any(fnmatchcase(each, pattern) for pattern in given)],
+            ]
+            given = list(dict.fromkeys(given)) or [NO_MODEL]
+        if not given:
             return ["*"]
         return [each for each in given if each not in (OF_TEAM, NO_MODEL)]
+
+    def _zero(self, row: Row) -> str | None:
+        """The limit of a key or team, or of the budget that it names, that admits no call."""
+        budget = self._budgets.get(str(row.get("budget_id") or ""), {})
+        for name in ZERO_REFUSES:
+            given = row.get(name) if row.get(name) is not None else budget.get(name)
+            if (number := number_of(given)) is not None and number <= 0:
+                return name
+        return None
 
     def _quotas(self, place: str, row: Row) -> list[dict[str, Any]]:
         """Those of a key or team, else of the budget that it names."""
@@ -206,6 +239,10 @@ class _Database:
                 "of its period, or write what is left of it",
             )
         return [*quotas, *rates_of(merged)]
+
+
+def _owner(user_id: Any, user: Row) -> str:
+    return str(user.get("user_email") or user_id)
 
 
 def _is_true(value: Any) -> bool:

@@ -87,9 +87,10 @@ class Given:
         """A value, which counts as converted."""
         value: Any = self.values
         for part in place:
-            if not isinstance(value, dict | list) or (isinstance(value, dict) and part not in value):
+            is_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
+            if not is_list and not (isinstance(value, dict) and part in value):
                 return None
-            value = value[part]  # type: ignore[index]
+            value = value[part]
         self._used.add(place)
         return value
 

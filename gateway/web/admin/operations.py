@@ -138,7 +138,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         _OWN,
     ),
     ("GET", "/admin/api/requests/{request}"): _reading(
-        "The call or the refusal with this `x-request-id`.", "FoundRequest", in_path("request"), more=(404,)
+        "The call or the refusal with this `x-request-id`.", "FoundRequest", in_path("request"), _OWN, more=(404,)
     ),
     ("GET", "/admin/api/quotas"): _reading(
         "Every limit, and what is used of it.", "Quotas",

@@ -197,9 +197,8 @@ class ReportEndpoints:
         terms, now = parts.key_cache.terms, parts.clock.now()
         async for keys in self._access.registry.every_key(key_id, is_meant=scope.covers):
             for key in keys:
-                async for rows in _states(
-                    parts.accounting.ledger, [*window_status.binding_windows(terms, key, now)], now
-                ):
+                binding = [each for each in window_status.binding_windows(terms, key, now) if _may_see(each, scope)]
+                async for rows in _states(parts.accounting.ledger, binding, now):
                     yield rows
 
     async def _windows(
@@ -217,7 +216,7 @@ class ReportEndpoints:
         async for keys in self._access.registry.every_key(wanted.get("key"), after, scope.covers, scope.groups):
             some_keys = [each for each in keys if wanted.get("team") in (None, each.team)]
             own = await asyncio.to_thread(_wanted, window_status.own_windows(terms, some_keys, now, of_people), wanted)
-            async for rows in _states(parts.accounting.ledger, own, now):
+            async for rows in _states(parts.accounting.ledger, [each for each in own if _may_see(each, scope)], now):
                 yield rows
 
 
@@ -230,6 +229,11 @@ async def _states(
             {"key": owned.key, "team": owned.team, "person": owned.person, **window_status.row(status, now)}
             for owned, status in zip(some, found, strict=True)
         ]
+
+
+def _may_see(owned: window_status.Owned, scope: Scope) -> bool:
+    """Whether a window is within reach: a lead sees what a person uses in her team, not what she uses in others."""
+    return owned.person is None or owned.team is not None or scope.reach != "team"
 
 
 def _wanted(

@@ -133,7 +133,7 @@ function route(before = null) {
   closeShown("detail");
   if (before === null || detailAddress(null, before) !== detailAddress(null)) show();
   const detail = readAddress().query.get("call");
-  if (detail) openDetail(detail);
+  if (detail) openDetail(detail, current.name === "mine" && session.role !== "member" && session.role !== "key");
 }
 
 function show() {

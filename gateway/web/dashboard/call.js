@@ -168,8 +168,9 @@ const refusalInFull = (row) => [
   }),
 ];
 
-/** Open the call or the refusal with this id over what is shown; closing leads back to that. */
-export function openDetail(id) {
+/** Open the call or the refusal with this id over what is shown; closing leads back to that. `own`: it is looked for among the
+ * person's own alone, of every team. */
+export function openDetail(id, own) {
   const ended = new AbortController();
   const place = h("div");
   const dialog = openDialog("One call", () => place, {
@@ -184,7 +185,7 @@ export function openDetail(id) {
       place,
       ended.signal,
       async () => {
-        const { call, refusal } = await get(`requests/${encodeURIComponent(id)}`, null, ended.signal);
+        const { call, refusal } = await get(`requests/${encodeURIComponent(id)}`, own ? { own: "true" } : null, ended.signal);
         if (refusal) fill(dialog.querySelector("h2"), "One refused request");
         fill(place, call ? inFull(call) : refusalInFull(refusal));
       },

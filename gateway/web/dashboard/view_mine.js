@@ -104,7 +104,7 @@ export function mine(main, context) {
       async () => {
         const [{ data: keys }, { data: windows }] = await Promise.all([get("keys", own, signal), get("quotas", own, signal)]);
         const shared = await sharedWindows(keys, own, signal);
-        headline.windows([...windows, ...shared]);
+        headline.windows([...windows.filter((row) => row.key !== null), ...shared]);
         const of = (key) => windows.filter((row) => row.scope === `key:${key.id}`);
         refill(
           keysPlace,
