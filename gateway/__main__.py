@@ -1,4 +1,4 @@
-"""`python -m gateway`."""
+"""Runs the command line for `python -m gateway`."""
 
 import sys
 

@@ -31,9 +31,9 @@ class GatewayError(Exception):
     code: str | None = None
     reason = "internal"
     limit: str | None = None
-    """For the log: which limit refused the call."""
+    """The limit that refused the call, for the log."""
     limit_state: str | None = None
-    """For the log: the state of that limit."""
+    """The state of that limit, for the log."""
     is_final = False
     """Whether the same request cannot succeed a little later: `x-should-retry: false` stops the official SDKs, which
     repeat a 409 and a 429, and Claude Code, which repeats a 401 for minutes without a word."""

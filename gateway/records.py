@@ -77,7 +77,7 @@ class Key:
 
     @property
     def in_team(self) -> KeyInTeam:
-        """To whom belongs what it makes now."""
+        """Returns the owner of the objects that this key makes now."""
         return KeyInTeam(self.id, self.team)
 
 
@@ -113,10 +113,10 @@ class StoredBytes(Protocol):
     size: int
 
     def read(self, start: int, size: int) -> bytes:
-        """At most `size` bytes from the position `start`. Raises `OSError`."""
+        """Returns at most `size` bytes from the position `start`. Raises `OSError`."""
 
     def close(self) -> None:
-        """Delete them."""
+        """Deletes the bytes in memory, or their file."""
 
 
 class FormBody(NamedTuple):
@@ -157,7 +157,7 @@ class LineCeilings(NamedTuple):
     outputs: int = 0
 
     def plus(self, prompt: int, output: int) -> LineCeilings:
-        """With one more request."""
+        """Returns the ceilings with one more request counted."""
         return LineCeilings(
             max(self.prompt, prompt), max(self.output, output), self.prompts + prompt, self.outputs + output
         )
@@ -206,7 +206,6 @@ class Params(NamedTuple):
     is_usage_known: bool = False
     """A whole answer without a report has used `units` and nothing else; otherwise it is estimated."""
     are_units_estimated: bool = False
-    """`units` are not exact."""
     token_parts: units.Counts = ()
     """The most tokens of the prompt and of the output that are sound or images. They estimate an answer without a
     report if the model has a price for tokens and none for `units`. Empty: there is no such estimate."""
@@ -253,7 +252,7 @@ class Bond(NamedTuple):
     tokens: int
     """Context that a continuation repeats, in tokens; 0: not known (yet)."""
     made: float
-    """Unix time in seconds."""
+    """Unix time of the bond's creation, in seconds."""
     kind: str = ""
     """`file`, `batch`, `message_batch` or `task`; empty: a response."""
     note: str = ""
@@ -261,7 +260,6 @@ class Bond(NamedTuple):
 
     @property
     def in_team(self) -> KeyInTeam:
-        """To whom it belongs."""
         return KeyInTeam(self.key, self.team)
 
 
@@ -271,7 +269,7 @@ class PassedRequest(NamedTuple):
     row: Passthrough
     method: str
     path: str
-    """Below the upstream's base URL, as it was sent."""
+    """Path below the upstream's base URL, as it was sent."""
     parts: Mapping[str, str]
     """The named parts of the path and the query."""
     is_read: bool = False
@@ -314,7 +312,7 @@ class Call(NamedTuple):
     other_models: tuple[tuple[str, Model], ...] = ()
     """The further models that the body names, each with its settings."""
     bond: Bond | None = None
-    """Of what the call continues: only its upstream, with its API key, can serve."""
+    """Bond of the object that the call continues: only its upstream, with its API key, can serve."""
 
     @property
     def model_name(self) -> str:
@@ -326,9 +324,9 @@ class Call(NamedTuple):
     user: str = ""
     """Whom the client named as its user."""
     tags: str = ""
-    """As those of a record."""
+    """Tags in the format of `Record.tags`."""
     passed: PassedRequest | None = None
-    """Of a call of a passthrough row, whose name is `endpoint`."""
+    """Upstream request of a call of a passthrough row, whose name is `endpoint`; None for other calls."""
     expected_output: int | None = None
     """The output tokens of one candidate that the call draws on rates; None: its output limit."""
 
@@ -386,7 +384,7 @@ class Failure:
     phase: Phase
     fault: Fault
     detail: str = ""
-    """For the log, in plain words; never shown to a client, never holds a secret."""
+    """Cause in plain words for the log; never shown to a client, never holds a secret."""
     status: int | None = None
     retry_after_s: float | None = None
     has_begun: bool = False
@@ -432,7 +430,7 @@ class Record(NamedTuple):
     team: str | None
     endpoint: str
     model: str
-    """As the client asked for it: a model's name, or an alias."""
+    """Model as the client asked for it: a model's name, or an alias."""
     label_model: str
     """The group of the daily sums: the model's name, or `other` where a pattern served it and no upstream ever answered
     to this name."""
@@ -449,7 +447,7 @@ class Record(NamedTuple):
     truncated: bool = False
     client_request_id: str | None = None
     cost_nusd: int | None = None
-    """In billionths of a US dollar; None where no price is known."""
+    """Cost in billionths of a US dollar; None where no price is known."""
     price: str | None = None
     """The prices of the model's tokens when the call was charged, in USD per million: input, cached input and output
     with a space between (`1.5 0.75 2`). It explains the cost after the configuration has changed. None where no price
@@ -462,13 +460,14 @@ class Record(NamedTuple):
     tags: str = ""
     """Each as `NAME=VALUE`, by name, with `TAG_SEPARATOR` between."""
     timeline: str = ""
-    """Of a call with several attempts, or that waited for room at its upstreams: its attempts and waits in the order in
-    which they began, each as `UPSTREAM:BEGAN:ENDED:FAULT` in milliseconds since the call arrived, with spaces between.
-    An attempt without a fault answered the call, or a part; a wait has no upstream. Empty where it is not known."""
+    """Attempts and waits in the order in which they began, each as `UPSTREAM:BEGAN:ENDED:FAULT` in milliseconds since
+    the call arrived, with spaces between. Kept for a call with several attempts, or that waited for room at its
+    upstreams. An attempt without a fault answered the call, or a part; a wait has no upstream. Empty where it is not
+    known."""
 
 
 TAG_SEPARATOR = "\x1f"
-"""Between the tags of a call; no printable character."""
+"""Separator between the tags of a call; not a printable character."""
 
 
 OTHER = "other"
@@ -496,7 +495,7 @@ class Window(NamedTuple):
     """Pattern of the models that the window counts."""
     limit: int
     period_us: int = 0
-    """Over which a rate refills; 0 for calendar windows and parallel calls."""
+    """Microseconds over which a rate refills; 0 for calendar windows and parallel calls."""
     starts: str = ""
     """A calendar window's own name: `2026-11-20`, `2026-W47`, `2026-11`."""
     resets_us: int = 0
@@ -526,7 +525,7 @@ class WindowStatus(NamedTuple):
     used: int
     reserved: int
     reset_us: int
-    """Until the whole limit is free again."""
+    """Microseconds until the whole limit is free again."""
 
     @property
     def remaining(self) -> int:
@@ -547,7 +546,7 @@ class Refused(NamedTuple):
     retry_after_us: int | None
     """None: settled usage alone fills the window, and no wait before its end helps."""
     window_statuses: tuple[WindowStatus, ...] = ()
-    """Of every window that the call would have drawn on, this one among them."""
+    """Status of every window that the call would have drawn on, this one among them."""
 
 
 class Settlement(NamedTuple):

@@ -25,7 +25,7 @@ def cut_off(task: asyncio.Task[Any]) -> None:
 
 
 def is_cut_off(cancelled: asyncio.CancelledError) -> bool:
-    """Whether that is why."""
+    """Returns whether `cut_off` caused the cancellation."""
     return cancelled.args == (_CUT_OFF,)
 
 

@@ -35,7 +35,8 @@ AT_ONCE = 20
 """Items that may be sent within a turn of the event loop; more would delay other calls by more than a millisecond."""
 
 FEW_DRAWS = 2
-"""With more draws a batch than this, on average, calls come so close together that gathering them costs less."""
+"""Average draws per batch above which calls are gathered: they then come so close together that gathering them costs
+less than sending each at once."""
 
 LATEST = 0.2
 """The share of the latest batch in that average."""
@@ -82,7 +83,7 @@ class BatchCarrier(Protocol):
         """A batch was not applied, or it is unknown whether it was."""
 
     def give_up_answers(self, sent: SentBatch | None, bug: Exception) -> None:
-        """After a bug: end each wait for an answer of this batch."""
+        """Ends each wait for an answer of this batch, because `bug` kept it from being answered."""
 
 
 class Batcher:

@@ -97,7 +97,8 @@ def _usable(bond: Bond | None, key: KeyInTeam, shown: str, param: str, upstreams
 
 
 class Bonds:
-    """To be closed."""
+    """Finds, writes and deletes bonds; those not yet written wait in memory while the store is unavailable. It must be
+    closed."""
 
     def __init__(self, store: BondStore, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -146,7 +147,7 @@ class Bonds:
         return self._unwritten.get(bond_id) or await self._store.find_bond(bond_id, self._clock())
 
     async def _any(self, bond_id: str) -> Bond | None:
-        """The same. Raises `Unavailable`."""
+        """Returns the bond of this id, of any key, as `_look_up` does. Raises `Unavailable`."""
         try:
             return await self._look_up(bond_id)
         except StoreUnavailable:

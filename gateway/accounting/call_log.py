@@ -115,12 +115,12 @@ class CallLog:
 
     def __init__(self, accounting: Accounting, call: Call, reservation: Reservation, trace: Trace = NO_TRACE) -> None:
         self.call = call
-        """As it is carried: for the model that serves, with the output that was reserved."""
+        """The call as it is sent: for the model that serves it, with the output limit that was reserved."""
         self.reservation = reservation
         self.trace = trace
         self.attempts = 0
         self.route: Route | None = None
-        """Of the last attempt; None: there was none with this model."""
+        """Route of the last attempt; None if there was no attempt with this model."""
         self.upstream_s = 0.0
         self.spent = _NOTHING
         """The possible cost of attempts that did not answer the call, added to the cost of the last one."""
@@ -136,7 +136,7 @@ class CallLog:
         self._earlier: tuple[Usage, int] | None = None
         """The possible cost of attempts with models before this one: tokens, and billionths of a US dollar."""
         self.first_byte_s: float | None = None
-        """From the arrival of the call to the first byte of the attempt that answers it."""
+        """Seconds from the arrival of the call to the first byte of the attempt that answers it."""
         self._attempt_began: float | None = None
         """When the last attempt began, unless it has failed; as `Call.arrived`."""
         self._is_handed_over = False

@@ -23,11 +23,11 @@ class EndedAttempt(NamedTuple):
     """An attempt that has ended, or the wait of a call for room."""
 
     upstream: str
-    """Empty: a wait."""
+    """Name of the upstream; empty for a wait."""
     fault: str
     """Empty: the attempt answered the call."""
     began_s: float
-    """Since the call arrived."""
+    """Seconds from the arrival of the call."""
     ended_s: float
 
 
@@ -117,7 +117,7 @@ def record_of(
 
 
 def cost_nusd(call: Call, route: Route | None, usage: Usage) -> int | None:
-    """In billionths of a US dollar; None where a price is not known."""
+    """Returns the cost in billionths of a US dollar; None if a price is not known."""
     others = _other_prices(call, route, usage) if usage.parts else {}
     return pricing.cost_nusd(call.model.price, usage, call.started, others)
 

@@ -12,7 +12,7 @@ class Deferral(NamedTuple):
     """Work that goes on at an upstream without a call."""
 
     kept_id: str
-    """Its id there."""
+    """Id of the work at the upstream."""
     upstream: str
     account: str
     """Which API key of the upstream it belongs to (upstream/account.py)."""
@@ -21,22 +21,23 @@ class Deferral(NamedTuple):
     model: str
     """The model's name in the configuration."""
     output_limit: int | None
-    """As sent; None: it has none."""
+    """Output limit as it was sent to the upstream; None if the request has none."""
     request_bytes: int
-    """Of the request, and of what the upstream reads besides it: the ceiling of the prompt's tokens."""
+    """Size in bytes of the request and of other input that the upstream reads for it: the ceiling of the prompt's
+    tokens."""
     began: float
-    """Unix time in seconds."""
+    """Time when the work was deferred, as Unix time in seconds."""
     remote: str | None = None
     spent: tuple[int, int] = (0, 0)
     """Prompt and completion tokens of attempts that did not answer the call."""
     path: str = ""
-    """Of a task of a passthrough row: where it is polled, below the upstream's base URL."""
+    """Path below the upstream's base URL at which a task of a passthrough row is polled; empty for other work."""
     lines: int = 0
     """Requests of a batch; 0: it is no batch."""
     lines_endpoint: str = ""
     """The endpoint of those requests."""
     attempts: int = 1
-    """Of the call, the one that began this work among them."""
+    """Attempts of the call, including the one that began this work."""
     failed: str = ""
     """Those of them that failed, as in `Record`."""
     ceilings: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -44,7 +45,7 @@ class Deferral(NamedTuple):
     timeline: str = ""
     """Its attempts and waits until this work began, as in `Record`."""
     outputs: int = 1
-    """Of a task: how many outputs it was asked for."""
+    """Number of outputs that a task was asked for."""
 
     @property
     def spent_usage(self) -> Usage:
@@ -53,7 +54,7 @@ class Deferral(NamedTuple):
 
 
 def encode_deferral(deferral: Deferral) -> str:
-    """As text without tabs and ends of lines."""
+    """Returns JSON text without tabs and line ends."""
     return json.dumps(deferral, separators=(",", ":"))
 
 

@@ -65,7 +65,7 @@ class _HeldCalls(NamedTuple):
     lost: list[PendingReserve]
     """Those of the lost batch."""
     since: list[PendingReserve]
-    """Those that came since."""
+    """Calls that came after the batch was lost."""
     timer: asyncio.TimerHandle
 
 
@@ -125,7 +125,8 @@ class LedgerClient:
         return f"<LedgerClient {self._journal.name[:8]}: store {state}, {len(self._open)} open, {self.pending} pending>"
 
     async def wait_until_heir(self, timeout_s: float) -> None:
-        """Until what dead workers have left is delivered, so that what they held is free; but not for long."""
+        """Waits until the journals of dead workers are delivered, so that their reservations are released. Returns
+        after `timeout_s` seconds at the latest."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._adoption.has_looked.wait()
@@ -419,7 +420,8 @@ class LedgerClient:
     # ------------------------------------------------------------------------------------------------ store and trouble
 
     async def _lose(self, sent: SentBatch, away: StoreUnavailable) -> None:
-        """A batch has failed."""
+        """Handles a failed batch: runs the actions that the outage requires, then pauses unless the batcher closes
+        without work."""
         self.errors += 1
         actions = self._outage.lose(str(away), time.monotonic())
         self._commit_waiters.store_is_slow()

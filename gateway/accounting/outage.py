@@ -18,8 +18,8 @@ TRY_AGAIN_S = (0.0, 0.1, 0.2, 0.4)
 """Pauses between the batches that test whether the store is back."""
 
 HOLD_S = 0.15
-"""With `on_outage: allow`: how long calls wait after a lost batch before the worker decides from its share. With the
-time limit of a batch it is less than a second."""
+"""Seconds that calls wait after a lost batch before the worker decides from its share, with `on_outage: allow`.
+Together with the time limit of a batch it is less than a second."""
 
 HOUR_S = 3600.0
 
@@ -81,7 +81,7 @@ MOVES: Mapping[str, Mapping[tuple[OutageState, OutageEvent], tuple[OutageState, 
         (_ALONE, _APPLIED): (_UP, (_RESUME,)),
     },
 }
-"""By `on_outage`: the next state, and what is to be done, in this order."""
+"""Next state and the actions to run, in this order, by `on_outage`, state and event."""
 
 
 class TimeAway:
@@ -96,11 +96,9 @@ class TimeAway:
         self._began: float | None = None
 
     def begin(self, now: float) -> None:
-        """An outage has begun."""
         self._began = now
 
     def end(self, now: float) -> None:
-        """It is over."""
         if self._began is not None:
             self._ended.append((now, now - self._began))
             self._total_s += now - self._began

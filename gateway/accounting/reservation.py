@@ -140,7 +140,7 @@ class Reservation:
         return of_place
 
     def forget_unless_held(self) -> None:
-        """After a draw that was refused or failed: what it asked for is not held."""
+        """Resets `held` after a draw that was refused or failed, because its claims are not reserved."""
         if not self._is_held:
             self.held = _reserve_of(self.call, self.likely, self.claims)
 

@@ -23,9 +23,9 @@ class PartLog(CallLog):
         super().__init__(accounting, call, whole.reservation, whole.trace)
         self.status = 0
         self.usage = Usage()
-        """Of all its attempts."""
+        """Usage of all attempts of this part."""
         self.answer_usage = Usage()
-        """Of the attempt that answered it: what the client may be shown."""
+        """Usage of the attempt that answered this part, which the client may be shown."""
         self.returned_model: str | None = None
         self._is_ended = False
         self._ended = ended

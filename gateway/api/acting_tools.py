@@ -9,7 +9,7 @@ from gateway.records import Document
 from gateway.spelling import folded
 
 _KINDS = frozenset(map(folded, ("mcp", "computer", "computer_use_preview", "code_interpreter", "shell")))
-"""Types of tools."""
+"""Types of tools with which an upstream acts by itself."""
 
 _SERVERS, _TEMPLATE, _TOOLS, _TYPE = map(folded, ("mcp_servers", "prompt", "tools", "type"))
 """The template is one that the upstream keeps with its tools (openai-openapi, `ResponsePrompt`)."""

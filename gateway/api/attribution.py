@@ -33,7 +33,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
 
 class Attribution(NamedTuple):
-    """As a record has it."""
+    """The user and the tags of a call, as its record holds them."""
 
     user: str = ""
     tags: str = ""

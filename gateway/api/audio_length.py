@@ -29,9 +29,10 @@ class Length(NamedTuple):
     """The length of a file in milliseconds, rounded up."""
 
     ms: int | None = None
-    """By its header; None: it cannot be read, or is too short for the bytes."""
+    """Length by the file's header; None if the header cannot be read, or its length is too short for the file's
+    bytes."""
     least_ms: int = 0
-    """Of its bytes at the highest bit rate of its format; 0: the format is unknown."""
+    """Length of the file's bytes at the highest bit rate of its format; 0 if the format is unknown."""
 
 
 _UNKNOWN = Length()
@@ -85,10 +86,10 @@ def _behind_id3(head: bytes) -> int:
 
 
 _BITS_PER_SAMPLE = {6: 8, 7: 8}
-"""Of A-law and mu-law; PCM and floats state theirs (Microsoft, `mmreg.h`)."""
+"""Bits per sample of A-law and mu-law, by format; PCM and floats state theirs (Microsoft, `mmreg.h`)."""
 _PCM = frozenset({1, 3, 0xFFFE})
 _COMPRESSED_BITS = 16
-"""At most, of a sample of other kinds, which state their own byte rate."""
+"""Maximum bits per sample of other formats, which state their own byte rate."""
 
 
 def _of_wav(read: Reads, start: int, size: int, head: bytes) -> Found:
@@ -198,7 +199,8 @@ def _frames(frame: bytes) -> int:
 
 
 MP4_BITS_PER_S = 1_536_000
-"""Of two channels of 16 bits at 48 kHz without loss (ALAC). A film has more, and no length that counts."""
+"""Bit rate of two channels of 16 bits at 48 kHz without loss (ALAC), the highest of audio. A film has a higher rate, so
+its length does not count."""
 
 _MAX_RUNS = 1024
 """Runs of samples of equal duration that are read of one track; sound has one or two."""
@@ -237,7 +239,8 @@ def _of_header(read: Reads, at: int) -> tuple[int, int]:
 
 
 def _of_track(read: Reads, start: int, end: int) -> Fraction:
-    """Of the samples of one track, in units of its `mdhd`."""
+    """Returns the length of the samples of one track in milliseconds, as a fraction with the time scale of its
+    `mdhd`."""
     scale = samples = 0
     for name, at, box_end in _inside(read, start, end, b"mdia"):
         if name == b"mdhd":
@@ -286,11 +289,11 @@ MAX_PIECES = 32
 because its blocks have 16 bits of milliseconds: 2 MB of sound at the highest rate."""
 
 MAX_BLOCKS = 4096
-"""Of one cluster that are read: 33 s in blocks of 10 ms are 3,300."""
+"""Maximum number of blocks that are read of one cluster: 33 s in blocks of 10 ms are 3,300."""
 
 
 WEBM_BITS_PER_S = OPUS_BITS_PER_S
-"""Of Opus and Vorbis. A film has more, and no length that counts."""
+"""Highest bit rate of Opus and Vorbis. A film has a higher rate, so its length does not count."""
 
 
 def _of_webm(read: Reads, start: int, size: int, head: bytes) -> Found:
@@ -327,7 +330,7 @@ def _of_info(read: Reads, start: int, end: int) -> tuple[int, float]:
 
 
 def _last_time(read: Reads, start: int, size: int) -> int:
-    """Of the last block of the last cluster, in units of the scale; 0: it was not found."""
+    """Returns the time of the last block of the last cluster, in units of the scale; 0 if it is not found."""
     end = size
     for _ in range(MAX_PIECES):
         begin = max(start - 12, end - HEAD_BYTES)  # the first cluster's own id is just before its content

@@ -54,13 +54,13 @@ class Adaptation(Enum):
     """How a client's request is adapted for an upstream."""
 
     PLAIN = "plain"
-    """As it is."""
+    """The request is sent unchanged."""
     ONE_BY_ONE = "one by one"
     """Each prompt of a completions call by itself."""
     VIA_CHAT = "via chat"
     """Each prompt of a completions call as a chat."""
     TRANSLATED = "translated"
-    """In another format, which the upstream has."""
+    """The request is translated into another format, which the upstream supports."""
 
 
 SPLIT_WAYS = frozenset({Adaptation.ONE_BY_ONE, Adaptation.VIA_CHAT})

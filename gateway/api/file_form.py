@@ -20,7 +20,7 @@ from .schema import Part
 from .validate import refuse_other_case
 
 MIN_KEPT_S, MAX_KEPT_S = 3600, 30 * 86_400
-"""Of `expires_after[seconds]`; the upstream's own limits are an hour and 30 days (openai-openapi,
+"""Minimum and maximum of `expires_after[seconds]`; the upstream's own limits are an hour and 30 days (openai-openapi,
 FileExpirationAfter)."""
 
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
@@ -43,12 +43,12 @@ class CreateFile(Part):
 
 
 class FileForm(NamedTuple):
-    """A checked form."""
+    """The form of a file upload, after its fields are checked."""
 
     purpose: str
     file: UploadedFile
     part: FormPart
-    """The file's."""
+    """The part of the form that holds the file."""
     has_end: bool
     """Whether the client states when the file expires."""
 

@@ -28,7 +28,7 @@ _LONGEST = 64
 _FEW = 16
 _NESTED = (dict, list)
 _MAY_NAME = re.compile(r"file[_ -]?id|\\u", re.IGNORECASE)
-"""In each text of ASCII that names a file. JSON may write any letter as an escape."""
+"""Matches each ASCII text that names a file. It accepts escapes, because JSON may write any letter as one."""
 
 
 def named_files(document: Document) -> list[str]:

@@ -1,9 +1,9 @@
-"""From a multipart form to checked `Params`, and back to the bytes for an upstream.
+"""Reads a multipart form into checked `Params`, and writes it back to the bytes for an upstream.
 
-Text fields are read as the types of the schema and then checked by the rules of JSON bodies (`validate.py`), in
-OpenAI's words. Names that end in `[]` are lists (openai-python, `array_format="brackets"`); a list of one item may
-come without, and every other name once. The client's own bytes are forwarded; only a field that has to change, such as
-the model's alias, is written anew.
+Text fields are read as the types of the schema and then checked by the rules of JSON bodies (`validate.py`), with
+OpenAI's messages. Names that end in `[]` are lists (openai-python, `array_format="brackets"`); a list of one item may
+come without the brackets, and every other name may come once. The client's own bytes are forwarded; only a field that
+has to change, such as the model's alias, is rewritten.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ PIECE_BYTES = 65_536
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?")
 _BOOLEANS: Mapping[str, bool] = {"true": True, "True": True, "false": False, "False": False}
-"""As JavaScript and Python write them. Upstreams read other words differently."""
+"""The words that JavaScript and Python write. Upstreams read other words differently."""
 
 File = Annotated[bytes, WithJsonSchema({"type": "string", "format": "binary"})]
-"""In a schema: an uploaded file. Its value is a placeholder."""
+"""Type of an uploaded file in a schema; its value is a placeholder."""
 
 
 class Upload(NamedTuple):
     """A body that is sent in pieces."""
 
     size: int
-    """In bytes."""
+    """Size of the body in bytes."""
     open: Callable[[], Iterator[bytes]]
     """The pieces from the beginning, as often as it is called."""
 
@@ -48,9 +48,9 @@ class UploadedFile(NamedTuple):
     """One file of a form."""
 
     name: str
-    """Of its field."""
+    """Name of the field that holds the file."""
     size: int
-    """In bytes."""
+    """Size of the file in bytes."""
     read: Callable[[int, int], bytes]
     """Returns bytes of the file, from a position, at most a number of them."""
 
@@ -110,14 +110,13 @@ class WithField:
         return [self.field, *[each._replace(start=each.start + front, end=each.end + front) for each in parts]]
 
     def read(self, start: int, size: int) -> bytes:
-        """As `StoredBytes`."""
+        """Implements `StoredBytes.read` for the form with the added field. Raises `OSError`."""
         front = len(self._front)
         if start < front:
             return self._front[start : start + size]
         return self._stored.read(start - front, size)
 
     def close(self) -> None:
-        """As `StoredBytes`."""
         self._stored.close()
 
 

@@ -161,7 +161,7 @@ def _places(known: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def _without_mark(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """As `json_document.parse` reads them: places are counted behind a byte order mark."""
+    """Returns the pieces without a byte order mark, because `json_document.parse` counts places after the mark."""
     whole = _Pieces(pieces)
     if b"".join(whole.up_to(len(BOM_UTF8))) != BOM_UTF8:
         return pieces
@@ -169,7 +169,7 @@ def _without_mark(pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 
 def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:
-    """As `document.replace`, but in pieces, of which none is copied."""
+    """Replaces members as `document.replace` does, but returns pieces, none of which is copied."""
     written = {name: json.dumps(value, allow_nan=False, separators=(",", ":")) for name, value in values.items()}
     added = "".join([f"{json.dumps(name)}:{value}," for name, value in written.items() if name not in large.places])
     changes = [(large.opening, large.opening, added)]  # a large body is never empty
@@ -207,8 +207,8 @@ class _Pieces:
 
 
 def _stand_in(value: Any, name: str = "") -> Any:
-    """Of the same kind, and short. An object keeps its own texts and numbers, by which it may be judged; of a user's
-    name the beginning is kept, which records have (`api/attribution.py`)."""
+    """Returns a short value of the same kind. An object keeps its own texts and numbers, because rules may depend on
+    them; a user's name keeps its beginning, which records have (`api/attribution.py`)."""
     if isinstance(value, str) and name in _USERS:
         return value[:MAX_TEXT]
     if isinstance(value, list) and value:

@@ -155,7 +155,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _bytes_of(names: frozenset[str], document: Document) -> int:
-    """Of these members as the client wrote them. Null is none."""
+    """Returns the size in bytes of these members as the client wrote them; null counts as 0."""
     members = document.members
     if names.isdisjoint(members):
         return 0

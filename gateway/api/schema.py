@@ -37,7 +37,7 @@ def _by_type(value: Any) -> str | None:
 
 
 def _by_items(value: Any) -> str | None:
-    """As `_by_type`, but what an array holds is judged by its first item."""
+    """Chooses an arm as `_by_type` does, but judges the content of an array by its first item."""
     if type(value) is list and value:
         return _ARRAY_ARMS.get(type(value[0]), "<array>")
     return _ARMS.get(type(value))
@@ -54,7 +54,8 @@ def one_of(expected: str, choose: Callable[[Any], str | None] = _by_type) -> Dis
 
 
 class AnyOf(NamedTuple):
-    """As `one_of`, for types without rules of their own: pydantic chooses among them without a call of Python."""
+    """Raises the error of `one_of` for types without rules of their own: pydantic chooses among them without a call of
+    Python."""
 
     expected: str
 
@@ -151,7 +152,7 @@ class Generation(Body):
 
 
 class Completion(Generation):
-    """CreateCompletionRequest."""
+    """Body of a completions call (openai-openapi, CreateCompletionRequest)."""
 
     prompt: Prompt
     best_of: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -182,7 +183,7 @@ class ResponseFormat(Part):
 
 
 class Chat(Generation):
-    """CreateChatCompletionRequest."""
+    """Body of a chat call (openai-openapi, CreateChatCompletionRequest)."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     logprobs: bool | None = None
@@ -202,7 +203,7 @@ class Chat(Generation):
 
 
 class Embedding(Body):
-    """CreateEmbeddingRequest."""
+    """Body of an embeddings call (openai-openapi, CreateEmbeddingRequest)."""
 
     input: Input
     dimensions: Annotated[int, Field(ge=1)] = 1
@@ -211,7 +212,7 @@ class Embedding(Body):
 
 
 class AnthropicMessage(Part):
-    """MessageParam of Anthropic's API."""
+    """A message of Anthropic's Messages API (`MessageParam`)."""
 
     role: Name
     content: Annotated[Text | Annotated[list[dict[str, Any]], Tag("<array>")], one_of("a string or array of objects")]

@@ -57,7 +57,7 @@ def load(models: Mapping[str, Model], aliases: Mapping[str, str] = {}) -> FindsC
 
 
 def describe(models: Mapping[str, Model]) -> str:
-    """For which models prompts are counted, in the words of `gateway check`. Loads no tables."""
+    """Describes for which models prompts are counted, as `gateway check` prints it. Loads no tables."""
     if not is_installed():
         return "estimated: the optional extra 'tokens' is not installed"
     counted = [name for name, settings in models.items() if encodings.needed({name: settings})]

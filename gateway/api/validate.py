@@ -1,11 +1,12 @@
-"""From a body to checked `Params`: the API's own rules, then the stricter ones of a key and a model.
+"""Reads a body into checked `Params`: the API's own rules first, then the stricter ones of a key and a model.
 
 These are two steps because the body names the model whose limits apply: `read` checks the API's rules, `restrict` the
-limits of key and model. Both raise `InvalidRequest` for the first fault, in OpenAI's words (`validation_errors.py`).
+limits of key and model. Both raise `InvalidRequest` for the first fault, with OpenAI's messages
+(`validation_errors.py`).
 
-`schema.py` has the rules for single fields, each format its rules between fields (`formats/`). This module has
-those of every format. One of them: a name must not differ from a known one only in case. Go's JSON reader, which
-resellers use, accepts "N" (and "stop" with a long s, U+017F) as the parameter, so it would take effect unchecked.
+`schema.py` has the rules for single fields, each format its rules between fields (`formats/`). This module has those of
+every format. One of them: a name must not differ from a known one only in case. Go's JSON reader, which resellers use,
+accepts "N" (and "stop" with a long s, U+017F) as the parameter, so it would take effect unchecked.
 """
 
 from __future__ import annotations

@@ -93,7 +93,6 @@ def below(path: str, value: float, bound: float) -> InvalidRequest:
 
 
 def array_too_long(path: str, length: int, bound: int, subject: str = "Expected") -> InvalidRequest:
-    """More items than allowed."""
     return InvalidRequest(
         f"Invalid '{path}': array too long. {subject} an array with maximum length {bound}, "
         f"but got an array with length {length} instead.",

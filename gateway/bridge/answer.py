@@ -85,7 +85,7 @@ class ChatChoice:
 class _Logprobs:
     def __init__(self, prompt_characters: int) -> None:
         self.characters = 0
-        """Of the tokens so far."""
+        """Number of characters of the tokens so far."""
         self._prompt_characters = prompt_characters
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -153,7 +153,6 @@ class One(NamedTuple):
     prompt_characters: int
 
     def choice(self) -> ChatChoice:
-        """To follow one of its choices, where it is a chat."""
         return ChatChoice(self.prompt_characters, has_logprobs=self.has_logprobs)
 
     def index_of(self, own: int) -> int:

@@ -80,10 +80,10 @@ class _FanOut:
         self._shares: list[PartLog] = []
         self._before = whole.progress
         self._choices: dict[int, list[dict[str, Any]]] = {}
-        """Of plain answers, by the numbers of their prompts."""
+        """Choices of plain answers, by the numbers of their prompts."""
         self._bytes = 0
         self._headers: Headers = ()
-        """Of the first plain answer."""
+        """Headers of the first plain answer."""
         self._first: dict[str, Any] = {}
         self._over: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
         self._left_as: tuple[int, Ended] | None = None

@@ -70,7 +70,7 @@ class LargePrompt(NamedTuple):
     """One prompt of a large body."""
 
     written: Sequence[memoryview]
-    """Its JSON."""
+    """JSON of the prompt, in pieces."""
     is_text: bool
     is_null: bool
     characters: int
@@ -114,7 +114,7 @@ def split(members: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
 
 
 def split_of(known: Mapping[str, Any], pieces: Sequence[large_body.Piece]) -> SplitBody:
-    """From the results of `split`."""
+    """Restores the split body from the results of `split`."""
     plain, chat, *texts = large_body.cut(pieces, known["lengths"])
     prompts = [LargePrompt(text, *facts) for text, facts in zip(texts, known["prompts"], strict=True)]
     common, of_chat = known["common"], known["common_of_chat"]
@@ -142,7 +142,8 @@ def as_chat(call: Call) -> Call:
 
 
 def characters(call: Call) -> int:
-    """Of the single prompt of a call, before the first character of its completion; 0 for tokens and null."""
+    """Returns the length in characters of a call's single prompt, which precedes the first character of its completion;
+    0 for tokens and null."""
     large = call.params.document.large
     if large is not None:
         single: SinglePrompt = large.rewritten[SPLIT]

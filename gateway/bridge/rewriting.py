@@ -23,7 +23,7 @@ from .bridges import WAYS
 from .request import SPLIT, split, split_of
 
 MAX_NOTE_BYTES = 262_144
-"""Of the facts of a request that the answer of a translated call needs."""
+"""Maximum size in bytes of the facts of a request that the answer of a translated call needs."""
 
 
 def needed(

@@ -61,7 +61,7 @@ def missing(settings: Settings) -> Path | None:
 
 
 def file_of(settings: Settings) -> Path:
-    """An embedded store's file."""
+    """Returns the absolute path of an embedded store's file."""
     from gateway.store.sqlite.database import path_of  # which a Redis store does without
 
     return path_of(settings).absolute()

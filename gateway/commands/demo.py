@@ -55,7 +55,7 @@ class Demo:
 
         self._tasks = Tasks()
         self.key_secrets: dict[str, str] = {}
-        """Of the keys that call by themselves."""
+        """Secrets of the keys that the demo itself calls with, by key id."""
         self.key = f"sk-gw-demo-{secrets.token_urlsafe(24)}"
         self.admin_token = secrets.token_urlsafe(24)
         self._upstream_key = secrets.token_urlsafe(24)

@@ -17,7 +17,7 @@ from gateway.tasks import Tasks
 from .demo_history import PEOPLE
 
 PAUSE_S = 1.5
-"""Between two calls, on average."""
+"""Average pause between two calls, in seconds."""
 PROMPTS = (
     "Summarise what changed since yesterday.", "Why did the build fail?", "Name three risks of this plan.",
     "Rewrite this paragraph for a customer.", "Which tests cover this function?",

@@ -44,14 +44,14 @@ class DemoCaller(NamedTuple):
 
     team: str
     models: Mapping[str, float]
-    """With their shares."""
+    """Models that the key calls, with their shares of its calls."""
     daily: int
     """Calls on a working day."""
     prompt: int
     completion: int
     """Tokens of a typical call."""
     quotas: tuple[Mapping[str, Any], ...]
-    """Above what the past uses of them, even at the end of a month."""
+    """Quotas higher than the usage of the past calls, even at the end of a month."""
     center: str
     """The label `center` of the key."""
     users: tuple[str, ...] = ("",)
@@ -82,7 +82,7 @@ PEOPLE: Mapping[str, DemoCaller] = {
         ({"requests": 60, "per": "minute"}, {"usd": 0.35, "per": "month"}), "people",
     ),
 }  # fmt: skip
-"""By the id of a key."""
+"""Callers of the demo, by the ids of their keys."""
 
 TEAMS: Mapping[str, Mapping[str, Any]] = {
     "platform": {"quotas": [{"usd": 6, "per": "month"}]},

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _converted(args: argparse.Namespace) -> Converted:
-    """Raises `ConfigError`."""
+    """Converts the file and the rows of the databases. Raises `ConfigError`."""
     from gateway.config.from_litellm import Converted, add_rows, convert, read_rows
 
     now = datetime.now(UTC)
@@ -83,7 +83,7 @@ def _converted(args: argparse.Namespace) -> Converted:
 
 
 def _read(file: str) -> str:
-    """Raises `ConfigError`."""
+    """Reads a text file in UTF-8. Raises `ConfigError` if that fails."""
     try:
         return Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

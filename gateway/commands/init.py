@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from .common import UsageError, fail, put
 
 WITHIN_S = 10.0
-"""For one answer of the upstream."""
+"""Time limit in seconds for one answer of the upstream."""
 
 KEY_VARIABLES: Mapping[str, str] = {
     "api.openai.com": "OPENAI_API_KEY",
@@ -53,7 +53,7 @@ defaults: {{models: {{max_output_tokens: {MAX_OUTPUT_TOKENS}}}}}   # for chats t
 _BY_PATTERN = f"""\
 models:   # "*" is every model of the upstream; a name or pattern of its own has its own settings
   "*": {{routes: [{{upstream: "NAME"}}], max_output_tokens: {MAX_OUTPUT_TOKENS}}}   # for chats that set no limit"""
-"""For an upstream whose list could not be read."""
+"""Models of a configuration for an upstream whose list could not be read."""
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _ENDPOINT = re.compile(r"/(?:chat/completions|completions|embeddings|responses|models)/?$")
@@ -231,7 +231,6 @@ def _environment_proxy(base_url: str) -> dict[str, str]:
 
 
 def text_of(name: str, found: Found, variable: str | None) -> str:
-    """The configuration."""
     upstream = f"base_url: {json.dumps(found.base_url)}"
     if variable:
         upstream += f', api_key: "${{{variable}}}"'

@@ -51,7 +51,7 @@ KEY_SETTINGS: Mapping[str, Setting] = {
     "owner": Setting("--owner", "the person whose key it is, such as an e-mail address"),
     "note": Setting("--note", "text for people"),
 }  # fmt: skip
-"""By member of `CreateKey` and `UpdateKey`."""
+"""Options of the settings of a key, by member of `CreateKey` and `UpdateKey`."""
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,6 @@ from gateway.upstream.ask import Listing, ask, list_models
 from gateway.wings import parts
 
 WITHIN_S = 15.0
-"""For one answer."""
 
 MAX_NAMED = 3
 """Models that are named in one line."""
@@ -33,9 +32,8 @@ class Asked(NamedTuple):
     """One question and its answer."""
 
     what: str
-    """The request."""
     came: str
-    """Its outcome."""
+    """Outcome of the request, as text."""
     is_good: bool = True
     is_doubtful: bool = False
     """It may be well: a list of models need not be complete."""

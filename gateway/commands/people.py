@@ -34,7 +34,6 @@ ANN = "alice@example.org"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every action."""
     actions = Actions(parser)
     add_shape(actions.add("list", "list the owners of keys, and how much of their limits is used", _list), csv=True)
 

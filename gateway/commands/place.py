@@ -33,14 +33,14 @@ class RemoteGateway(NamedTuple):
 
 
 def on_gateway(place: RemoteGateway, work: Callable[[RemoteRegistry], Awaitable[T]]) -> T:
-    """As `remote.on_gateway`, whose client is loaded by commands that need it alone."""
+    """Calls `remote.on_gateway`. The import is local, so that only commands that need its client load it."""
     from . import remote
 
     return remote.on_gateway(place.url, place.token, work)
 
 
 DEFAULT_FILE = "gateway.yaml"
-"""In the working directory, where neither an option nor the environment names a file or an address."""
+"""File in the working directory, used where neither an option nor the environment names a file or an address."""
 _CONFIG_HELP = f"the configuration, in YAML; default: GATEWAY_CONFIG, else {DEFAULT_FILE}"
 
 

@@ -22,7 +22,7 @@ from .price_update import update
 
 CONFIGURED = "configured"
 UPDATE = "update"
-"""In place of a model: download a newer table."""
+"""Argument in place of a model: download a newer table."""
 MAX_NAMED = 5
 """Models that `gateway check` names for each reason why they have no price."""
 _SHOWN = ("input", "cached_input", "output")

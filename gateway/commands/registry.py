@@ -187,7 +187,8 @@ def read(option: str, how: Callable[[str], T], text: str) -> T:
 
 
 def names_of(option: str, texts: Sequence[str]) -> list[str] | None:
-    """Of an option that takes names, with commas or again and again; None for `none`. Raises `UsageError`."""
+    """Returns the names that an option lists, separated by commas or in repeated options; None for `none`. Raises
+    `UsageError` if there is no name."""
     names = [name for text in texts for name in read_names(text)]
     if not names:  # an empty variable of a script: an empty list of networks would admit every address
         raise UsageError(f"argument {option}: expected one or more, with commas, or {NONE}")

@@ -116,5 +116,5 @@ def format_address(host: str, port: int) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """`1 worker`, `2 workers`."""
+    """Returns the number with its noun, plural with an `s`: `1 worker`, `2 workers`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

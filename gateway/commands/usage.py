@@ -47,7 +47,7 @@ class WingOption(NamedTuple):
     """An option of a wing that prints something else than the report."""
 
     name: str
-    """Without `--`."""
+    """Name of the option without `--`."""
     metavar: str
     help: str
     report: Callable[[argparse.Namespace, Config | RemoteGateway], tuple[str, Sequence[str]]]

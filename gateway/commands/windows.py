@@ -16,7 +16,7 @@ from .registry import Actions, Place, actor, add_quotas, add_shape, carry_out, f
 
 
 def add_window_actions(actions: Actions, command: str, kind: str, example: str) -> None:
-    """Of the windows of a `kind`: a key, a team or a person."""
+    """Adds the actions on quota windows of a `kind`: a key, a team or a person."""
     reset = actions.add(
         "reset", f"set the use in the current windows of a {kind} to 0", partial(_reset, command, kind),
         f"gateway {command} reset {example} --config gateway.yaml --unit tokens --per day",

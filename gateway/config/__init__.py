@@ -122,7 +122,7 @@ __all__ = [
 
 
 class Resolved(NamedTuple):
-    """A file's plain values."""
+    """Holds the plain values of a file, in which each `${...}` is replaced."""
 
     values: dict[str, Any]
     referenced: frozenset[tuple[str | int, ...]]

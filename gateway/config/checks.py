@@ -148,7 +148,7 @@ class ValidParts:
     """The limit of each sound upstream."""
     models: Mapping[str, Model]
     model_names: Sequence[str]
-    """Of all models, also of faulty ones."""
+    """Names of all models, faulty ones included."""
     aliases: Mapping[str, str]
     passthrough: Mapping[str, Passthrough]
     teams: Mapping[str, Mapping[int, Quota]]
@@ -273,7 +273,6 @@ def quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota],
 
 
 def cross_check(parts: ValidParts) -> Iterator[ConfigFault]:
-    """Checks between fields."""
     yield from _check_names(parts)
     yield from _check_listeners(parts)
     yield from _check_shares(parts)
@@ -364,7 +363,8 @@ def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
 
 
 def _check_discovery(parts: ValidParts) -> Iterator[ConfigFault]:
-    """Without a model nothing could be served; what is discovered has no settings but the default ones."""
+    """Requires a model, because nothing could be served without one. Discovered models have only the default settings,
+    so those must hold a needed `max_output_tokens`."""
     if not parts.model_names and not parts.discovering and not parts.passthrough:
         yield ConfigFault(
             "models", "is required: name at least one model, or serve those that an upstream lists with discover: true"

@@ -30,15 +30,15 @@ SECRET_FIELDS = frozenset({"sha256", "url"})
 """Settings that show more than a log should hold, though their type is not secret."""
 
 MAX_SHOWN = 120
-"""Characters of one value."""
+"""Characters of one value that a change shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One setting that differs."""
+    """A setting whose value differs between two configurations."""
 
     place: Place
-    """In the file, but that a key is called by its id and not by its number."""
+    """Place in the file, except that a key is identified by its id instead of its number."""
     what: str
 
     def __str__(self) -> str:
@@ -66,7 +66,8 @@ def changes(
 
 
 class _Side:
-    """One of two files."""
+    """One of the two compared files, with the places whose values must stay hidden because they came out of
+    references."""
 
     def __init__(self, referenced: Iterable[Place]) -> None:
         self._hidden = frozenset(place[:n] for place in referenced for n in range(1, len(place) + 1))
@@ -130,7 +131,7 @@ def _format_value(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """In the form of the configuration file."""
+    """Converts a value to the form that it has in the configuration file."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -147,7 +148,7 @@ def _plain(value: Any) -> Any:
 
 
 def _format_place(place: Place) -> str:
-    """As `format_place`, with quotes around every name that is not a plain word."""
+    """Formats a place like `format_place`, but with quotes around every name that is not a plain word."""
     text = ""
     for part in place:
         if isinstance(part, int):

@@ -17,9 +17,9 @@ from .price_table import with_table_prices
 from .sections import BAD_SIGNS, Config, Discovery
 
 MAX_NAMES = 2000
-"""Of one upstream; the largest known list has some 600."""
+"""Names accepted from one upstream; the largest known list has some 600."""
 MAX_NAME_CHARS = 256
-"""As many as a client may ask for."""
+"""Characters of a model's name, as many as a client may request."""
 
 _RESERVED = frozenset({"other"})
 """The name in sums and metrics for all names that have no row of their own."""

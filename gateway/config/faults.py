@@ -15,13 +15,14 @@ class ConfigFault:
     file: str = field(default="", compare=False)
     """The file that has it; empty: not known."""
     line: int = field(default=0, compare=False)
-    """0: not known."""
+    """Line of the fault in `file`; 0: not known."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 
     def located(self, file: str = "") -> str:
-        """With its file and line: `gateway.yaml:12: server.port: ...`. `file` counts where it has none of its own."""
+        """Returns the fault with its file and line: `gateway.yaml:12: server.port: ...`. The argument `file` is used if
+        the fault has no file of its own."""
         where = self.file or file
         return f"{where}:{self.line}: {self}" if self.line else f"{where}: {self}" if where else str(self)
 

@@ -24,7 +24,6 @@ from .references import compose, load
 
 INCLUDE = "include"
 MAX_FILES = 1000
-"""Files of one configuration."""
 
 WILD = re.compile(r"[*?\[]")
 _PATH_PART = re.compile(r'\[(\d+)\]|"((?:[^"])*)"|([\w-]+)')
@@ -37,13 +36,13 @@ class Assembled:
     """The settings of all files together."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """Of all files, references not yet replaced."""
+    """Settings of all files, before references are replaced."""
     texts: dict[str, str] = field(default_factory=dict)
-    """By file, in the order in which they were read."""
+    """Text by file, in the order in which the files were read."""
     unmatched: list[str] = field(default_factory=list)
-    """Patterns without a file."""
+    """Patterns of `include` that match no file."""
     origins: dict[Place, tuple[str, Place]] = field(default_factory=dict)
-    """Of sections and of their direct members: the file, and the place there."""
+    """Origin of each section and of its direct members: the file, and the place in that file."""
     _nodes: dict[str, yaml.Node | None] = field(default_factory=dict)
 
     def locate(self, fault: ConfigFault) -> ConfigFault:
@@ -94,7 +93,7 @@ class _Reader:
         self._read_file = read_file
         self._find_files = find_files
         self._includer: dict[str, str] = {}
-        """By real path, the file that included it."""
+        """The including file, by the real path of the included one."""
         self.found = Assembled()
         self.faults: list[ConfigFault] = []
 

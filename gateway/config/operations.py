@@ -38,15 +38,14 @@ class TaskOperation(NamedTuple):
 
     method: str
     path: str
-    """With parts in braces."""
+    """Path with its parts in braces."""
     pattern: re.Pattern[str]
-    """Of paths as they are sent, with percent signs."""
+    """Matches paths as they are sent, percent-encoded."""
     query: tuple[str, str] | None
     """The parameter of the query that holds a part, and the part's name."""
 
     @property
     def names(self) -> frozenset[str]:
-        """Of its parts."""
         found = {name for name, _ in _PART.findall(self.path)}
         return frozenset(found if self.query is None else {*found, self.query[1]})
 
@@ -86,7 +85,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1024)
 def read_operation(text: str) -> TaskOperation:
-    """Raises `ValueError`."""
+    """Parses a method and a path. Raises `ValueError` if the text is invalid."""
     found = _OPERATION.fullmatch(text)
     names = _PART.findall(text)
     if found is None or re.search(r"[{}]", _PART.sub("", text)):
@@ -146,7 +145,7 @@ class KeyPlace(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def read_key_place(text: str) -> KeyPlace:
-    """Raises `ValueError`."""
+    """Parses a header, a query parameter or a scheme. Raises `ValueError` if the text is invalid."""
     found = _KEY_PLACE.fullmatch(text)
     if found is None:
         raise ValueError("expected a header such as x-key, a parameter such as ?key, or a scheme: Authorization: Token")
@@ -161,7 +160,7 @@ class Reference(NamedTuple):
 
     pointer: str
     pattern: re.Pattern[str] | None = None
-    """Of the text there, with the group `task`; None: it is the id."""
+    """Matches the text at `pointer`, with the id in the group `task`; None: the text is the id."""
 
     def find(self, body: Any) -> list[str]:
         """The ids; of a value in another type than text those of all texts and numbers in it. Raises `ValueError` for

@@ -87,8 +87,8 @@ VARIANT_KEYS = frozenset({"service_tier", "processing", "speed"})
 """The table's names for the members of an answer that name a variant."""
 
 REGIONS: Mapping[str, Mapping[str, Decimal]] = {"anthropic": {"us": Decimal("1.1")}}
-"""By what a provider multiplies its prices of tokens for inference in a region (platform.claude.com, "Data residency"),
-which the table leaves out. It is so for the models that have variants in the table."""
+"""Factors by which a provider multiplies its prices of tokens for inference in a region (platform.claude.com, "Data
+residency"), which the table leaves out. They apply to the models that have variants in the table."""
 _OF_TOKENS = frozenset({"input", "output", "cached_input", "cache_write", "cache_write_1h"})
 
 SAME_PRICE: Mapping[str, Sequence[str]] = {"groq": ("flex",)}

@@ -517,7 +517,7 @@ def _unverified_names(config: Config) -> Warnings:
 
 
 def _large_shares(config: Config) -> Warnings:
-    """With `on_outage: allow` each worker spends its share alone."""
+    """Warns because, with `on_outage: allow`, each worker spends its share independently of the others."""
     store, workers = config.store, config.server.workers
     if store.on_outage == "allow" and store.outage_share * workers > 1:
         yield _warning(

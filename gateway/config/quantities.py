@@ -30,7 +30,7 @@ CALENDAR = ("day", "week", "month")
 PERIODS = (*PER_SECONDS, *CALENDAR)
 _SHORT: Mapping[str, str] = {"s": "second", "sec": "second", "min": "minute", "h": "hour"}
 MAX_PER_S = 315360000
-"""Ten years."""
+"""Longest period in seconds: ten years."""
 
 DURATION_EXAMPLES = "90s, 1h30m or 7d"
 SIZE_EXAMPLES = "64MB or 64MiB"

@@ -116,7 +116,7 @@ def _is_apart(variant: str, known: Mapping[str, object], *, is_listed: bool) -> 
 
 
 Rates = Mapping[str, int]
-"""By unit."""
+"""Rates by unit, in billionths of a US dollar for `SCALE` units."""
 
 
 class Tier(NamedTuple):
@@ -134,7 +134,7 @@ def rows_of(text: str) -> dict[str, str]:
 
 
 Tiers = Sequence[Tier]
-"""In ascending order; the first one is for all prompts."""
+"""Tiers in ascending order; the first one applies to all prompts."""
 
 
 class Hours(NamedTuple):
@@ -155,7 +155,7 @@ class Plan(NamedTuple):
     """All rates of one price."""
 
     variants: Mapping[str, Tiers]
-    """By what answers call the service; the empty name is the standard one."""
+    """Tiers by the name that answers give the service; the empty name is the standard service."""
     hours: Sequence[Hours] = ()
     """The last one that holds counts."""
     later: Sequence[tuple[float, Plan]] = ()
@@ -196,7 +196,7 @@ def rates_of(prices: Mapping[str, Decimal], defaults: Mapping[str, Sequence[str]
 
 
 def format_price(usd: Decimal) -> str:
-    """Without exponent and trailing zeros: `1.5`, `0.000000001`."""
+    """Formats a price without exponent and trailing zeros: `1.5`, `0.000000001`."""
     whole, point, decimals = f"{usd:f}".partition(".")
     decimals = decimals.rstrip("0")
     return whole + (point + decimals if decimals else "")

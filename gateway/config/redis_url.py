@@ -45,7 +45,7 @@ class RedisURL:
     service: str = ""
     """The name of the master at the Sentinels; empty without Sentinels."""
     user: str | None = field(default=None, repr=False)
-    """None: the default user."""
+    """Name of the Redis user; None: the default user."""
     password: SecretStr | None = field(default=None, repr=False)
     ca_file: str | None = None
     """PEM file with certificate authorities to trust besides the system's; whether it is there was not looked at."""

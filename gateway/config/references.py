@@ -1,4 +1,4 @@
-"""From the file's text to plain values: YAML, and its `${...}` references replaced."""
+"""Converts the file's text to plain values: parses YAML and replaces its `${...}` references."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from .faults import ConfigError, ConfigFault, format_faults
 
 MAX_CHARACTERS = 4 * 2**20
-"""Of a file; 10,000 keys take half of it."""
+"""Characters of a file; 10,000 keys need half of them."""
 MAX_VALUES = 500_000
 """Largest number of values in a file after expanding aliases and merges: a few lines of them can expand to billions."""
 MAX_DEPTH = 100
@@ -137,7 +137,7 @@ class References:
         self._values = 0
         self.faults: list[ConfigFault] = []
         self.places: set[tuple[str | int, ...]] = set()
-        """Where there were any."""
+        """Places of values that held references."""
 
     def replace_in(self, value: Any, path: tuple[str | int, ...]) -> Any:
         """Raises `ConfigError` where there is no end to them."""

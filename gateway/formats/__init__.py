@@ -23,7 +23,7 @@ _MODULES = (
 
 
 class _Table(dict[Endpoint, Format]):
-    """By name; a name that is no format's is that of a passthrough row."""
+    """Maps names to formats; a name that is no format's is the name of a passthrough row."""
 
     def __missing__(self, name: Endpoint) -> Format:
         return PASSTHROUGH

@@ -17,10 +17,11 @@ _PART_TOKENS: Mapping[str, int] = {
     "text": 0, "refusal": 0, "image_url": 65_536, "input_audio": 131_072,
     "input_text": 0, "output_text": 0, "summary_text": 0, "reasoning_text": 0, "input_image": 65_536,
 }  # fmt: skip
-"""At most 48,000 for a picture (gpt-4o-mini: 2,833 and 8 tiles of 5,667); an hour of sound at 32 a second."""
+"""Most tokens of a part, by its type. A picture has at most 48,000 (gpt-4o-mini: 2,833 and 8 tiles of 5,667); an hour
+of audio has 115,200, at 32 a second."""
 
 _MEDIA_TOKENS: Mapping[str, int] = {"inlinedata": 131_072, "filedata": 1_048_576}
-"""By the name of a part of Gemini's contents, in lower case without underscores."""
+"""Most tokens of a part of Gemini's contents, by its name in lower case without underscores."""
 
 ADDED_TEXT_TOKENS = 1_048_576
 """A file, a film, or the results of a search: the largest context of common models."""

@@ -56,7 +56,7 @@ class EventScan(Scan):
     DROPS_FIELDS = True
     """Whether `id:` and `retry:` lines are left out, which make openai-python decode an empty event."""
     HAS_COMMENTS = True
-    """Whether clients understand comments."""
+    """Whether clients of the format understand comments."""
 
     def __init__(self, asked: ScanInput, reader: AnswerReader | None = None) -> None:
         self.reader = reader or self.READER()
@@ -78,7 +78,7 @@ class EventScan(Scan):
         self._cut_crlf: bytes | None = None
         """An event has ended with a CR that was the last byte so far. If an LF comes, it was a CRLF: what to pass."""
         self._long: MemberReader | None = None
-        """Of the long event that is going on."""
+        """Reader of the long event in progress, if there is one."""
         self._reported_at = -1
         """Bytes of text that had come with the report that is kept."""
         self._has_ended = False
@@ -121,7 +121,8 @@ class EventScan(Scan):
         return False
 
     def _last(self) -> bytes:
-        """As `last`, of a stream that is passed on; empty where the end of the message is the end."""
+        """Returns the bytes of `last` for a stream that is passed on; empty where the end of the message ends the
+        stream."""
         return b""
 
     # ---------------------------------------------------------------------------------------------------- the events
@@ -260,8 +261,9 @@ class EventScan(Scan):
         return b"".join(passed), self.is_over
 
     def finish(self) -> bytes:
-        """As `Scan` has it; adds a missing last blank line. A partial event is dropped: both SDKs would fail on its
-        JSON before they read the error event after it."""
+        """Returns the last bytes for the client, as `Scan.finish` does, and adds a missing last blank line. Raises
+        `Unfit`. A partial event is dropped, because both SDKs would fail on its JSON before they read the error event
+        after it."""
         try:
             passed = self._finished()
             self._has_ended = True

@@ -105,8 +105,8 @@ class ToolCalls:
         return call
 
     def rests(self) -> list[tuple[CollectedCall, str]]:
-        """At the end of the answer: calls with arguments that were held back, and these. Raises `Unfit` if a call has
-        no name."""
+        """Returns the calls whose arguments were held back until the end of the answer, each with these arguments.
+        Raises `Unfit` if a call has no name."""
         if any(not call.name for call in self._all):
             raise Unfit("a tool call without a name")
         return [(call, call.rest()) for call in self._all if call.is_held]
@@ -149,7 +149,7 @@ def _is_another(known: CollectedCall, call_id: str, name: str, arguments: str) -
 class Text(NamedTuple):
     text: str
     logprobs: Sequence[Mapping[str, Any]] = ()
-    """Of its tokens, as chat writes them."""
+    """Log probabilities of its tokens, in the form of chat."""
     annotations: Sequence[Mapping[str, Any]] = ()
     """Citations, as chat writes them; they may come without text."""
 
@@ -185,7 +185,7 @@ class Ended(NamedTuple):
     """The model has stopped. Further events may follow: the end of the stream is the end."""
 
     reason: str
-    """In the words of chat: `stop`, `length`, `tool_calls`, `content_filter`."""
+    """Finish reason in the terms of chat: `stop`, `length`, `tool_calls`, `content_filter`."""
     stop_sequence: str | None = None
     """The stop sequence that ended it, where the upstream names it."""
 

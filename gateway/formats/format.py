@@ -57,7 +57,7 @@ class ScanInput(NamedTuple):
     """Removes the gateway's own texts from what is not part of the answer."""
     allows: AllowsReport = lambda report, count_shown: True
     members: Mapping[str, Any] = MappingProxyType({})
-    """Of the request's body."""
+    """Members of the request's JSON body."""
     is_events: bool = True
     """Whether the answer comes as events: those of a format that is binary may."""
     writer: Writer | None = None
@@ -221,7 +221,7 @@ class _TokenCount(AnswerMembers):
 
 
 def counted(body: bytes) -> PlainFacts:
-    """Of a count of tokens, which uses none. Raises `ValueError`."""
+    """Returns the facts of a token count, which uses no tokens. Raises `ValueError` if the body cannot be read."""
     answer = _TokenCount.read(body)
     return PlainFacts(usage=Usage(), is_error=bool(answer.error) or answer.success is False or answer.type == "error")
 
@@ -379,7 +379,7 @@ class Format:
     stream_paths: tuple[str, ...] = ()
     """Further paths, whose calls are streams."""
     upstream_stream_path: str = ""
-    """As `upstream_path`, for streams, where those have a path of their own."""
+    """Replaces `upstream_path` for streams, where those have a path of their own."""
     keeps: Callable[[Params], Collection[str]] = lambda params: ()
     """Members that decide, which of a large body are kept however long they are."""
     rename: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None

@@ -24,14 +24,14 @@ MAX_OF_ITEMS = 1_048_576
 """Bytes of all values that are kept of items of arrays; further ones are dropped."""
 
 EACH = "*"
-"""In a path: each item of an array."""
+"""Element of a path that means each item of an array."""
 
 Path = tuple[str, ...]
 
 _INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _OUTSIDE = re.compile(rb'["{}\[\],]')
 _LINES_OF_DATA = re.compile(rb"[\r\n]+data: ?")
-"""Between the lines of one event, where its JSON has several."""
+"""Matches what separates the lines of one event, where its JSON has several."""
 
 _QUOTE, _COMMA, _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = b'",{}[]'
 
@@ -41,9 +41,9 @@ class MemberReader:
 
     def __init__(self, wanted: Collection[Path]) -> None:
         self.counts: dict[Path, int] = {path: 0 for path in wanted if path[-1] == EACH}
-        """Of each path that ends with `EACH`: how many items are objects or arrays."""
+        """Number of items that are objects or arrays, for each path that ends with `EACH`."""
         self._items: dict[Path, dict[int, dict[Path, bytes]]] = {}
-        """Of each array with wanted members in its items: the items by their places, with these members."""
+        """Wanted members of items, by the path of the array and the place of the item in it."""
         self._bytes_of_items = 0
         self.is_whole = False
         self._found: dict[Path, bytes] = {}
@@ -52,7 +52,7 @@ class MemberReader:
         self._path: list[str] = []
         """The present member of each open object and array, down to `_deepest`."""
         self._places: list[int] = []
-        """Of each of these: how many commas it had."""
+        """Commas so far in each open object and array, down to `_deepest`."""
         self._is_object: list[bool] = []
         self._below = 0
         """Further open objects and arrays."""

@@ -225,7 +225,8 @@ def _holds(conditions: Mapping[str, Sequence[str]], answer: Any) -> bool:
 
 
 def _submitted(passed: PassedRequest, reserved: units.Counts, body: bytes) -> PlainFacts:
-    """Of the answer to a submission. Raises `ValueError` if it is not JSON and the row has to read it."""
+    """Returns the facts of the answer to a submission. Raises `ValueError` if it is not JSON and the row has to read
+    it."""
     row = passed.row
     if row.task is None and not row.accepted:
         return _paid(_result(row, body), passed, reserved)
@@ -249,7 +250,7 @@ def _result(row: Passthrough, body: bytes) -> TaskEnd:
 
 
 def _paid(ended: TaskEnd, passed: PassedRequest, reserved: units.Counts) -> PlainFacts:
-    """Without a report all that was reserved is paid."""
+    """Returns the facts of an ended request: all reserved units are paid if the answer reports no number of outputs."""
     paid = ended.charged(reserved, passed.outputs)
     return PlainFacts() if paid == reserved else PlainFacts(usage=_NOTHING_USED._replace(more=paid), has_usage=True)
 

@@ -37,7 +37,8 @@ class AnswerReader:
         raise NotImplementedError
 
     def rest(self) -> list[Event]:
-        """At the end of the answer: events that were held back. Raises `Unfit` if something is missing."""
+        """Returns the events that were held back until the end of the answer. Raises `Unfit` if something is
+        missing."""
         return []
 
     def take_model(self, name: object) -> None:

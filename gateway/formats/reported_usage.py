@@ -107,8 +107,8 @@ def input_and_output(report: Any) -> tuple[int, int] | None:
 
 
 def of_media(report: Any) -> tuple[int, int] | None:
-    """As `input_and_output`, of an answer that has a picture or sound; None also if all counts are zero, because a
-    picture is never made of nothing."""
+    """Reads `input_and_output` of an answer that has a picture or sound. Returns None also if all counts are zero,
+    because a picture always costs tokens."""
     tokens = input_and_output(report)
     return tokens if tokens is not None and any(tokens) else None
 

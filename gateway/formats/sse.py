@@ -151,7 +151,7 @@ def json_event(value: Mapping[str, Any]) -> bytes:
 
 
 def typed_event(value: Mapping[str, Any]) -> bytes:
-    """As `json_event`, named by its type, as Responses and Messages have it."""
+    """Formats a `json_event` with its type as the name of the event, as Responses and Messages require."""
     return b"event: %b\n%b" % (value["type"].encode(), json_event(value))
 
 

@@ -1,4 +1,4 @@
-"""From the claims of a person to her name and her role, by the rules of the configuration. Pure."""
+"""Derives the name and the role of a person from the claims, by the rules of the configuration. Pure."""
 
 from __future__ import annotations
 

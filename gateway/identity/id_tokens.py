@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from .key_set import ALGORITHMS, KeySet
 
 MAX_CHARACTERS = 16_384
-"""Of a token. Providers with very many groups have about 8,000."""
+"""Maximum length of a token in characters. Tokens of providers with very many groups have about 8,000."""
 
 
 class TokenRefused(Exception):
@@ -32,7 +32,7 @@ class ExpectedToken(NamedTuple):
     skew_s: float
     nonce: str | None = None
     client_id: str | None = None
-    """Of an ID token: the party that it must be authorized for (`azp`) if it has several audiences."""
+    """The party that an ID token must be authorized for (`azp`) if it has several audiences."""
 
 
 def read_header(token: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def check_token(token: str, keys: KeySet, expected: ExpectedToken, now: fl
 
 
 def check_claims(claims: Mapping[str, Any], expected: ExpectedToken, now: float) -> None:
-    """Raises `TokenRefused`."""
+    """Raises `TokenRefused` if a claim is missing, expired or not the expected one."""
     if claims.get("iss") != expected.issuer:
         raise TokenRefused("it is of another issuer")
     given = claims.get("aud")

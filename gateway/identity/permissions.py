@@ -24,7 +24,7 @@ the presented key alone, where its team allows it (`members.by_key`)."""
 _REACHES: Mapping[str, Reach] = {"all": "all", "team": "team", "own": "own", "self": "self"}
 
 PRIORITIES: Sequence[Priority] = get_args(Priority)
-"""The most urgent first."""
+"""Priorities in order of urgency, the most urgent first."""
 
 _TABLE = """
                                            operator  lead  member  viewer  key
@@ -82,14 +82,14 @@ def _read(table: str) -> Mapping[tuple[str, str], Mapping[Role, Reach]]:
 
 
 PERMISSIONS = _read(_TABLE)
-"""By method and path of an operation: the roles that may use it, and how far each reaches."""
+"""Roles that may use an operation, each with its reach, by method and path of the operation."""
 
 
 class Principal(NamedTuple):
     """The author of a request."""
 
     name: str
-    """For the audit log: `admin.token`, `token ci`, `person alice@example.org`, `key alice`."""
+    """Name in the audit log: `admin.token`, `token ci`, `person alice@example.org`, `key alice`."""
     role: Role
     team: str | None = None
     """The team of a lead, or of the presented key."""

@@ -68,7 +68,6 @@ class HttpFetcher:
         return body
 
     async def close(self) -> None:
-        """Close its connections."""
         if self._session is not None:
             await self._session.close()
 
@@ -84,7 +83,6 @@ class OidcProvider:
         self._keys = KeySet(self._fetch_keys)
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._http.close()
 
     async def discover(self) -> Mapping[str, Any]:

@@ -53,7 +53,7 @@ class Session(NamedTuple):
     rules: str
     """The digest of the rules that gave the role: other rules end the session."""
     exp: float
-    """Unix time."""
+    """Expiry as Unix time in seconds."""
 
     @staticmethod
     def new_id(now: float) -> str:
@@ -73,7 +73,7 @@ class Session(NamedTuple):
         return Principal(f"person {self.person}", self.role, self.team, self.person)
 
     def encode(self, key: bytes) -> str:
-        """The cookie."""
+        """Returns the session as a signed cookie value."""
         return sign("session", self._asdict(), key)
 
     def csrf_token(self, key: bytes) -> str:

@@ -26,7 +26,7 @@ class JournalEntry(NamedTuple):
     """One event of a lease."""
 
     number: int
-    """From 1 on, rising."""
+    """Sequence number of the entry; numbers rise from 1."""
     kind: EntryKind
     lease: str
     text: str

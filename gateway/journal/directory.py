@@ -26,7 +26,8 @@ from gateway.files import network_file_system
 log = logging.getLogger("gateway")
 
 SCHEMA = 1
-"""Of the files. A journal with a higher one was written by a newer gateway, and is left to it."""
+"""Schema version of the journal's files. A newer gateway wrote a journal with a higher version, so this one does not
+use it."""
 
 STALE_S = 60
 """A folder that is still being made after this long never will be."""

@@ -35,9 +35,9 @@ class Segment:
     descriptor: int = -1
     """-1 for one that is not written any more."""
     size_bytes: int = 0
-    """Of the whole entries in it."""
+    """Size of the segment's complete entries in bytes."""
     fresh_bytes: int = 0
-    """Of these, what was not carried over from the segment before."""
+    """The part of `size_bytes` in bytes that was not carried over from the previous segment."""
     last: int = 0
     """No close or void in it has a higher number."""
     delivered_at: float | None = None
@@ -137,7 +137,7 @@ def sync(segments: Iterable[Segment], folder: Path) -> None:
 
 
 def unlink(segments: Iterable[Segment]) -> None:
-    """Raises `OSError`."""
+    """Raises `OSError` if a file cannot be removed; a missing file is no error."""
     for segment in segments:
         segment.path.unlink(missing_ok=True)
 

@@ -181,9 +181,9 @@ class Journal:
         return False
 
     async def written(self) -> None:
-        """Until everything appended so far would survive the worker; at once, where the disk is quick.
+        """Waits until everything appended so far would survive the worker; returns at once if the disk is fast.
 
-        Raises `OSError` where it cannot be written: it will be tried again, at least once a second.
+        Raises `OSError` if the entries cannot be written: the write is retried at least once a second.
         """
         until = self._appended
         while self._on_disk < until:

@@ -80,17 +80,18 @@ class KeyCache:
         self._restore = restore
         self._clock = clock
         self.known: dict[bytes, KnownSecret] = {}
-        """By the SHA-256 of their secrets: all keys of the file, and the cached ones of the store."""
+        """All keys of the file and the cached keys of the store, by the SHA-256 of their secrets."""
         self.fresh_until = 0.0
-        """On the clock: until when what is known is trusted."""
+        """Time on `clock` until which the cached keys are trusted."""
         self.terms = LimitTable((), {}, {})
         self._file_ids: dict[str, bytes] = {}
         """The keys of the file: the SHA-256 of their secrets by their ids."""
         self._remembered: dict[bytes, str] = {}
-        """Of the known ones those that were looked up, and their ids; the first that was read first."""
+        """Ids of the known keys that were looked up in the store, by the SHA-256 of their secrets, the oldest look-up
+        first."""
         self._unknown: dict[bytes, None] = {}
         self._teams: dict[str, Team] = {}
-        """Those of the store."""
+        """Teams of the store, without those of the file."""
         self._overlays: dict[str, Overlay] = {}
         self._position: str | None = None
         self._changes = 0
@@ -193,7 +194,6 @@ class KeyCache:
         return True
 
     async def close(self) -> None:
-        """Ask nothing more."""
         await self._tasks.cancel_all()
 
     # ---------------------------------------------------------------------------------------------------------- changes

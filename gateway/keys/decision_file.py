@@ -40,7 +40,7 @@ TRY_AGAIN_S = 0.01
 
 
 class Decision(NamedTuple):
-    """One line."""
+    """A line of the decision file."""
 
     number: int
     change: StoreChange | None
@@ -68,7 +68,7 @@ class DecisionFile:
 
     @property
     def last(self) -> int:
-        """The highest number."""
+        """The highest number of a decision; 0 if there is none."""
         return self.decisions[-1].number if self.decisions else 0
 
     def refresh(self) -> None:

@@ -44,10 +44,10 @@ Warn = Callable[[str], None]
 
 
 class Changes(Protocol):
-    """Where changes are made."""
+    """Applies changes to keys, teams and overlays in the store."""
 
     async def change(self, change: StoreChange, warn: Warn) -> bool:
-        """As `KeyStore.change`."""
+        """Applies a change as `KeyStore.change` does; `warn` is called if the change is not kept safely."""
 
 
 class SafeChanges:
@@ -57,7 +57,6 @@ class SafeChanges:
         self._store = store
 
     async def change(self, change: StoreChange, warn: Warn) -> bool:
-        """As `Changes.change`."""
         return await self._store.change(change)
 
 
@@ -69,7 +68,6 @@ class ChangesWithoutJournal:
         self._why = why
 
     async def change(self, change: StoreChange, warn: Warn) -> bool:
-        """As `Changes.change`."""
         if applied := await self._store.change(change):
             warn(
                 f"the change of {change.kind} {change.name} is in no decision journal: {self._why}. If the store loses"
@@ -101,7 +99,8 @@ class Decisions:
         return cls(store, file, note)
 
     async def change(self, change: StoreChange, warn: Warn) -> bool:
-        """As `Changes.change`; a change that was applied is in the journal as well."""
+        """Applies a change as `Changes.change` does; an applied change is written to the decision journal as well.
+        Raises `StoreUnavailable` if the journal cannot be used."""
         try:
             async with self._file.locked():
                 return await self._change(change, warn)

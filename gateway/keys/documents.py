@@ -34,7 +34,7 @@ def every_one(_: KeySettings) -> bool:
 
 
 class Page(NamedTuple):
-    """Some of many."""
+    """One page of the rows of a longer list."""
 
     rows: list[Shown]
     next: str | None
@@ -50,7 +50,7 @@ class DocumentStore(KeyStore, Protocol):
     """A store, as far as it is needed here."""
 
     async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
-        """As `store.ReportReader`."""
+        """Returns the state of these windows, as `store.WindowReader` does."""
 
 
 class AuditEvent(NamedTuple):

@@ -153,6 +153,6 @@ class PeopleManager(Documents):
 
 
 def _check_name(person: str) -> None:
-    """Raises `InvalidRequest`."""
+    """Raises `InvalidRequest` if the name is empty, too long or not printable."""
     if not 0 < len(person) <= MAX_PERSON or BAD_SIGNS.search(person):
         raise InvalidRequest(f"Expected a name of at most {MAX_PERSON} printable characters.", param="person")

@@ -33,10 +33,10 @@ from .manage_people import PeopleManager
 __all__ = ["CreatedKey", "Page", "Registry", "Shown", "no_key", "no_team"]
 
 MAX_ATTEMPTS = 50
-"""To write a top-up while others change the same overlay. One of them succeeds in each round."""
+"""Attempts to write a top-up while other processes change the same overlay. One of them succeeds in each round."""
 
 MAX_PAUSE_S = 0.02
-"""Before the next attempt, at random."""
+"""Longest pause before the next attempt, in seconds; each pause is random."""
 
 MAX_LIMIT = 2**53 - 1
 """Largest value of a window: Lua in Redis is exact for whole numbers up to it."""
@@ -180,7 +180,8 @@ class TeamManager(Documents):
         return await self.show_team(name)
 
     async def update_team(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
-        """Replace its quotas."""
+        """Replaces the settings in `changes`, such as the quotas. Raises `InvalidRequest` for another name, because a
+        team cannot be renamed."""
         text, team = await self._changeable_team(name)
         if changes.get("name", name) != name:
             raise InvalidRequest("The name of a team stays. Create another team.", param="name")
@@ -227,7 +228,7 @@ class TeamManager(Documents):
 
 
 class AuditLog(Documents):
-    """Reads the audit log."""
+    """Reads the audit log of changes that operators made."""
 
     async def audit(self, limit: int = 100, before: str | None = None) -> Page:
         """The newest changes: `id`, `time`, `actor`, `action`, `kind`, `name`, `before`, `after`."""

@@ -43,7 +43,8 @@ class BoundedLabels:
         return frozenset(self._own)
 
     def configure(self, names: Iterable[str], most: int) -> None:
-        """At most `most` labels from now on, these names before others. A name with a label keeps it."""
+        """Allows at most `most` labels from now on and gives them to these names first. A name that has a label keeps
+        it."""
         self._most = most
         self._claim(list(islice(names, most)))
 

@@ -46,7 +46,7 @@ class _Workers(Collector):
 
 
 class SupervisorMetrics(Collector):
-    """The supervisor's own metrics."""
+    """Collects the metrics that only the supervisor has."""
 
     def __init__(self, reloads: Reloads) -> None:
         self._reloads = reloads

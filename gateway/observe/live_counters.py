@@ -39,7 +39,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "gateway_usage_unknown_total": (),
     "gateway_client_disconnects_total": (),
 }
-"""By the name of a sample the labels that it keeps."""
+"""Labels that a sample keeps, by the name of the sample."""
 
 KEY_AND_MODEL = ("key", "model")
 """Label kept for requests that reached no upstream: refusals are shown by key."""

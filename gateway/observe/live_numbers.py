@@ -29,7 +29,7 @@ class _Histogram:
 
 
 class _Numbers:
-    """See `summed`."""
+    """Sums the samples of one call of `summed`."""
 
     def __init__(self, upstreams: Iterable[str]) -> None:
         self.single: dict[str, float] = {}

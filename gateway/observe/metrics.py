@@ -427,7 +427,6 @@ class Telemetry:
         return child
 
     def _observe(self, metric: Histogram, labels: tuple[str, ...], amounts: Sequence[float]) -> None:
-        """Many observations at once."""
         if amounts:
             observe_all(self._child(metric, labels), amounts)
 

@@ -85,22 +85,20 @@ def name(attributes: Attributes) -> str:
 
 
 def begun(endpoint: Endpoint, request_id: str) -> Attributes:
-    """Of a call that has come in."""
     return _known(BEGUN, endpoint, request_id)
 
 
 def recorded(record: Record) -> Attributes:
-    """Of a call that has ended."""
     return _known(RECORDED, record)
 
 
 def refused(fields: Mapping[str, Value | None]) -> Attributes:
-    """Of a call that was refused, from the fields of its access line."""
+    """Returns the attributes of a call that was refused, from the fields of its access line."""
     return {span: value for field, span in REFUSED.items() if (value := fields.get(field)) is not None}
 
 
 def tried(call: Call, route: Route, host: str, port: int, number: int) -> Attributes:
-    """Of an attempt that begins; `number` counts from 1."""
+    """Returns the attributes of an attempt that begins; `number` counts from 1."""
     return _known(TRIED, call, route, host, port, number)
 
 

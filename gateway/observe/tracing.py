@@ -55,7 +55,7 @@ class Trace:
     """The span of one call. Has to be ended, once, by `recorded` or `refused`. This one is not exported."""
 
     id: str | None = None
-    """In the form of the access line."""
+    """Trace id in the form of the access line."""
 
     def attempt(self, call: Call, route: Route, url: str, number: int) -> tuple[Call, AttemptSpan]:
         """Begin the span of an attempt at the upstream with this address; `number` counts from 1. Returns also the call
@@ -191,6 +191,7 @@ def open_tracer(settings: TracingSettings) -> Tracer:
 
 
 def _named(resource: Resource) -> Resource:
-    """With our name where the environment gives none (OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES)."""
+    """Returns the resource with the gateway's name if the environment sets none (OTEL_SERVICE_NAME,
+    OTEL_RESOURCE_ATTRIBUTES)."""
     is_named = not str(resource.attributes["service.name"]).startswith("unknown_service")
     return resource if is_named else resource.merge(type(resource)({"service.name": "completions-gateway"}))

@@ -250,7 +250,8 @@ class ActiveCall:
         return {status.window.id: status.used for status in admission.place_statuses}
 
     def _timing(self, place: Place, handle: AttemptHandle) -> Callable[[], None]:
-        """For the first token of a stream, whose time the limits of its upstream follow."""
+        """Returns a callback for the tokens of a stream: the time to the first token adapts the limits of its
+        upstream."""
         limits, began = self.services.router.limits, time.perf_counter()
         under_way = self.used_at_place
         is_first = True

@@ -18,7 +18,8 @@ from .active_call import ActiveCall
 
 
 class Hedge(ActiveCall):
-    """For models with `hedge_after`. Each of the two attempts has an `ActiveCall` and a part of the log."""
+    """Carries a call to a model with `hedge_after`. Each of the two attempts has an `ActiveCall` and a part of the
+    log."""
 
     __slots__ = ()
 

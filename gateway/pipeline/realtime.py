@@ -358,7 +358,8 @@ def _output(call: Call, key: Key, limit: int | None) -> tuple[int | None, int | 
 
 
 def _output_limits(call: Call, accounts: ResponseAccounts, protocols: Sequence[str]) -> OutputLimits:
-    """Of a session. One that only transcribes (`intent=transcription`) has no output."""
+    """Returns the output limits of a session. A session that only transcribes (`intent=transcription`) has no
+    output."""
     bounds = _bounds(call.key, call.model)
     is_beta = realtime.BETA_PROTOCOL in protocols or any(
         name.lower() == "openai-beta" and realtime.BETA in value for name, value in call.forwarded_headers

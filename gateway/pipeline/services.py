@@ -32,7 +32,7 @@ class Services:
     waiting: WaitingRoom
     """Calls for which no upstream has room; outlives the configuration."""
     bonds: Bonds
-    """To whom the ids belong of what upstreams keep."""
+    """Owners of the ids of objects that upstreams keep."""
     tasks: Tasks
     """Background work of calls: reading answers to their end after the client left, back-pressure."""
     plans: Plans

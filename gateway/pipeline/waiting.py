@@ -29,7 +29,7 @@ ANSWER_WITHIN_S = 0.5
 """How long before a client gives up a call that waits is refused, so that the refusal arrives."""
 
 ENDS_BYTES = 4096
-"""Of the beginning and of the end of a body, by which calls of a key are distinguished."""
+"""Bytes of the beginning and of the end of a body by which calls of a key are distinguished."""
 
 
 def places(call: Call, candidates: Sequence[Route], plan: CallPlan, services: Services) -> Sequence[Place]:
@@ -90,13 +90,14 @@ def pause(call: Call, ticket: Ticket | None, services: Services) -> Callable[[Pl
 
 
 class Queue(ActiveCall):
-    """Of a call with several models only the last one waits: the others are followed by the next model."""
+    """Lets a call wait for room. If a call has several models, it waits only at the last one: each of the others falls
+    back to the next model."""
 
     __slots__ = ()
 
     async def without_room(self, last: Failure | None) -> Failure | None:
-        """After the last failure: if upstreams have no room, wait for some. Returns nothing when there is a place, else
-        the failure that the client gets. Attempts that had no room count no longer: the wait bounds them."""
+        """Waits for room after the last failure if the upstreams have none. Returns None if there is a place, else the
+        failure that the client gets. Attempts that had no room no longer count: the wait bounds them."""
         call, services = self.call, self.services
         if last is None or not may_wait(last) or self.has_fallback:
             return last
@@ -131,8 +132,8 @@ def _size(document: Document) -> int:
 
 
 def _identity(call: Call) -> Identity:
-    """By which the call is known when it comes back: its model, and the length, beginning and end of its body, so that
-    a long one takes no time."""
+    """Returns the identity by which a repeated call is recognized: its model, and the length, beginning and end of its
+    body. The middle is not hashed, so that a long body takes no time."""
     document = call.params.document
     if document.form is not None:
         pieces: Sequence[bytes | bytearray | memoryview] = [repr(sorted(document.members)).encode()]

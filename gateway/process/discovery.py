@@ -30,7 +30,7 @@ START_WITHIN_S = 15.0
 """How long a start waits for upstreams of which no list is known."""
 LOOK_EVERY_S = 1.0
 TRY_AGAIN_S = 30.0
-"""After a list that could not be read, unless it is read more often anyway."""
+"""Seconds to the next request after a list that could not be read, unless the list is read more often anyway."""
 REFUSED_KEY = frozenset({401, 402, 403, 429})
 SHOWN = 5
 """Names in one line of the log."""

@@ -35,7 +35,7 @@ class ReloadResult(NamedTuple):
     """The result of a reload."""
 
     generation: int
-    """In use from now on."""
+    """Number of the configuration in use after the reload."""
     changed: Sequence[str] = ()
     """The differences from before, one line each."""
     code: str | None = None
@@ -47,7 +47,7 @@ class ReloadPreview(NamedTuple):
     """The effect that a reload would have now."""
 
     generation: int
-    """In use."""
+    """Number of the configuration in use."""
     changes: Sequence[tuple[str, str, bool]] = ()
     """Path, difference and whether it needs a restart, of each setting that differs from what is in use."""
     code: str | None = None
@@ -68,14 +68,14 @@ class Reloader:
         extend: Callable[[Reading], Reading] = lambda reading: reading,
     ) -> None:
         self._plain = reading
-        """As it was read, without what `extend` adds to it."""
+        """The configuration as it was read, without the additions of `extend`."""
         self._extend = extend
         self.now = extend(reading)
         """The configuration of workers that start."""
         self.generation = 1
-        """In use by all workers."""
+        """Number of the configuration that all workers use."""
         self.results: Counter[str] = Counter({"applied": 0, "refused": 0})
-        """How often which."""
+        """Numbers of reloads by their result."""
         self._source = source
         self._hand_over = hand_over
         self._lock = asyncio.Lock()
@@ -83,7 +83,7 @@ class Reloader:
         self._last_result: ReloadResult | None = None
         """The last refused reload; None: none since one was applied."""
         self._looks = 0
-        """Since it was refused."""
+        """Number of looks at the source since that reload was refused."""
 
     def __repr__(self) -> str:
         return f"<Reloader of {self._source}: generation {self.generation}, {dict(self.results)}>"

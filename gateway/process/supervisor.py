@@ -86,7 +86,7 @@ class _WorkerSlot:
 
 
 class WorkerDeaths:
-    """Of workers, near their start. Times are on any clock that only goes forward."""
+    """Counts ends of workers near their start. Times are in seconds on any monotonic clock."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=MAX_DEATHS)
@@ -120,7 +120,6 @@ class Supervisor:
         self._live_counters: LiveCounters
         self._tasks = Tasks()
         self._members: dict[int, _WorkerSlot] = {}
-        """By worker slot."""
         self._ready: set[int] = set()
         self._deaths = WorkerDeaths()
         self._restarts = 0

@@ -53,7 +53,7 @@ KEYS_WITHIN_ALONE_S = 1.0
 """The same while no other worker serves."""
 
 PROCESS_NAME = "gateway-worker"
-"""In `ps -o comm` and `top`; at most 15 bytes."""
+"""Process name in `ps -o comm` and `top`; at most 15 bytes."""
 
 log = logging.getLogger("gateway")
 
@@ -77,7 +77,6 @@ class WorkerProcess:
         self._line = line
         self._config = config
         self._has_peers = has_peers
-        """Other workers serve."""
         loop = asyncio.get_running_loop()
         self._telemetry = Telemetry(
             (key.id for key in config.keys), config.metrics.max_keys,
@@ -140,7 +139,7 @@ class WorkerProcess:
         return site
 
     async def _let_calls_end(self, worker: app.Worker, timeout_s: float) -> None:
-        """Until no call is under way any more, nor the reading of an answer whose client left; then cut off the rest.
+        """Waits until no call is active and no answer of a client that left is being read; then cuts off the rest.
 
         The listener stays open meanwhile: new requests get a status that asks for a retry.
         """

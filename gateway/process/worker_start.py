@@ -111,8 +111,8 @@ def _can_fork() -> bool:
 
 
 def _load_worker(config: Config) -> None:
-    """Without the garbage collector, which would look through what is imported a dozen times, and for which all of it
-    is then permanent: no collection touches the pages that workers share."""
+    """Imports the worker with the garbage collector off, which would scan the imported objects a dozen times. Then
+    freezes those objects: no collection touches the memory pages that workers share."""
     gc.disable()
     from . import worker
 

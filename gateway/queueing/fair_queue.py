@@ -35,13 +35,13 @@ from math import inf
 from typing import NamedTuple
 
 MAX_POSTED = 200
-"""Flows in one post."""
+"""Maximum number of flows in one post."""
 
 HEEDED_S = 0.15
 """How long a call of another worker goes first after its worker posted that it waits: three times `EXCHANGE_S`."""
 
 RATE_OVER_S = 0.2
-"""Over how long the growth of the virtual time is measured."""
+"""Seconds over which the growth of the virtual time is measured."""
 
 NEW_FOR_POSTS = 3
 """Posts of a worker for which a flow is new that waits there. The first one names it; when the second is made, every
@@ -55,33 +55,34 @@ class Identity(NamedTuple):
     """Identifies a call that may have been refused before."""
 
     body: str
-    """Fingerprint of its body."""
+    """Fingerprint of the body of the call."""
     is_first_try: bool
-    """By a header of its client."""
+    """Whether a header of the client marks the first try."""
 
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """One waiting call."""
+    """A call that waits for room."""
 
     flow: str
     weight: float
     cost: int
     """Tokens that it is expected to use."""
     size: int = 0
-    """Bytes that it holds."""
+    """Bytes of memory that the call holds."""
     windows: Collection[Mapping[str, int]] = ()
-    """For each place where it may go, what it draws on the windows there, by their ids."""
+    """Units that the call draws on each window, by window id; one mapping for each place where it may go."""
     priority: str = "normal"
-    """Its class, for metrics."""
+    """Priority class of the call, for metrics."""
     is_back: bool = False
     """Whether it has waited before, so that it goes before the other calls of its flow."""
     number: int = 0
-    """In the order in which the calls came; given by the queue."""
+    """Position in the order in which the calls arrived; assigned by the queue."""
     begins: float = 0.0
     """Its start tag: the counter of its flow before it was charged; given by the queue."""
     identity: Callable[[], Identity] = lambda: Identity("", False)
-    """By which a call is known that comes back. It is seldom asked for."""
+    """Returns the identity by which a repeated call is recognized. A function, because the identity is seldom
+    needed."""
 
     @property
     def work(self) -> float:
@@ -108,7 +109,7 @@ class Ahead(NamedTuple):
     at: float
     """When it was read, in seconds."""
     number: int = 0
-    """Of its posts."""
+    """Sequence number of the post at its worker."""
 
 
 @dataclass(slots=True)
@@ -120,7 +121,6 @@ class FairQueue:
     virtual_time: float = 0.0
     counters: dict[str, float] = field(default_factory=dict)
     count: int = 0
-    """Waiting calls."""
     size: int = 0
     """Bytes of these calls, and of those that have a turn."""
     _flows: dict[str, deque[Waiting]] = field(default_factory=dict)

@@ -61,7 +61,7 @@ MAX_FLOWS = 20_000
 """Flows whose use is remembered."""
 
 Exchange = Callable[[str, str, str, float], Awaitable[Mapping[str, str]]]
-"""`Ledger.exchange`."""
+"""Type of `Ledger.exchange`: place, holder, text, seconds."""
 
 Outcome = Literal["admitted", "refused", "expired", "displaced", "full", "client_gone", "failed"]
 """How a wait ends: with room; by a limit of the caller's own; at its deadline; for a call of another flow, or for want
@@ -177,7 +177,7 @@ class WaitingRoom:
         return line
 
     def close_line(self, upstreams: tuple[str, ...]) -> None:
-        """No call waits there."""
+        """Removes the line of these upstreams, where no call waits."""
         del self._lines[upstreams]
 
     def waiting(self) -> dict[str, int]:
@@ -189,7 +189,7 @@ class WaitingRoom:
         return found
 
     def too_many_with(self, call: Waiting) -> tuple[int, int]:
-        """By how many calls, and bytes, the room would be too full with one more call."""
+        """Returns by how many calls, and by how many bytes, the room would be too full with one more call."""
         queues = [line.queue for line in self._lines.values()]
         calls = 1 + sum([queue.places for queue in queues]) - self.settings.max_calls
         return calls, call.size + sum([queue.size for queue in queues]) - self.settings.max_bytes

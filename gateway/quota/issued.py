@@ -24,7 +24,7 @@ from gateway.records import Unit
 from .pricing import usd
 
 MAX_LIVE_SECRETS = 2
-"""Of a key: the one that was given last, and the one before while their overlap lasts."""
+"""Maximum number of valid secrets of a key: the newest one, and the previous one while their overlap lasts."""
 
 SECRET_PATTERN = f"sk-gw-{NAME_PATTERN}-[A-Za-z0-9_-]{{43}}"
 _ISSUED = re.compile(SECRET_PATTERN)
@@ -89,23 +89,22 @@ def _read_pause(found: list[Any] | None) -> Pause | None:
 
 
 def _without_pause(values: dict[str, Any]) -> dict[str, Any]:
-    """Without the member where there is no pause: the version before does not know it."""
+    """Removes the member `paused` if there is no pause, because the previous version does not know it."""
     return {name: value for name, value in values.items() if name != "paused" or value is not None}
 
 
 class IssuedKey(NamedTuple):
-    """A key's document."""
+    """The document of a key in the store."""
 
     settings: KeySettings
     secrets: tuple[SecretOf, ...]
-    """The newest first."""
+    """Secrets of the key, the newest first."""
     created_at: float
     updated_at: float
     revoked_at: float | None = None
     paused: Pause | None = None
 
     def encode(self) -> str:
-        """As text, to be stored."""
         settings = shown_key(self.settings)
         for name, default in _YOUNGER.items():
             # A gateway of the version before refuses a key with settings that it does not know.
@@ -123,7 +122,8 @@ class IssuedKey(NamedTuple):
             return cls(settings=settings, secrets=secrets, paused=_read_pause(values.pop("paused", None)), **values)
 
     def rotated(self, sha256: str, now: float, overlap_s: float) -> IssuedKey:
-        """With a new secret; the one before works for `overlap_s` more, and none that is older."""
+        """Returns the key with a new secret. The one before works for `overlap_s` seconds more, and no older one
+        works."""
         until = now + overlap_s
         before = [
             secret._replace(until=until if secret.until is None else min(until, secret.until))
@@ -141,7 +141,6 @@ class IssuedKey(NamedTuple):
         return self._replace(paused=pause, updated_at=now)
 
     def revoked(self, now: float) -> IssuedKey:
-        """Refused from now on."""
         return self._replace(revoked_at=now, updated_at=now)
 
 
@@ -151,14 +150,13 @@ def is_over(secret: SecretOf, now: float) -> bool:
 
 
 class IssuedTeam(NamedTuple):
-    """A team's document."""
+    """The document of a team in the store."""
 
     settings: Team
     created_at: float
     updated_at: float
 
     def encode(self) -> str:
-        """As text, to be stored."""
         settings = shown_team(self.settings)
         if settings["members"] is None:  # a gateway of the version before refuses a setting that it does not know
             del settings["members"]
@@ -185,7 +183,7 @@ class TopUp(NamedTuple):
     starts: str
     """The window's own name: `2026-11-20`, `2026-W47`, `2026-11`."""
     amount: int
-    """In units of the window."""
+    """Amount in units of the window."""
 
 
 class Overlay(NamedTuple):
@@ -196,14 +194,13 @@ class Overlay(NamedTuple):
     when her sessions were ended."""
     top_ups: tuple[TopUp, ...] = ()
     paused: Pause | None = None
-    """The same."""
+    """Pause of a key of the file only; the document of a key of the store has its own."""
     quotas: tuple[Quota, ...] | None = None
-    """Of a person: her own, in place of those of her role or of everyone."""
+    """A person's own quotas, in place of those of the role or of all people."""
     role: str | None = None
-    """Of a person: the role of her last sign-in, where roles have quotas."""
+    """Role of a person's last sign-in, where roles have quotas."""
 
     def encode(self) -> str:
-        """As text, to be stored."""
         values = _without_pause(self._asdict())
         of_person = {
             "quotas": None if self.quotas is None else shown_quotas(self.quotas), "role": values.pop("role"),
@@ -227,7 +224,7 @@ class Overlay(NamedTuple):
             )
 
     def topped_up(self, more: TopUp) -> Overlay:
-        """With this top-up; those for earlier windows of this length are dropped."""
+        """Returns the overlay with this top-up added. Drops top-ups for earlier windows of this length."""
         kept, amount = [], more.amount
         for known in self.top_ups:
             if known[:4] == more[:4]:
@@ -238,7 +235,7 @@ class Overlay(NamedTuple):
 
 
 def topped_up(top_ups: Iterable[TopUp], unit: Unit, per: str, model: str | None) -> Mapping[str, int]:
-    """Of all top-ups those of one quota: how much, by the names of their windows."""
+    """Returns the amounts of the top-ups of one quota, by the names of their windows."""
     return {top_up.starts: top_up.amount for top_up in top_ups if top_up[:3] == (unit, per, model)}
 
 

@@ -43,7 +43,7 @@ _USAGE_AT = Record._fields.index("usage")
 _USAGE_UNTIL = _USAGE_AT + Usage._fields.index("more")
 _MORE_AT = Record._fields.index("price") + Usage._fields.index("more")
 _FIELDS = len(Record._fields) - 1 + _MORE_AT - Record._fields.index("price") + 1
-"""Of a record with all of its fields."""
+"""Number of values in the entry of a record with all of its fields."""
 _NOTE = "deferral"
 _FLAGS = ("false", "true")
 

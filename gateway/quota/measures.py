@@ -16,10 +16,10 @@ from gateway.records import Record
 
 
 class Histogram(NamedTuple):
-    """One kind of measurement."""
+    """A kind of measurement, counted in logarithmic buckets, four for each doubling."""
 
     base: int
-    """Its first counter."""
+    """Number of the counter of its first bucket."""
     unit: float
     """The upper bound of its first bucket: seconds, or tokens per second."""
 
@@ -27,7 +27,7 @@ class Histogram(NamedTuple):
 FAILED = 1
 
 FIRST_TOKEN = Histogram(100, 0.001)
-"""Of a stream: seconds from the request to the first byte of its answer."""
+"""Seconds from the request for a stream to the first byte of its answer."""
 
 SPEED = Histogram(200, 0.1)
 """Tokens per second: of a stream those behind the first byte, of another answer all, over its whole duration."""
@@ -42,7 +42,7 @@ STOPPED = ":hedged"
 """The end of an attempt that was stopped because another one answered: no failure."""
 
 SHORTEST_S = 0.001
-"""Of the time in which tokens came; a shorter one is the time of a buffer, not of a model."""
+"""Shortest time in seconds in which tokens came; a shorter one measures a buffer, not a model."""
 
 
 def measures_of(record: Record) -> list[tuple[str, int]]:

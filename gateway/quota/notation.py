@@ -25,14 +25,14 @@ class Named(NamedTuple):
 
     unit: str
     per: str | int
-    """A word, or seconds."""
+    """Name of a period, or its length in seconds."""
     model: str | None
     amount: int | float | None
     """None: it is to go."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """In the form of the configuration file."""
+        """Returns the quota in the form of the configuration file."""
         settings = {self.unit: self.amount, "per": self.per}
         return settings if self.model is None else {**settings, "model": self.model}
 
@@ -103,7 +103,7 @@ def read_limit(text: str) -> tuple[str, Any]:
 
 
 def read_names(text: str) -> list[str]:
-    """Names with commas between."""
+    """Splits names at commas and drops empty ones."""
     return [name for part in text.split(",") if (name := part.strip())]
 
 

@@ -76,7 +76,7 @@ def shrunk(call: Call, output_tokens: int) -> Call:
 
 
 def _exact(call: Call) -> Call:
-    """As if the prompt's estimate were exact: else claims are cut to the whole quota, and the call exceeds it."""
+    """Marks the prompt's estimate as exact: otherwise claims are cut to the whole quota, and the call exceeds it."""
     return call._replace(
         params=call.params._replace(is_prompt_exact=True), fallbacks=tuple([_exact(other) for other in call.fallbacks])
     )

@@ -200,7 +200,7 @@ class PaidPrice(NamedTuple):
     """The price that a record was charged at."""
 
     rows: Mapping[str, float]
-    """In USD, by the names of the configuration."""
+    """Prices in USD, by their names in the configuration."""
     above: int | None = None
     """The tier: prompts of more tokens than this."""
     variant: str | None = None
@@ -234,7 +234,7 @@ class CostPart(NamedTuple):
     """The cost of one unit of a call."""
 
     unit: str
-    """As in `config/rates.py`: `prompt`, `cached`, `completion`, `reasoning`, or one of `units.UNITS`."""
+    """Unit as in `config/rates.py`: `prompt`, `cached`, `completion`, `reasoning`, or one of `units.UNITS`."""
     amount: int
     per: int
     """The amount that the price is for."""
@@ -274,11 +274,11 @@ def _paid_rates(text: str) -> tuple[Rates, Mapping[str, int]]:
 
 
 def usd(nusd: int) -> float:
-    """For reports and metrics: the number nearest to this amount in US dollars."""
+    """Converts to US dollars for reports and metrics: the number nearest to this amount."""
     return nusd / NUSD
 
 
 def format_usd(nusd: int) -> str:
-    """For messages: $12.34, with more decimals only where there are fractions of a cent."""
+    """Formats an amount for messages: $12.34, with more decimals only where there are fractions of a cent."""
     whole, rest = divmod(nusd, NUSD)
     return f"${whole}.{f'{rest:09d}'.rstrip('0'):0<2}"

@@ -24,7 +24,7 @@ class ScopeKind(NamedTuple):
 
     @property
     def raisers(self) -> str:
-        """The same in words."""
+        """Returns the roles of `raised_by` as words for a message."""
         return "the operator of the gateway" + (" or the lead of your team" if "lead" in self.raised_by else "")
 
 

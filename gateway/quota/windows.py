@@ -94,7 +94,7 @@ class Limit:
     is_enforced: bool = True
     is_calendar: bool = False
     reserved: int = 0
-    """Of the limit, for interactive calls alone."""
+    """Part of the limit that is for interactive calls alone."""
     top_ups: Mapping[str, int] = field(default_factory=dict)
     """How much more one calendar window holds, by its own name."""
     is_by_limit: bool = False
@@ -115,7 +115,6 @@ class Limit:
         return self._one
 
     def window(self, started: float) -> Window:
-        """That window."""
         return self.one(started).window
 
     def _open(self, started: float) -> Window:
@@ -139,7 +138,7 @@ class CallLimits(NamedTuple):
 
     @classmethod
     def of(cls, each: Iterable[Limit], started: float) -> CallLimits:
-        """For calls that begin on the day of this Unix time in seconds."""
+        """Returns the limits for calls that begin on the day of `started`, a Unix time in seconds."""
         limits = tuple(each)
         is_by_use = any(limit.is_by_use for limit in limits)
         return cls(limits, tuple([limit.one(started) for limit in limits]), is_by_use)
@@ -397,7 +396,8 @@ def calendar_window(per: str, now: float) -> tuple[str, int]:
 
 @lru_cache(maxsize=16)
 def _window_of_day(per: str, number: int) -> tuple[str, int]:
-    """By the day's number since 1970. Cached, because every call of a day needs it, and calendar arithmetic is slow."""
+    """Returns the window by the day's number since 1970. Cached, because every call of a day needs it, and calendar
+    arithmetic is slow."""
     day = datetime.fromtimestamp(number * 86400, UTC)
     if per == "day":
         return day.strftime("%Y-%m-%d"), int((day + timedelta(days=1)).timestamp()) * 1_000_000
@@ -486,8 +486,8 @@ def check(claim: Claim, state: WindowState, now_us: int) -> Refused | None:
 
 
 def later_refusal(one: Refused | None, other: Refused) -> Refused:
-    """Of two refusals, the one that lasts longer; one of the caller's own limits before one of an upstream's, because
-    another route does not help there."""
+    """Returns the refusal that lasts longer; one of the caller's own limits precedes one of an upstream's, because
+    another route does not help against the former."""
     if one is None:
         return other
 

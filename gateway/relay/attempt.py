@@ -56,14 +56,14 @@ class Attempt(NamedTuple):
     log: CallLog
     client: ClientStream
     tasks: Tasks
-    """For what goes on after the call."""
+    """Tasks that continue after the call, such as reading a stream to its end."""
     format: Format
     """The client's; for an upstream that lacks it, the upstream's with answers for the client."""
     max_response_bytes: int
     answered: Callable[[], None]
-    """To be called when the first of a good stream has come, and as often as one likes."""
+    """Called when the first bytes of a good stream have come; further calls are harmless."""
     heard: Callable[[Head], None] | None = None
-    """To be called with the head of any answer; None: nothing is learned from it."""
+    """Called with the head of any answer; None: nothing is learned from it."""
     bind: Binds | None = None
     """Binds the id of an answer that the upstream keeps to the caller, before the caller sees it; with the usage, whose
     tokens a continuation repeats; empty while it is not known. None: nothing is kept."""

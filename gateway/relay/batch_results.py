@@ -31,10 +31,10 @@ from gateway.upstream.download import Download
 from .charge import REASONING_ALLOWANCE, SHOWN_FACTOR, SentRequest
 
 MAX_LINE_BYTES = 33_554_432
-"""Of one answer; a longer one is not read."""
+"""Size limit of one answer in bytes; a longer one is not read."""
 
 MAX_CLEANED_BYTES = 8_192
-"""Of a line that is read for its error; it takes some milliseconds."""
+"""Bytes of the longest line that is parsed whole to clean its error; parsing takes some milliseconds."""
 
 _ERRORS_OF_RESULTS = ((), ("response", "body"), ("result",))
 """The objects with an `error` in a line of a batch's results (OpenAI's API reference, "The request output object";
@@ -61,12 +61,12 @@ class BatchSize(NamedTuple):
 
     lines: int
     reserved: Usage
-    """For all of them together."""
+    """Usage reserved for all lines together."""
     ceilings: LineCeilings = LineCeilings()
 
     @property
     def share(self) -> Usage:
-        """Of one request in what was reserved."""
+        """Returns the part of the reserved usage for one request."""
         lines = max(1, self.lines)
         return Usage(self.reserved.prompt_tokens // lines, self.reserved.completion_tokens // lines, source="estimated")
 
@@ -84,7 +84,7 @@ class BatchTotals:
     def __init__(self, sent: SentRequest, size: BatchSize) -> None:
         self.endpoint = sent.call.endpoint
         self.model: str | None = None
-        """As the answers name it."""
+        """Model name as the answers report it."""
         call = sent.call
         self._sent = sent
         self._variant = call.params.variant
@@ -97,7 +97,7 @@ class BatchTotals:
         self._answered: set[bytes] = set()
         """Digests of the names of requests that were answered."""
         self._sums: dict[str, Usage] = {}
-        """By variant."""
+        """Sums of usage by price variant."""
         self._parts: list[Usage] = []
 
     def add(self, line: BatchLine | None) -> None:
@@ -158,7 +158,6 @@ class BatchTotals:
 
     @property
     def usage(self) -> Usage:
-        """The sum so far."""
         return pricing.total_usage((*self._sums.values(), *self._parts))
 
 
@@ -294,7 +293,8 @@ class _Step:
         self._longest = longest
         self._held = ""
         self._start = 0
-        """Of what has not been passed on: before it is what a pattern looks behind at."""
+        """Position in `_held` of the text that has not been passed on; a pattern's lookbehind reads the text before
+        it."""
 
     def feed(self, text: str, *, is_last: bool) -> str:
         held, start, passed = self._held + text, self._start, [""]

@@ -52,7 +52,7 @@ THINKING_MODELS = (
 )  # fmt: skip
 """Models that reason by default, by the last part of their names in lower case."""
 SILENT_MODELS = ("gpt-5-chat*", "gpt-5.*-chat*", "*-non-reasoning*", "*-non-thinking*")
-"""Exceptions from `THINKING_MODELS`."""
+"""Exceptions from `THINKING_MODELS`: models that do not reason by default."""
 
 
 def may_be_hidden(call: Call, models: Iterable[str | None], *, has_reasoned: bool, is_whole: bool) -> bool:
@@ -155,14 +155,14 @@ class Shown(NamedTuple):
 
     tokens: int = 0
     events: int = 0
-    """Events with text."""
+    """Number of events with text."""
     report: Usage | None = None
     has_reasoned: bool = False
     model: str | None = None
     is_stream: bool = False
     """The head of an event stream arrived."""
     elapsed_s: float = 0.0
-    """Since the request was sent."""
+    """Seconds since the request was sent."""
 
 
 def _nothing_shown() -> int:
@@ -303,7 +303,7 @@ def _unseen(sent: SentRequest, ending: Ending, shown: Shown) -> int:
 
 
 def of_stream(sent: SentRequest, scan: Scan, ending: Ending, elapsed_s: float = 0.0) -> Charge:
-    """Of a streamed answer, however far it came."""
+    """Returns the charge of a streamed answer, which may be incomplete."""
     report, excess = scan.usage, scan.excess
     bounded = None if excess is None else sent.bounded(excess, scan.delivered_tokens)
     doubts = () if excess is None or bounded is None else _doubts(excess, bounded)
@@ -323,7 +323,7 @@ def of_stream(sent: SentRequest, scan: Scan, ending: Ending, elapsed_s: float = 
 def of_plain(
     sent: SentRequest, report: Usage | None, body: bytes, model: str | None, ending: Ending = Ending.WHOLE
 ) -> Charge:
-    """Of a plain answer that is whole JSON, with the upstream's report in it, if there is one."""
+    """Returns the charge of a plain answer that is whole JSON, with the upstream's report in it, if there is one."""
     doubts: tuple[str, ...] = ()
     if report is not None:
         bounded = sent.bounded(report, lambda: sent.count(sent.texts_of(body)))
@@ -339,7 +339,7 @@ def of_plain(
 
 
 def of_broken(sent: SentRequest, ending: Ending, body: bytes = b"", elapsed_s: float = 0.0) -> Charge:
-    """Of a plain answer that is not whole JSON, or of no answer. A report in it is a lower bound."""
+    """Returns the charge of a plain answer that is not whole JSON, or of no answer. A report in it is a lower bound."""
     tokens, report = 0, reported_usage.found_in(body, FORMATS[sent.call.endpoint].usage)
     doubts: tuple[str, ...] = ()
     if body and sent.output_limit is None and ending not in FREE:  # else the reservation covers all text
@@ -371,7 +371,7 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
 
 
 _ROUNDED_MS = 1000
-"""By which a true length in seconds may be too short."""
+"""Milliseconds by which a true length may be too short, because it is rounded to seconds."""
 
 
 def _of_possible_length(call: Call, usage: Usage) -> Usage:

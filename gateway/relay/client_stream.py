@@ -112,7 +112,7 @@ class ClientStream:
         return self.writer
 
     def close(self) -> None:
-        """No more comments."""
+        """Stops the keep-alive comments: their timer is cancelled."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -67,10 +67,10 @@ HELD_FOR_S = 15.0
 """How long one worker keeps the polling to itself; a killed one's is taken over after this time."""
 
 NAME = "deferred-calls"
-"""Of the lock on polling."""
+"""Name of the lock on polling, which one worker holds."""
 
 MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 15.0
-"""Between two polls of one lease: a quarter of its age, within these bounds."""
+"""Bounds of the seconds between two polls of one lease: a quarter of its age, within these bounds."""
 
 ANSWER_WITHIN_S = 10.0
 """Time limit of one poll."""
@@ -90,7 +90,7 @@ GIVE_UP_UNKNOWN_AFTER_S = 604_800.0
 """How long work of a kind that only newer gateways know is left to them: longer than an upgrade takes."""
 
 STEP_ASIDE_S = 3 * LOOK_EVERY_S
-"""For how long the lock is left to gateways that may know such work."""
+"""Seconds for which the lock is left to gateways that may know such work."""
 
 RETIRE_AFTER_S = 120.0
 """How long after a settlement its number is kept, against another worker that still polls."""
@@ -163,7 +163,7 @@ class _Ending(NamedTuple):
     items: tuple[str, ...] = ()
     """The ids of what it consists of."""
     task: passthrough.TaskEnd | None = None
-    """Of a task, as the upstream's answer has it."""
+    """End of a task, as the upstream's answer has it."""
 
 
 class DeferredPoller:
@@ -184,7 +184,7 @@ class DeferredPoller:
         self._has_unknown = False
         """Work of an unknown kind was met since the lock was taken."""
         self._aside_until = 0.0
-        """Until when the lock is not taken, on the same clock."""
+        """Time until which the lock is not taken, on the clock of `time.monotonic`."""
 
     async def run(self) -> None:
         """Look every `LOOK_EVERY_S`, until cancelled."""

@@ -19,7 +19,7 @@ from .deferred import defer
 from .exchange import Exchange, read_plain
 
 LEFT_TO_END_S = 1.0
-"""After `[DONE]`, how long the upstream may take to end its message before its connection is given up."""
+"""Seconds after `[DONE]` in which the upstream may end its message before its connection is closed."""
 
 
 def client_left(exchange: Exchange) -> None:

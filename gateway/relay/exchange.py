@@ -31,17 +31,17 @@ _DOWN = ("content-type", "openai-processing-ms", "openai-version")
 
 
 class Exchange:
-    """Receives one answer."""
+    """Receives the answer of one attempt and passes it on to the client."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.head: Head | None = None
         self.body = bytearray()
-        """Of a plain answer, until `take_body`."""
+        """Body of a plain answer; `take_body` empties it."""
         self._body = b""
         self.scan: Scan | None = None
         self.facts_reader: FactsReader | None = None
-        """Of a plain answer that is read while it arrives."""
+        """Reads a plain answer while it arrives."""
         self.has_passed = False
         """Whether anything of this answer has gone to the client."""
         self.is_over = False
@@ -202,7 +202,8 @@ class Exchange:
             self._look_for_life(self.scan, rest)
 
     async def until_bound(self) -> None:
-        """Until an answer that the upstream keeps belongs to the caller, and what has come of it has been passed on."""
+        """Waits until an answer that the upstream keeps belongs to the caller, and the part that has come has been
+        passed on."""
         if self._binding is not None:
             await asyncio.shield(self._binding)
             self._flush()
@@ -231,7 +232,7 @@ class Exchange:
         return None if find is None or self.scan is None else find(self.scan)
 
     def stop(self) -> None:
-        """Discard the answer."""
+        """Discards the answer and aborts its connection."""
         if self.connection is not None:
             self.connection.abort()
             self.connection = None
@@ -514,7 +515,7 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
 
 
 def _facts_of_text(this: Attempt, body: bytes) -> PlainFacts:
-    """Of an answer that may be text. Raises `ValueError` if it is not what was asked for."""
+    """Reads the facts of an answer that may be text. Raises `ValueError` if it is not what was asked for."""
     is_text = this.format.is_text
     if is_text is None or not is_text(this.call.params) or body.lstrip()[:1] == b"{":
         return this.format.facts(body)

@@ -161,7 +161,7 @@ class _Race:
     ) -> None:
         self.client = client
         self.winner: _Leg | None = None
-        """The route that serves."""
+        """Route that serves the call; None until one has claimed the client."""
         self._call = call
         self._whole = whole
         self._accounting = accounting

@@ -74,14 +74,13 @@ MAX_COUNTED = 65_536
 
 
 class _Context(NamedTuple):
-    """Tokens of a prompt."""
+    """Token counts of a prompt, in total and of its audio."""
 
     tokens: int = 0
     audio: int = 0
     """Those of them that are audio."""
 
     def and_more(self, other: _Context) -> _Context:
-        """Both together."""
         return _Context(self.tokens + other.tokens, self.audio + other.audio)
 
     def without(self, other: _Context) -> _Context:
@@ -90,7 +89,7 @@ class _Context(NamedTuple):
 
 
 class _Response:
-    """One response under way."""
+    """A response of the session that has not ended."""
 
     def __init__(
         self, log: CallLog, route: Route, count_texts: CountsTexts, limit: int | None, event_id: str | None
@@ -99,7 +98,7 @@ class _Response:
         self.limit = limit
         """Its own output limit, if its event has one."""
         self.event_id = event_id
-        """Of the client's event, if there was one."""
+        """Id of the client's event that asked for it, if there was one."""
         self.sent = _Context()
         """Sent by the client between the last report and its beginning."""
         log.attempt_began(route)
@@ -108,7 +107,7 @@ class _Response:
         self._began = time.perf_counter()
         self._quarters = 0
         self._repeated_quarters = 0
-        """Of whole texts, which some upstreams send without their pieces."""
+        """Quarter tokens of whole texts, which some upstreams send without their pieces."""
         self._audio_characters = 0
         self._events = 0
 
@@ -165,11 +164,11 @@ class ResponseAccounts:
         self._running: dict[str, _Response] = {}
         self._lock = asyncio.Lock()
         self._reported = _Context()
-        """Of the conversation, by the last report."""
+        """Tokens of the conversation, by the last report."""
         self._added = _Context()
-        """Of the client's events since, without audio of the buffer."""
+        """Tokens of the client's events since the last report, without audio of the buffer."""
         self._reported_ms = 0
-        """Of the audio of the buffer that the last report counts."""
+        """Milliseconds of the buffer's audio that the last report counts."""
         self._output_bytes_per_s = realtime.BYTES_PER_S
         self._reserved_context = FIRST_CONTEXT
         self._number = 0
@@ -213,8 +212,8 @@ class ResponseAccounts:
         )
 
     async def limit(self, output_tokens: int | None) -> None:
-        """From now on the client's limit for the output of a response of this session is this; None: it has none.
-        Raises the refusal of a reservation of that size."""
+        """Sets the client's output limit for later responses of this session; None: it has none. Raises the refusal of
+        a reservation of that size."""
         async with self._lock:
             if output_tokens != self._limit:
                 self._limit = output_tokens

@@ -87,16 +87,16 @@ class Transcribers:
 
 
 class _Transcription:
-    """One transcription under way."""
+    """A transcription of the session that has not ended."""
 
     def __init__(self, audio_ms: int, models: tuple[_Change, ...], event_id: str | None = None) -> None:
         self.audio_ms = audio_ms
         self.models = models
         self.event_id = event_id
-        """Of the client's commit."""
+        """Id of the event with the client's commit."""
         self.log: CallLog | None = None
         self.quarters = 0
-        """Of tokens that were shown."""
+        """Quarter tokens of the transcript that were shown."""
         self.is_early = False
         """It began before its commit was answered."""
 
@@ -110,16 +110,16 @@ class TranscriptionAccounts:
     ) -> None:  # fmt: skip
         self.transcribers = transcribers
         self.committed_ms = 0
-        """Of all audio that is in the conversation by now."""
+        """Milliseconds of all audio that is in the conversation by now."""
         self._draw = draw
         self._cost = cost
         self._count = count_texts
         self._bytes_per_s = realtime.BYTES_PER_S
         self._characters = 0
-        """Of audio that is in the buffer."""
+        """Base64 characters of the audio in the buffer."""
         self._being_cleared = 0
         self._sent_characters = 0
-        """Of all audio."""
+        """Base64 characters of all audio of the session."""
         self._speech: tuple[str, int] | None = None
         """The item of the speech that goes on, and where it began, in milliseconds."""
         self._speaking: _Transcription | None = None
@@ -300,7 +300,7 @@ class TranscriptionAccounts:
         await known.log.acknowledged()
 
     async def _failed(self, item: str, event: Mapping[str, Any]) -> None:
-        """Of one that has shown nothing nothing is charged, unless the upstream reports a usage."""
+        """Settles a failed transcription. One that has shown nothing is free, unless the upstream reports a usage."""
         known = self._running.pop(item, None) or self._spoken(item) or self._new()
         usage = transcriptions.reported(event.get("usage"))
         if known.log is None and usage is None:
@@ -333,8 +333,8 @@ class TranscriptionAccounts:
         known.log.close(status=status, usage=usage, ended=ended, is_truncated=not is_whole, error=error)
 
     def _dearest(self, known: _Transcription, *usages: Usage) -> Usage:
-        """Of these usages, by each model that may have transcribed, the one with the highest cost; where no cost is
-        known, the last: it has the tokens."""
+        """Returns the usage with the highest cost among these usages, by each model that may have transcribed. Where no
+        cost is known, it is the last one, which has the tokens."""
         models = known.models or self.transcribers.possible()
         names = [each.model for each in models if not each.is_refused and each.model] or [UNKNOWN]
         ways = [usage._replace(parts=(usage._replace(model=name),)) for usage in reversed(usages) for name in names]

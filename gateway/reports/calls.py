@@ -27,7 +27,7 @@ COLUMNS = (
     "units", "failed", "user", "tags", "served_model", "price_more", "price_tier", "price_variant", "price_source",
     "timeline",
 )  # fmt: skip
-"""Of a CSV."""
+"""Columns of the calls in CSV."""
 
 
 LISTED = (
@@ -35,7 +35,7 @@ LISTED = (
     *[Column(name) for name in ("id", "key", "model", "upstream", "status", "ended")],
     *[Column(name, is_number=True) for name in ("prompt_tokens", "completion_tokens", "cost_usd")],
 )
-"""Of a table for people."""
+"""Columns of a table for people."""
 
 
 def tags_of(text: str) -> dict[str, str]:

@@ -26,13 +26,12 @@ PERCENTILES = {
     "tokens_per_s_p99": (SPEED, 99),
     "duration_p50_s": (DURATION, 50), "duration_p95_s": (DURATION, 95), "duration_p99_s": (DURATION, 99),
 }  # fmt: skip
-"""Of a row: the histogram, and the percent of it that is below."""
+"""Histogram of each column of a row, and the percent of its measurements that is below the value."""
 
 COUNTS = {"first_token_count": FIRST_TOKEN, "tokens_per_s_count": SPEED, "duration_count": DURATION}
-"""The numbers of measurements."""
 
 COLUMNS = ("requests", "errors", "failed_attempts", *COUNTS, *PERCENTILES)
-"""Of a report besides its groups."""
+"""Columns of a report besides its groups."""
 
 ROWS_AT_ONCE = 5
 """Rows made at once: about half a millisecond."""
@@ -41,7 +40,7 @@ CALLS_AT_ONCE = 50
 """Calls measured at once; as long."""
 
 MEASURED_CALLS = 2000
-"""Of a key, a team or a person: the newest calls of the range that are measured."""
+"""Number of the newest calls in the range that are measured for a key, a team or a person."""
 
 
 def read_measure_groups(text: str) -> list[str]:

@@ -19,7 +19,6 @@ COLUMNS = (
     ],
     Column("tags", format_tags),
 )  # fmt: skip
-"""Of a list in CSV."""
 
 IN_TABLE = tuple(Column(name) for name in ("at", "id", "key", "model", "status", "code", "message"))
 

@@ -20,7 +20,7 @@ class Column(NamedTuple):
     """One column of a list."""
 
     name: str
-    """Of a row's member, and of the column in CSV; with `_` read as a space in a table."""
+    """Name of a row's member, and of the column in CSV; a table shows `_` as a space."""
     to_text: Callable[[Any], str] = str
     is_number: bool = False
 

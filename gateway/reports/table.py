@@ -14,11 +14,11 @@ Row = Mapping[str, Any]
 UNKNOWN = "-"
 
 DECIMALS = (2, 4, 6, 9)
-"""Of a USD amount in a table; the store counts in billionths."""
+"""Decimal places of a USD amount in a table; the store counts in billionths."""
 
 
 def format_json(value: Any) -> str:
-    """For scripts: an object, or a list of them with one on each line."""
+    """Returns JSON for scripts: an object, or a list of them with one on each line."""
     if isinstance(value, Mapping):
         return json.dumps(value) + "\n"
     return "[" + ",\n".join([json.dumps(row) for row in value]) + "]\n"
@@ -55,11 +55,11 @@ def _aligned(line: Sequence[str], widths: Sequence[int], names: int) -> str:
 
 
 def decimals_of(costs: Sequence[float | None]) -> int:
-    """As many as show two digits of the smallest amount."""
+    """Returns the number of decimals that shows two digits of the smallest amount."""
     smallest = min([abs(cost) for cost in costs if cost], default=1.0)
     return next((places for places in DECIMALS if smallest * 10**places >= 10), DECIMALS[-1])
 
 
 def plain_usd(cost: float | None) -> str | None:
-    """Without an exponent, which not every spreadsheet reads."""
+    """Formats an amount without an exponent, which not every spreadsheet reads."""
     return None if cost is None else f"{cost:.9f}".rstrip("0").rstrip(".")

@@ -26,7 +26,7 @@ HEADINGS = {
     "reasoning_tokens": "reasoning", "estimated_tokens": "estimated", "total_tokens": "total tokens",
     "estimated_percent": "%", "cost_usd": "cost USD",
 }  # fmt: skip
-"""Of a table's columns, where the column's own name is too long."""
+"""Headings of a table's columns, where the column's own name is too long."""
 
 ROWS_AT_ONCE = 25
 """Rows formatted at once: about a third of a millisecond."""
@@ -86,7 +86,7 @@ class LabelReport:
             self._rows[names] = _total([row] if known is None else [known, row])
 
     def rows(self, after: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """In order, those behind the groups `after`. For a thread."""
+        """Returns the rows in order, only those after the groups `after`. It is meant to run in a thread."""
         behind = sorted(names for names in self._rows if after is None or names > tuple(after))
         return [{**dict(zip(self._groups, names, strict=True)), **self._rows[names]} for names in behind]
 

@@ -119,7 +119,7 @@ class GeneratedUsage:
     completion: int = 0
     reasoning: int = 0
     cached: int = 0
-    """Of `prompt`."""
+    """Cached tokens, which are part of `prompt`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +147,11 @@ class Output:
 
     @property
     def text(self) -> str:
-        """The delivered text."""
         return "".join(self.tokens)
 
     @property
     def cost(self) -> int:
-        """Its completion tokens."""
+        """The number of completion tokens: reasoning, text and tool call."""
         return len(self.reasoning) + len(self.tokens) + (self.tool_call.tokens if self.tool_call else 0)
 
 
@@ -266,7 +265,7 @@ def message_tokens(message: dict[str, Any]) -> int:
 
 
 def compact(value: Any) -> str:
-    """JSON without white space."""
+    """Encodes a value as JSON without white space."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

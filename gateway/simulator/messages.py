@@ -73,7 +73,6 @@ class PromptUsage(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self.fresh + self.written + self.written_1h + self.read
 
 
@@ -133,7 +132,6 @@ class SimulatedMessage:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The usage object."""
         split = {
             "ephemeral_5m_input_tokens": self.prompt.written, "ephemeral_1h_input_tokens": self.prompt.written_1h,
         }  # fmt: skip
@@ -192,11 +190,11 @@ END = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
 def event(kind: str, **members: Any) -> bytes:
-    """One event."""
+    """Encodes an SSE event, whose data has the event's name as `type`."""
     return f"event: {kind}\ndata: {compact({'type': kind, **members})}\n\n".encode()
 
 
 def error_body(status: int, message: str, request_id: str) -> bytes:
-    """Anthropic's error object."""
+    """Encodes Anthropic's error object, with the error type of the HTTP status."""
     kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
     return json.dumps({"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}).encode()

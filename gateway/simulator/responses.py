@@ -49,7 +49,7 @@ class ResponseRequest(SimulatedCall):
 
     @property
     def own_items(self) -> list[dict[str, Any]]:
-        """The items of `input`."""
+        """Returns the items of `input`; a string becomes one message of the user."""
         return [{"role": "user", "content": self.input}] if isinstance(self.input, str) else list(self.input)
 
 
@@ -122,7 +122,7 @@ class SimulatedResponse:
             }  # fmt: skip
 
     def whole(self) -> dict[str, Any]:
-        """As it is in the end."""
+        """Returns the response object in its final state, completed or incomplete."""
         is_cut = self._output.finish_reason == "length"
         return self._stamped(
             status="incomplete" if is_cut else "completed",

@@ -43,7 +43,7 @@ WRITE_BYTES = 16_384
 """Size of a write if no event has to wait."""
 
 MAX_BODY_BYTES = 26_214_400
-"""The limit of OpenAI."""
+"""OpenAI's limit for the body of a request."""
 
 MODELS_CREATED = 1_700_000_000
 """The field `created` of every model, in Unix time."""
@@ -124,14 +124,12 @@ class Simulator:
         self._prefixes = PrefixCache(settings.prefix_cache_blocks)
 
     def app(self) -> web.Application:
-        """The application."""
         app = web.Application(middlewares=[self._error_responses], client_max_size=MAX_BODY_BYTES)
         app.on_response_prepare.append(_add_headers)
         app.add_routes(self.routes())
         return app
 
     def routes(self) -> list[web.RouteDef]:
-        """All endpoints."""
         return [
             web.post("/v1/completions", self.serving("completions")),
             web.post("/v1/chat/completions", self.serving("chat")),

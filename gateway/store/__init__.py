@@ -80,7 +80,7 @@ class Reserve(NamedTuple):
 
     @classmethod
     def of(cls, record: Record, claims: tuple[Claim, ...], *, is_forced: bool = False, held: int = 0) -> Reserve:
-        """With its entry."""
+        """Makes a reservation with the ledger entry of its record and claims."""
         return cls(record, claims, ledger_entry.encode(record, claims), is_forced, held)
 
     def taken_back(self) -> Record:
@@ -96,7 +96,7 @@ class RateDraw(NamedTuple):
 
     @property
     def held(self) -> int:
-        """As of a `Reserve`."""
+        """The same field as in `Reserve`; 0, because a draw extends no lease."""
         return 0
 
 
@@ -104,12 +104,12 @@ class Settle(NamedTuple):
     """The end of a call: what it really used. The record's id is the call's and the lease's."""
 
     number: int
-    """Of the journal's entry."""
+    """Number of the entry in the journal."""
     record: Record
     claims: tuple[Claim, ...]
     """The claims that its lease holds."""
     text: str
-    """Its entry (quota/ledger_entry)."""
+    """The ledger entry of the settlement, in the form of `quota/ledger_entry`."""
     charged: Sequence[int] | None = None
     """The units that each claim is charged, by `quota/windows.charges`; None: not calculated yet."""
 
@@ -131,10 +131,10 @@ class Defer(NamedTuple):
 
     number: int
     record: Record
-    """At its estimate."""
+    """The record of the call, at its estimate."""
     claims: tuple[Claim, ...]
     text: str
-    """Its entry (quota/ledger_entry)."""
+    """The ledger entry of the record, in the form of `quota/ledger_entry`."""
     note: str
     """The note for the workers that poll the upstream (accounting/deferral.py); without tabs and ends of lines."""
 
@@ -167,7 +167,7 @@ class Batch(NamedTuple):
     worker: str
     """The worker's incarnation, which is the name of its journal."""
     seq: int
-    """Of the worker's batches: higher than of any before."""
+    """Sequence number of the batch, higher than that of any earlier batch of the worker."""
     acked: int
     """The last batch that the store has acknowledged; a store without it has lost writes."""
     items: Sequence[Item] = ()
@@ -350,8 +350,7 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
     async def ping(self) -> None:
         """Whether a batch would be applied now. Raises `StoreUnavailable`."""
 
-    async def close(self) -> None:
-        """Close it."""
+    async def close(self) -> None: ...
 
 
 SILENT_S = 60

@@ -40,8 +40,7 @@ class BondStore(Protocol):
     async def bonds_of(self, key: str, kind: str, now: float) -> list[Bond]:
         """Every bond of this kind that the key with this id has, the newest first: at most `BONDS_KEPT`."""
 
-    async def remove_bond(self, bond: Bond) -> None:
-        """Delete a bond."""
+    async def remove_bond(self, bond: Bond) -> None: ...
 
 
 def item_bonds(bond: Bond, items: Sequence[str], tokens: int) -> list[Bond]:
@@ -67,7 +66,7 @@ def is_bond_id(text: str) -> bool:
 
 
 def encode_bond(bond: Bond) -> str:
-    """As text, for the stores. The kind is the member of index `KIND`."""
+    """Encodes a bond as text for the stores. The kind is the member of index `KIND`."""
     return json.dumps(bond, separators=(",", ":"))
 
 

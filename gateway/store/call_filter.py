@@ -15,7 +15,7 @@ class CallFilter(NamedTuple):
     id: str | None = None
     team: str | None = None
     model: str | None = None
-    """As the client asked for it, or the name in the sums."""
+    """The name that the client requested, or the name in the sums."""
     upstream: str | None = None
     status: tuple[int, int] | None = None
     ended: str | None = None
@@ -24,7 +24,7 @@ class CallFilter(NamedTuple):
     until: float | None = None
     user: str | None = None
     tag: str | None = None
-    """`NAME=VALUE`."""
+    """A tag in the form `NAME=VALUE`."""
 
     def matches(self, record: Record) -> bool:
         lowest, highest = self.status or (0, 999)

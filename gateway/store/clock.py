@@ -49,7 +49,7 @@ class ServerClock:
     ) -> None:
         self._wall = time.time if wall is None else wall
         self.monotonic = monotonic
-        """For `asked_at` of `measured`."""
+        """The clock that gives `asked_at` of `measured`."""
         self._ahead_s = self._wall() - monotonic()
         """The server's time minus the monotonic clock's."""
         self._is_measured = False

@@ -42,14 +42,14 @@ class StoreChange(NamedTuple):
     secrets_added: tuple[str, ...] = ()
     """SHA-256 in hex of secrets that lead to this key from now on (`kind` is `key`)."""
     secrets_removed: tuple[str, ...] = ()
-    """Of secrets that no longer do."""
+    """SHA-256 in hex of secrets that no longer lead to this key."""
     resets: tuple[Window, ...] = ()
     """Windows of which nothing is used from now on; reservations of running calls stay. Windows of parallel calls are
     not changed. A running call that gives back a part of a rate at its end does so, down to nothing used."""
     journal: str = ""
     """The decision journal of the gateway that made this change (keys/decisions.py); empty: none."""
     number: int = 0
-    """Of the change in that journal; a store that can forget keeps the last one of each journal."""
+    """Number of the change in that journal; a store that can forget keeps the last one of each journal."""
 
 
 class StoredAudit(NamedTuple):
@@ -57,7 +57,7 @@ class StoredAudit(NamedTuple):
     """Its position in the log; unique and opaque."""
     kind: DocumentKind
     name: str
-    """Of the document that was changed."""
+    """Name of the document that was changed."""
     audit: str
 
 
@@ -65,7 +65,7 @@ class ChangeFeed(NamedTuple):
     """The changes since a position."""
 
     position: str
-    """To ask from the next time."""
+    """The position to pass as `since` with the next request."""
     changed: Sequence[tuple[DocumentKind, str]] = ()
     """Kinds and names of the documents."""
     is_complete: bool = True

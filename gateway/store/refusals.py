@@ -23,9 +23,9 @@ class RefusalEntry(NamedTuple):
     id: str
     """The request id, as in `x-request-id`."""
     time: float
-    """Unix time in seconds."""
+    """Unix time of the refusal in seconds."""
     key: str | None
-    """None: no known key."""
+    """None means that the request has no known key."""
     team: str | None
     endpoint: str | None
     """The format of the call; None: another path."""
@@ -37,7 +37,7 @@ class RefusalEntry(NamedTuple):
     """The error's code, or its type."""
     param: str | None
     message: str
-    """As the client got it, without what looks like a key."""
+    """The message that the client received, without what looks like a key."""
     limit: str | None
     """Which limit refused the call."""
     remote: str | None
@@ -47,7 +47,7 @@ class RefusalEntry(NamedTuple):
     user: str = ""
     """Whom the client named as its user."""
     tags: str = ""
-    """As of a record."""
+    """Tags in the form of `Record.tags`."""
 
 
 class StoredRefusal(NamedTuple):
@@ -69,18 +69,18 @@ class RefusalQuery(NamedTuple):
     key: str | None = None
     code: str | None = None
     since: float | None = None
-    """Unix time in seconds."""
+    """The earliest time of an entry, in Unix time in seconds."""
     only: PartOfAll | None = None
-    """A `ReportScope`."""
+    """A `ReportScope` that limits the entries to its keys and teams."""
     id: str | None = None
     team: str | None = None
     model: str | None = None
     status: tuple[int, int] | None = None
     until: float | None = None
-    """Unix time in seconds."""
+    """The latest time of an entry, in Unix time in seconds."""
     user: str | None = None
     tag: str | None = None
-    """`NAME=VALUE`."""
+    """A tag in the form `NAME=VALUE`."""
 
     def matches(self, entry: RefusalEntry) -> bool:
         return (
@@ -116,7 +116,6 @@ class RequestStore(Protocol):
 
 
 def encode_refusal(entry: RefusalEntry) -> str:
-    """As text, for the stores."""
     return json.dumps(entry, separators=(",", ":"))
 
 

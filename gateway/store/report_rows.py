@@ -28,9 +28,8 @@ ROWS_AT_ONCE = 50
 
 
 Sums = tuple[str, Sequence[int]]
-"""Of the sums of a day: key, team, model, upstream and endpoint, joined as `quota/ledger_entry` has it; and numbers
-in the
-order of `SUMS`."""
+"""A group of the sums of a day (key, team, model, upstream and endpoint, joined in the form of `quota/ledger_entry`)
+and its numbers in the order of `SUMS`."""
 
 
 class ReportRange(NamedTuple):
@@ -78,7 +77,7 @@ class UsageReport:
         """The only key that it is about; None: there may be several."""
         self._is_of_days = {"hour", "day", "month"}.issuperset(group_by)
         self._totals: dict[tuple[str, ...], list[Sequence[int]]] = {}
-        """By the names of the groups: sums, in a list that holds nothing else."""
+        """Sums by the names of the groups; each list has the sums as its only element."""
         self._known: dict[str, dict[str, list[Sequence[int]]]] = {}
         """The same lists, by months and by groups as they are kept: those are dear to take apart, and the same on most
         days of a month."""
@@ -143,7 +142,7 @@ def usage_row(group_by: Sequence[str], names: Sequence[str], numbers: Sequence[i
 
 
 def percent(part: int, whole: int) -> float:
-    """With two decimals; neither rounded to nothing, nor to all."""
+    """Returns a percentage with two decimals. A part is rounded neither to nothing nor to all."""
     if part in (0, whole):
         return 0.0 if part == 0 else 100.0
     return min(99.99, max(0.01, round(100 * part / whole, 2)))

@@ -37,7 +37,7 @@ class AdaptiveLimit(NamedTuple):
     limit: float = FIRST
     unloaded_s: float = 0.0
     samples: int = 0
-    """Under light load."""
+    """Number of samples under light load."""
 
     def after(self, first_token_s: float, under_way: int, most: int) -> AdaptiveLimit:
         """The state after a first token that took `first_token_s` with `under_way` calls; `most`: the highest limit."""

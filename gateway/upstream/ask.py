@@ -22,18 +22,18 @@ from .connection import Head
 from .pool import Pool
 
 MAX_BYTES = 16 * 2**20
-"""Of an answer: the largest list of models known has less than 1 MB."""
+"""The maximum size of an answer: the largest list of models known has less than 1 MB."""
 
 
 MAX_PAGES = 50
-"""Of one list. Anthropic's pages have 20 models unless more are asked for."""
+"""The maximum number of pages of one list. Anthropic's pages have 20 models unless more are requested."""
 
 
 class Reply(NamedTuple):
     """The outcome of one request."""
 
     status: int | None
-    """None: no answer."""
+    """HTTP status; None means that there was no answer."""
     body: bytes = b""
     detail: str = ""
     """Why there was no answer, in plain words. Never holds a secret."""
@@ -41,7 +41,7 @@ class Reply(NamedTuple):
     """Where a redirect leads to."""
 
     def describe(self, where: str) -> str:
-        """In plain words. `where` is the address of the request."""
+        """Describes the outcome in plain words. `where` is the address of the request."""
         if self.status is None:
             return self.detail or f"no answer from {where}"
         target = f", which leads to {self.location}" if self.location else ""
@@ -169,7 +169,7 @@ class Listing(NamedTuple):
     """The models that an upstream lists."""
 
     reply: Reply
-    """The last answer."""
+    """The last answer, which has the reason if the list ends early."""
     names: list[str] | None
     """Sorted; None: the first answer is no list of models."""
 

@@ -63,7 +63,6 @@ class CircuitEvent(Enum):
     """An input of the state table."""
 
     BEGIN = "begin"
-    """An attempt begins."""
     SUCCESS = "success"
     """The upstream answered an attempt."""
     FAILURE = "failure"
@@ -75,7 +74,7 @@ class CircuitEvent(Enum):
     TIMER = "timer"
     """The cooldown ended before a call began."""
     PROBE_OK = "probe_ok"
-    """A health check succeeded."""
+    """A health check of the upstream succeeded."""
 
 
 _FAILURES = frozenset({CircuitEvent.FAILURE, CircuitEvent.PARTIAL})
@@ -90,15 +89,13 @@ class Circuit(NamedTuple):
     until: float = 0.0
     """Open: end of the cooldown. Half-open: until then the running probe holds other calls."""
     openings: int = 0
-    """Openings in a row."""
+    """Number of consecutive openings of the circuit."""
     consecutive_failures: int = 0
     unanswered: int = 0
     """Attempts in a row that returned no byte."""
     window_start: float = 0.0
     failures: int = 0
-    """Failures in the window."""
     attempts: int = 0
-    """Attempts in the window."""
     caller: str = ""
     """The only caller whose attempts failed; empty: there are several, or it is no matter of requests."""
 

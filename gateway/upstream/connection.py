@@ -58,7 +58,7 @@ class ConnectionState(Enum):
 
     CONNECTING = "connecting"
     IDLE = "idle"
-    """In the pool; any byte or EOF closes it."""
+    """The connection is in the pool; any byte or EOF closes it."""
     HELD = "held"
     """Taken from the pool, nothing sent yet."""
     WAITING = "waiting"

@@ -32,7 +32,7 @@ class TooManyMembers(EncodingFault):
 
 
 class Decoder(Protocol):
-    """Decodes one body."""
+    """Decodes one body, piece by piece, as its content encoding requires."""
 
     @property
     def is_whole(self) -> bool:
@@ -138,7 +138,7 @@ class _Zstd:
 
 
 class _Brotli:
-    """br: one stream."""
+    """Decodes br; a body is one stream."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -193,4 +193,4 @@ def _decoders() -> Mapping[str, Callable[[int], Decoder]]:
 
 
 DECODERS = _decoders()
-"""By the name of the encoding."""
+"""Constructors of decoders by the name of the encoding."""

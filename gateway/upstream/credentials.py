@@ -72,10 +72,10 @@ class Cooldown(NamedTuple):
     since: float
     until: float
     refusals: int
-    """In a row. 0: no refusal concerns all models, but several models were refused."""
+    """Number of consecutive refusals. 0: no refusal concerns all models, but several models were refused."""
     fault: Fault
     model: str | None
-    """None: all models."""
+    """The refused model; None means all models."""
     may_concern_key: bool
     """False: a rate limit, or a 403, which is also the answer for one model that the key may not use."""
     is_stated: bool = False
@@ -92,7 +92,8 @@ class Credentials:
         self._unavailable_after = UNAVAILABLE_AFTER if count > 1 else SOLE_KEY_UNAVAILABLE_AFTER
         self._next = 0
         self.cooldowns: OrderedDict[tuple[int, str | None], Cooldown] = OrderedDict()
-        """By position and model; None: all models. An entry stays after its end until the key is accepted again."""
+        """Cooldowns by position and model; None as the model means all models. An entry stays after its end until the
+        key is accepted again."""
         self._accepted: dict[int, float] = {}
         """When the last attempt that succeeded began, by position."""
 

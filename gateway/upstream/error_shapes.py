@@ -158,7 +158,7 @@ def _joined(reasons: Iterable[_Reason], *, separator: str) -> _Reason:
 
 
 def _fields(errors: Mapping[str, Any], depth: int) -> _Reason:
-    """Of ASP.NET's `errors`: the texts of each field by its name."""
+    """Returns the reason in ASP.NET's `errors`: the texts of each field by its name."""
     if "message" in errors:
         return _reason(errors, depth + 1)
     named = ((name, _reason(value, depth + 1)) for name, value in errors.items())

@@ -59,9 +59,9 @@ class Health:
         self._has_keys = keys > 1
         self.budget = RetryBudget()
         self.first_bytes = FirstByteTimes()
-        """Of calls that may be hedged."""
+        """First-byte times of calls that may be hedged."""
         self.in_flight = 0
-        """Attempts in flight."""
+        """Number of attempts, not calls, in flight."""
         self.is_healthy = True
         """Whether no circuit and no cooldown exists. A field, because every call reads it."""
         self.clock = clock
@@ -69,7 +69,7 @@ class Health:
         self._configured = frozenset(models)
         self._is_retired = False
         self._last_failure: tuple[str, float] | None = None
-        """Fault and time."""
+        """Fault and time of the last failure."""
         self._own: Circuit | None = None
         self._models: dict[str, Circuit] = {}
         self._unnamed: OrderedDict[str, Circuit] = OrderedDict()

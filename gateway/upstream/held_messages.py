@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from aiohttp import WSMsgType
 
 FREE_BYTES = 65_536
-"""Of one side, which are not counted, like the buffer of its connection: most messages are shorter."""
+"""Bytes of one side that are not counted, like the buffer of its connection, because most messages are shorter."""
 
 _HEAD_BYTES = 14
 """The longest head of a frame (RFC 6455, 5.2)."""
@@ -59,7 +59,8 @@ class HeldMessages:
         return self
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """As the reader's: whether it cannot read on, and what it left."""
+        """Passes data to aiohttp's reader. Returns, in the reader's form, whether it cannot read on, and the bytes that
+        it left."""
         if self._parser is None or self._full.done():
             return False, b""
         self._unfinished += len(data)

@@ -28,19 +28,19 @@ DECREASE_EVERY_S = 1.0
 UNITS = ("requests", "tokens")
 
 HEADERS = ("x-ratelimit-{what}-{unit}", "anthropic-ratelimit-{unit}-{what}")
-"""Names in lower case."""
+"""Names of rate limit headers in lower case."""
 
 MAX_DIGITS = 15
 
 IGNORED_SHARE = 0.1
-"""Of a limit, by which others may seem to have used it without effect."""
+"""The share of a limit that others may seem to have used without effect."""
 
 MINUTE_S = 60.0
 
 _DURATION = re.compile(
     r"(?:(\d{1,4})h)?(?:(\d{1,4})m)?(?:(\d{1,6}(?:\.\d{1,9})?)s)?(?:(\d{1,9}(?:\.\d{1,9})?)ms)?", re.ASCII
 )
-"""As in OpenAI's headers: `6m0s`, `120ms`."""
+"""Durations in the form of OpenAI's headers: `6m0s`, `120ms`."""
 
 
 class Announced(NamedTuple):
@@ -84,13 +84,13 @@ class Assumed(NamedTuple):
     ceiling: int | None = None
     """The limit that the upstream announced last."""
     share: float = 1.0
-    """Of the lower one of that and the configured limit, after the last 429."""
+    """The assumed share, after the last 429, of the lower one of `ceiling` and the configured limit."""
     at: float = 0.0
-    """When that was."""
+    """Time of the last 429 in seconds."""
     others: int = 0
     """Units of it that others had used by the last answer, beyond those that the account has above this limit."""
     others_at: float = 0.0
-    """When that was."""
+    """Time in seconds at which `others` was measured."""
     others_for_s: float = MINUTE_S
     """How long it takes until nothing of that counts."""
 
@@ -113,7 +113,7 @@ class Assumed(NamedTuple):
         return after._replace(others=others, others_at=now, others_for_s=max(1.0, answer.resets_s))
 
     def refused(self, now: float) -> Assumed:
-        """After a 429."""
+        """Returns the state after a 429, which lowers the share at most once in `DECREASE_EVERY_S`."""
         if self.share < 1.0 and now - self.at < DECREASE_EVERY_S:
             return self
         return self._replace(share=min(1.0, self._share(now)) * DECREASE, at=now)

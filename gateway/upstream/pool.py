@@ -403,7 +403,7 @@ def _describe(error: Exception) -> str:
 
 
 MAX_KEPT = 256
-"""For one upstream at most two megabytes, because a head of a client is at most 8 KB a line."""
+"""The kept entries take at most two megabytes for one upstream, because a client's head is at most 8 KB a line."""
 
 _OF_ONE_CALL = frozenset({"traceparent", "tracestate", "x-codex-turn-state", "x-codex-turn-metadata"})
 _UNSAFE = re.compile(r"[\r\n\0]+")

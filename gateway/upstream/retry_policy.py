@@ -41,7 +41,7 @@ MAX_PAUSES_S = 1.0
 
 
 class FailedAttempt(NamedTuple):
-    """One attempt that failed."""
+    """Records a failed attempt for the choice of the next one."""
 
     route: Route
     failure: Failure

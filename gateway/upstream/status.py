@@ -10,12 +10,12 @@ STATES = ("closed", "half-open", "open")
 
 
 class CredentialCooldown(NamedTuple):
-    """A credential in cooldown."""
+    """Reports a credential that is in cooldown, for one model or for all."""
 
     number: int
     """Its position in the configuration, from 1."""
     model: str | None
-    """None: all models."""
+    """The model in cooldown; None means all models."""
     left_s: float
     fault: str
 

@@ -50,7 +50,7 @@ def affinity(settings: Sticky, document: Document, header: Callable[[str], str |
 
 
 def no_load(route: Route) -> int:
-    """For `ranked`: the order without regard to the load."""
+    """Returns 0 for each route, so that `ranked` orders without regard to the load."""
     return 0
 
 

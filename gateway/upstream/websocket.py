@@ -152,7 +152,7 @@ def _own_headers(settings: Upstream, position: int) -> list[tuple[str, str]]:
 
 
 def _judged(name: str, error: aiohttp.WSServerHandshakeError, pool: Pool) -> Failure | UpstreamRefused:
-    """Of an answer to the handshake that opens no WebSocket. Its body is not read."""
+    """Classifies an answer to the handshake that opens no WebSocket. The body of the answer is not read."""
     given = error.headers.items() if error.headers is not None else ()
     head = Head(error.status, tuple([(key.lower(), value) for key, value in given]))
     if error.status < 300:

@@ -1,1 +1,1 @@
-"""The HTTP server side."""
+"""The HTTP server side: applications, middleware and endpoints."""

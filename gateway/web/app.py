@@ -71,7 +71,7 @@ INHERIT_WITHIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker's live parts."""
+    """Holds the live parts of one worker."""
 
     app: web.Application
     admin_app: web.Application | None

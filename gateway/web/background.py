@@ -47,7 +47,8 @@ class _Working(NamedTuple):
 
 
 class Background:
-    """Of one worker. To be closed. `changed_windows` hears of the windows that calls change."""
+    """Runs the background work of one worker, and has to be closed. `changed_windows` collects the windows that calls
+    change."""
 
     def __init__(self, changed_windows: ChangedWindows) -> None:
         self._changed_windows = changed_windows
@@ -67,7 +68,6 @@ class Background:
         self._tasks.spawn(self._change_work(parts), "change-work-of-wings")
 
     async def close(self) -> None:
-        """End all of it."""
         self._wanted = None
         for probing in self._probes.values():
             probing.task.cancel()

@@ -36,13 +36,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_LINES = 50_000
-"""Of OpenAI's batches."""
+"""The maximum number of requests in one of OpenAI's batches."""
 
 MAX_LINE_BYTES = 1_048_576
-"""Of one request: it is parsed at once."""
+"""The maximum size of one request, which is parsed in one step."""
 
 MAX_ALL_LINES = 2 * MAX_LINES
-"""With those that are blank."""
+"""The maximum number of lines, blank ones included."""
 
 YIELD_BYTES = 65_536
 """Bytes after which other calls have their turn."""
@@ -58,7 +58,7 @@ class BatchSums(NamedTuple):
 
     url: str
     model: str
-    """As the client calls it."""
+    """The model name that the client uses."""
     lines: int
     prompt_tokens: int
     output_tokens: int

@@ -24,7 +24,7 @@ from .responses import JSON_HEADERS
 from .status import Status
 
 MAX_LIMIT = 100
-"""Of `limit` (openai-openapi, listBatches)."""
+"""The maximum value of the parameter `limit` (openai-openapi, listBatches)."""
 
 
 class StoredBatches:

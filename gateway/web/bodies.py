@@ -24,7 +24,8 @@ DECODED_AT_ONCE = 8192
 """Bytes of a compressed body between which other calls have their turn: 400 members that hold nothing."""
 
 MAX_MEMBERS = 1000
-"""Of a compressed body. Programs that compress in parallel write one for each 64 or 128 KiB."""
+"""The maximum number of members in a compressed body. Programs that compress in parallel write one member for each 64
+or 128 KiB."""
 
 
 class BodyReader:

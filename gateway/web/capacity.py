@@ -38,7 +38,8 @@ class Room:
         return True
 
     def hold_unchecked(self, size: int, key: str) -> None:
-        """For an answer: it is paid for, and so not sent away. Requests are, until there is room again."""
+        """Holds room for an answer without a check of the limit, because the answer is paid for and is not refused.
+        Requests are refused until there is room again."""
         self._held += size
         self._by_key[key] = self._by_key.get(key, 0) + size
 

@@ -44,7 +44,7 @@ from .status import Status
 PATH = "/v1/conversations"
 
 MAX_BODY_BYTES = 1_048_576
-"""Of the items of one request: they are read at once, which larger ones would take too long for."""
+"""The maximum size of the items of one request, which are read in one step; larger ones would take too long."""
 
 
 _NAMES = frozenset(ConversationBody.model_fields)
@@ -137,7 +137,7 @@ class Conversations:
 
 
 def _checked(body: bytes) -> Document:
-    """Raises `InvalidRequest`."""
+    """Raises `InvalidRequest` for a body that is not valid."""
     document = parse(body)
     members = document.members
     validate.refuse_other_case(members, _NAMES)

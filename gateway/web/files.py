@@ -37,13 +37,13 @@ from .status import Status
 PATH = "/v1/files"
 
 OPENAI = FORMATS["chat"]
-"""In whose words errors are written."""
+"""The format in which errors are written."""
 
 MAX_PAGE = 100
 """Files of one answer: each is read at the upstream."""
 
 MAX_LIMIT = 10_000
-"""Of `limit` (openai-openapi, listFiles)."""
+"""The maximum value of the parameter `limit` (openai-openapi, listFiles)."""
 
 BYTES_PER_TOKEN, MAX_FILE_TOKENS = 4, 131_072
 """The estimate of the tokens that a call reads of a file that it names."""
@@ -59,7 +59,6 @@ class StoredFiles:
         self._forms = FormReader(capacity)
 
     def routes(self) -> list[web.RouteDef]:
-        """Every route of files."""
         one = f"{PATH}/{{file:[^{{}}/]+}}"
         return [
             web.post(PATH, self.upload, expect_handler=continue_later),
@@ -158,7 +157,7 @@ class StoredFiles:
 
 
 class _Sent(NamedTuple):
-    """A checked upload."""
+    """Holds an upload that has passed the checks."""
 
     upstream: str
     boundary: str

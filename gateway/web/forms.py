@@ -73,7 +73,7 @@ class StoredForm:
         return os.pread(self._file, size, start)
 
     def close(self) -> None:
-        """Delete all of it."""
+        """Deletes the stored bytes and releases the room that they held."""
         with self._lock:
             self._is_closed = True
             if self._file is not None:

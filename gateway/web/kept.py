@@ -44,7 +44,8 @@ _DOWN = (*_DOWN_DECODED, "content-encoding")
 """Headers of a downloaded answer that the client sees."""
 
 MAX_READ_BYTES = 262_144
-"""Of an answer that is parsed here: files and batches have a kilobyte or two. It takes some milliseconds."""
+"""The maximum size of an answer that is parsed here, which takes some milliseconds. Files and batches have a kilobyte
+or two."""
 
 MAX_SPACE = 1024
 """Whitespace around an object that is not parsed."""
@@ -111,7 +112,7 @@ class KeptAtUpstream:
         return await self.remove(request, context, await self.bond(request, context))
 
     async def remove(self, request: web.Request, context: RequestContext, bond: Bond) -> web.StreamResponse:
-        """As `delete`, of a bond that was found."""
+        """Deletes like `delete`, but for a bond that is already found."""
         answer = await self.fetch(request, context, bond, method="DELETE")
         if (fields := object_of(answer.body)) is not None and fields.get("deleted") is not False:
             await context.parts.bonds.forget(bond)

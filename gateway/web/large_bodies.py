@@ -24,7 +24,7 @@ from gateway.tasks import Tasks
 READ_WITHIN_S = 30.0
 
 PIECE_BYTES = 131_072
-"""Of a body that comes back, at once."""
+"""Bytes of a returned body that are read at once."""
 
 _HANDED_DOWN = frozenset({"PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME"})
 
@@ -42,10 +42,10 @@ class LargeBodies:
         self._tasks = Tasks()
 
     async def read(self, endpoint: Endpoint, pieces: Pieces, drops: Iterable[str] = ()) -> Params:
-        """As `formats.read`. `drops`: the parameters that some upstream drops. Raises `Unavailable` if it cannot be
-        read now.
+        """Reads like `formats.read`. `drops` has the parameters that some upstream drops. Raises `Unavailable` if the
+        body cannot be read now.
 
-        Cancelled: the reading goes on to its end, so that the next request finds a clean process.
+        A cancelled reading continues to its end, so that the next request finds a clean process.
         """
         answer, _ = await self._answer({"job": "read", "endpoint": endpoint, "drops": list(drops)}, pieces)
         return large_body.from_brief(answer, pieces)

@@ -23,7 +23,7 @@ from .responses import JSON_HEADERS, Whole
 from .status import Status
 
 MAX_LIMIT = 1000
-"""Of `limit` (anthropic-sdk-python, `types/messages/batch_list_params.py`)."""
+"""The maximum value of the parameter `limit` (anthropic-sdk-python, `types/messages/batch_list_params.py`)."""
 
 
 class StoredMessageBatches:

@@ -70,7 +70,7 @@ class RequestContext:
 
     id: str
     arrived: float
-    """On the clock of `time.perf_counter`."""
+    """Seconds on the clock of `time.perf_counter`."""
     parts: Services
     """The services of this request until its end, also after a reload. An idle client connection keeps them, with the
     last request."""
@@ -82,10 +82,10 @@ class RequestContext:
     model: str = ""
     """The model's label: a configured name, `other`, or empty."""
     requested_model: str = ""
-    """As the client named it: for the refusal log alone."""
+    """The model as the client named it; only the refusal log uses it."""
     user: str = ""
     tags: str = ""
-    """As of the call: for the refusal log alone."""
+    """Tags of the call; only the refusal log uses them."""
     held_bytes: int = 0
     """Room that its body and its answer take of the worker's, in the name of `key`; given back at its end."""
     is_recorded: bool = False
@@ -93,9 +93,8 @@ class RequestContext:
     is_quiet: bool = False
     """Not worth a line: probes and scrapes."""
     trace: Trace = NO_TRACE
-    """The call's span."""
     form: StoredBytes | None = None
-    """Its multipart form."""
+    """The stored multipart form of the request."""
     stream: EventStream | None = None
     """The answer, once it has begun to be streamed."""
 
@@ -104,7 +103,7 @@ CONTEXT = web.RequestKey("context", RequestContext)
 
 
 class ErrorMiddleware:
-    """The one middleware."""
+    """The only middleware: it assigns request ids, converts errors to answers and writes the access log."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ _NOT_READY = {
 
 
 class Ops:
-    """The endpoints of operations."""
+    """Serves the endpoints for operations: health, readiness and metrics."""
 
     def __init__(self, ledger: Ledger, status: Status, scrape: Callable[[], Awaitable[bytes]], gate: TokenAuth) -> None:
         self._gate = gate
@@ -36,11 +36,10 @@ class Ops:
         return [web.get("/healthz", self.show_health), web.get("/readyz", self.show_readiness)]
 
     def inside(self) -> list[web.RouteDef]:
-        """The endpoints for operators."""
         return [web.get("/metrics", self.show_metrics)]
 
     async def show_health(self, request: web.Request) -> web.StreamResponse:
-        """The process answers."""
+        """Answers as long as the process runs, without further checks."""
         request[CONTEXT].is_quiet = True
         return json_response(b'{"status": "ok"}')
 

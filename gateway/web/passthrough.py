@@ -50,7 +50,7 @@ NO_COST = Price.model_validate({"task": 0})
 
 
 class SettlesTasks(Protocol):
-    """Implemented by relay/deferred.py."""
+    """Settles tasks that have ended; implemented by relay/deferred.py."""
 
     async def task_ended(self, lease: str, end: TaskEnd) -> None: ...
 
@@ -165,7 +165,7 @@ class PassthroughCalls:
         return self._call(request, context, asked, key, params, found, more_headers)
 
     async def _refuse_list(self, request: web.Request, context: RequestContext, asked: _Asked) -> Call:
-        """Raises `NotFound`, or `Unauthorized`."""
+        """Raises `NotFound`, or `Unauthorized` for a caller without a valid key."""
         await self._caller(request, context, asked.row)
         raise NotFound(
             "Tasks are not listed here: the upstream's list has those of all keys. Read each task by its id.",

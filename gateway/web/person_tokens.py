@@ -82,7 +82,6 @@ class PersonTokens:
         return f"<PersonTokens {len(self._checked)} checked>"
 
     async def close(self) -> None:
-        """Close connections."""
         if self._issuer is not None:
             await self._issuer.http.close()
             self._issuer = None
@@ -166,14 +165,14 @@ class PersonTokens:
 
 
 def _spend(allowance: TokenBucket, why_not: str) -> None:
-    """Raises `Unavailable`."""
+    """Takes one unit of the allowance. Raises `Unavailable` if there is none left."""
     if allowance.is_spent(time.monotonic()):
         raise Unavailable(why_not, code="too_many_unknown_keys")
     allowance.spend(1)
 
 
 def _read(claims: Mapping[str, Any], settings: JwtSettings, now: float) -> _Checked:
-    """Raises `NotAllowed`, `TokenRefused`."""
+    """Returns the checked claims. Raises `NotAllowed` or `TokenRefused`."""
     name = name_of(claims, settings.person_claim)
     team = None if settings.team_claim is None else claims.get(settings.team_claim)
     if team is not None and (not isinstance(team, str) or not team):

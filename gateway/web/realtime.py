@@ -71,7 +71,7 @@ MODEL, DEPLOYMENT = "model", "deployment"
 
 
 class RealtimeSessions:
-    """The endpoint."""
+    """Serves the endpoint of Realtime sessions."""
 
     def __init__(self, plane: DataPlane, status: Status, capacity: Capacity) -> None:
         self._plane = plane
@@ -136,7 +136,7 @@ class _Client(web.WebSocketResponse):
     """The client's side, whose messages are counted while they are held."""
 
     def count(self, request: web.Request, held: HeldMessages) -> None:
-        """From the upgrade on, which makes the queue of messages and their parser."""
+        """Counts messages from the upgrade on, because the upgrade creates the queue of messages and their parser."""
         assert isinstance(request.protocol, ClientConnection)
         request.protocol.before_parser = lambda parser: held.watch(parser, self._reader)
 
@@ -228,7 +228,8 @@ def _headers(request: web.Request) -> tuple[tuple[str, str], ...]:
 
 
 def _without_model(query: str) -> str:
-    """Without the names of a model, in any case: some upstreams read those of a query in any case."""
+    """Returns the query without the names of a model, in upper or lower case, because some upstreams read those of a
+    query in any case."""
     parts = [part for part in query.removeprefix("?").split("&") if part]
     kept = [part for part in parts if unquote(part.partition("=")[0]).lower() not in (MODEL, DEPLOYMENT)]
     return f"?{'&'.join(kept)}" if kept else ""
@@ -243,7 +244,6 @@ class _Held:
         self.of_upstream = HeldMessages(memory, key, self.full)
 
     def close(self) -> None:
-        """The session is over."""
         self.of_client.close()
         self.of_upstream.close()
 
@@ -260,7 +260,8 @@ class _Relay:
         """Held while a reservation is made: until then no message of the client may begin a response."""
 
     async def run(self) -> None:
-        """Until the session has ended and is accounted for. Cancelled: the client is gone."""
+        """Runs until the session has ended and is accounted for. A cancellation means that the client is gone, unless
+        the task is cut off."""
         tasks = Tasks()
         end = _End(BROKEN, SessionEnd(500, "error", Ending.STOPPED, "server_error"), internal_error(self._call_id))
         try:

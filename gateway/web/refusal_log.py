@@ -14,18 +14,18 @@ from gateway.store import Clock, RefusalEntry, RequestStore, StoreUnavailable
 log = logging.getLogger("gateway")
 
 EVERY_S = 1.0
-"""Seconds between two writes."""
 
 AT_ONCE = 200
 UNKNOWN_AT_ONCE = 50
-"""Entries of one write."""
+"""Entries of one write: `AT_ONCE` limits all of them, `UNKNOWN_AT_ONCE` those of unknown keys."""
 
 MAX_MESSAGE = 500
 """Characters of a message that are kept."""
 
 
 class RefusalLog:
-    """To be run as a task, and closed. `add` costs an append."""
+    """Collects refusals: `run` is started as a task, `write` is called once more at the end, and `add` costs an
+    append."""
 
     def __init__(self, store: RequestStore, clock: Clock) -> None:
         self._store = store

@@ -112,7 +112,7 @@ class _Resumed:
         return self._ended_by(self._error(), request_id)
 
     def interrupt(self, request_id: str) -> None:
-        """The gateway ends."""
+        """Ends the client's stream with an error event, because the gateway is shutting down."""
         if self._client.writer is not None:
             self._client.writer.write_last(self._ended_by(StreamInterrupted(self._bond.id), request_id))
 

@@ -38,7 +38,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-"""In browsers with trusted types, no text becomes markup or a script at all."""
+"""Browsers with trusted types turn no text into markup or a script at all."""
 
 HEADERS = (
     ("Content-Security-Policy", POLICY),
@@ -48,7 +48,7 @@ HEADERS = (
 )
 
 REVALIDATED = (hdrs.CACHE_CONTROL, "no-cache")
-"""Of the page and of files that are asked for without their version: the gateway may be a newer one."""
+"""Header of the page and of files that are requested without their version, because the gateway may be a newer one."""
 
 PACKED_FROM_BYTES = 10_000
 """Smaller files are sent as they are."""

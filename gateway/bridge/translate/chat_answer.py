@@ -24,7 +24,7 @@ class ChatWriter(AnswerWriter):
         super().__init__(frame)
         self._asked = asked
         self._texts: dict[str, list[str]] = {"content": [], "reasoning_content": [], "refusal": []}
-        """By the members of the message, those of its deltas."""
+        """Texts of the deltas, by member of the message."""
         self._kept: list[Mapping[str, Any]] = []
         self._calls: dict[int, CallPiece] = {}
 

@@ -55,7 +55,7 @@ _EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
 _TIERS = {"auto": "auto", "default": "standard_only"}
 _HIGHEST_TEMPERATURE = 1
 _DEFAULT = 1
-"""Of `temperature` and of `top_p`, in both formats."""
+"""Default of `temperature` and of `top_p`, in both formats."""
 
 
 def translate(members: Mapping[str, Any], *, output_limit: int | None) -> fields.TranslatedRequest:

@@ -20,7 +20,6 @@ class TranslatedRequest:
     """A request of a client, translated."""
 
     body: dict[str, Any]
-    """Of the upstream's request."""
     members: Mapping[str, Any] = field(default_factory=dict)
     """Those of the client's request that the answer needs, as the client sent them."""
     names: Mapping[str, str] = field(default_factory=dict)
@@ -34,7 +33,7 @@ class TranslatedRequest:
 
     @classmethod
     def of_note(cls, note: Mapping[str, Any], body: dict[str, Any]) -> Self:
-        """From the result of `noted`, and the members of the body that are not long."""
+        """Restores a request from the result of `noted` and the members of the body that are not long."""
         return cls(body, note["members"], changed_names(note["names"]))
 
 

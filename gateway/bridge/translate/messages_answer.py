@@ -26,7 +26,7 @@ from .writer import AnswerWriter, Frame, as_message
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 """finish_reason -> stop_reason; any other, `stop` among them, is `end_turn`."""
 _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}
-"""By the type of a block: the type of its deltas, and their member with the text."""
+"""Type of the deltas and their member with the text, by the type of a block."""
 
 
 _PING = sse.typed_event({"type": "ping"})

@@ -309,7 +309,8 @@ class _Conversation:
         self._messages.insert(place, {"role": "tool", "tool_call_id": call_id, "content": text})
 
     def _place_of_result(self, call_id: str) -> int:
-        """Behind its call and the results there: chat takes no message between them (livekit/agents#1977)."""
+        """Returns the index after the call and its results so far: chat accepts no message between them
+        (livekit/agents#1977)."""
         numbers = reversed([*enumerate(self._messages, start=1)])
         place = next((n for n, each in numbers if call_id in [c["id"] for c in each.get("tool_calls", ())]), None)
         while place is not None and place < len(self._messages) and self._messages[place]["role"] == "tool":

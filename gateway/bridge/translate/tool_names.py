@@ -42,7 +42,7 @@ _SHELL_TEXT = "Runs a command on the user's machine and returns its output."
 
 class CalledTool(NamedTuple):
     kind: str
-    """`function`, `custom` or `local_shell`."""
+    """Type of the tool: `function`, `custom` or `local_shell`."""
     name: str
     namespace: str | None = None
 

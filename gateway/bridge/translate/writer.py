@@ -22,9 +22,9 @@ class Frame(NamedTuple):
     base: str
     """The end of every id in the answer: that of the call, without its prefix."""
     created: int
-    """Unix time in seconds."""
+    """Start of the call as Unix time in seconds."""
     model: str
-    """As the client asked for it: used only where the upstream does not name one."""
+    """Model as the client requested it; used only if the upstream does not name one."""
     prompt_tokens: int = 0
     """The gateway's estimate, which `message_start` has."""
     shows_usage: bool = False
@@ -106,7 +106,7 @@ def as_chat(usage: Usage) -> dict[str, Any]:
 
 
 def as_completion(usage: Usage) -> dict[str, Any]:
-    """In the form of completions: details only where there is something in them."""
+    """Returns the usage in the format of completions, with details only if they are not 0."""
     shown = as_chat(usage)
     if details := {name: count for name, count in shown.pop("prompt_tokens_details").items() if count}:
         shown["prompt_tokens_details"] = details
@@ -114,7 +114,8 @@ def as_completion(usage: Usage) -> dict[str, Any]:
 
 
 def as_message(usage: Usage) -> dict[str, Any]:
-    """In the form of Messages, where `input_tokens` is the prompt without its cached parts (anthropic-sdk, `Usage`)."""
+    """Returns the usage in the format of Messages, where `input_tokens` is the prompt without its cached parts
+    (anthropic-sdk, `Usage`)."""
     short, longer = _written(usage)
     shown: dict[str, Any] = {
         "input_tokens": max(0, usage.prompt_tokens - usage.cached_tokens - short - longer),
@@ -130,7 +131,7 @@ def as_message(usage: Usage) -> dict[str, Any]:
 
 
 def as_response(usage: Usage) -> dict[str, Any]:
-    """In the form of Responses (openai-python, `ResponseUsage`)."""
+    """Returns the usage in the format of Responses (openai-python, `ResponseUsage`)."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": sum(_written(usage))},

@@ -32,7 +32,7 @@ def convert_access(given: Given) -> dict[str, Any]:
 
 
 def _tokens(given: Given) -> None:
-    """`enable_jwt_auth`: the section `jwt`."""
+    """Converts `enable_jwt_auth` to the section `jwt`."""
     if given.take("general_settings", "enable_jwt_auth") is not True:
         return
     place: Place = ("general_settings", "litellm_jwtauth")

@@ -48,7 +48,8 @@ def convert(text: str, file: str, now: datetime, read_file: Callable[[str], str]
 
 
 def _note_unpriced(given: Given, now: datetime) -> None:
-    """Under a budget a model without a price is refused here; LiteLLM serves it and counts nothing."""
+    """Notes models without a price, because this gateway refuses them under a budget; LiteLLM serves them and counts
+    nothing."""
     values = given.done.values
     if "quotas" not in values and "quotas" not in values["defaults"].get("keys", {}):
         return

@@ -37,7 +37,7 @@ class Given:
     """The values of the file. A value that is taken from it counts as converted."""
 
     def __init__(self, text: str, file: str, read_file: Any) -> None:
-        """Raises `ConfigError`."""
+        """Raises `ConfigError` if `text` cannot be loaded."""
         self.whole = Assembled(texts={file: text})
         self.done = Converted({"upstreams": {}, "models": {}})
         self.values = load(text)

@@ -96,8 +96,8 @@ PROVIDERS: Mapping[str, Provider] = {
     "ollama": _OLLAMA,
     "ollama_chat": _OLLAMA,
 }  # fmt: skip
-"""By the prefix of `litellm_params.model`. `huggingface` with an `api_base` is a Text Embeddings Inference or Text
-Generation Inference, whose APIs in OpenAI's form are below `/v1` (their README)."""
+"""Providers by the prefix of `litellm_params.model`. `huggingface` with an `api_base` is a Text Embeddings Inference or
+Text Generation Inference, whose APIs in OpenAI's form are below `/v1` (their README)."""
 
 GEMINI = Provider("https://generativelanguage.googleapis.com/v1beta", "GEMINI_API_KEY")
 """Gemini's own API, for clients of it: a second route beside that of chats."""

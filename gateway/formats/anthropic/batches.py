@@ -28,7 +28,7 @@ from . import request as messages_request
 from .messages import ANTHROPIC_FORMAT, MESSAGES
 
 MAX_REQUESTS = 10_000
-"""Of one batch, within `server.max_request_bytes`; Anthropic permits 100,000."""
+"""Requests of one batch, within `server.max_request_bytes`; Anthropic permits 100,000."""
 
 
 class MessageOfBatch(Part):

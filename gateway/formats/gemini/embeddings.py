@@ -31,7 +31,7 @@ _MODELS = "models/"
 
 
 class EmbedContent(Camel):
-    """EmbedContentRequest."""
+    """Fields follow EmbedContentRequest of the Gemini API."""
 
     content: Contents
     model: str | None = None
@@ -41,7 +41,7 @@ class EmbedContent(Camel):
 
 
 class BatchEmbedContents(Camel):
-    """BatchEmbedContentsRequest."""
+    """Fields follow BatchEmbedContentsRequest of the Gemini API."""
 
     requests: Annotated[
         list[EmbedContent],
@@ -77,7 +77,8 @@ def _read_batch(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counte
 
 
 def _params(document: Document, requests: Sequence[Mapping[str, Any]], param: str, count: Counter | None) -> Params:
-    """Of these checked requests. Their model is the one that they name, or empty."""
+    """Expects checked requests. The model is the one that they name, or empty. Raises `InvalidRequest` if they name
+    different ones."""
     models = {each["model"].removeprefix(_MODELS) for each in requests if each.get("model") is not None}
     if len(models) > 1:
         raise InvalidRequest(

@@ -64,7 +64,8 @@ def reported(report: Any, paid: Mapping[str, int] | None = None) -> Usage | None
 
 
 def embedded(report: Any) -> Usage | None:
-    """As `reported`, of embeddings, whose tokens are all prompt, also where the total alone is reported."""
+    """Returns the usage of embeddings, whose tokens are all prompt, even if only the total is reported. None where
+    `reported` returns None."""
     return all_prompt(reported(report))
 
 

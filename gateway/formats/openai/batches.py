@@ -42,7 +42,7 @@ assert set(get_args(BatchUrl)) == LINE_FORMATS.keys()
 
 
 class CreateBatch(Part):
-    """CreateBatchRequest."""
+    """Fields follow CreateBatchRequest of the OpenAI API."""
 
     input_file_id: Annotated[str, Field(min_length=1, max_length=256)]
     endpoint: BatchUrl

@@ -101,7 +101,8 @@ class _Answer(AnswerMembers):
 
 
 def facts(body: bytes, read: Callable[[Any, Any], Usage | None] = chat.reported) -> PlainFacts:
-    """Of a plain answer, whose usage object and service tier `read` reads. Raises `ValueError` if it is not JSON."""
+    """Returns the facts of a plain answer; `read` reads its usage object and service tier. Raises `ValueError` if the
+    body is not JSON."""
     answer = _Answer.read(body)
     error = answer.error
     if not error and b'"error"' in body:  # OpenRouter puts it into a choice (genkit#6259)

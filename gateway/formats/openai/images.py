@@ -67,7 +67,8 @@ class ImageGeneration(Body):
     size: Annotated[str, Field(max_length=20, pattern=r"^(auto|[0-9]{2,5}x[0-9]{2,5})$")] | None = None
     quality: Annotated[str, Field(max_length=20, pattern=r"^[a-z0-9_-]+$")] | None = None
     resolution: Annotated[str, Field(max_length=20, pattern=r"^(auto|[0-9][A-Za-z0-9.:_]*)$")] | None = None
-    """At xAI in place of a size: 1k, 2k, with prices of their own (docs.x.ai, "Image generation")."""
+    """Resolution that xAI accepts in place of a size: 1k or 2k, with prices of their own (docs.x.ai, "Image
+    generation")."""
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
     sequential_image_generation: Annotated[str, Field(max_length=20)] | None = None
@@ -77,7 +78,7 @@ class ImageGeneration(Body):
 
 
 class ImageEdit(ImageGeneration):
-    """CreateImageEditRequest, a form."""
+    """Fields follow CreateImageEditRequest, which is sent as a form."""
 
     image: Annotated[list[File], Field(min_length=1, max_length=16)]
     mask: File | None = None
@@ -167,7 +168,7 @@ def reported(report: Any) -> Usage | None:
 
 
 def _completed(report: Any) -> Usage:
-    """Of the event that completes one image; without a report it is that image."""
+    """Returns the usage of the event that completes one image; without a report it is one image."""
     return reported(report) or Usage(source="reported", more=units.counts({"images": 1}))
 
 

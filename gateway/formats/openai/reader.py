@@ -120,8 +120,8 @@ def reported(report: Any, service_tier: Any = None) -> Usage | None:
 
 
 def embedded(report: Any, service_tier: Any = None) -> Usage | None:
-    """As `reported`, of embeddings, whose tokens are all prompt: Voyage and DashScope report the total alone
-    (docs.voyageai.com, embeddings; alibabacloud.com, text embedding)."""
+    """Returns the usage of embeddings, whose tokens are all prompt: Voyage and DashScope report the total alone
+    (docs.voyageai.com, embeddings; alibabacloud.com, text embedding). None where `reported` returns None."""
     return all_prompt(reported(report, service_tier))
 
 

@@ -62,10 +62,10 @@ INPUT_TOKEN_MS, OUTPUT_TOKEN_MS = 100, 50
 """Milliseconds of audio in one token (platform.openai.com, guide "Managing costs" of Realtime)."""
 
 BYTES_PER_S = 48_000
-"""Of audio of 16 bits at 24 kHz, which a session has unless it names another (openai-python,
+"""Bytes per second of audio of 16 bits at 24 kHz, which a session has unless it names another format (openai-python,
 `types/realtime/realtime_audio_formats.py`)."""
 _SLOW_BYTES_PER_S = 8_000
-"""Of G.711: 8 bits at 8 kHz."""
+"""Bytes per second of G.711: 8 bits at 8 kHz."""
 _SLOW = ("pcmu", "pcma", "g711")
 
 MAX_CHARACTERS = 15 * 2**20
@@ -278,7 +278,7 @@ class Added(NamedTuple):
 
 
 def added(event: Mapping[str, Any]) -> Added:
-    """Of an event of a client that is no audio of the buffer."""
+    """Measures the texts, audio and pictures of a client's event that is not audio of the buffer."""
     texts: list[str] = []
     audio = pictures = 0
     waiting: list[tuple[str, Any]] = [("", event)]

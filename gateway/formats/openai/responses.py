@@ -216,7 +216,7 @@ def _is_bare_id(item: dict[str, Any]) -> bool:
 
 
 def facts(body: bytes) -> PlainFacts:
-    """Of a plain answer. Raises `ValueError` if it is not JSON."""
+    """Returns the facts of a plain answer. Raises `ValueError` if it is not JSON."""
     answer = _Answer.read(body)
     output, error = objects(answer.output), answer.error
     has_failed, is_pending = answer.status == "failed", answer.status in _PENDING

@@ -89,7 +89,7 @@ _REPORTED: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
 count; its counts, with their units."""
 
 _FREE_ACTIONS = frozenset({"open_page", "find_in_page"})
-"""Of a web search (openai-python, response_function_web_search.py)."""
+"""Actions of a web search that are not billed (openai-python, response_function_web_search.py)."""
 
 
 def _items_of(output: Collection[Mapping[str, Any]]) -> tuple[dict[str, int], set[str]]:
@@ -133,7 +133,7 @@ _ITEM = (
 
 
 class ResponsesReader(AnswerReader):
-    """Follows one response."""
+    """Collects the id, items, texts and end state of one response."""
 
     WANTED = (
         ("type",), ("sequence_number",), ("error",), ("code",), ("message",),

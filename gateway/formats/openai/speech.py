@@ -25,26 +25,26 @@ from . import completions
 from .typed_scan import TypedScan
 
 MAX_INPUT = 4096
-"""Characters (CreateSpeechRequest, `input`, `instructions`)."""
+"""Characters of `input` or `instructions` (CreateSpeechRequest)."""
 
 MS_PER_TOKEN = 50
-"""Of audio that a model made (OpenAI's guide "Managing costs" of Realtime). gpt-4o-mini-tts was billed 5,392 tokens for
-268 s (s-anand.net, "OpenAI TTS cost")."""
+"""Milliseconds of audio output in one token (OpenAI's guide "Managing costs" of Realtime). gpt-4o-mini-tts was billed
+5,392 tokens for 268 s (s-anand.net, "OpenAI TTS cost")."""
 
 AUDIO_TOKENS_PER_BYTE = 1.5
-"""Of the text in UTF-8, at normal speed. The same source has 1.32 for English. Letters of other scripts have more bytes
-and take longer, a syllable of Chinese or Japanese about 200 ms: 1.3. Digits and abbreviations take up to three times as
-long."""
+"""Tokens of audio for each byte of the text in UTF-8, at normal speed. The source of `MS_PER_TOKEN` has 1.32 for
+English. Letters of other scripts have more bytes and last longer; a syllable of Chinese or Japanese lasts about 200 ms,
+which gives 1.3. Digits and abbreviations last up to three times as long."""
 
 PCM_BYTES_PER_S = 48_000
 """`response_format: pcm` is 16 bits at 24 kHz, without a header (OpenAI's guide "Text to speech")."""
 
 HEAD_BYTES = 8192
-"""Of the audio, in which its header is read."""
+"""Bytes at the start of the audio in which its header is read."""
 
 
 class Speech(Body):
-    """CreateSpeechRequest."""
+    """Fields follow CreateSpeechRequest of the OpenAI API."""
 
     input: Annotated[Name, Field(max_length=MAX_INPUT)]
     voice: Annotated[Annotated[Name, Tag("<text>")] | AnyObject, one_of("a string or object")]
@@ -103,7 +103,7 @@ class SpeechScan(PassedScan):
         return -(-(length_ms or 0) // MS_PER_TOKEN)
 
     def _read_at(self, place: int, count: int) -> bytes:
-        """At most `count` bytes; those of the middle are not kept."""
+        """Returns at most `count` bytes; bytes from the middle of the audio are not kept."""
         end = place + count
         tail = self._tail[max(0, len(self._head) + len(self._tail) - self._size) :]
         begin = self._size - len(tail)

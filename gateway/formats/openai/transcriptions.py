@@ -29,7 +29,7 @@ from gateway.records import Document, Params, Usage
 from .typed_scan import TypedScan
 
 LOWEST_BYTES_PER_S = 2_000
-"""Of audio in a file without a length: 16 kbit/s, the lowest usual bit rate of speech."""
+"""Assumed bytes per second of audio in a file without a length: 16 kbit/s, the lowest usual bit rate of speech."""
 
 AUDIO_TOKENS_PER_S, TEXT_TOKENS_PER_S = 10, 5
 """Tokens that are reserved for models that charge tokens, and charged where the answer reports none. OpenAI counts a
@@ -42,7 +42,7 @@ ENDS = frozenset({"transcript.text.done"})
 
 
 class Translation(Body):
-    """CreateTranslationRequest."""
+    """Form fields of OpenAI's schema `CreateTranslationRequest`."""
 
     file: File
     prompt: Annotated[str, Field(max_length=32_000)] | None = None
@@ -51,7 +51,7 @@ class Translation(Body):
 
 
 class Transcription(Translation):
-    """CreateTranscriptionRequest."""
+    """Form fields of OpenAI's schema `CreateTranscriptionRequest`."""
 
     language: Annotated[str, Field(max_length=64)] | None = None
     stream: bool | None = None

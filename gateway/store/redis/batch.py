@@ -34,16 +34,16 @@ _SUMS = ",".join(["%d"] * len(SUMS))
 
 
 _Shape = tuple[int, int, bool]
-"""Of a window: limit, period in microseconds, whether it is enforced."""
+"""Limit of a window, its period in microseconds, and whether it is enforced."""
 
 
 class EncodedBatch(NamedTuple):
     items: str
     """The end of the script's first argument."""
     texts: list[str]
-    """The other arguments."""
+    """The script's other arguments: the text of each item, empty if the item has none."""
     places: list[list[int]]
-    """For each draw, the places of its windows in the answer."""
+    """The places of each draw's windows in the answer."""
 
 
 NOTHING = EncodedBatch("[],[],[],0,[],[],[],[],[]]", [], [])

@@ -11,7 +11,6 @@ READ_AT_ONCE = 500
 
 
 async def add_bond(link: RedisConnection, script: Script, base: str, bond: Bond, now: float) -> None:
-    """As `BondStore.add_bond`."""
     keys = [f"{base}bond:{bond.id}", f"{base}bonds:{owner_of(bond)}"]
     await link.run(
         script,
@@ -21,13 +20,11 @@ async def add_bond(link: RedisConnection, script: Script, base: str, bond: Bond,
 
 
 async def find_bond(link: RedisConnection, base: str, bond_id: str, now: float) -> Bond | None:
-    """As `BondStore.find_bond`."""
     (text,) = await link.ask(("GET", f"{base}bond:{bond_id}"))
     return _read(text, now)
 
 
 async def bonds_of(link: RedisConnection, base: str, key: str, kind: str, now: float) -> list[Bond]:
-    """As `BondStore.bonds_of`."""
     (ids,) = await link.ask(("ZREVRANGE", f"{base}bonds:{key}", "0", str(BONDS_KEPT - 1)))
     found: list[Bond] = []
     for at in range(0, len(ids), READ_AT_ONCE):
@@ -45,5 +42,4 @@ def _read(text: str | None, now: float) -> Bond | None:
 
 
 async def remove_bond(link: RedisConnection, base: str, bond: Bond) -> None:
-    """As `BondStore.remove_bond`."""
     await link.ask(("DEL", f"{base}bond:{bond.id}"), ("ZREM", f"{base}bonds:{owner_of(bond)}", bond.id))

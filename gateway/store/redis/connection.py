@@ -69,7 +69,7 @@ class Script(NamedTuple):
 
     @classmethod
     def read(cls, *names: str, constants: str = "") -> Script:
-        """Of this package's files, one after the other, behind the line that defines the constants."""
+        """Reads files of this package and joins them in order, after the line that defines the constants."""
         texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in names]
         return cls.of("\n".join([constants, *texts] if constants else texts))
 

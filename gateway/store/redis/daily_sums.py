@@ -66,14 +66,14 @@ class _WaitingReport:
 
 
 class DailySumReader:
-    """Of one store. To be closed. `are_calls_under_way` is asked again and again."""
+    """Reads the daily sums of one store; its owner has to close it. `are_calls_under_way` is called repeatedly."""
 
     def __init__(self, link: RedisConnection, base: str, are_calls_under_way: Callable[[], bool]) -> None:
         self._link = link
         self._base = base
         self._are_calls_under_way = are_calls_under_way
         self._wanted: dict[str, list[_WaitingReport]] = {}
-        """By day, in the order in which the days were first wanted."""
+        """Waiting reports by day, in the order in which the days were first requested."""
         self._is_reading = False
         self._at_once = 1
         """More where days are small, so that a report of today need not wait for many that are large."""

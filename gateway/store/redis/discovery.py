@@ -27,7 +27,7 @@ ANSWER_WITHIN_S = 0.1
 class MasterDiscovery(Protocol):
     @property
     def tries(self) -> int:
-        """At how many places one request may look."""
+        """The maximum number of places at which one request may look for the master."""
 
     async def find(self) -> Address:
         """Where it seems to be now. Raises `StoreUnavailable`."""

@@ -32,12 +32,13 @@ ReportQuery = tuple[tuple[str, ...], tuple[str, ...], ReportScope | None, Where]
 class _Remembered(NamedTuple):
     report: UsageReport
     marks: str
-    """Of its days, when they were read."""
+    """The marks of the report's days when they were read."""
     read_at: float
 
 
 class ReportCache:
-    """Of one store."""
+    """Caches the reports of one store. A report is reused for at most `REMEMBERED_S`, while the marks of its days are
+    unchanged."""
 
     def __init__(self, link: RedisConnection, base: str, reader: DailySumReader) -> None:
         self._link = link

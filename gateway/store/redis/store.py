@@ -171,7 +171,7 @@ class RedisStore:
     # --------------------------------------------------------------------------------------------------------- batches
 
     async def apply(self, batch: Batch) -> Applied:
-        """As promised. An error of redis-py means that the script finds fault with an item: nothing was applied."""
+        """Implements `Store.apply`. An error of redis-py means that the script rejects an item: nothing was applied."""
         self._applied_at = time.monotonic()
         reopened_at_once = 0 if batch.is_adopted else REOPENED_AT_ONCE
         first = header(batch.seq, batch.acked, self._offset_us(), reopened_at_once=reopened_at_once)
@@ -208,14 +208,14 @@ class RedisStore:
         return answer
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
-        """As promised; on the connection for reports, so that no batch waits for it."""
+        """Implements `Store.claim` on the connection for reports, so that no batch waits for it."""
         keys = [f"{self._base}claim:{name}" for name in names]
         spans_us = [str(int(for_s * 1e6)) for for_s in names.values()]
         held_us = await self._reading.run(self._claim, keys, [holder, str(self._offset_us()), *spans_us])
         return {name: us / 1e6 for name, us in zip(names, held_us, strict=True)}
 
     async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
-        """As promised; on the connection for keys, where no report is in the way."""
+        """Implements `Store.exchange` on the connection for keys, where no report is in the way."""
         arguments = [holder, text, str(int(for_s * 1e6)), str(self._offset_us())]
         found = await self._finding.run(self._exchange, [f"{self._base}posts:{place}"], arguments)
         return dict(zip(found[::2], found[1::2], strict=True))

@@ -14,7 +14,7 @@ LATE_S = 0.05
 """A timer that fires later than this was delayed by the event loop."""
 
 LOOK_S = 0.1
-"""After such a delay, once: the time left to read what has already arrived."""
+"""Seconds that are left, once, after such a delay, to read data that has already arrived."""
 
 
 class StallTolerantTimeout:

@@ -41,7 +41,7 @@ class LedgerTransaction:
         self.mark = mark
         """The last journal entry that was applied."""
         self.states: dict[str, WindowState] = {}
-        """Of every window that is touched, leaked up to now."""
+        """The state of every window that is touched, leaked up to now."""
         self.drawn_us: dict[str, int] = {}
         """When each open lease was drawn that may be touched, those of the transaction among them."""
         self.lost: dict[str, LostCalls] = {}

@@ -18,7 +18,7 @@ DELETED_AT_ONCE = 100
 
 
 def add_bond(db: sqlite3.Connection, bond: Bond, now: float) -> None:
-    """As `BondStore.add_bond`, in a transaction that the caller has begun."""
+    """Implements `BondStore.add_bond` in a transaction that the caller has begun."""
     insert(db, "bonds", COLUMNS, [(bond.id, owner_of(bond), now + BOND_KEPT_S, encode_bond(bond))], _IN_PLACE)
     db.execute("DELETE FROM bonds WHERE seq IN (SELECT seq FROM bonds WHERE until < ? LIMIT ?)", (now, DELETED_AT_ONCE))
     db.execute(
@@ -28,13 +28,11 @@ def add_bond(db: sqlite3.Connection, bond: Bond, now: float) -> None:
 
 
 def find_bond(db: sqlite3.Connection, bond_id: str, now: float) -> Bond | None:
-    """As `BondStore.find_bond`."""
     row = db.execute("SELECT text FROM bonds WHERE id = ? AND until >= ?", (bond_id, now)).fetchone()
     return decode_bond(row[0]) if row else None
 
 
 def bonds_of(db: sqlite3.Connection, key: str, kind: str, now: float) -> list[Bond]:
-    """As `BondStore.bonds_of`."""
     rows = db.execute(
         "SELECT text FROM bonds WHERE key = ? AND until >= ? AND coalesce(json_extract(text, ?), '') = ? "
         "ORDER BY seq DESC LIMIT ?",

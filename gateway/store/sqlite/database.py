@@ -34,7 +34,7 @@ workers find the file locked meanwhile, and their settlements wait in the journa
 """
 
 NO_PATIENCE = float("-inf")
-"""As the time of its request: the transaction tries for the write lock once."""
+"""Passed as the time of its request, it makes the transaction try for the write lock once."""
 
 LOOK_AGAIN_S = (0.0002, 0.001)
 """Pause between two attempts to get the write lock; random, so that no worker is always second."""

@@ -65,7 +65,7 @@ class KeyReader:
         ).fetchall()
 
     def changes_since(self, since: str | None) -> ChangeFeed:
-        """As promised. `0` is the position of an empty log."""
+        """Implements `KeyStore.changes_since`. `0` is the position of an empty log."""
         if since is None or not _POSITION.fullmatch(since):
             (last,) = self._db.execute(_LAST).fetchone()
             return ChangeFeed(str(last), is_complete=since is None)

@@ -86,7 +86,7 @@ OLD_REFUSALS_AT_ONCE = 1000
 """Entries of the refusal log that one transaction looks at for their age."""
 
 _Group = tuple[str, str, str, str, str, str]
-"""As `ATTRIBUTED_GROUP`: day, key, name, value, team, model."""
+"""The columns of `ATTRIBUTED_GROUP`: day, key, name, value, team, model."""
 
 _IS_KNOWN = "SELECT 1 FROM attributed WHERE " + " AND ".join(f"{name} = ?" for name in ATTRIBUTED_GROUP)  # noqa: S608 - constants
 

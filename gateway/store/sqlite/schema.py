@@ -7,7 +7,7 @@ from gateway.quota.ledger_entry import SUMS
 SCHEMA_VERSION = 3
 
 FIRST_SCHEMA = 1
-"""Of gateway 0.1.0. Schema 2 was in no release."""
+"""The schema of gateway 0.1.0. Schema 2 was in no release."""
 
 # A window's row has its state only: the limit comes with each call. `entry` is a call in the form of
 # quota/ledger_entry.py.

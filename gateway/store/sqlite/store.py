@@ -62,7 +62,8 @@ HERE_ITEMS = 20
 
 SLOW_S = 0.05
 CALM_S = 10.0
-"""After two transactions longer than `SLOW_S` within `CALM_S`, none is made on the event loop for as long."""
+"""Seconds: if two transactions within `CALM_S` take longer than `SLOW_S`, none is made on the event loop for the next
+`CALM_S`."""
 
 
 class WritePace:
@@ -71,7 +72,7 @@ class WritePace:
     def __init__(self) -> None:
         self._last_slow = float("-inf")
         self.slow_until = float("-inf")
-        """Until then they count as slow."""
+        """Time until which transactions count as slow."""
 
     def note(self, began: float, ended: float) -> None:
         if ended - began > SLOW_S:
@@ -207,7 +208,8 @@ class SqliteStore:
         log.warning("%s: %s; what it lacks is sent again from the journal", self._path, describe_error(error))
 
     async def _all_written(self) -> None:
-        """For reports, which come from other connections: the file has what was applied, or cannot be written."""
+        """Writes all applied items, because reports use other connections. Afterwards the file has what was applied, or
+        cannot be written."""
         if self._ledger.unwritten:
             requested_at = time.monotonic()
             with contextlib.suppress(StoreUnavailable):

@@ -15,7 +15,7 @@ from gateway.store import Applied, Batch, Item, Reserve, Settle
 from gateway.store.rules.batch import LedgerTransaction
 
 LEASES_KEPT = 1000
-"""With more open leases than this in the file, its state is not kept in memory."""
+"""The ledger's state is not kept in memory if the file has more open leases than this."""
 
 WINDOWS_KEPT = 10_000
 """The same for the windows that were touched."""
@@ -31,11 +31,13 @@ class WriteBehind:
         self.seq = seq
         """The last batch that was applied here."""
         self.transaction = transaction
-        """Of all open leases it knows when they were drawn. `changed` and the like are what is to be written."""
+        """The transaction in memory. It knows when every open lease was drawn; `changed` and similar members hold what
+        is to be written."""
         self.version = version
-        """Of the file (`PRAGMA data_version`): another value means that another connection has written to it."""
+        """Version of the file (`PRAGMA data_version`): another value means that another connection has written to
+        it."""
         self.until_us = until_us
-        """From then on batches go to the file, because something else is due."""
+        """Time in microseconds from which batches go to the file, because something else is due."""
         self.items: list[Item] = []
         """Items that were applied here and are not written."""
         self._written = seq

@@ -1,1 +1,1 @@
-"""The admin API."""
+"""The admin API: endpoints for operators, and sign-in."""

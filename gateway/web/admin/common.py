@@ -297,7 +297,7 @@ def status_of(query: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def shape_of(query: Mapping[str, str]) -> str:
-    """`json` or `csv`."""
+    """Returns `json` or `csv`. Raises `InvalidRequest` for another format."""
     if (shape := query.get("format", "json")) not in ("json", "csv"):
         raise bad("format", "expected json or csv")
     return shape

@@ -192,7 +192,7 @@ def _with_secret(issued: CreatedKey) -> dict[str, Any]:
 
 
 class TeamEndpoints:
-    """`/admin/api/teams`."""
+    """Serves `/admin/api/teams` and the paths below it."""
 
     def __init__(self, access: AdminAccess) -> None:
         self._access = access
@@ -216,7 +216,7 @@ class TeamEndpoints:
         )
 
     async def create_team(self, request: web.Request) -> web.StreamResponse:
-        """201, with the team."""
+        """Answers 201 with the created team."""
         body = await read(request, request_bodies.CreateTeam)
         return changed(request, await self._access.changing(request).create_team(body, actor(request)), 201)
 
@@ -246,7 +246,7 @@ OWNERS: Mapping[str, str] = {
 
 
 class QuotaEndpoints:
-    """`.../reset` and `.../top_up`."""
+    """Serves `.../reset` and `.../top_up` of each owner of windows."""
 
     def __init__(self, access: AdminAccess) -> None:
         self._access = access
@@ -281,7 +281,7 @@ def _scope(request: web.Request) -> str:
 
 
 class AuditEndpoints:
-    """`/admin/api/audit`."""
+    """Serves the audit log at `/admin/api/audit`."""
 
     def __init__(self, access: AdminAccess) -> None:
         self._access = access

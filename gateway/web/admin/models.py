@@ -16,7 +16,7 @@ SHOWN_APART = {"routes", "endpoints", "price", "table_prices"}
 
 
 class ModelEndpoints:
-    """`/admin/api/models`."""
+    """Serves the list of models at `/admin/api/models`."""
 
     def __init__(self, access: AdminAccess) -> None:
         self._access = access

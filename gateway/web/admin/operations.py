@@ -17,10 +17,11 @@ from gateway.web.openapi.operation import JSON, Operation, Schema, in_path, in_q
 from . import request_bodies as bodies
 
 MAX_ROWS = 1000
-"""Of one page. Of a list of windows: the keys whose windows are in one page."""
+"""The maximum number of rows in one page; in a list of windows, the maximum number of keys whose windows are in one
+page."""
 
 PAGE_ROWS = 100
-"""Of a page, if the request names no `limit`."""
+"""Rows of a page if the request names no `limit`."""
 
 _PERIOD: Mapping[str, object] = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}(T([01][0-9]|2[0-3]))?$"}
 _SINCE = in_query(
@@ -222,4 +223,4 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         ),
     ),
 }  # fmt: skip
-"""By method and path."""
+"""Operations of the admin API by method and path."""

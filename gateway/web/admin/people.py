@@ -9,7 +9,7 @@ from .common import AdminAccess, actor, changed, page_limit_of, paged, read, sho
 
 
 class PeopleEndpoints:
-    """`/admin/api/people`."""
+    """Serves `/admin/api/people` and the paths below it."""
 
     def __init__(self, access: AdminAccess) -> None:
         self._access = access
@@ -29,7 +29,6 @@ class PeopleEndpoints:
         return await paged(await self._access.registry.list_people(query.get("after", ""), page_limit_of(query)))
 
     async def show_person(self, request: web.Request) -> web.StreamResponse:
-        """One person."""
         return shown(await self._access.registry.show_person(request.match_info["person"]))
 
     async def update_person(self, request: web.Request) -> web.StreamResponse:

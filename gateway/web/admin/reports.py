@@ -304,7 +304,7 @@ def _period(request: web.Request, name: str) -> str | None:
 
 
 class RefusalEndpoints:
-    """`/admin/api/refusals` and `/admin/api/requests/{request}`."""
+    """Serves the endpoints `/admin/api/refusals` and `/admin/api/requests/{request}`."""
 
     def __init__(self, access: AdminAccess, store: RequestStore) -> None:
         self._access = access

@@ -30,7 +30,7 @@ from gateway.config.sections import MAX_LABELS, NAME_PATTERN, Priority
 from gateway.errors import InvalidRequest
 
 MAX_BYTES = 65_536
-"""Of a body. A key with a hundred quotas has 5 KiB."""
+"""The maximum size of a body. A key with a hundred quotas has 5 KiB."""
 
 _CLOSED: dict[str, Any] = {"additionalProperties": False}
 
@@ -186,7 +186,7 @@ class MembersBody(RequestBody):
 
 
 class CreateTeam(RequestBody):
-    """A new team."""
+    """Creates a team with these quotas and members."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     quotas: Quotas = Field(default_factory=list)
@@ -195,7 +195,7 @@ class CreateTeam(RequestBody):
 
 
 class UpdateTeam(RequestBody):
-    """Settings that are replaced."""
+    """Replaces the settings that the body contains."""
 
     quotas: Quotas | None = None
     member_quotas: Quotas | None = None
@@ -209,7 +209,7 @@ class UpdatePerson(RequestBody):
 
 
 class RotateKey(RequestBody):
-    """For how long the secret before works beside the new one."""
+    """The previous secret works beside the new one for `overlap_s`."""
 
     overlap_s: Seconds = 0
 

@@ -170,7 +170,7 @@ class SignIn:
 
 
 def csrf_token(session: Session, settings: OidcSettings) -> str:
-    """For the page, which sends it back with each change."""
+    """Returns the token that the page sends back with each change."""
     return session.csrf_token(_key(settings))
 
 
@@ -198,7 +198,8 @@ def _is_secure(settings: OidcSettings) -> bool:
 
 
 def _name(settings: OidcSettings, what: str) -> str:
-    """With `__Host-`, browsers keep it for this host alone, and only if it came by TLS (RFC 6265bis, 4.1.3)."""
+    """Returns the name of a cookie. With the prefix `__Host-`, browsers keep the cookie for this host alone, and only
+    if it came over TLS (RFC 6265bis, 4.1.3)."""
     return f"{'__Host-' if _is_secure(settings) else ''}gateway-{what}"
 
 

@@ -97,11 +97,11 @@ SHOWN_SETTINGS = {
     "timeouts", "max_connections", "max_connection_age_s", "on_disconnect", "drain_limit_s", "probe_s", "provider",
     "key_header", "capabilities", "discover", "limits",
 }  # fmt: skip
-"""Of an upstream; the others are shown elsewhere, or may hold secrets."""
+"""The settings of an upstream that are shown here; the others are shown elsewhere, or may hold secrets."""
 
 
 class GatewayEndpoints:
-    """`/admin/api/upstreams` and `/admin/api/reload`."""
+    """Serves the endpoints `/admin/api/upstreams` and `/admin/api/reload`."""
 
     def __init__(self, access: AdminAccess, ask: Ask) -> None:
         self._access = access

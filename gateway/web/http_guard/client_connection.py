@@ -38,7 +38,8 @@ from gateway.web.responses import Whole, head
 from .fd_limit import FdLimit
 
 MAX_HEAD_BYTES = 65536
-"""Of one head. The parser limits a line to 8 KiB and their number to 128, which is a megabyte in all."""
+"""The maximum size of one head. The parser limits a line to 8 KiB and the number of lines to 128, which together allow
+a megabyte."""
 
 MAX_LENGTH_DIGITS = 18
 """The parser takes 2^64 - 1 for "no length", and would read all following bytes as the body."""
@@ -53,7 +54,7 @@ RESTED_S = 0.5
 TURNED_AWAY_S = 0.25
 """A refused client has this long to read the answer."""
 LOOK_AGAIN_S = 0.1
-"""To look for connections without a request means to look at all of them."""
+"""Seconds until the next search for connections without a request, because each search goes through all connections."""
 
 CLOSE = ("Connection", "close")
 
@@ -77,7 +78,7 @@ class ClientConnection(web.RequestHandler):
         self._server = server
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
-        """Of a head that comes in pieces, so far."""
+        """Bytes received so far of a head that arrives in pieces."""
         self._is_broken = False
         """The input is not HTTP, or its reader is gone."""
         self.before_parser: Callable[[Any], Any] | None = None
@@ -174,7 +175,8 @@ class ClientConnection(web.RequestHandler):
             self._waiter.set_result(None)
 
     def _linger_behind(self, place: int) -> None:
-        """After the answer, throw away what the client still sends, for a while (aiohttp does, for a body unread)."""
+        """Discards for a while the bytes that the client still sends after the answer, as aiohttp does for an unread
+        body."""
         messages = self._messages
         messages[place] = (messages[place][0], StreamReader(self, 2**16, loop=self._loop))
 

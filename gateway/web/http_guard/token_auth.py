@@ -50,7 +50,7 @@ class TokenAuth:
         self._clock = clock
         self._tries: OrderedDict[str, WrongTokens] = OrderedDict()
         self._known: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """Until when an address is known for which token."""
+        """Time on `_clock` until which an address is known for a token, by address and name of the token."""
 
     def __repr__(self) -> str:
         return f"<Gate: {len(self._tries)} addresses with wrong tokens, {len(self._known)} with right ones>"

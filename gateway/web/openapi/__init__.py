@@ -1,1 +1,1 @@
-"""The OpenAPI document."""
+"""The OpenAPI document: its operations and their schemas."""

@@ -285,7 +285,7 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     **ADMIN_OPERATIONS,
 }  # fmt: skip
-"""By method and path, without Azure's forms of paths."""
+"""Operations by method and path, without Azure's forms of paths."""
 
 
 def _of_azure() -> Iterator[tuple[tuple[str, str], Operation]]:
@@ -305,7 +305,7 @@ def _of_azure() -> Iterator[tuple[tuple[str, str], Operation]]:
 
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {**_OPERATIONS, **dict(_of_azure())}
-"""By method and path."""
+"""Operations by method and path, with Azure's forms of paths."""
 
 _HEADERS: Mapping[str, Mapping[str, Any]] = {
     "x-request-id": {"schema": {"type": "string", "pattern": "^req_"}, "required": True},
@@ -319,7 +319,8 @@ _MORE_HEADERS: Mapping[int, tuple[str, ...]] = {
 
 
 class _SchemaGenerator(GenerateJsonSchema):
-    """Without titles, which repeat the names, and without defaults: what a client leaves out, the upstream decides."""
+    """Omits titles, which repeat the names, and defaults, because the upstream decides on the parameters that a client
+    omits."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -361,7 +362,8 @@ def _described(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
 
 
 def _as_form(schema: dict[str, Any]) -> None:
-    """In forms the names of lists end in `[]`, and there is no null."""
+    """Changes the schema of an object into that of a form, where the names of lists end in `[]` and there is no
+    null."""
     fields = {name: _without_null(field) for name, field in schema["properties"].items()}
     names = {name: f"{name}[]" if "items" in field else name for name, field in fields.items()}
     schema["properties"] = {names[name]: field for name, field in fields.items()}

@@ -22,11 +22,11 @@ class Operation(NamedTuple):
     answers: Mapping[str, Schema]
     """The schema of a successful answer, by media type."""
     errors: tuple[int, ...] = ()
-    """Beside 400 and 503, which everything can be answered with."""
+    """Error statuses besides 400 and 503, which every operation can be answered with."""
     body: type[Part] | None = None
     parameters: tuple[Mapping[str, Any], ...] = ()
     status: int = 200
-    """Of success."""
+    """The status of a successful answer."""
     is_body_needed: bool = True
     body_type: str = JSON
     """The media type of `body`."""

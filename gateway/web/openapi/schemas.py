@@ -278,4 +278,4 @@ SCHEMAS: Mapping[str, Schema] = {
         refused=_list(_exact(key=_TEXT, model=_TEXT, status=_COUNT, requests=_COUNT)),
     ),
 }  # fmt: skip
-"""By the names under which the document refers to them."""
+"""Schemas by the names under which the document refers to them."""

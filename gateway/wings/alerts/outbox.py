@@ -20,7 +20,7 @@ from .webhook import PostResult
 log = logging.getLogger("gateway")
 
 AT_ONCE = 4
-"""Parallel attempts."""
+"""The maximum number of attempts that run in parallel."""
 
 MAX_WAITING = 200
 """Alerts that wait: a few hundred kilobytes, and more than a person reads."""

@@ -19,12 +19,12 @@ from gateway.quota.windows import format_time
 from gateway.records import Window, WindowStatus
 
 LEVELS = (80, 100)
-"""In percent of the limit."""
+"""Levels in percent of the limit."""
 
 CENT = NUSD // 100
 
 PAUSES_S = (1, 2, 4, 8, 15, 30, 60, 120, 120, 120, 120)
-"""Between the attempts at a webhook: twelve, over ten minutes."""
+"""Seconds between the attempts at a webhook: twelve attempts over ten minutes."""
 
 GIVE_UP_AFTER_S = 900.0
 """No attempt is made later than this after the first, even if a `Retry-After` asks for it."""
@@ -34,7 +34,7 @@ class Alert(NamedTuple):
     """A level that a window has reached."""
 
     level: int
-    """One of `LEVELS`."""
+    """Percentage of the limit, one of `LEVELS`."""
     window_status: WindowStatus
     is_refused: bool = False
     """A call was refused, though the limit is not wholly used: what is left was too little for it."""
@@ -141,10 +141,11 @@ def is_enforced(window: Window) -> bool:
 
 
 def next_pause_s(status: int | None, retry_after_s: float | None, attempts: int, elapsed_s: float) -> float | None:
-    """After a failed attempt at the webhook: seconds to the next one, or None where there is none.
+    """Returns the seconds from a failed attempt at the webhook to the next one, or None if there is no further attempt.
 
-    `status` is that of its answer, None where none came; `attempts` have been made, the first `elapsed_s` ago. A status
-    that blames the request (4xx, but for 429) or redirects it (3xx) would come again.
+    `status` is that of the answer, None if there was no answer; `attempts` have been made, the first `elapsed_s` ago. A
+    status that blames the request (4xx except 429) or redirects it (3xx) is not tried again, because it would be
+    returned again.
     """
     if status is not None and status != 429 and status < 500:
         return None

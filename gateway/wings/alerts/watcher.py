@@ -42,7 +42,7 @@ SWEPT_AT_ONCE = 200
 """Owners in one look: all are gone through once a minute, or as long as that takes."""
 
 OWNERS_IN_A_TURN = 20
-"""Of the event loop."""
+"""The maximum number of owners in one turn of the event loop."""
 
 
 class Sweep:
@@ -101,7 +101,7 @@ class _ClaimedAlert(NamedTuple):
 
     alert: Alert
     until: float
-    """Unix time."""
+    """Unix time until which the store is not asked again."""
 
 
 class _Delivery(NamedTuple):

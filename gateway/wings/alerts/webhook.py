@@ -29,7 +29,7 @@ class PostResult(NamedTuple):
     status: int | None
     """None: there was no answer."""
     detail: str
-    """For the log, in plain words."""
+    """Description of the result in plain words, for the log."""
     retry_after_s: float | None = None
 
     @property
@@ -83,7 +83,6 @@ class Webhook:
         return how
 
     async def close(self) -> None:
-        """Close its connections."""
         if self._session is not None:
             await self._session.close()
 

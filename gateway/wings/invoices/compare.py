@@ -60,7 +60,7 @@ class RecordedUsage(NamedTuple):
 
     @property
     def tally(self) -> Tally:
-        """In the terms of the provider, which does not count failed calls as requests."""
+        """Returns the usage in the terms of the provider, which does not count failed calls as requests."""
         return Tally(
             self.requests - self.errors, self.prompt_tokens, self.completion_tokens, self.cached_tokens,
             self.prompt_tokens + self.completion_tokens,

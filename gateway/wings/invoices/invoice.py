@@ -134,7 +134,7 @@ def read_amount(text: str) -> Decimal | None:
 
 
 def whole_nusd(usd: Decimal) -> int:
-    """In billionths of a US dollar, rounded to the nearest."""
+    """Converts to billionths of a US dollar, rounded to the nearest."""
     return int((usd * 10**9).to_integral_value())
 
 
@@ -164,7 +164,8 @@ QUOTA_OF_A_DOLLAR = 500_000
 """Units for a US dollar in one-api and new-api (their `QuotaPerUnit`), unless the reseller has set another number."""
 
 CONSUMPTION = ("", "2")
-"""In the column `type` of such logs; the others are payments, errors and acts of administration."""
+"""Values of the column `type` that mean consumption in such logs; the others are payments, errors and acts of
+administration."""
 
 DELIMITERS = ",\t;"
 
@@ -182,7 +183,7 @@ class Tally(NamedTuple):
     cached_tokens: int | None = None
     total_tokens: int | None = None
     cost_nusd: int | None = None
-    """In billionths of a US dollar."""
+    """Cost in billionths of a US dollar."""
 
     def plus(self, other: Tally) -> Tally:
         return Tally(*[None if a is None and b is None else (a or 0) + (b or 0)
@@ -190,10 +191,10 @@ class Tally(NamedTuple):
 
 
 class Export(NamedTuple):
-    """Content of a file."""
+    """Holds the content of one usage file of a provider."""
 
     tallies: dict[tuple[str, str], Tally]
-    """By day (UTC) and the provider's name of the model."""
+    """Usage by day (UTC) and the provider's name of the model."""
     days: tuple[str, str] | None
     """The first and the last day of the file, also without usage; None: it has no line."""
     reported: Tally
