@@ -33,7 +33,7 @@ class Steps(NamedTuple):
 STEPS: Mapping[str, Steps] = {
     "a plain call, alone": Steps(264.0, 320.0),
     "a plain call, 64 at once": Steps(242.0, 292.0),
-    "a stream of one chunk, alone": Steps(380.0, 480.0),
+    "a stream of one chunk, alone": Steps(450.0, 525.0),
     "a further chunk": Steps(6.7, 10.8),
     "a draw and its settlement, alone": Steps(81.0, 109.0),
     "a draw and its settlement, alone, of one of several workers": Steps(159.0, 217.0),
