@@ -52,11 +52,8 @@ def _fallbacks(given: Given, section: str) -> None:
             for name, others in entry.items() if isinstance(entry, dict) else ():
                 place: Place = (section, kind, index)
                 model = models.get(name)
-                found = (
-                    [each for each in others if isinstance(each, str) and each in models]
-                    if isinstance(others, list)
-                    else []
-                )
+                named = others if isinstance(others, list) else []
+                found = [each for each in named if isinstance(each, str) and each in models]
                 if model is None or found != others:
                     given.note(place, f"{printable(str(name))}: a model of it is not there")
                 if model is not None and found:
