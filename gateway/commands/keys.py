@@ -133,10 +133,8 @@ def _create(args: argparse.Namespace, place: Place) -> str:
 
 
 def _list(args: argparse.Namespace, place: Place) -> str:
-    async def every(registry: Registry) -> list[dict[str, Any]]:
-        return await every_row(lambda after: registry.list_keys(after, PAGE, args.team))
-
-    return format_rows(args, KEYS, carry_out(place, every, makes_store=False), KEYS_IN_TABLE)
+    rows = every_row(place, lambda registry, after: registry.list_keys(after, PAGE, args.team))
+    return format_rows(args, KEYS, rows, KEYS_IN_TABLE)
 
 
 def _show(args: argparse.Namespace, place: Place) -> str:

@@ -63,10 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace, place: Place) -> str:
-    async def every(registry: Registry) -> list[dict[str, Any]]:
-        return await every_row(lambda after: registry.list_people(after, PAGE))
-
-    return format_rows(args, PEOPLE, carry_out(place, every, makes_store=False))
+    rows = every_row(place, lambda registry, after: registry.list_people(after, PAGE))
+    return format_rows(args, PEOPLE, rows)
 
 
 def _show(args: argparse.Namespace, place: Place) -> str:

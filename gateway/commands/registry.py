@@ -63,15 +63,19 @@ def carry_out(place: Place, deed: Action[T], *, makes_store: bool = True) -> T:
         return on_store(settings, on_registry)
 
 
-async def every_row(turn: Callable[[str], Awaitable[Page]]) -> list[dict[str, Any]]:
-    """The rows of all pages; `turn` gets the one behind a name."""
-    rows, after = [], ""
-    while True:
-        page = await turn(after)
-        rows += page.rows
-        if page.next is None:
-            return rows
-        after = page.next
+def every_row(place: Place, turn: Callable[[Registry, str], Awaitable[Page]]) -> list[dict[str, Any]]:
+    """The rows of all pages; `turn` gets the one behind a name. Raises as `carry_out`."""
+
+    async def every(registry: Registry) -> list[dict[str, Any]]:
+        rows, after = [], ""
+        while True:
+            page = await turn(registry, after)
+            rows += page.rows
+            if page.next is None:
+                return rows
+            after = page.next
+
+    return carry_out(place, every, makes_store=False)
 
 
 def run(args: argparse.Namespace, place: Place) -> int:

@@ -114,10 +114,8 @@ def _create(args: argparse.Namespace, place: Place) -> str:
 
 
 def _list(args: argparse.Namespace, place: Place) -> str:
-    async def every(registry: Registry) -> list[dict[str, Any]]:
-        return await every_row(lambda after: registry.list_teams(after, PAGE))
-
-    return format_rows(args, TEAMS, carry_out(place, every, makes_store=False))
+    rows = every_row(place, lambda registry, after: registry.list_teams(after, PAGE))
+    return format_rows(args, TEAMS, rows)
 
 
 def _show(args: argparse.Namespace, place: Place) -> str:
