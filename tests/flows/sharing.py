@@ -222,8 +222,6 @@ class Scenario(NamedTuple):
     overtaken: int
     """At most so many calls come before an interactive one, at the 95th percentile: where places become free together,
     one turn of all of them, and those that begin while it is on its way."""
-    is_quick: bool = True
-    """Whether an interactive call takes less than 1.5 times as long as alone, at the 95th percentile."""
     warm_up_s: float = 1.0
     """What is not judged."""
     is_staggered: bool = False
@@ -232,7 +230,7 @@ class Scenario(NamedTuple):
 
 SCENES = (
     Scenario("8 requests/s", {"requests": "8/s"}, 8, 1.0, 5),
-    Scenario("8 at once", {"parallel": 8}, 8, 1.0, 10, is_quick=False),
+    Scenario("8 at once", {"parallel": 8}, 8, 1.0, 10),
     Scenario("20 at once, 1 of them reserved", {"parallel": 20, "reserved": 1}, 4, 5.0, 8, 6.0, is_staggered=True),
 )
 

@@ -384,7 +384,8 @@ def refusals(operation: Operation, path: str) -> set[int]:
     """The statuses, other than success, of requests that are valid by the document.
 
     The document cannot express a rule between two fields (best_of and n); an unknown group is refused; a client turns
-    the model "../x" into another path; and keys, teams, quotas and stored responses may be absent.
+    the model "../x" into another path; keys, teams, quotas and stored responses may be absent; an admin token has no
+    keys of its own.
     """
     if operation.caller == "admin" and operation.body is not None:
         return {400, 404, 409}
@@ -392,6 +393,8 @@ def refusals(operation: Operation, path: str) -> set[int]:
         return {400, 404}
     if is_of_google(path) or "/deployments/" in path:
         return {400, 404}  # what is kept at the upstream is refused
+    if any(parameter["name"] == "own" for parameter in operation.parameters):
+        return {400, 404}
     return {404} if "{" in path else {400}
 
 
