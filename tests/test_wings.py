@@ -102,6 +102,10 @@ WINGS = {
 """The modules and packages of each optional feature: its folder in `gateway/wings`, or the modules that still have to
 move there. All else is the trunk: what a plain call needs."""
 
+LATER: Sequence[str] = ()
+"""Wings that are features since the split: their files and lines are not counted, because the ceilings judge what was
+there before. Whatever such a feature changes in the trunk or in another wing is counted."""
+
 CEILINGS = {
     "files": 420,
     "lines": 68_500,
@@ -124,12 +128,13 @@ def wing_of(module: str) -> str | None:
 def measured() -> dict[str, int]:
     """The numbers that have ceilings."""
     homes = {module: wing_of(module) for module in MODULES}
-    lines = {module: source.count("\n") for module, source in MODULES.items()}
+    counted = [module for module, wing in homes.items() if wing not in LATER]
+    lines = {module: MODULES[module].count("\n") for module in counted}
     ends = [(homes[module], homes[name]) for module, names in arrows(MODULES, PACKAGES).items() for name in names]
     return {
-        "files": len(MODULES),
+        "files": len(counted),
         "lines": sum(lines.values()),
-        "lines of the trunk": sum(number for module, number in lines.items() if homes[module] is None),
+        "lines of the trunk": sum(lines[module] for module in counted if homes[module] is None),
         "arrows from the trunk to wings": sum(start is None and end is not None for start, end in ends),
         "arrows between wings": sum(None not in (start, end) and start != end for start, end in ends),
     }
@@ -144,6 +149,7 @@ def test_the_package_grows_in_wings_or_not_at_all() -> None:
 def test_the_list_of_wings_names_their_folders() -> None:
     folders = {path.parent.name for path in (PACKAGE / "wings").glob("*/__init__.py")}
     assert sorted(folders) == sorted(wings.WINGS)
+    assert {*LATER} <= folders
 
 
 def values_asked_for(part: str) -> list[object]:
