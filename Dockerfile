@@ -6,21 +6,26 @@
 ARG PYTHON=3.14.10-slim-trixie
 FROM python:${PYTHON} AS build
 ARG EXTRAS=""
+# The time of the commit, for releases: useradd and the bill of materials use it instead of now.
+ARG SOURCE_DATE_EPOCH
 WORKDIR /src
 # The dependencies by version and hash, in a layer of their own.
-COPY requirements.lock requirements-extras.lock requirements-sbom.lock ./
+COPY requirements.lock requirements-extras.lock requirements-release.lock ./
 RUN python -m venv /opt/gateway \
-    && /opt/gateway/bin/pip install --no-cache-dir --require-hashes -r "requirements${EXTRAS:+-extras}.lock"
+    && /opt/gateway/bin/pip install --no-cache-dir --no-compile --require-hashes -r "requirements${EXTRAS:+-extras}.lock"
 COPY pyproject.toml PACKAGE.md LICENSE ./
 COPY gateway gateway
-RUN /opt/gateway/bin/pip install --no-cache-dir --no-deps .
+# Byte code that names no time: an image of the same commit and base has the same bytes.
+RUN /opt/gateway/bin/pip install --no-cache-dir --no-compile --no-deps . \
+    && /opt/gateway/bin/python -m compileall -qf --invalidation-mode unchecked-hash /opt/gateway/lib
 # The bill of materials: which packages the image holds, with versions and licences (CycloneDX).
 RUN python -m venv /opt/sbom \
-    && /opt/sbom/bin/pip install --no-cache-dir --require-hashes -r requirements-sbom.lock \
+    && /opt/sbom/bin/pip install --no-cache-dir --require-hashes -r requirements-release.lock \
     && /opt/sbom/bin/cyclonedx-py environment --output-reproducible --output-file /opt/gateway/sbom.cdx.json \
         /opt/gateway/bin/python
 
 FROM python:${PYTHON}
+ARG SOURCE_DATE_EPOCH
 RUN groupadd --gid 10001 gateway \
     && useradd --uid 10001 --gid 10001 --create-home --home-dir /var/lib/gateway gateway
 COPY --from=build /opt/gateway /opt/gateway

@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Without byte code each gateway that a test starts compiles all its modules, and each test process rewrites all asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs screenshots chart image lock test test-rest test-all check lint format servers bench bench-lone bench-starts bench-wide counts soak stack
+.PHONY: help demo docs screenshots chart image release lock test test-rest test-all check lint format servers bench bench-lone bench-starts bench-wide counts soak stack
 
 help:
 	@echo "make demo    run the gateway with a simulated upstream; no network, no key, no server needed"
@@ -17,6 +17,7 @@ help:
 	@echo "make servers install what the slow tests run on: servers, a browser, the SDK for Node"
 	@echo "make chart   copy files of deploy/ into the Helm chart, and render its golden files; needs helm (make servers)"
 	@echo "make image   build the image without an engine or a registry, on Debian's Python, and ask it; needs root; 3 minutes"
+	@echo "make release  build, verify and, with KEY=FILE, sign all that a release publishes into dist/release; needs helm and buildah"
 	@echo "make lock    pin the versions and hashes of the image's dependencies"
 	@echo "make format  put the code into shape"
 	@echo "make bench   what it costs beside nginx, in 3 minutes; needs Linux, nginx and wrk"
@@ -107,16 +108,20 @@ lock: .venv/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
 	$(LOCK) pyproject.toml --upgrade --output-file requirements.lock
 	$(LOCK) pyproject.toml --upgrade --extra tokens --extra otel --extra oidc --extra brotli --output-file requirements-extras.lock
-	$(LOCK) --group sbom --upgrade --output-file requirements-sbom.lock
+	$(LOCK) --group release --upgrade --output-file requirements-release.lock
 	@sed -i '1i # $(LOCKED). The image installs it with --require-hashes.' requirements.lock
 	@sed -i '1i # $(LOCKED) with the extras tokens, otel, oidc and brotli. The image installs it with --require-hashes.' requirements-extras.lock
-	@sed -i '1i # $(LOCKED), group sbom. The image is described with it; it is not in the image.' requirements-sbom.lock
+	@sed -i '1i # $(LOCKED), group release. Releases are built with it; it is not in the image.' requirements-release.lock
 
 chart: .venv/.installed
 	$(BIN)/python -m tests.deploy.chart
 
 image:
 	@.ci/image
+
+# KEY is the file with the secret key of minisign. It publishes nothing; docs/release.md has the commands that do.
+release:
+	@$(PYTHON) .ci/release.py $(if $(KEY),--key $(KEY)) $(if $(WITHOUT_IMAGE),--without-image)
 
 format: .venv/.installed
 	$(BIN)/ruff format .

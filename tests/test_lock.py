@@ -22,7 +22,7 @@ WANTED = {
         *PROJECT["dependencies"],
         *(each for extra in EXTRAS for each in PROJECT["optional-dependencies"][extra]),
     ],
-    "requirements-sbom.lock": GROUPS["sbom"],
+    "requirements-release.lock": GROUPS["release"],
 }
 
 

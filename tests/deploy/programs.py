@@ -26,7 +26,10 @@ PATIENCE_S = 150.0
 """How long anything here may take on a slow machine; nothing waits that long when all is well."""
 STOP_S = 20.0
 
-_PACKAGES = {"systemd-analyze": "Debian and Ubuntu: apt-get install systemd"}
+_PACKAGES = {
+    "systemd-analyze": "Debian and Ubuntu: apt-get install systemd",
+    "minisign": "Debian and Ubuntu: apt-get install minisign",
+}
 
 
 class MissingProgram(Exception):

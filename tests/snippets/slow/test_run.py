@@ -49,6 +49,10 @@ NOT_RUN = {
     "chown": "needs the user of an installation",
     "aider": "is run by tests/flows/slow/test_coding_agents.py",
     "claude": "is run by tests/flows/slow/test_claude_code.py",
+    "git push": "publishes a tag",
+    "gh release": "publishes a release; tests/slow/test_release.py builds, signs and verifies one",
+    "minisign": "is run by tests/slow/test_release.py",
+    "sha256sum": "the same",
     "for page in": "asks a reseller on the internet",
 }
 """Beginnings of command lines that do not run here."""
