@@ -8,14 +8,17 @@ done in tests/deploy/slow/test_helm.py; tests/deploy/test_helm.py checks the gol
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from gateway.config.wings import whole_file
 
 from .examples import DEPLOY
 from .programs import MissingProgram, run
@@ -122,10 +125,49 @@ def written(manifests: list[Manifest]) -> str:
     return yaml.safe_dump_all(shortened(manifests), width=120)
 
 
+def names_of(shape: Mapping[str, Any], judged: Collection[str]) -> dict[str, Any]:
+    """The names of settings in a schema of pydantic, without types: any value may be a text with `${VARIABLE}`.
+
+    `properties` and `items` judge objects and lists alone, so a text or null in their place is accepted. A setting with
+    several forms, or of a definition that is not among `judged`, is not judged within.
+    """
+    if "$ref" in shape:
+        name = shape["$ref"].rpartition("/")[2]
+        return {"$ref": f"#/definitions/{name}"} if name in judged else {}
+    if "anyOf" in shape:
+        found = [names for each in shape["anyOf"] if (names := names_of(each, judged))]
+        return found[0] if len(found) == 1 else {}
+    if "properties" in shape:
+        inside = {name: names_of(each, judged) for name, each in sorted(shape["properties"].items())}
+        return {"additionalProperties": False, "properties": inside}
+    for keyword in ("items", "additionalProperties"):
+        if isinstance(shape.get(keyword), dict) and (names := names_of(shape[keyword], judged)):
+            return {keyword: names}
+    return {}
+
+
+def values_schema() -> str:
+    """values.schema.json with the settings of the gateway's own configuration, so that helm refuses a wrong name."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    whole = whole_file().model_json_schema()
+    shapes = whole["$defs"]
+    judged = {name for name, shape in shapes.items() if "properties" in shape}
+    schema["definitions"] = {name: names_of(shapes[name], judged) for name in sorted(judged)}
+    sections = schema["properties"]["config"]["properties"]
+    for name, shape in whole["properties"].items():
+        described = sections.get(name, {"description": "Merged with the file's section.", "type": "object"})
+        names = names_of(shape, judged)
+        if "$ref" in names:  # draft 7 ignores what is beside a reference
+            names = {"allOf": [names]}
+        sections[name] = {"description": described["description"], "type": described["type"], **names}
+    return json.dumps(schema, indent=2) + "\n"
+
+
 def main() -> int:
     """Copy, and render where helm is installed; returns the exit code."""
     for name, source in COPIES.items():
         shutil.copyfile(source, CHART / "files" / name)
+    (CHART / "values.schema.json").write_text(values_schema())
     (MONITORING / "rules.yaml").write_text(rules())
     shutil.copyfile(COPIES["dashboard.json"], MONITORING / "completions-gateway.json")
     try:

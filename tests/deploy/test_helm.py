@@ -22,8 +22,21 @@ from gateway.config.sections import Timeouts
 from gateway.config.wings import whole_file
 from gateway.web.openapi.document import OPERATIONS
 
-from .chart import CASES, CHART, COPIES, MONITORING, RELEASE, Manifest, golden, identity, route_files, rules, values_of
-from .examples import load
+from .chart import (
+    CASES,
+    CHART,
+    COPIES,
+    MONITORING,
+    RELEASE,
+    Manifest,
+    golden,
+    identity,
+    route_files,
+    rules,
+    values_of,
+    values_schema,
+)
+from .examples import DEPLOY, load
 from .slow import test_kubernetes as kustomize
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -92,8 +105,15 @@ def undescribed(values: dict[str, Any], schema: dict[str, Any], path: str = "") 
     return found
 
 
-def test_the_schema_has_every_section_of_the_configuration() -> None:
+def test_the_schema_has_the_settings_of_the_gateway() -> None:
     assert set(SCHEMA["properties"]["config"]["properties"]) == set(whole_file().model_fields)
+    assert (CHART / "values.schema.json").read_text() == values_schema(), "run `make chart`"
+
+
+@pytest.mark.parametrize("path", [*DEPLOY.parent.glob("examples/*.yaml"), DEPLOY.parent / "config" / "gateway.yaml"], ids=str)
+def test_every_good_configuration_is_accepted(path: Path) -> None:
+    given = {"config": yaml.safe_load(path.read_text())}
+    assert [error.message for error in jsonschema_rs.validator_for(SCHEMA).iter_errors({**VALUES, **given})] == []
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -108,6 +128,10 @@ def test_good_values_are_accepted(case: str) -> None:
         {"replica": 3},
         {"replicas": "3"},
         {"config": {"upstream": {}}},
+        {"config": {"server": {"prot": 1}}},
+        {"config": {"upstreams": {"main": {"base_urls": "https://api.example.com/v1"}}}},
+        {"config": {"models": {"a": {"routes": [{"upstreams": "main"}]}}}},
+        {"config": {"keys": [{"id": "a", "quotas": [{"request": 1, "per": "day"}]}]}},
         {"config": "server: {}"},
         {"image": {"repository": "gateway", "digest": "sha256:0"}},
         {"ingress": {"paths": ["v1"]}},
