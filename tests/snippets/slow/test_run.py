@@ -66,7 +66,10 @@ PACKAGES = {
 }
 """Where a page's program finds its packages, if they are not the suite's own or openai-node."""
 
-PAGES = list(dict.fromkeys(each.page for each in snippets("console", "sh")))
+TUTORIAL = "docs/tutorial.md"
+"""Run by tests/snippets/slow/test_tutorial.py, with its files and in order."""
+
+PAGES = list(dict.fromkeys(each.page for each in snippets("console", "sh") if each.page != TUTORIAL))
 
 
 def log_of(now: int) -> list[dict[str, Any]]:
