@@ -1,4 +1,4 @@
-"""The command line: a table of commands, each of which is a module of `gateway/commands`.
+"""The command line: a table of commands, each of which is a module of `gateway/commands` or of a wing.
 
 1. Only the module of the command that is named is imported; `gateway --help` imports none.
 2. Exit codes: 0 success, 1 failure while running, 2 wrong arguments or configuration.
@@ -15,27 +15,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import __version__
+from .wings import parts
 
 if TYPE_CHECKING:
     from .config import Config
 
 
 class Command(NamedTuple):
-    """One command; its module has the same name, unless `module` names it."""
+    """One command. A wing has it in its module `command`, which imports nothing else: every `--help` reads it."""
 
     name: str
     help: str
     takes_config: bool = False
     """`run` takes the checked configuration, too."""
     module: str = ""
+    """Its module below `gateway`; empty: the one of its name in `commands`."""
     reads_secrets: bool = False
     """That configuration has the secrets of upstreams, keys and tokens, which most commands do not use."""
 
 
 COMMANDS = (
     Command("serve", "serve until SIGTERM or SIGINT"),
-    Command("init", "call an upstream, find its models and write a configuration"),
-    Command("import", "convert the configuration of another gateway: LiteLLM's", module="import_litellm"),
     Command("demo", "try the gateway: no network, no key, no server needed"),
     Command("check", "check a configuration and report every fault at once"),
     Command(
@@ -54,6 +54,11 @@ COMMANDS = (
     Command("backup", "copy the embedded store while a gateway serves from it", takes_config=True),
     Command("simulate", "run the simulated upstream without a gateway"),
 )
+
+
+def commands_of_all() -> Sequence[Command]:
+    """The commands of the trunk and of all wings."""
+    return (*COMMANDS, *parts(Command, "command"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +101,7 @@ def _parser(named: Sequence[str] | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in COMMANDS:
+    for command in commands_of_all():
         own = commands.add_parser(command.name, help=command.help)
         own.set_defaults(command=command)
         if named is None or command.name in named:
@@ -105,7 +110,7 @@ def _parser(named: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 
 def _module(command: Command) -> Any:
-    return import_module(f"gateway.commands.{command.module or command.name}")
+    return import_module(f"gateway.{command.module or f'commands.{command.name}'}")
 
 
 def _read(path: str, *, reads_secrets: bool) -> Config:

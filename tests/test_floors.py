@@ -46,6 +46,8 @@ PARTS = {
     "online": "commands.online",
     "demo_history": "commands.demo_history",
     "usage": "commands.usage",
+    "command": "cli",
+    "endpoints": "web.wings",
 }
 """The module of the trunk that asks every wing for its module of this name."""
 

@@ -97,7 +97,6 @@ WINGS = {
     "translate": "bridge.bridges bridge.translate",
     "fan_out": "bridge.answer bridge.fan_out bridge.request pipeline.prompts",
     "hedging": "pipeline.hedging relay.hedge upstream.first_bytes",
-    "litellm": "commands.import_litellm config.from_litellm",
 }
 """The modules and packages of each optional feature: its folder in `gateway/wings`, or the modules that still have to
 move there. All else is the trunk: what a plain call needs."""

@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 from gateway.records import Record
-from gateway.reports.calls import LISTED, call_members
-from gateway.reports.refusals import refusal_members
+from gateway.reports.calls import LISTED, call_members, refusal_members
 from gateway.reports.table import format_json, format_members, utc
 from gateway.store import CallFilter, RefusalEntry, Store
 from gateway.store.call_filter import read_status, read_tag

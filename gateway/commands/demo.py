@@ -131,7 +131,7 @@ class Demo:
         for every, local in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
             address = address.replace(every, local)
         if self.key_secrets:
-            from .demo_calls import call_now_and_then
+            from .demo_history import call_now_and_then
 
             self._tasks.spawn(call_now_and_then(address, self.key_secrets), "demo-calls")
         return f"""\

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gateway.reports.refusals import COLUMNS, IN_TABLE, in_table, refusal_members
+from gateway.reports.calls import REFUSAL_COLUMNS, REFUSALS_IN_TABLE, refusal_in_table, refusal_members
 from gateway.store import RefusalQuery, Store
 from gateway.store.call_filter import read_status, read_tag
 
@@ -46,4 +46,5 @@ def _refusals(args: argparse.Namespace, place: Place) -> str:
         rows = on_gateway(place, lambda gateway: gateway.newest("refusals", limit, **filters))
     else:
         rows = ask(place.store, newest)
-    return format_rows(args, COLUMNS, [in_table(row) for row in rows] if args.shape == "table" else rows, IN_TABLE)
+    shown = [refusal_in_table(row) for row in rows] if args.shape == "table" else rows
+    return format_rows(args, REFUSAL_COLUMNS, shown, REFUSALS_IN_TABLE)

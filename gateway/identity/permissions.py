@@ -72,7 +72,8 @@ GET    /admin/api/audit                    all       -     -       -       -
 """
 
 
-def _read(table: str) -> Mapping[tuple[str, str], Mapping[Role, Reach]]:
+def read_permissions(table: str) -> Mapping[tuple[str, str], Mapping[Role, Reach]]:
+    """The roles of each operation, with their reach, by method and path. The first line has the roles."""
     head, *rows = [line.split() for line in table.strip().splitlines()]
     assert head == list(ROLES)
     return {
@@ -81,7 +82,7 @@ def _read(table: str) -> Mapping[tuple[str, str], Mapping[Role, Reach]]:
     }
 
 
-PERMISSIONS = _read(_TABLE)
+PERMISSIONS = read_permissions(_TABLE)
 """Roles that may use an operation, each with its reach, by method and path of the operation."""
 
 
@@ -157,15 +158,15 @@ class Scope(NamedTuple):
         return self.is_all or (self.reach == "team" and name == self.principal.team)
 
 
-def scope_of(principal: Principal, operation: tuple[str, str]) -> Scope | None:
-    """The scope of this operation; None: the role may not use it."""
-    reach = PERMISSIONS[operation].get(principal.role)
+def scope_of(principal: Principal, roles: Mapping[Role, Reach]) -> Scope | None:
+    """The scope of an operation for these roles; None: the role may not use it."""
+    reach = roles.get(principal.role)
     return None if reach is None else Scope(reach, principal)
 
 
-def is_left_to_keys(operation: tuple[str, str], by_key: Collection[str]) -> bool:
-    """Whether a key may use this operation of the role `key`, where its team leaves these actions to its keys."""
-    return PERMISSIONS[operation].get("key") != "self" or operation[1].rpartition("/")[2] in by_key
+def is_left_to_keys(path: str, roles: Mapping[Role, Reach], by_key: Collection[str]) -> bool:
+    """Whether a key may use an operation of the role `key`, where its team leaves these actions to its keys."""
+    return roles.get("key") != "self" or path.rpartition("/")[2] in by_key
 
 
 def may_resume(role: Role, paused_by: str) -> bool:

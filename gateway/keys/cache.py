@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from itertools import islice
 from typing import TypeVar
@@ -208,7 +209,7 @@ class KeyCache:
             self._apply()
         elif feed.changed:
             self._changes += 1
-            changed: dict[DocumentKind, list[str]] = {"key": [], "team": [], "overlay": []}
+            changed: dict[DocumentKind, list[str]] = defaultdict(list)
             for kind, name in dict.fromkeys(feed.changed):
                 changed[kind].append(name)
             _put(self._teams, await self._again("team", changed["team"]), _read_team)

@@ -7,7 +7,7 @@ import secrets
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from gateway.api import auth
 from gateway.chunked import in_chunks, portions
@@ -31,7 +31,6 @@ from gateway.quota.people import person_limits
 from gateway.quota.scopes import person_scope
 from gateway.quota.windows import LimitTable
 from gateway.records import Key
-from gateway.store import DocumentKind
 
 from .documents import (
     AuditEvent,
@@ -230,7 +229,7 @@ class KeyManager(Documents):
             found = key.paused
             kind, document, changed = "key", name, key.with_pause(pause, self._clock()).encode()
         if is_to_change(found) if found is not None else pause is not None:
-            await self._write(cast("DocumentKind", kind), document, text, changed, doing)
+            await self._write(kind, document, text, changed, doing)
         return await self.show_key(name)
 
     async def delete_key(self, name: str, actor: str) -> None:

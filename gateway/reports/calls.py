@@ -1,4 +1,4 @@
-"""Usage records as JSON members and CSV lines."""
+"""Usage records as JSON members and CSV lines; entries of the refusal log as JSON members."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gateway import units
 from gateway.chunked import in_chunks
 from gateway.quota.pricing import PaidPrice, cost_parts, read_price, usd
 from gateway.records import OTHER, TAG_SEPARATOR, Usage
+from gateway.store import RefusalEntry
 
 from .csv_text import csv_text
 from .registry import Column
@@ -111,3 +112,25 @@ def _line(call: Mapping[str, Any]) -> dict[str, Any]:
     members |= {name: call[name] for name in ("failed", "timeline")}
     members |= {"tags": call["tags"].replace(TAG_SEPARATOR, " ")}
     return members | {name: plain_usd(members.get(name)) for name in _MONEY}
+
+
+REFUSAL_COLUMNS = (
+    *[
+        Column(name)
+        for name in ("at", "id", "key", "team", "endpoint", "path", "model", "requested_model", "status", "code",
+                     "param", "limit", "remote", "message", "user")
+    ],
+    Column("tags", format_tags),
+)  # fmt: skip
+
+REFUSALS_IN_TABLE = tuple(Column(name) for name in ("at", "id", "key", "model", "status", "code", "message"))
+
+
+def refusal_members(entry: RefusalEntry) -> dict[str, Any]:
+    """An entry with the names of the reports; `at` is `time` for people, in UTC."""
+    return {**entry._asdict(), "tags": tags_of(entry.tags), "at": utc(entry.time)}
+
+
+def refusal_in_table(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of an entry for a table, where the model is the one that the client named."""
+    return {**row, "model": row.get("requested_model") or row["model"]}

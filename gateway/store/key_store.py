@@ -9,13 +9,13 @@ is also the list of changes that workers follow to expire their cached keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from gateway.records import Window
 
-DocumentKind = Literal["key", "team", "overlay"]
-"""`overlay`: what was decided of a key or team beyond its settings (a key of the file revoked, quotas topped up). It is
-called as windows' scopes are: `key:ID`, `team:NAME`, `gateway`."""
+DocumentKind = str
+"""`key`, `team`, `overlay`, or the name of a wing. `overlay`: what was decided of a key or team beyond its settings (a
+key of the file revoked, quotas topped up). It is called as windows' scopes are: `key:ID`, `team:NAME`, `gateway`."""
 
 AUDIT_KEPT = 100_000
 """Newest entries of the audit log that are kept, at least."""

@@ -50,12 +50,11 @@ from .endpoints import DataPlane
 from .files import StoredFiles
 from .hot_reload import HotReload, assemble, prepare
 from .http_guard.token_auth import TokenAuth
-from .landing import Landing
 from .large_bodies import LargeBodies
 from .message_batches import StoredMessageBatches
 from .middleware import CONTEXT, ErrorMiddleware, Handler
 from .openapi.document import route_to_document
-from .ops import Ops
+from .ops import Landing, Ops
 from .passthrough import PassthroughCalls
 from .person_tokens import PersonTokens
 from .realtime import RealtimeSessions
@@ -63,6 +62,7 @@ from .reference import reference
 from .refusal_log import RefusalLog
 from .status import Status
 from .stored import StoredResponses
+from .wings import WebParts, routes_of_wings
 
 CLOSE_STORE_WITHIN_S = 5.0
 INHERIT_WITHIN_S = 2.0
@@ -148,10 +148,13 @@ async def build(
             ask or _alone(live, telemetry),
             store,
         )
-        most, behind = config.server.max_request_bytes, [*ops.inside(), *admin.routes(), *Dashboard().routes()]
+        made_of = WebParts(plane, status, capacity, admin.access, store)
+        behind = [*ops.inside(), *admin.routes(), *routes_of_wings(made_of, "admin"), *Dashboard().routes()]
+        most = config.server.max_request_bytes
         has_own_listener = config.admin.listen is not None
         app = _application(most, door, passed, [
-            *plane.routes(), *stored, *_as_azure(stored), *ops.outside(), *([] if has_own_listener else behind),
+            *plane.routes(), *stored, *_as_azure(stored), *routes_of_wings(made_of, "calls"), *ops.outside(),
+            *([] if has_own_listener else behind),
             *Landing(has_dashboard=not has_own_listener).routes(),
         ])  # fmt: skip
         admin_app = (

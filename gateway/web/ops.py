@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from gateway.errors import Unavailable
 from gateway.store import JournalFull, Ledger, StoreUnavailable
@@ -67,3 +67,20 @@ class Ops:
             self._gate.admit(request, {"metrics": token})
         content_type = "text/plain; version=0.0.4; charset=utf-8"
         return Whole(200, [("Content-Type", content_type)], await self._scrape())
+
+
+class Landing:
+    """`/`: leads to the dashboard where this listener has one, else to the API reference."""
+
+    def __init__(self, *, has_dashboard: bool) -> None:
+        self._has_dashboard = has_dashboard
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/", self.show)]
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """A relative address, so that the gateway may have a path prefix."""
+        context = request[CONTEXT]
+        context.is_quiet = True
+        where = "dashboard" if self._has_dashboard and context.parts.config.has_admin_api else "docs"
+        return Whole(302, [(hdrs.LOCATION, where), (hdrs.CACHE_CONTROL, "no-cache")], b"")

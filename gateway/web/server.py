@@ -17,8 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gateway.config import Config
 from gateway.pipeline import Services
 
-from .http_guard.client_connection import GuardedServer
-from .http_guard.fd_limit import FdLimit, raise_limit
+from .http_guard.client_connection import FdLimit, GuardedServer, raise_limit
 from .middleware import Handler
 
 KEEP_ALIVE_S = 75.0

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.commands import keys, people, teams
 from gateway.commands.key_settings import KEY_SETTINGS, settings_of
-from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.admin.request_bodies import CreateKey, CreateTeam, RequestBody, UpdateKey, UpdateTeam
+from gateway.web.wings import admin_operations
 
 MERGED = {"quotas": {"requests", "tokens", "usd"}, "limits": {"limit"}, "labels": {"label"},
           "members": {"member_keys", "member_models", "member_by_key"}, "member_quotas": {"member_quota"}}  # fmt: skip
@@ -61,7 +61,7 @@ def test_each_operation_on_keys_teams_and_people_is_a_command() -> None:
         ("POST", "/{}/top_up"): "top-up", ("POST", "/{}/end_sessions"): "end-sessions",
     }  # fmt: skip
     seen = 0
-    places = [(method, path.replace(MEMBERS, "/admin/api/people")) for method, path in ADMIN_OPERATIONS]
+    places = [(method, path.replace(MEMBERS, "/admin/api/people")) for method, path in admin_operations()]
     for method, path in places:
         for command in ("keys", "teams", "people"):
             folder = f"/admin/api/{command}"

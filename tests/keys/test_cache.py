@@ -77,6 +77,15 @@ async def test_a_revoked_key_is_refused_with_the_next_news(scenario: Scenario) -
         await scenario.caller(book, secret)
 
 
+async def test_changes_of_a_wing_among_the_news_change_no_key(scenario: Scenario) -> None:
+    secret = (await scenario.registry.create_key({"id": "alice"}, BY)).secret
+    book = scenario.book()
+    await book.hear()
+    assert await scenario.store.change(StoreChange("notes", "alice", None, "text", '{"action": "noted"}'))
+    await book.hear()
+    assert (await scenario.caller(book, secret)).id == "alice"
+
+
 async def test_a_revoked_key_of_the_file_is_refused_with_the_next_news_and_from_the_start(scenario: Scenario) -> None:
     book = scenario.book()
     await book.hear()

@@ -30,7 +30,7 @@ def test_a_command_is_understood(snippet: Snippet, line: str, monkeypatch: pytes
 
 def test_inline_commands_exist() -> None:
     """Of commands within a sentence: at least the name."""
-    known = {command.name for command in cli.COMMANDS}
+    known = {command.name for command in cli.commands_of_all()}
     for page in {snippet.page for snippet in snippets("console", "sh")}:
         named = set(re.findall(r"`gateway ([a-z]+)", (ROOT / page).read_text()))
         assert named <= known, page

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.config import build, resolve
-from gateway.config.from_litellm import convert
+from gateway.wings.litellm.conversion import convert
 
 from .pages import Snippet, snippets
 

@@ -61,6 +61,16 @@ async def test_documents_are_kept_by_kind_and_name(store: Store, open_store: Ope
         assert await each.read("key", []) == []
 
 
+async def test_a_wing_has_documents_of_its_own(store: Store, open_store: OpensStores) -> None:
+    other = await open_store()
+    assert await put(store, "a", "one", kind="notes")
+    assert not await put(other, "a", "two", kind="notes")
+    assert await put(other, "a", "two", "one", kind="notes")
+    assert await store.page("notes") == [("a", "two")]
+    assert await store.page("key") == []
+    assert [(each.kind, each.name) for each in await store.audit(1)] == [("notes", "a")]
+
+
 async def test_a_change_is_applied_only_to_what_was_read(store: Store, clock: Clock) -> None:
     assert not await put(store, "a", "one", before="none")
     assert await put(store, "a", "one")

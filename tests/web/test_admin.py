@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient
 from gateway.keys.registry import Registry
 from gateway.store import StoreUnavailable
 from gateway.web.admin import request_bodies
-from gateway.web.admin.operations import ADMIN_OPERATIONS
+from gateway.web.wings import admin_operations
 
 from .conftest import ADMIN_TOKEN, Inside
 
@@ -19,6 +19,7 @@ VIEWER_TOKEN = "viewer-token-0123456789"
 ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 VIEWER = {"Authorization": f"Bearer {VIEWER_TOKEN}"}
 BOTH = {"token": ADMIN_TOKEN, "viewer_token": VIEWER_TOKEN}
+ADMIN_OPERATIONS = admin_operations()
 DOORS = [(method, path.format(id="k", name="t", request="req_x", person="p")) for method, path in ADMIN_OPERATIONS]
 READING = {
     each.format(id="k", name="t", request="req_x", person="p")

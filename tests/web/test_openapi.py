@@ -43,14 +43,14 @@ async def test_document_is_valid_openapi(inside: Inside) -> None:
 def test_a_document_that_is_not_valid_would_be_found() -> None:
     import schemathesis
 
-    received = json.loads(json.dumps(openapi.describe(openapi.OPERATIONS)))
+    received = json.loads(json.dumps(openapi.describe(openapi.every_operation())))
     received["paths"]["/v1/key"]["get"]["responses"]["200"]["content"] = []
     with pytest.raises(ValueError, match="is not of type"):
         schemathesis.openapi.from_dict(received).validate()
 
 
 def test_every_name_that_the_document_refers_to_is_there() -> None:
-    received = openapi.describe(openapi.OPERATIONS)
+    received = openapi.describe(openapi.every_operation())
     text = json.dumps(received)
     for part, names in received["components"].items():
         for name in names:
@@ -65,7 +65,7 @@ def test_every_name_that_the_document_refers_to_is_there() -> None:
 
 
 def test_names_of_bodies_and_answers_do_not_clash() -> None:
-    bodies = [operation.body for operation in openapi.OPERATIONS.values() if operation.body is not None]
+    bodies = [operation.body for operation in openapi.every_operation().values() if operation.body is not None]
     _, received = models_json_schema([(body, "validation") for body in bodies])
     assert set(received["$defs"]).isdisjoint(SCHEMAS)
 
@@ -73,13 +73,13 @@ def test_names_of_bodies_and_answers_do_not_clash() -> None:
 async def test_every_route_is_described_and_every_description_has_its_route(inside: Inside) -> None:
     client = await inside(NOWHERE)
     assert isinstance(client.app, web.Application)
-    assert described(await document(client)) == set(openapi.routes_of(client.app)) == set(openapi.OPERATIONS)
+    assert described(await document(client)) == set(openapi.routes_of(client.app)) == set(openapi.every_operation())
 
 
 async def test_a_gateway_without_an_admin_api_describes_none(inside: Inside) -> None:
     client = await inside(NOWHERE, admin={})
     received = described(await document(client))
-    assert received == {(method, path) for method, path in openapi.OPERATIONS if not path.startswith("/admin")}
+    assert received == {(method, path) for method, path in openapi.every_operation() if not path.startswith("/admin")}
 
 
 def test_a_route_without_a_description_would_be_found() -> None:

@@ -8,6 +8,8 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,24 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from gateway.config import StoreSettings, build
-from gateway.identity.permissions import PERMISSIONS, ROLES, KeyFacts, Principal, Scope
+from gateway.identity.permissions import ROLES, KeyFacts, Principal, Scope
 from gateway.identity.sessions import Session
 from gateway.store.opening import open_store
-from gateway.web.admin.operations import ADMIN_OPERATIONS
+from gateway.web.admin.operations import ADMIN_OPERATIONS as TRUNK
+from gateway.web.wings import admin_operations, permissions
+from gateway.wings import WINGS
 from tests.browser.stores import days, filled
 from tests.flows.gateway_process import key, secret
 from tests.flows.planted import plant, record
 from tests.store.test_contract_refusals import entry
 
 from .conftest import ADMIN_TOKEN, Inside
+
+ADMIN_OPERATIONS, PERMISSIONS = admin_operations(), permissions()
+"""The tables of the trunk and of all wings."""
+
+OF_WINGS = [import_module(f"tests.wings.{wing}.roles") for wing in WINGS if find_spec(f"tests.wings.{wing}.roles")]
+"""What the tests of wings with operations of the admin API add: `MAY`, the operations of each role, and `BODIES`."""
 
 NOWHERE = "http://127.0.0.1:9/v1"
 QUOTAS = [{"requests": 60, "per": "minute"}, {"tokens": 1000, "per": "day"}]
@@ -46,9 +56,9 @@ REPORTS = {
     ("GET", "/admin/api/keys/{id}"),
     ("GET", "/admin/api/requests/{request}"),
 }
-READING = {each for each in ADMIN_OPERATIONS if each[0] == "GET"}
+READING = {each for each in TRUNK if each[0] == "GET"}
 MAY: Mapping[str, set[tuple[str, str]]] = {
-    "operator": set(ADMIN_OPERATIONS),
+    "operator": set(TRUNK),
     "viewer": READING - {("GET", "/admin/api/audit"), ("GET", "/admin/api/reload")},
     "lead": {
         *REPORTS, ("GET", "/admin/api/teams"), ("GET", "/admin/api/teams/{name}"), ("POST", "/admin/api/keys"),
@@ -56,18 +66,22 @@ MAY: Mapping[str, set[tuple[str, str]]] = {
         *(("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("rotate", "reset", "top_up")),
         *(("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("pause", "resume", "delete")),
     },
-    "key": REPORTS,
+    "key": set(REPORTS),
     "member": {
         *REPORTS, ("POST", "/admin/api/keys"), ("DELETE", "/admin/api/keys/{id}"),
         *(("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("rotate", "pause", "resume")),
     },
 }  # fmt: skip
 """Written out a second time, so that a wrong cell of the table is found."""
+for _wing in OF_WINGS:
+    for _role, _places in _wing.MAY.items():
+        MAY[_role].update(_places)
 
 LEFT_TO_KEYS = {("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("rotate", "pause")}
 """What a key may do to itself where its team says so, which no team does here: see test_own_key.py."""
 
 BODIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    **{place: body for wing in OF_WINGS for place, body in wing.BODIES.items()},
     ("POST", "/admin/api/keys"): {"id": "made"},
     ("PATCH", "/admin/api/keys/{id}"): {"note": "changed"},
     ("POST", "/admin/api/keys/{id}/top_up"): {"tokens": 5, "per": "day"},

@@ -23,7 +23,7 @@ from aiohttp import hdrs, web
 from gateway.api import auth
 from gateway.api.auth import KnownSecret
 from gateway.errors import BodyTimeout, BodyTooLarge, Forbidden, InvalidRequest, NotFound, Unavailable
-from gateway.identity.permissions import Principal, Scope, is_left_to_keys, not_allowed, scope_of
+from gateway.identity.permissions import Principal, Reach, Role, Scope, is_left_to_keys, not_allowed, scope_of
 from gateway.identity.sessions import Session
 from gateway.keys.cache import KeyCache
 from gateway.keys.registry import Page, Registry, no_key, no_team
@@ -37,10 +37,11 @@ from gateway.web.bodies import send_continue
 from gateway.web.endpoints import check_type, continue_later
 from gateway.web.http_guard.token_auth import TokenAuth
 from gateway.web.middleware import CONTEXT, Handler
+from gateway.web.openapi.operation import Operation
 from gateway.web.responses import CONGESTED_BYTES, EventStream, Whole, json_response
 
 from . import request_bodies
-from .operations import ADMIN_OPERATIONS, MAX_ROWS, PAGE_ROWS
+from .operations import MAX_ROWS, PAGE_ROWS
 from .sign_in import SignIn, SignInRequired
 
 AWAY_WHILE_READING = "The store does not answer."
@@ -62,23 +63,25 @@ log = logging.getLogger("gateway")
 
 
 class AdminAccess(NamedTuple):
-    """Shared by all endpoints: the registry, and the checks of tokens and sessions."""
+    """Shared by all endpoints: the registry, the checks of tokens and sessions, and the tables of operations."""
 
     registry: Registry
     gate: TokenAuth
     sign_in: SignIn
+    operations: Mapping[tuple[str, str], Operation]
+    permissions: Mapping[tuple[str, str], Mapping[Role, Reach]]
 
     def _checked(self, method: str, path: str, handler: Handler) -> Handler:
         """The handler for requests that the table of roles allows, within their scope, and with the query parameters
         of their operation only. The one place where roles are enforced."""
-        operation = ADMIN_OPERATIONS[method, path]
+        operation, roles = self.operations[method, path], self.permissions[method, path]
         parameters = [each["name"] for each in operation.parameters if each["in"] == "query"]
 
         async def enter(request: web.Request) -> web.StreamResponse:
             principal = await self._principal(request)
-            scope = scope_of(principal, (method, path))
+            scope = scope_of(principal, roles)
             if scope is None or (
-                principal.role == "key" and not is_left_to_keys((method, path), by_key(request, principal))
+                principal.role == "key" and not is_left_to_keys(path, roles, by_key(request, principal))
             ):
                 raise Forbidden(not_allowed(principal), code=None if principal.role == "viewer" else "role_not_allowed")
             request[WARNINGS] = []

@@ -16,7 +16,7 @@ from gateway.identity.permissions import Scope
 from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.records import Record, WindowStatus
-from gateway.reports.calls import call_members, format_calls_csv
+from gateway.reports.calls import call_members, format_calls_csv, refusal_members
 from gateway.reports.latency import (
     MEASURED_CALLS,
     bounds,
@@ -25,7 +25,6 @@ from gateway.reports.latency import (
     measures_of_calls,
     read_measure_groups,
 )
-from gateway.reports.refusals import refusal_members
 from gateway.reports.usage import LabelReport, format_csv, label_in, read_groups, read_period, stored_groups
 from gateway.store import (
     NARROWING_GROUPS,

@@ -10,14 +10,14 @@ from aiohttp import web
 from gateway.keys.registry import Registry
 from gateway.store import RequestStore
 from gateway.web.http_guard.token_auth import TokenAuth
+from gateway.web.wings import admin_operations, permissions
 
 from .common import AdminAccess
 from .keys import AuditEndpoints, KeyEndpoints, QuotaEndpoints, TeamEndpoints
-from .models import ModelEndpoints
 from .people import PeopleEndpoints
 from .reports import RefusalEndpoints, ReportEndpoints
 from .sign_in import SignIn
-from .whole_gateway import Ask, GatewayEndpoints, LiveEndpoints
+from .whole_gateway import Ask, GatewayEndpoints, LiveEndpoints, ModelEndpoints
 
 
 class AdminAPI:
@@ -25,7 +25,7 @@ class AdminAPI:
 
     def __init__(self, registry: Registry, gate: TokenAuth, ask: Ask, store: RequestStore) -> None:
         self._sign_in = SignIn(registry.note_role)
-        access = AdminAccess(registry, gate, self._sign_in)
+        self.access = access = AdminAccess(registry, gate, self._sign_in, admin_operations(), permissions())
         self._desks = (
             ReportEndpoints(access), LiveEndpoints(access, ask), KeyEndpoints(access), TeamEndpoints(access),
             QuotaEndpoints(access), AuditEndpoints(access), RefusalEndpoints(access, store), self._sign_in,

@@ -12,17 +12,18 @@ import json
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from aiohttp import web
 
 from gateway import __version__
-from gateway.config import Upstream
+from gateway.config import Model, Upstream, is_pattern
 from gateway.errors import InvalidRequest, Unavailable
-from gateway.identity.permissions import PERMISSIONS, is_left_to_keys
+from gateway.identity.permissions import is_left_to_keys
 from gateway.pipeline import Services
 from gateway.quota import window_status
+from gateway.quota.pricing import current_rows
 from gateway.store import StoreUnavailable
 from gateway.upstream.status import merged_status
 from gateway.web.middleware import CONTEXT
@@ -61,10 +62,10 @@ class LiveEndpoints:
         """The principal: its role (`admin` is the public name of an operator), and the operations that it may use."""
         principal = request[SCOPE].principal
         role = "admin" if principal.role == "operator" else principal.role
-        allowed = [place for place, roles in PERMISSIONS.items() if principal.role in roles]
+        allowed = {place: roles for place, roles in self._access.permissions.items() if principal.role in roles}
         if principal.role == "key":
             left = by_key(request, principal)
-            allowed = [place for place in allowed if is_left_to_keys(place, left)]
+            allowed = {place: roles for place, roles in allowed.items() if is_left_to_keys(place[1], roles, left)}
         operations = [f"{method} {path}" for method, path in allowed]
         config, session = request[CONTEXT].parts.config, request.get(SESSION)
         oidc = config.oidc
@@ -166,3 +167,51 @@ async def _limits(parts: Services) -> dict[str, list[dict[str, Any]]]:
     for (name, limit), status in zip(every, answer, strict=True):
         found.setdefault(name, []).append(window_status.row(status, now) | {"configured": limit.limit})
     return found
+
+
+SHOWN_APART = {"routes", "endpoints", "price", "table_prices"}
+
+
+class ModelEndpoints:
+    """Serves the list of models at `/admin/api/models`."""
+
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
+
+    def routes(self) -> list[web.RouteDef]:
+        return [self._access.get("/admin/api/models", self.list_models)]
+
+    async def list_models(self, request: web.Request) -> web.StreamResponse:
+        """Every model and pattern, those that upstreams list among them, in the order of the configuration."""
+        parts = parts_of(request)
+        config, now = parts.config, parts.clock.now()
+        names: dict[str, list[str]] = {}
+        for alias, name in config.aliases.items():
+            names.setdefault(name, []).append(alias)
+        # A generator: `listed` formats in a thread, and discovered models may be thousands.
+        return await listed(
+            _shown_model(name, model, names.get(name, ()), now) for name, model in config.models.items()
+        )
+
+
+def _shown_model(name: str, model: Model, aliases: Iterable[str], now: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "is_pattern": is_pattern(name),
+        "aliases": [*aliases],
+        "endpoints": [*model.endpoints],
+        "routes": [route.model_dump() for route in model.routes],
+        **_price(model, now),
+        "settings": model.model_dump(mode="json", exclude=SHOWN_APART, exclude_defaults=True),
+    }
+
+
+def _price(model: Model, now: float) -> dict[str, Any]:
+    """The rates in US dollars that hold now, and their source. A pattern may have prices by name instead;
+    `priced_names` is their number."""
+    price = model.price
+    return {
+        "price": current_rows(price, now),
+        "price_source": None if price is None else price.source or "configured",
+        "priced_names": len(model.table_prices),
+    }

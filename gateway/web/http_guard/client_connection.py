@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -34,8 +35,6 @@ from aiohttp.web_protocol import ERROR, _ErrInfo
 from gateway.errors import GatewayError, InvalidRequest, Unavailable, internal_error
 from gateway.web.middleware import Handler, new_id
 from gateway.web.responses import Whole, head
-
-from .fd_limit import FdLimit
 
 MAX_HEAD_BYTES = 65536
 """The maximum size of one head. The parser limits a line to 8 KiB and the number of lines to 128, which together allow
@@ -318,3 +317,33 @@ class GuardedServer(web.Server):
         if not resting:
             self._look_again_at = now + LOOK_AGAIN_S
         return bool(resting)
+
+
+OTHERS = 64
+"""Store, journal, logs, the control line, the event loop's own."""
+
+
+class FdLimit:
+    """Estimates the number of open descriptors from the newest one: the kernel assigns the lowest free number.
+
+    A process without free descriptors cannot even refuse a connection. So a part of them is reserved: new clients are
+    refused while they can be answered, and calls can open upstream connections, store and journal.
+    """
+
+    def __init__(self, limit: int, connections: int) -> None:
+        """`connections`: how many a process may open by itself, to upstreams."""
+        self._short = limit - min(limit // 4, connections + OTHERS)
+
+    def are_short(self, newest: int) -> bool:
+        """Whether a connection with this descriptor has to be refused."""
+        return newest >= self._short
+
+
+def raise_limit() -> int:
+    """Raise this process's limit to the administrator's hard limit; returns the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):
+        return soft  # macOS reports no limit, and has another one
+    return hard if hard != resource.RLIM_INFINITY else 2**31

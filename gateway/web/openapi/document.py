@@ -40,10 +40,10 @@ from gateway.formats.openai.moderations import Moderation
 from gateway.formats.openai.speech import Speech
 from gateway.formats.openai.transcriptions import Transcription, Translation
 from gateway.formats.rerank import RERANK, Rerank
-from gateway.identity.permissions import PERMISSIONS
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import Whole, json_response
+from gateway.web.wings import operations_of_wings, permissions
 
 from .operation import JSON, SCHEMES, SECURITY, Operation, Schema, in_path, in_query, named
 from .schemas import SCHEMAS
@@ -305,7 +305,13 @@ def _of_azure() -> Iterator[tuple[tuple[str, str], Operation]]:
 
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {**_OPERATIONS, **dict(_of_azure())}
-"""Operations by method and path, with Azure's forms of paths."""
+"""Operations of the trunk by method and path, with Azure's forms of paths."""
+
+
+def every_operation() -> Mapping[tuple[str, str], Operation]:
+    """Operations of the trunk and of all wings."""
+    return {**OPERATIONS, **operations_of_wings()}
+
 
 _HEADERS: Mapping[str, Mapping[str, Any]] = {
     "x-request-id": {"schema": {"type": "string", "pattern": "^req_"}, "required": True},
@@ -342,7 +348,7 @@ def _response(status: int, content: Mapping[str, Schema]) -> dict[str, Any]:
 
 def _described(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
     described: dict[str, Any] = {"summary": operation.summary, "security": SECURITY[operation.caller]}
-    if (roles := PERMISSIONS.get(place)) is not None:
+    if (roles := permissions().get(place)) is not None:
         described["security"] = [*described["security"], *([{"key": []}] if "key" in roles else [])]
         described["x-roles"] = roles
         described["description"] = f"Roles: {', '.join(f'{role} ({reach})' for role, reach in roles.items())}."
@@ -378,17 +384,18 @@ def _without_null(field: dict[str, Any]) -> dict[str, Any]:
 
 def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """The document of an application that has these methods of these paths."""
-    bodies = [operation.body for operation in OPERATIONS.values() if operation.body is not None]
+    operations = every_operation()
+    bodies = [operation.body for operation in operations.values() if operation.body is not None]
     _, definitions = models_json_schema(
         [(body, "validation") for body in bodies],
         ref_template="#/components/schemas/{model}",
         schema_generator=_SchemaGenerator,
     )
-    for name in {each.body.__name__ for each in OPERATIONS.values() if each.body and each.body_type == FORM}:
+    for name in {each.body.__name__ for each in operations.values() if each.body and each.body_type == FORM}:
         _as_form(definitions["$defs"][name])
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
-        if (operation := OPERATIONS.get((method, path))) is not None:
+        if (operation := operations.get((method, path))) is not None:
             paths.setdefault(path, {})[method.lower()] = _described((method, path), operation)
     return {
         "openapi": "3.1.0",

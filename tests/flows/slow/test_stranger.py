@@ -19,9 +19,8 @@ import pytest
 
 from gateway.config import build
 from gateway.identity import sessions
-from gateway.identity.permissions import PERMISSIONS
 from gateway.identity.sessions import Session
-from gateway.web.admin.operations import ADMIN_OPERATIONS
+from gateway.web.wings import admin_operations, permissions
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.redis_servers import RedisServer
@@ -282,8 +281,8 @@ def guesses(world: World) -> list[str]:
 def test_no_parameter_of_a_report_leads_to_another_team(world: World) -> None:
     """Each value with one of the credentials, by turns: both lead to the same role and team."""
     tried, turns = 0, itertools.cycle([0, 1])
-    for (method, path), operation in ADMIN_OPERATIONS.items():
-        if method != "GET" or "{" in path or "lead" not in PERMISSIONS[method, path]:
+    for (method, path), operation in admin_operations().items():
+        if method != "GET" or "{" in path or "lead" not in permissions()[method, path]:
             continue
         names = [each["name"] for each in operation.parameters if each["in"] == "query"]
         forms = [{}, {"format": "csv"}] if "format" in names else [{}]
@@ -347,7 +346,7 @@ def test_no_path_leads_to_an_object_of_another_team(world: World) -> None:
         "PATCH /admin/api/teams/{name}": {"quotas": []},
         "POST /admin/api/quotas/top_up": {"tokens": 5, "per": "day"},
     }
-    for method, path in ADMIN_OPERATIONS:
+    for method, path in admin_operations():
         if "{" not in path:
             continue
         place = path[: path.index("{")]

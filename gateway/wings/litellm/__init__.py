@@ -2,13 +2,5 @@
 
 The meaning of its settings is that of its public documentation (https://docs.litellm.ai/docs/proxy/configs and
 /docs/proxy/config_settings, as of October 2026) and of its package, release 1.110.2. Keys and teams are in its
-database; `database` reads rows of it. A secret of the file is not copied: the result names a variable for it.
+database; `database.py` reads rows of it. A secret of the file is not copied: the result names a variable for it.
 """
-
-from __future__ import annotations
-
-from .conversion import convert
-from .database import add_rows, read_rows
-from .given import Converted
-
-__all__ = ["Converted", "add_rows", "convert", "read_rows"]

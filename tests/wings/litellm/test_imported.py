@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gateway.config.from_litellm import add_rows, convert, read_rows
+from gateway.wings.litellm.conversion import convert
+from gateway.wings.litellm.database import add_rows, read_rows
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import ok_json
+from tests.flows.gateway_process import settings
 
-from .gateway_process import settings
-
-FILE = Path(__file__).parent.parent / "config" / "litellm" / "team.yaml"
+FILE = Path(__file__).parent / "files" / "team.yaml"
 SECRET = "sk-a-key-that-litellm-made-0001"
 ENVIRONMENT = {
     "OPENAI_KEY_1": "sk-one", "OPENAI_KEY_2": "sk-two", "DEEPSEEK_API_KEY": "sk-three", "BRIA_API_KEY": "sk-four",

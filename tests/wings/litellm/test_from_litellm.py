@@ -11,13 +11,14 @@ import pytest
 import yaml
 
 from gateway.config import Config, ConfigError, build, resolve
-from gateway.config.from_litellm import Converted, convert
 from gateway.config.price_table import with_table_prices
 from gateway.config.probable_mistakes import warnings_of
+from gateway.wings.litellm.conversion import convert
+from gateway.wings.litellm.given import Converted
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 ADDRESSES = {"REDIS_URL": "redis://redis:6379/0", "JWT_PUBLIC_KEY_URL": "https://login.example.org/keys"}
-FOLDER = Path(__file__).parent / "litellm"
+FOLDER = Path(__file__).parent / "files"
 
 
 def converted(text: str) -> Converted:

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from gateway.config.from_litellm import Converted, add_rows, convert, read_rows
 from gateway.config.include import read_place
+from gateway.wings.litellm.conversion import convert
+from gateway.wings.litellm.database import add_rows, read_rows
+from gateway.wings.litellm.given import Converted
 
-PAGE = (Path(__file__).parents[2] / "docs" / "from-litellm.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "from-litellm.md").read_text()
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 TOKEN = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
 

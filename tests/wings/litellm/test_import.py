@@ -11,7 +11,7 @@ import yaml
 
 from gateway import cli
 
-SAMPLE = Path(__file__).parent.parent / "config" / "litellm" / "large.yaml"
+SAMPLE = Path(__file__).parent / "files" / "large.yaml"
 
 
 def test_it_writes_what_it_says(

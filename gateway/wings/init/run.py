@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from .common import UsageError, fail, put
+from gateway.commands.common import UsageError, fail, put
 
 WITHIN_S = 10.0
 """Time limit in seconds for one answer of the upstream."""
@@ -281,12 +281,11 @@ def _models(found: Found) -> str:
 
 def _make_key(file: str, key: str) -> str | None:
     """Make the first key as `gateway keys create` does; None where that failed, after its error was printed."""
+    from gateway.commands.registry import actor, carry_out
     from gateway.config import ConfigError
     from gateway.config.source import Source
     from gateway.errors import GatewayError
     from gateway.store import StoreMisconfigured, StoreUnavailable
-
-    from .registry import actor, carry_out
 
     try:
         config = Source(file, os.environ).read().config

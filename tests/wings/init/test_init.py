@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.commands.common import UsageError
-from gateway.commands.init import Found, find_models, name_of, text_of
 from gateway.config import build, resolve
+from gateway.wings.init.run import Found, find_models, name_of, text_of
 from tests.fakes.proxy import ConnectProxy, tunnel
 from tests.fakes.scripted import Scripted, Wire, answer, error_json, ok_json
 

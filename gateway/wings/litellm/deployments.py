@@ -13,8 +13,7 @@ from gateway.config.faults import printable
 from gateway.config.include import Place
 
 from .budgets import number_of, plain
-from .counterparts import why_not
-from .given import Given, section_of
+from .given import Given, section_of, why_not
 from .providers import (
     GEMINI,
     MODES,

@@ -9,13 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gateway.commands.common import UsageError, fail, put
+from gateway.commands.serve import count
 from gateway.config import ConfigError, ConfigFault
 
-from .common import UsageError, fail, put
-from .serve import count
-
 if TYPE_CHECKING:
-    from gateway.config.from_litellm import Converted
+    from .given import Converted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +68,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _converted(args: argparse.Namespace) -> Converted:
     """Converts the file and the rows of the databases. Raises `ConfigError`."""
-    from gateway.config.from_litellm import Converted, add_rows, convert, read_rows
+    from .conversion import convert
+    from .database import add_rows, read_rows
+    from .given import Converted
 
     now = datetime.now(UTC)
     done = Converted() if args.file is None else convert(_read(args.file), args.file, now)

@@ -1,0 +1,76 @@
+"""The endpoints of wings: their routes, and their rows in the tables of operations and permissions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from aiohttp import web
+
+from gateway.identity.permissions import PERMISSIONS, Reach, Role
+from gateway.store import Store
+from gateway.wings import parts
+
+from .admin.common import AdminAccess
+from .admin.operations import ADMIN_OPERATIONS
+from .capacity import Capacity
+from .endpoints import DataPlane
+from .openapi.operation import Operation
+from .status import Status
+
+Place = tuple[str, str]
+"""Method and path of an operation."""
+
+Listener = Literal["calls", "admin"]
+
+
+class WebParts(NamedTuple):
+    """The parts of one worker that endpoints of wings use."""
+
+    plane: DataPlane
+    """`plane.caller` finds the key of a request."""
+    status: Status
+    capacity: Capacity
+    access: AdminAccess
+    """`access.get` and `access.change` make the routes of the admin API; `access.gate` checks other tokens."""
+    store: Store
+
+
+class WingEndpoints(NamedTuple):
+    """The endpoints of a wing at one listener."""
+
+    operations: Mapping[Place, Operation]
+    """Every route has its row here, from which the OpenAPI document is made."""
+    routes: Callable[[WebParts], Iterable[web.RouteDef]]
+    permissions: Mapping[Place, Mapping[Role, Reach]] = {}
+    """The roles of operations of the admin API, as `read_permissions` reads them; without a row, a route checks its
+    callers itself."""
+    listener: Listener = "calls"
+    """`admin`: beside the admin API, which may have a listener of its own."""
+
+
+def wing_endpoints() -> list[WingEndpoints]:
+    """The endpoints of all wings."""
+    return parts(WingEndpoints, "endpoints")
+
+
+def routes_of_wings(made_of: WebParts, listener: Listener) -> list[web.RouteDef]:
+    """The routes of all wings at this listener."""
+    return [route for each in wing_endpoints() if each.listener == listener for route in each.routes(made_of)]
+
+
+def permissions() -> Mapping[Place, Mapping[Role, Reach]]:
+    """The permissions of the trunk and of all wings."""
+    of_wings = {place: roles for each in wing_endpoints() for place, roles in each.permissions.items()}
+    return {**PERMISSIONS, **of_wings}
+
+
+def operations_of_wings() -> Mapping[Place, Operation]:
+    """The operations of all wings, at both listeners."""
+    return {place: operation for each in wing_endpoints() for place, operation in each.operations.items()}
+
+
+def admin_operations() -> Mapping[Place, Operation]:
+    """The operations of the admin API, those of wings among them."""
+    every, allowed = {**ADMIN_OPERATIONS, **operations_of_wings()}, permissions()
+    return {place: operation for place, operation in every.items() if place in allowed}
