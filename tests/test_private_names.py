@@ -27,7 +27,7 @@ GATEWAY = Path(__file__).parent.parent / "gateway"
 PRICES = GATEWAY / "config" / "price_table.py"
 AIOHTTP = GATEWAY / "web" / "http_guard" / "client_connection.py"
 PROMETHEUS = GATEWAY / "observe" / "worker_files.py"
-MESSAGES = GATEWAY / "upstream" / "held_messages.py"
+MESSAGES = GATEWAY / "wings" / "realtime" / "held_messages.py"
 
 INHERITED: dict[str, tuple[type, set[str]]] = {
     "ClientConnection": (

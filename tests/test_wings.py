@@ -82,8 +82,7 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
 
 WINGS = {
     **{wing: f"wings.{wing}" for wing in wings.WINGS},
-    "realtime": "formats.openai.realtime pipeline.realtime relay.realtime relay.realtime_events relay.realtime_output "
-    "relay.realtime_transcription upstream.held_messages upstream.websocket web.realtime",
+    "realtime": "wings.realtime formats.openai.realtime",
     "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passthrough "
     "web.passthrough",
     "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "

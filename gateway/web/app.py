@@ -57,7 +57,6 @@ from .openapi.document import route_to_document
 from .ops import Landing, Ops
 from .passthrough import PassthroughCalls
 from .person_tokens import PersonTokens
-from .realtime import RealtimeSessions
 from .reference import reference
 from .refusal_log import RefusalLog
 from .status import Status
@@ -137,7 +136,6 @@ async def build(
             *Conversations(plane.caller, status, capacity).routes(),
             *StoredMessageBatches(plane.caller, status, capacity).routes(),
             *StoredFiles(plane.caller, status, capacity).routes(),
-            *RealtimeSessions(plane, status, capacity).routes(),
         ]
         deferred = DeferredPoller(store, lambda: live.parts, store.clock.now)
         passed = PassthroughCalls(plane, status, capacity, large_bodies, deferred)

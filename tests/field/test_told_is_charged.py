@@ -22,7 +22,7 @@ from tests.fakes.forms import TYPE, form
 from tests.fakes.realtime import RealtimeUpstream
 from tests.flows.client import Answer
 from tests.flows.gateway_process import SIMULATOR, Gateway, Process, key, model, settings
-from tests.flows.test_realtime import records, session, until
+from tests.wings.realtime.test_realtime import records, session, until
 
 from . import usage_answers as said
 from . import usage_shapes as shapes

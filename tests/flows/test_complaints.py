@@ -417,7 +417,9 @@ FORMS: dict[str, list[tuple[str, str | bytes]]] = {
 """Parts of the formats whose requests are forms."""
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "realtime"])  # tests/flows/test_realtime.py
+@pytest.mark.parametrize(
+    "name", [name for name in FORMATS if name != "realtime"]
+)  # tests/wings/realtime/test_realtime.py
 def test_8_a_spent_key_is_refused_on_every_path(gateway: Gateway, upstream: ScriptedUpstream, name: str) -> None:
     """A format that is new has to stand in `BODIES` or `FORMS`."""
     upstream.answer_with(answer(b"{}"))

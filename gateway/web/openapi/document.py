@@ -215,10 +215,6 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/responses"): Operation(
         "Refused: 426 for a WebSocket, else 405.", "public", {JSON: named("Error")}, (426,), status=405
     ),
-    ("GET", "/v1/realtime"): Operation(
-        "A session of OpenAI's Realtime API over a WebSocket, with the model in the query: 101. Refused otherwise.",
-        "key", {JSON: named("Error")}, (401, 403, 404, 429, 502, 503, 504), status=400,
-    ),
     ("GET", "/v1/responses/{response}"): _stored("A stored response of this key."),
     ("DELETE", "/v1/responses/{response}"): _stored("Delete a stored response of this key.", "Stored"),
     ("POST", "/v1/responses/{response}/cancel"): _stored("Cancel a background response of this key."),
@@ -291,7 +287,7 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
 def _of_azure() -> Iterator[tuple[tuple[str, str], Operation]]:
     for spec in FORMATS.values():
         for path in azure_paths(spec):
-            if (operation := _OPERATIONS.get(("POST", spec.path))) is None:  # of Realtime, which is a GET
+            if (operation := _OPERATIONS.get(("POST", spec.path))) is None:  # of a wing
                 continue
             model = (_MODEL,) if "{model}" in path else ()
             yield ("POST", path), operation._replace(parameters=(*operation.parameters, *model))

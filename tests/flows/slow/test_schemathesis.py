@@ -400,7 +400,7 @@ def refusals(operation: Operation, path: str) -> set[int]:
 
 SOCKETS = {("GET", "/v1/responses"), ("GET", "/v1/realtime")}
 ANSWERED = [each for each in OPERATIONS if not each[1].startswith("/admin/sign-") and each not in SOCKETS]
-"""WebSockets: tests/flows/test_responses.py, tests/flows/test_realtime.py.
+"""WebSockets: tests/flows/test_responses.py, tests/wings/realtime/test_realtime.py.
 
 Sign-in needs a provider and a browser: tests/web/test_sign_in.py and tests/browser/slow/test_sign_in.py."""
 

@@ -24,7 +24,8 @@ TRUNK = (
     "tests/test_floors.py", "tests/test_wings.py", "tests/config/test_config.py", "tests/config/test_changes.py",
     "tests/config/test_probable_mistakes.py", "tests/observe/test_metrics.py", "tests/commands/test_online.py",
     "tests/reports/test_csv_text.py", "tests/web/test_app.py", "tests/web/test_admin.py",
-    "tests/web/test_hot_reload.py", "tests/flows/test_stream.py",
+    "tests/web/test_hot_reload.py", "tests/web/test_openapi.py", "tests/flows/test_stream.py",
+    "tests/wings/test_parts.py",
 )  # fmt: skip
 """Tests of what wings touch, and of calls, streams and the admin API of gateways in this process and in their own."""
 

@@ -17,11 +17,11 @@ from yarl import URL
 from gateway.config import Upstream
 from gateway.errors import UpstreamRefused
 from gateway.records import Failure, Fault, Phase
+from gateway.upstream import provider_errors
+from gateway.upstream.connection import Head
+from gateway.upstream.pool import Pool
 
-from . import provider_errors
-from .connection import Head
 from .held_messages import HeldMessages
-from .pool import Pool
 
 HEARTBEAT_S = 30.0
 """A side that does not answer a ping within half of this is gone."""

@@ -13,8 +13,7 @@ import pytest
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import USAGE, RealtimeUpstream
 from tests.fakes.redis_servers import RedisServer
-
-from .gateway_process import UPSTREAM_KEY, Gateway, eventually, key, secret, settings
+from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, eventually, key, secret, settings
 
 MODEL = "gpt-realtime"
 PRICE = {"input": 4, "cached_input": 0.4, "output": 16, "audio_in": 32, "audio_out": 64, "image_in": 5}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.relay.realtime_output import Bound, OutputLimits
+from gateway.wings.realtime.output import Bound, OutputLimits
 
 
 def limits(*bounds: int, is_kept: bool = True) -> OutputLimits:

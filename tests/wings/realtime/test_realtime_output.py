@@ -10,9 +10,8 @@ import pytest
 
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
-
-from .gateway_process import Gateway, eventually, key
-from .test_realtime import ASK, KEYS, MODEL, close_code, configuration, session, until
+from tests.flows.gateway_process import Gateway, eventually, key
+from tests.wings.realtime.test_realtime import ASK, KEYS, MODEL, close_code, configuration, session, until
 
 MORE_KEYS = [
     key("capped", limits={"max_tokens": 40}),

@@ -31,11 +31,11 @@ from gateway.formats.token_rule import CountsTexts
 from gateway.quota.output_fit import OutputFit
 from gateway.quota.windows import output_limit
 from gateway.records import Call, Claim, Ended, Usage
+from gateway.relay import charge
+from gateway.relay.charge import Ending, SentRequest, Shown
 from gateway.tasks import to_its_end
 
-from . import charge
-from .charge import Ending, SentRequest, Shown
-from .realtime_transcription import Transcribers, TranscriptionAccounts
+from .transcription import Transcribers, TranscriptionAccounts
 
 FIRST_CONTEXT = 1_024
 """Prompt tokens that are reserved for the first response; for later ones as many as the last one had in and out."""

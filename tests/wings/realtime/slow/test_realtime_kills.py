@@ -23,7 +23,7 @@ from tests.fakes.realtime import RealtimeUpstream
 from tests.fakes.redis_servers import RedisServer
 from tests.flows.client import request
 from tests.flows.gateway_process import SIMULATOR, Gateway, Process, eventually, key, settings
-from tests.flows.test_realtime import ASK, MODEL, close_code, configuration, session, until
+from tests.wings.realtime.test_realtime import ASK, MODEL, close_code, configuration, session, until
 
 WORK_S, CLIENTS, KILLS = 9.0, 4, 2
 SETTLED_S = 90.0

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
 from tests.flows.gateway_process import Gateway, eventually, key, model, settings
-from tests.flows.test_realtime import Socket, close_code, session, until
+from tests.wings.realtime.test_realtime import Socket, close_code, session, until
 
 MODEL = "gpt-realtime"
 PRICE = {"input": 4, "cached_input": 0.4, "output": 16, "audio_in": 32, "audio_out": 64}

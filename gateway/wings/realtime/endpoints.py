@@ -23,20 +23,22 @@ from gateway.errors import GatewayError, InvalidRequest, ModelNotFound, internal
 from gateway.formats import AZURE, azure_paths
 from gateway.formats.openai import realtime
 from gateway.formats.openai.realtime import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
-from gateway.pipeline.realtime import RealtimeSession, open_session
 from gateway.records import OTHER, Call, Document, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay.charge import Ending
-from gateway.relay.realtime import SessionEnd
-from gateway.relay.realtime_events import EventIds
 from gateway.tasks import Tasks, is_cut_off
-from gateway.upstream.held_messages import HeldMessages
-from gateway.upstream.websocket import CLOSE_WITHIN_S, HEARTBEAT_S
+from gateway.web.capacity import Capacity, Room, buffers_full
+from gateway.web.endpoints import MAX_CLIENT_ID, DataPlane, forwarded_headers, forwarded_query, is_secret
+from gateway.web.http_guard.client_connection import ClientConnection
+from gateway.web.middleware import CONTEXT, RequestContext, new_id
+from gateway.web.openapi.operation import JSON, Operation, named
+from gateway.web.status import Status, shutting_down
+from gateway.web.wings import WingEndpoints
 
-from .capacity import Capacity, Room, buffers_full
-from .endpoints import MAX_CLIENT_ID, DataPlane, forwarded_headers, forwarded_query, is_secret
-from .http_guard.client_connection import ClientConnection
-from .middleware import CONTEXT, RequestContext, new_id
-from .status import Status, shutting_down
+from .accounts import SessionEnd
+from .held_messages import HeldMessages
+from .opening import RealtimeSession, open_session
+from .output import EventIds
+from .websocket import CLOSE_WITHIN_S, HEARTBEAT_S
 
 log = logging.getLogger("gateway")
 
@@ -79,8 +81,7 @@ class RealtimeSessions:
         self._capacity = capacity
 
     def routes(self) -> list[web.RouteDef]:
-        """The routes; the second one is that of openai-python's AzureOpenAI."""
-        return [web.get(path, self.serve) for path in (REALTIME.path, *azure_paths(REALTIME))]
+        return [web.get(path, self.serve) for path in PATHS]
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """One session, from its handshake to its close."""
@@ -496,3 +497,17 @@ def _refused(error: GatewayError) -> _End:
 def _upstream_gone(detail: str) -> _End:
     failure = Failure("", Phase.RELAYING, Fault.CUT, detail)
     return _End(BROKEN, SessionEnd(502, "error", Ending.BROKEN, "upstream_error"), failure=failure)
+
+
+PATHS = (REALTIME.path, *azure_paths(REALTIME))
+"""The second one is that of openai-python's AzureOpenAI."""
+
+SESSION = Operation(
+    "A session of OpenAI's Realtime API over a WebSocket, with the model in the query: 101. Refused otherwise.",
+    "key", {JSON: named("Error")}, (401, 403, 404, 429, 502, 503, 504), status=400,
+)  # fmt: skip
+
+ENDPOINTS = WingEndpoints(
+    dict.fromkeys([("GET", path) for path in PATHS], SESSION),
+    lambda parts: RealtimeSessions(parts.plane, parts.status, parts.capacity).routes(),
+)

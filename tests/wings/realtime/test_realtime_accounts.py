@@ -13,7 +13,7 @@ from gateway.formats import token_rule
 from gateway.formats.openai import realtime
 from gateway.records import Granted
 from gateway.relay.charge import Ending
-from gateway.relay.realtime import NextCall, ResponseAccounts, SessionEnd
+from gateway.wings.realtime.accounts import NextCall, ResponseAccounts, SessionEnd
 from tests.accounting.test_call_log import CLAIM, ScriptedLedger, a_call, books_of
 from tests.fakes.scripted import until
 

@@ -9,7 +9,7 @@ from tests.conftest import StartsGateways, StartsProcesses
 from tests.fakes.realtime import RealtimeUpstream
 from tests.flows.client import request
 from tests.flows.gateway_process import SIMULATOR, eventually, secret, settings
-from tests.flows.test_realtime import KEYS, MODEL, configuration
+from tests.wings.realtime.test_realtime import KEYS, MODEL, configuration
 
 
 @pytest.mark.filterwarnings("ignore:connect:DeprecationWarning")  # the SDK's use of websockets

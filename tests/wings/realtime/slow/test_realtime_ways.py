@@ -17,7 +17,7 @@ from tests.fakes.proxy import ConnectProxy, tunnel
 from tests.fakes.realtime import RealtimeUpstream
 from tests.fakes.scripted import Authority, Scripted, Wire
 from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, eventually, secret, settings
-from tests.flows.test_realtime import ASK, KEYS, MODEL, MODELS, close_code, refused, session, until
+from tests.wings.realtime.test_realtime import ASK, KEYS, MODEL, MODELS, close_code, refused, session, until
 
 USERINFO = "Gate:pw-Nobody-may-see"
 NAME = "api.example.com"

@@ -17,9 +17,8 @@ from gateway.formats.openai import realtime
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
 from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, key, model, settings
-from tests.flows.test_realtime import session, until
-
-from .test_foreign_ids import spellings, values
+from tests.invariants.test_foreign_ids import spellings, values
+from tests.wings.realtime.test_realtime import session, until
 
 OWN = "deployment-of-the-gateway"
 ACCOUNT = f"{UPSTREAM_KEY} may not use {OWN}"

@@ -14,11 +14,11 @@ import pytest
 from aiohttp import WSMsgType
 from aiohttp._websocket import reader, reader_py
 
-from gateway.upstream.held_messages import FREE_BYTES, HeldMessages
+from gateway.wings.realtime.held_messages import FREE_BYTES, HeldMessages
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
 from tests.flows.gateway_process import Gateway, key, model, settings
-from tests.flows.test_realtime import session, until
+from tests.wings.realtime.test_realtime import session, until
 
 ROOM = 1_200_000
 LARGEST = 500_000

@@ -25,22 +25,22 @@ from gateway.formats import token_rule
 from gateway.formats.openai import realtime
 from gateway.formats.openai.realtime import REALTIME
 from gateway.observe.tracing import NO_TRACE, Trace
+from gateway.pipeline.services import Services
 from gateway.quota import windows
 from gateway.quota.output_fit import OutputFit
 from gateway.records import Call, Claim, Failure, Key
 from gateway.relay.charge import Ending
-from gateway.relay.realtime import MakesCalls, NextCall, ResponseAccounts, SessionEnd
-from gateway.relay.realtime_output import MAX_SENT, Bound, OutputLimits
-from gateway.relay.realtime_transcription import UNKNOWN
 from gateway.upstream import refusal
 from gateway.upstream.account import position_of
 from gateway.upstream.health import AttemptHandle
-from gateway.upstream.held_messages import HeldMessages
 from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import FailedAttempt
-from gateway.upstream.websocket import UpstreamSocket, open_socket
 
-from .services import Services
+from .accounts import MakesCalls, NextCall, ResponseAccounts, SessionEnd
+from .held_messages import HeldMessages
+from .output import MAX_SENT, Bound, OutputLimits
+from .transcription import UNKNOWN
+from .websocket import UpstreamSocket, open_socket
 
 logger = logging.getLogger("gateway")
 

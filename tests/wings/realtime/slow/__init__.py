@@ -1,0 +1,1 @@
+"""Tests of whole gateways that take more than about 3 s."""
