@@ -80,15 +80,13 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
 
 # ------------------------------------------------------------------------------------------------- trunk and wings
 
-WINGS = {
-    **{wing: f"wings.{wing}" for wing in wings.WINGS},
-    "realtime": "wings.realtime formats.openai.realtime",
+OUTSIDE = {
+    "realtime": "formats.openai.realtime",
     "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passthrough "
     "web.passthrough",
     "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "
     "formats.openai.batches relay.batch_results relay.deferred store.bonds store.redis.bonds store.sqlite.bonds "
-    "web.batch_file web.batches web.conversations web.files web.kept web.message_batches web.named_files web.resumed "
-    "web.stored",
+    "web.batch_file web.named_files",
     "media": "api.audio_length formats.openai.images formats.openai.speech formats.openai.transcriptions",
     "queue": "config.sections.queue pipeline.waiting queueing",
     "people": "commands.people config.sections.sign_in identity keys.manage_people keys.member_keys web.admin.people "
@@ -97,8 +95,12 @@ WINGS = {
     "fan_out": "bridge.answer bridge.fan_out bridge.request pipeline.prompts",
     "hedging": "pipeline.hedging relay.hedge upstream.first_bytes",
 }
-"""The modules and packages of each optional feature: its folder in `gateway/wings`, or the modules that still have to
-move there. All else is the trunk: what a plain call needs."""
+"""The modules and packages of optional features that still have to move to their folders in `gateway/wings`."""
+
+FOLDERS = {wing: f"wings.{wing}" for wing in wings.WINGS}
+
+WINGS = {wing: f"{FOLDERS.get(wing, '')} {OUTSIDE.get(wing, '')}" for wing in FOLDERS | OUTSIDE}
+"""The modules and packages of each optional feature. All else is the trunk: what a plain call needs."""
 
 LATER: Sequence[str] = ()
 """Wings that are features since the split: their files and lines are not counted, because the ceilings judge what was
@@ -107,8 +109,8 @@ there before. Whatever such a feature changes in the trunk or in another wing is
 CEILINGS = {
     "files": 420,
     "lines": 68_500,
-    "lines of the trunk": 50_000,
-    "arrows from the trunk to wings": 87,
+    "lines of the trunk": 49_750,
+    "arrows from the trunk to wings": 80,
     "arrows between wings": 14,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next

@@ -20,7 +20,6 @@ from gateway.accounting.changed_windows import ChangedWindows
 from gateway.accounting.delivered_reports import DeliveredReports
 from gateway.config import Config
 from gateway.files import naming
-from gateway.formats import without_deployment
 from gateway.journal import Journal
 from gateway.keys.cache import KeyCache
 from gateway.keys.decisions import Decisions
@@ -42,16 +41,12 @@ from .access_log import AccessLog
 from .admin.routes import AdminAPI
 from .admin.whole_gateway import Ask
 from .background import Background
-from .batches import StoredBatches
 from .capacity import Capacity
-from .conversations import Conversations
 from .dashboard import Dashboard
 from .endpoints import DataPlane
-from .files import StoredFiles
 from .hot_reload import HotReload, assemble, prepare
 from .http_guard.token_auth import TokenAuth
 from .large_bodies import LargeBodies
-from .message_batches import StoredMessageBatches
 from .middleware import CONTEXT, ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Landing, Ops
@@ -60,7 +55,6 @@ from .person_tokens import PersonTokens
 from .reference import reference
 from .refusal_log import RefusalLog
 from .status import Status
-from .stored import StoredResponses
 from .wings import WebParts, routes_of_wings
 
 CLOSE_STORE_WITHIN_S = 5.0
@@ -130,13 +124,6 @@ async def build(
         registry = Registry(store, lambda: live.parts.config, store.clock.now, decisions)
         persons = PersonTokens(registry)
         plane = DataPlane(status, capacity, large_bodies, persons)
-        stored = [
-            *StoredResponses(plane.caller, status, capacity).routes(),
-            *StoredBatches(plane.caller, status, capacity).routes(),
-            *Conversations(plane.caller, status, capacity).routes(),
-            *StoredMessageBatches(plane.caller, status, capacity).routes(),
-            *StoredFiles(plane.caller, status, capacity).routes(),
-        ]
         deferred = DeferredPoller(store, lambda: live.parts, store.clock.now)
         passed = PassthroughCalls(plane, status, capacity, large_bodies, deferred)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
@@ -151,8 +138,7 @@ async def build(
         most = config.server.max_request_bytes
         has_own_listener = config.admin.listen is not None
         app = _application(most, door, passed, [
-            *plane.routes(), *stored, *_as_azure(stored), *routes_of_wings(made_of, "calls"), *ops.outside(),
-            *([] if has_own_listener else behind),
+            *plane.routes(), *routes_of_wings(made_of, "calls"), *ops.outside(), *([] if has_own_listener else behind),
             *Landing(has_dashboard=not has_own_listener).routes(),
         ])  # fmt: skip
         admin_app = (
@@ -216,14 +202,6 @@ async def _answer_preflight(request: web.Request) -> web.StreamResponse:
     """It is no call: a page has one for each of its calls, which have a line of their own."""
     request[CONTEXT].is_quiet = True
     return await cors.answer_preflight(request)
-
-
-def _as_azure(routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
-    return [
-        web.RouteDef(each.method, path, each.handler, each.kwargs)
-        for each in routes
-        for path in without_deployment(each.path)
-    ]
 
 
 def _application(

@@ -64,8 +64,8 @@ READERS = {
     "relay.charge.SentRequest.output_ceiling": SHORT, "relay.charge._is_echo": SHORT,
     "relay.charge.may_reason": SHORT, "relay.exchange.Exchange._begin_scan": PASSES, "relay.hedge.may_hedge": SHORT,
     "upstream.stickiness._prefix": FACTS, "upstream.stickiness.affinity": SHORT,
-    "web.batch_file.BatchChecker._line": WHOLE, "web.conversations._checked": WHOLE,
-    "web.conversations._items": WHOLE, "web.endpoints.DataPlane._check": PASSES,
+    "web.batch_file.BatchChecker._line": WHOLE, "wings.stored.conversations._checked": WHOLE,
+    "wings.stored.conversations._items": WHOLE, "web.endpoints.DataPlane._check": PASSES,
     "web.endpoints.DataPlane._restrict_requests": FACTS, "web.passthrough.PassthroughCalls._call": PASSES,
     "web.passthrough.PassthroughCalls._read": FACTS, "web.passthrough.PassthroughCalls._submit": FACTS,
 }  # fmt: skip

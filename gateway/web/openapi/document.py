@@ -18,11 +18,9 @@ from aiohttp import hdrs, web
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
 from gateway import __version__
-from gateway.api.file_form import PURPOSES, CreateFile
 from gateway.api.schema import (
     Chat,
     Completion,
-    ConversationBody,
     CountTokens,
     Embedding,
     Messages,
@@ -51,14 +49,8 @@ from .schemas import SCHEMAS
 PATH = "/openapi.json"
 
 FORM = "multipart/form-data"
-
-
 _CALL_ERRORS = (401, 403, 404, 408, 413, 422, 429, 502, 504)
-
-
 _STREAMED = "With `stream: true`: events of JSON, then `[DONE]`."
-
-
 _IMAGE_EVENTS = "With `stream: true`: events of JSON, partial images and for each image"
 
 
@@ -79,16 +71,6 @@ def _of_anthropic(
 
 
 _MODEL = in_path("model")
-
-
-def _stored(summary: str, answer: str = "Responded") -> Operation:
-    errors = (401, 404, 408, 413, 422, 429, 502, 504)
-    return Operation(summary, "key", {JSON: named(answer)}, errors, parameters=(in_path("response"),))
-
-
-def _of_conversation(summary: str, *names: str) -> Operation:
-    errors = (401, 404, 408, 413, 422, 429, 502, 504)
-    return Operation(summary, "key", {JSON: named("Stored")}, errors, parameters=tuple(map(in_path, names)))
 
 
 def _of_google(
@@ -126,27 +108,6 @@ def _google_methods(version: str) -> Mapping[tuple[str, str], Operation]:
     }
 
 
-_MESSAGE_BATCH_PAGE = (in_query("limit", "Batches of a page.", type="integer", minimum=1, maximum=1000),)
-
-
-def _of_message_batch(summary: str, parameters: tuple[Mapping[str, Any], ...] = (in_path("batch"),)) -> Operation:
-    errors = (401, 404, 408, 409, 413, 422, 429, 502, 504, OVERLOADED)
-    return Operation(summary, "key", {JSON: named("Stored")}, errors, parameters=parameters, error="AnthropicError")
-
-
-_BATCH_PAGE = (in_query("limit", "Batches of a page.", type="integer", minimum=1, maximum=100),)
-_FILE_PAGE = (
-    in_query("limit", "Files of a page, of which the gateway shows 100.", type="integer", minimum=1, maximum=10_000),
-    in_query("purpose", "Only files of this purpose.", enum=list(PURPOSES)),
-    in_query("order", "By the time of the upload.", enum=["asc", "desc"]),
-)
-
-
-def _of_file(summary: str, parameters: tuple[Mapping[str, Any], ...] = (in_path("file"),)) -> Operation:
-    errors = (401, 404, 408, 413, 422, 429, 502, 504)
-    return Operation(summary, "key", {JSON: named("Stored")}, errors, parameters=parameters)
-
-
 _PAGE = (
     in_query("pageSize", "Models of a page.", type="integer", minimum=0, maximum=1000),
     in_query("pageToken", "`nextPageToken` of the page before.", type="string", pattern="^[0-9]{0,7}$"),
@@ -167,13 +128,6 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "Answer many messages within a day, in Anthropic's Messages API.", CreateMessageBatch, "Stored", None,
         (OVERLOADED,),
     ),
-    ("GET", "/v1/messages/batches"): _of_message_batch("The message batches of this key.", _MESSAGE_BATCH_PAGE),
-    ("GET", "/v1/messages/batches/{batch}"): _of_message_batch("One message batch of this key."),
-    ("DELETE", "/v1/messages/batches/{batch}"): _of_message_batch("Delete a message batch of this key."),
-    ("POST", "/v1/messages/batches/{batch}/cancel"): _of_message_batch("Cancel a message batch of this key."),
-    ("GET", "/v1/messages/batches/{batch}/results"): _of_message_batch(
-        "The results of a message batch of this key, a line for each."
-    )._replace(answers={"*/*": {"type": "string"}}),
     **_google_methods("v1beta"),
     **_google_methods("v1"),
     ("GET", "/v1beta/models"): _of_google(
@@ -215,36 +169,8 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/responses"): Operation(
         "Refused: 426 for a WebSocket, else 405.", "public", {JSON: named("Error")}, (426,), status=405
     ),
-    ("GET", "/v1/responses/{response}"): _stored("A stored response of this key."),
-    ("DELETE", "/v1/responses/{response}"): _stored("Delete a stored response of this key.", "Stored"),
-    ("POST", "/v1/responses/{response}/cancel"): _stored("Cancel a background response of this key."),
-    ("GET", "/v1/responses/{response}/input_items"): _stored("The input of a stored response of this key.", "Stored"),
     ("POST", "/v1/batches"): _call(
         "Answer the requests of a file within a day.", CreateBatch, "Stored", streamed=None
-    ),
-    ("GET", "/v1/batches"): _of_file("The batches of this key.", _BATCH_PAGE),
-    ("GET", "/v1/batches/{batch}"): _of_file("One batch of this key.", (in_path("batch"),)),
-    ("POST", "/v1/batches/{batch}/cancel"): _of_file("Cancel a batch of this key.", (in_path("batch"),)),
-    ("POST", "/v1/conversations"): _of_conversation("Make a conversation.")._replace(body=ConversationBody),
-    ("GET", "/v1/conversations/{conversation}"): _of_conversation("A conversation of this key.", "conversation"),
-    ("POST", "/v1/conversations/{conversation}"): _of_conversation(
-        "Change the metadata of a conversation.", "conversation"
-    )._replace(body=ConversationBody),
-    ("DELETE", "/v1/conversations/{conversation}"): _of_conversation("Delete a conversation.", "conversation"),
-    ("POST", "/v1/conversations/{conversation}/items"): _of_conversation(
-        "Add items to a conversation.", "conversation"
-    )._replace(body=ConversationBody),
-    ("GET", "/v1/conversations/{conversation}/items"): _of_conversation("Its items.", "conversation"),
-    ("GET", "/v1/conversations/{conversation}/items/{item}"): _of_conversation("One item.", "conversation", "item"),
-    ("DELETE", "/v1/conversations/{conversation}/items/{item}"): _of_conversation(
-        "Delete an item.", "conversation", "item"
-    ),
-    ("POST", "/v1/files"): _of_file("Upload a file.", ())._replace(body=CreateFile, body_type=FORM),
-    ("GET", "/v1/files"): _of_file("The files of this key.", _FILE_PAGE),
-    ("GET", "/v1/files/{file}"): _of_file("One file of this key."),
-    ("DELETE", "/v1/files/{file}"): _of_file("Delete a file of this key."),
-    ("GET", "/v1/files/{file}/content"): _of_file("The content of a file of this key.")._replace(
-        answers={"*/*": {"type": "string", "format": "binary"}}
     ),
     ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
     ("GET", "/v1/models/{model}"): Operation(

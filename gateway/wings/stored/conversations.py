@@ -31,15 +31,15 @@ from gateway.formats.openai.responses import RESPONSES, kept_items, refuse_refer
 from gateway.records import Bond, Document, Failure, Fault, ItemRef, Key, Phase
 from gateway.store.bonds import is_bond_id
 from gateway.upstream.account import account_of
+from gateway.web.bodies import BodyReader
+from gateway.web.capacity import Capacity
+from gateway.web.endpoints import check_type, continue_later
+from gateway.web.middleware import CONTEXT, RequestContext
+from gateway.web.named_files import elsewhere, named_in_items
+from gateway.web.responses import Whole
+from gateway.web.status import Status
 
-from .bodies import BodyReader
-from .capacity import Capacity
-from .endpoints import check_type, continue_later
 from .kept import FindsCaller, KeptAtUpstream, object_of
-from .middleware import CONTEXT, RequestContext
-from .named_files import elsewhere, named_in_items
-from .responses import Whole
-from .status import Status
 
 PATH = "/v1/conversations"
 

@@ -26,10 +26,10 @@ from gateway.upstream import provider_errors, refusal
 from gateway.upstream.ask import Fetched
 from gateway.upstream.connection import Head
 from gateway.upstream.download import Download
+from gateway.web.middleware import CONTEXT
+from gateway.web.responses import EventStream
 
 from .kept import ask_upstream, raise_for
-from .middleware import CONTEXT
-from .responses import EventStream
 
 MAX_ERROR_BYTES = 65_536
 

@@ -14,13 +14,13 @@ from gateway.errors import Conflict
 from gateway.formats import FORMATS
 from gateway.records import Bond
 from gateway.store.bonds import SETTLED
+from gateway.web.capacity import Capacity
+from gateway.web.middleware import CONTEXT, RequestContext
+from gateway.web.responses import JSON_HEADERS, Whole
+from gateway.web.status import Status
 
-from .capacity import Capacity
 from .files import page_of
 from .kept import FindsCaller, KeptAtUpstream, object_of
-from .middleware import CONTEXT, RequestContext
-from .responses import JSON_HEADERS, Whole
-from .status import Status
 
 MAX_LIMIT = 1000
 """The maximum value of the parameter `limit` (anthropic-sdk-python, `types/messages/batch_list_params.py`)."""

@@ -24,15 +24,15 @@ from gateway.records import Bond, Failure, Fault, Key, Phase
 from gateway.store.bonds import SETTLED, is_bond_id
 from gateway.upstream.account import account_of
 from gateway.upstream.ask import Fetched, fetch
+from gateway.web.batch_file import BatchChecker, BatchInput
+from gateway.web.capacity import Capacity
+from gateway.web.endpoints import continue_later, forwarded_headers, with_content_type
+from gateway.web.forms import FormReader, StoredForm, boundary_of
+from gateway.web.middleware import CONTEXT, RequestContext
+from gateway.web.responses import JSON_HEADERS
+from gateway.web.status import Status
 
-from .batch_file import BatchChecker, BatchInput
-from .capacity import Capacity
-from .endpoints import continue_later, forwarded_headers, with_content_type
-from .forms import FormReader, StoredForm, boundary_of
 from .kept import MAX_READ_BYTES, FindsCaller, KeptAtUpstream, object_of, raise_for
-from .middleware import CONTEXT, RequestContext
-from .responses import JSON_HEADERS
-from .status import Status
 
 PATH = "/v1/files"
 

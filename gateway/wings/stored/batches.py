@@ -15,13 +15,13 @@ from gateway.formats import FORMATS
 from gateway.records import Bond
 from gateway.store.bonds import is_bond_id
 from gateway.upstream.ask import Fetched
+from gateway.web.capacity import Capacity
+from gateway.web.middleware import CONTEXT, RequestContext
+from gateway.web.responses import JSON_HEADERS
+from gateway.web.status import Status
 
-from .capacity import Capacity
 from .files import page_of
 from .kept import FindsCaller, KeptAtUpstream, object_of
-from .middleware import CONTEXT, RequestContext
-from .responses import JSON_HEADERS
-from .status import Status
 
 MAX_LIMIT = 100
 """The maximum value of the parameter `limit` (openai-openapi, listBatches)."""

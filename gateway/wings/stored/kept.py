@@ -29,12 +29,11 @@ from gateway.upstream.ask import Fetched, fetch
 from gateway.upstream.connection import Head
 from gateway.upstream.content_encoding import EncodingFault
 from gateway.upstream.download import Download
-
-from .capacity import Capacity, buffers_full
-from .endpoints import forwarded_headers, forwarded_query
-from .middleware import CONTEXT, RequestContext
-from .responses import EventStream, Whole
-from .status import Status, shutting_down
+from gateway.web.capacity import Capacity, buffers_full
+from gateway.web.endpoints import forwarded_headers, forwarded_query
+from gateway.web.middleware import CONTEXT, RequestContext
+from gateway.web.responses import EventStream, Whole
+from gateway.web.status import Status, shutting_down
 
 FindsCaller = Callable[[web.Request, RequestContext], Awaitable[Key]]
 
