@@ -50,11 +50,11 @@ COMPLAINTS: dict[int, Complaint] = {
     3: Complaint(
         "a key read, continued and cancelled another key's responses; those of streams had no owner",
         "BerriAI/litellm#15757, #39548, #38320",
-        ("flows/test_stored_responses.py::test_another_key_finds_nothing",
-         "flows/test_stored_responses.py::test_a_streamed_one_is_bound_before_its_id_is_seen",
+        ("wings/stored/test_stored_responses.py::test_another_key_finds_nothing",
+         "wings/stored/test_stored_responses.py::test_a_streamed_one_is_bound_before_its_id_is_seen",
          "flows/test_background_responses.py::test_one_that_is_cancelled_is_estimated",
          "flows/test_background_streams.py::test_another_key_cannot_resume_it",
-         "flows/test_conversations.py::test_another_key_finds_nothing",
+         "wings/stored/test_conversations.py::test_another_key_finds_nothing",
          "flows/test_item_references.py::test_another_keys_items_are_not_found"),
     ),
     4: Complaint(
@@ -176,10 +176,10 @@ COMPLAINTS: dict[int, Complaint] = {
         "a session over a WebSocket had no model and no cost; later models were unchecked; the upstream's close stayed "
         "unsaid; a quota was overdrawn within one session",
         "BerriAI/litellm#40010, #39851, pollinations/pollinations#11443",
-        ("flows/test_realtime.py::test_events_are_passed_on_and_each_response_is_charged",
-         "flows/test_realtime.py::test_what_a_session_may_not_ask_for_is_an_error_event",
-         "flows/test_realtime.py::test_the_upstreams_close_reaches_the_client",
-         "flows/test_realtime.py::test_a_quota_that_is_spent_ends_the_session"),
+        ("wings/realtime/test_realtime.py::test_events_are_passed_on_and_each_response_is_charged",
+         "wings/realtime/test_realtime.py::test_what_a_session_may_not_ask_for_is_an_error_event",
+         "wings/realtime/test_realtime.py::test_the_upstreams_close_reaches_the_client",
+         "wings/realtime/test_realtime.py::test_a_quota_that_is_spent_ends_the_session"),
     ),
     22: Complaint(
         "a failed task was given back never or twice; errors in words inside a 200 were charged as images",
@@ -206,8 +206,8 @@ COMPLAINTS: dict[int, Complaint] = {
         "tingly-dev/tingly-box#1011",
         ("upstream/test_credentials.py::test_a_refused_key_has_a_cooldown_while_others_are_used_in_turn",
          "flows/slow/test_one_bad_channel.py::test_the_resellers_own_refusal_concerns_every_model",
-         "flows/test_stored_responses.py::test_a_continuation_never_goes_elsewhere",
-         "flows/test_stored_responses.py::test_it_is_continued_where_it_is_kept",
+         "wings/stored/test_stored_responses.py::test_a_continuation_never_goes_elsewhere",
+         "wings/stored/test_stored_responses.py::test_it_is_continued_where_it_is_kept",
          "flows/test_responses.py::test_a_conversation_with_encrypted_parts_stays_with_one_account"),
     ),
     26: Complaint(

@@ -15,10 +15,10 @@ from tests.fakes import responses_api as api
 from tests.fakes.scripted import ok_json
 from tests.flows import background
 from tests.flows.background import Background
+from tests.wings.stored.test_stored_responses import sent
 
 from .client import Answer
 from .gateway_process import Gateway, eventually, key, model, settings
-from .test_stored_responses import sent
 
 MODEL = "gpt-4.1"
 KEYS = ["sk-upstream-key-that-nobody-may-see", "sk-upstream-second-that-nobody-may-see"]

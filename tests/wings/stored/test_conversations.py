@@ -12,9 +12,8 @@ import pytest
 from tests.conftest import ScriptedUpstream, StartsGateways, start_pair
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import error_json, ok_json
-
-from .client import Answer
-from .gateway_process import Gateway, key, model, secret, settings
+from tests.flows.client import Answer
+from tests.flows.gateway_process import Gateway, key, model, secret, settings
 
 MODEL = "gpt-4.1"
 KEYS = ["sk-upstream-key-that-nobody-may-see", "sk-upstream-second-that-nobody-may-see"]

@@ -14,9 +14,8 @@ from tests.conftest import ScriptedUpstream, StartsGateways, start_pair
 from tests.fakes import responses_api as api
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import CHUNKED, Behaviour, Wire, chunk, error_json, ok_json
-
-from .client import Answer
-from .gateway_process import Gateway, eventually, key, model, secret, settings
+from tests.flows.client import Answer
+from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
 
 MODEL = "gpt-4.1"
 TEXT = "All is said."
