@@ -25,6 +25,7 @@ class Command(NamedTuple):
     """One command. A wing has it in its module `command`, which imports nothing else: every `--help` reads it."""
 
     name: str
+    """One word, or two where commands have the first one in common."""
     help: str
     takes_config: bool = False
     """`run` takes the checked configuration, too."""
@@ -38,11 +39,7 @@ COMMANDS = (
     Command("serve", "serve until SIGTERM or SIGINT"),
     Command("demo", "try the gateway: no network, no key, no server needed"),
     Command("check", "check a configuration and report every fault at once"),
-    Command(
-        "keys",
-        "create, list, show, update, rotate, pause, resume, revoke, delete, reset and top up keys",
-        takes_config=True,
-    ),
+    Command("keys", "create, list, show, change, pause, revoke, delete, reset and top up keys", takes_config=True),
     Command("teams", "the same for teams", takes_config=True),
     Command("people", "end the sessions of a person who signed in", takes_config=True),
     Command("audit", "changes of keys, teams and quotas, with their author", takes_config=True),
@@ -54,6 +51,8 @@ COMMANDS = (
     Command("backup", "copy the embedded store while a gateway serves from it", takes_config=True),
     Command("simulate", "run the simulated upstream without a gateway"),
 )
+FIRST_WORDS = {"import": "take over what another gateway has"}
+"""The help of first words that several commands have in common."""
 
 
 def commands_of_all() -> Sequence[Command]:
@@ -64,7 +63,7 @@ def commands_of_all() -> Sequence[Command]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    args = _parser(given[:1]).parse_args(given)
+    args = _parser(given[:2]).parse_args(given)
 
     import gc  # imported late: only running a command needs it
     import logging
@@ -101,10 +100,15 @@ def _parser(named: Sequence[str] | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    groups = {"": commands}
     for command in commands_of_all():
-        own = commands.add_parser(command.name, help=command.help)
+        first, _, name = command.name.rpartition(" ")
+        if first not in groups:
+            group = commands.add_parser(first, help=FIRST_WORDS[first])
+            groups[first] = group.add_subparsers(title="formats", required=True, metavar="FORMAT")
+        own = groups[first].add_parser(name, help=command.help)
         own.set_defaults(command=command)
-        if named is None or command.name in named:
+        if named is None or " ".join(named).startswith(command.name):
             _module(command).add_arguments(own)
     return parser
 

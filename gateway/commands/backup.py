@@ -11,14 +11,10 @@ from .common import fail, file_of, put
 from .place import add_config
 
 EPILOG = """\
-example:
-  gateway backup --config gateway.yaml /backups/gateway-$(date +%F).sqlite
+example: gateway backup --config gateway.yaml /backups/gateway-$(date +%F).sqlite
 
-To restore it: stop the gateway; copy the file over the store's own (its name is printed), and remove the two files
-beside it with the endings -wal and -shm; start the gateway. Usage since the backup is not in it. Calls
-that were under way then are closed at their estimates 60 s after the start, and keys that were revoked since work
-again. Keep the journal folder as it is: usage that a killed gateway left there is delivered to the restored
-store.
+To restore it: stop the gateway, gateway restore, start it. Calls that were under way are closed at their estimates
+60 s after the start. Keep the journal folder as it is: what a killed gateway left there is delivered to the store.
 """
 
 
@@ -32,11 +28,8 @@ def run(args: argparse.Namespace, config: Config) -> int:
     """Make the copy; returns the exit code."""
     settings = config.store
     if not settings.is_embedded:
-        return fail(
-            f"{settings.shown_url} is backed up by the means of Redis (BGSAVE, or a copy of its append-only file); "
-            "this command is for an embedded store",
-            code=2,
-        )
+        how = "is backed up by the means of Redis (BGSAVE, or a copy of its append-only file), or by gateway export"
+        return fail(f"{settings.shown_url} {how}", code=2)
     from gateway.store.sqlite.backup import NotBackedUp, back_up
 
     try:

@@ -190,7 +190,7 @@ class Reader:
         columns = ", ".join(("seq", *RECORD))
         text = f"SELECT {columns} FROM records {where}ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
         rows = self._db.execute(text, (*chain.from_iterable(conditions.values()), *names, limit)).fetchall()
-        return [call_row(_read_record(row[1:]), str(row[0])) for row in in_chunks(rows, ROWS_AT_ONCE)]
+        return [call_row(read_record(row[1:]), str(row[0])) for row in in_chunks(rows, ROWS_AT_ONCE)]
 
     def refusals(self, limit: int, before: str | None, wanted: RefusalQuery) -> list[StoredRefusal]:
         """Raises `ValueError` for what is no position."""
@@ -216,7 +216,7 @@ class Reader:
             return decode_refusal(row[0])
         text = f"SELECT {', '.join(RECORD)} FROM records WHERE id = ? ORDER BY seq DESC LIMIT 1"  # noqa: S608 - constants
         row = self._db.execute(text, (request_id,)).fetchone()
-        return None if row is None else _read_record(row)
+        return None if row is None else read_record(row)
 
     def is_used(self, key: str) -> bool:
         if any(self._db.execute(text, {"key": key}).fetchone() for text in _USED):
@@ -257,7 +257,7 @@ def record_row(record: Record) -> tuple[Any, ...]:
     return (*record[:_USAGE_AT], *usage[:_MORE], *record[_USAGE_AT + 1 :], more)
 
 
-def _read_record(row: Sequence[Any]) -> Record:
+def read_record(row: Sequence[Any]) -> Record:
     usage = Usage(*row[_USAGE_AT:_USAGE_UNTIL])._replace(more=units.read(row[-1]))
     record = Record._make((*row[:_USAGE_AT], usage, *row[_USAGE_UNTIL:-1]))
     return record._replace(stream=bool(record.stream), truncated=bool(record.truncated))

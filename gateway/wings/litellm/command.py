@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from gateway.cli import Command
 
-IMPORT = Command("import", "convert the configuration of another gateway: LiteLLM's", module="wings.litellm.run")
+IMPORT = Command("import litellm", "LiteLLM's configuration, and rows of its database", module="wings.litellm.run")

@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    kinds = parser.add_subparsers(title="formats", required=True, metavar="FORMAT")
-    litellm = kinds.add_parser("litellm", help="the YAML file of LiteLLM's proxy, and rows of its database")
-    litellm.add_argument("file", nargs="?", metavar="FILE", help="LiteLLM's config.yaml")
-    litellm.add_argument(
+    parser.add_argument("file", nargs="?", metavar="FILE", help="LiteLLM's config.yaml")
+    parser.add_argument(
         "--database", action="append", default=[], metavar="FILE",
         help="rows of its tables of keys, teams, budgets and users as JSON or CSV; may be given again. Without FILE, "
         "a file of keys and teams alone is written, for include:",
     )  # fmt: skip
-    litellm.add_argument("--config", default="gateway.yaml", metavar="FILE", help="to write; default: gateway.yaml")
-    litellm.add_argument("--force", action="store_true", help="replace the file if it is there")
+    parser.add_argument("--config", default="gateway.yaml", metavar="FILE", help="to write; default: gateway.yaml")
+    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,0 +1,1 @@
+"""Ways between stores: `gateway export`, `gateway import store` and `gateway restore`."""

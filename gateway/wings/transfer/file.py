@@ -1,0 +1,119 @@
+"""The file of an export: JSON lines, the first about its source, the last with the totals of all rows between.
+
+A file without its last line was broken off, and is refused. A name that ends with `.gz` is compressed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from .rows import ADDED, KINDS, StoreRow, Total, totals
+
+FORMAT = "gateway-export"
+VERSION = 1
+
+
+class BadExport(Exception):
+    """A file that cannot be imported, or not be written; the text has the reason and the remedy."""
+
+
+class ExportHead(NamedTuple):
+    """The first line of a file."""
+
+    source: str
+    """The id of the store that it was made of."""
+    store: str
+    """Address of that store, without credentials."""
+    made: str
+    open_calls: int
+    """Calls that were under way: their usage is not in the file."""
+    deferred: int
+    """Work that upstreams go on with after the call, such as batches: the same."""
+
+
+async def write(path: Path, head: ExportHead, rows: AsyncIterator[StoreRow]) -> dict[str, Total]:
+    """Write a file that only this user may read; it has its name when it is whole. Raises `BadExport`, `OSError`."""
+    if os.path.lexists(path):  # noqa: ASYNC240 - a command, which does nothing else
+        raise BadExport(f"{path} is there already; name another file, or move it away")
+    part = path.with_name(f"{path.name}.part")
+    found = dict.fromkeys(KINDS, Total())
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as raw, _text(raw, path) as file:
+        file.write(_line({"format": FORMAT, "version": VERSION, **head._asdict()}))
+        async for row in rows:
+            file.write(_line(row))
+            found[row.kind] = found[row.kind].with_row(row.numbers if row.kind in ADDED else ())
+        file.write(_line({"totals": found}))
+        file.flush()
+    with path.with_name(part.name).open("rb") as written:
+        os.fsync(written.fileno())
+    part.rename(path)
+    return found
+
+
+def read_head(path: Path) -> ExportHead:
+    """The first line of a file. Raises `BadExport`, `OSError`."""
+    lines = _lines(path)
+    try:
+        first = next(lines, None)
+    finally:
+        lines.close()
+    if not isinstance(first, dict) or first.get("format") != FORMAT:
+        raise BadExport(f"{path} is no file of gateway export: its first line has no format {FORMAT}")
+    if first.get("version") != VERSION:
+        raise BadExport(
+            f"{path} has version {first.get('version')} of the format, and this gateway reads {VERSION}: use the "
+            "gateway that wrote it, or a newer one"
+        )
+    return ExportHead(*[first[name] for name in ExportHead._fields])
+
+
+def read_rows(path: Path) -> Iterator[StoreRow]:
+    """Each row of a file in its order. Raises `BadExport`, `OSError`."""
+    for values in _lines(path):
+        if isinstance(values, list):
+            kind, names, numbers, text = values
+            yield StoreRow(kind, tuple(names), tuple(numbers), text)
+
+
+def checked_totals(path: Path) -> dict[str, Total]:
+    """The totals of the rows, after a check against those that the last line has. Raises `BadExport`, `OSError`."""
+    last: Any = None
+    for values in _lines(path):
+        last = values
+    if not isinstance(last, dict) or "totals" not in last:
+        raise BadExport(f"{path} has no last line with totals: the export was broken off; run it again")
+    found = totals(read_rows(path))
+    written = {kind: Total(*each) for kind, each in last["totals"].items()}
+    if found != written:
+        raise BadExport(f"{path} does not have the rows that its last line counts: it was changed; export again")
+    return found
+
+
+def _lines(path: Path) -> Generator[Any]:
+    number = 0
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            for line in file:
+                number += 1
+                yield json.loads(line)
+    except (EOFError, zlib.error):
+        raise BadExport(f"{path} ends within its line {number + 1}: the file was broken off; export again") from None
+    except (ValueError, gzip.BadGzipFile):
+        raise BadExport(f"{path}, line {number}: no file of gateway export, or broken off there") from None
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":")) + "\n"
+
+
+def _text(raw: Any, path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(raw, "wt", encoding="utf-8", newline="\n")
+    return open(raw.fileno(), "w", encoding="utf-8", newline="\n", closefd=False)

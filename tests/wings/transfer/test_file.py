@@ -1,0 +1,122 @@
+"""The file of an export: read as it was written, and refused where it is not whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.wings.transfer import file
+from gateway.wings.transfer.rows import StoreRow, Total, forgotten_at
+
+HEAD = file.ExportHead("0" * 16, "embedded:/data", "2026-11-20T12:00:00+00:00", 1, 2)
+ROWS = [
+    StoreRow("secret", ("ab", "zoë")),
+    StoreRow("document", ("key", "zoë"), (), '{"a":"\\n"}'),
+    StoreRow("day", ("2026-11-20", "zoë", "", "m", "u", "chat"), (1, 0, 2**52, 4, 5, 6, 7, 8, 9)),
+    StoreRow("rate", ("w",), (5, 6)),
+]
+
+
+async def written(path: Path) -> Path:
+    async def rows() -> AsyncIterator[StoreRow]:
+        for row in ROWS:
+            yield row
+
+    await file.write(path, HEAD, rows())
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+async def test_it_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
+    path = await written(tmp_path / name)
+    assert file.read_head(path) == HEAD
+    assert list(file.read_rows(path)) == ROWS
+    totals = file.checked_totals(path)
+    assert (totals["day"], totals["rate"], totals["bond"]) == (Total(1, 2**52 + 40), Total(1, 0), Total())
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == [name]  # noqa: PTH208 - an async test
+    with pytest.raises(file.BadExport, match="is there already"):
+        await written(path)
+
+
+def read(path: Path) -> None:
+    file.read_head(path)
+    file.checked_totals(path)
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) * 2 // 3]
+
+
+def without_last_line(data: bytes) -> bytes:
+    return data[: data.rstrip().rindex(b"\n") + 1]
+
+
+def with_another_number(data: bytes) -> bytes:
+    return data.replace(b",4,5,", b",4,6,")
+
+
+def of_a_newer_gateway(data: bytes) -> bytes:
+    return data.replace(b'"version":1', b'"version":2')
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (cut, "broken off"),
+        (without_last_line, "has no last line with totals: the export was broken off"),
+        (with_another_number, "does not have the rows that its last line counts"),
+        (of_a_newer_gateway, "has version 2 of the format, and this gateway reads 1"),
+        (lambda data: b"models:\n", "no file of gateway export"),
+        (lambda data: b"{}\n", "no file of gateway export"),
+    ],
+)
+async def test_a_file_that_is_not_whole_is_refused_with_the_reason(
+    name: str, change: Callable[[bytes], bytes], says: str, tmp_path: Path
+) -> None:
+    path = await written(tmp_path / name)
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as opened:
+        data = change(opened.read())
+    with opener(path, "wb") as opened:
+        opened.write(data)
+    with pytest.raises(file.BadExport, match=says):
+        read(path)
+
+
+@pytest.mark.parametrize("keep", [0.2, 0.5, 0.9])
+async def test_a_compressed_file_that_ends_early_is_refused(keep: float, tmp_path: Path) -> None:
+    path = await written(tmp_path / "a.jsonl.gz")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    with pytest.raises(file.BadExport, match="broken off"):
+        read(path)
+
+
+async def test_each_line_is_json(tmp_path: Path) -> None:
+    path = await written(tmp_path / "a.jsonl")
+    first, *rows, last = [json.loads(line) for line in path.read_text().splitlines()]
+    assert first["format"] == "gateway-export"
+    assert rows[0] == ["secret", ["ab", "zoë"], [], ""]
+    assert last["totals"]["document"] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("period", "ended"),
+    [
+        ("2026-11-20", 1795219200),
+        ("2026-11", 1796083200),
+        ("2026-12", 1798761600),
+        ("2026-W47", 1795392000),
+        ("2026-W53", 1799020800),
+    ],
+)
+def test_periods_are_forgotten_when_the_store_would(period: str, ended: int) -> None:
+    assert forgotten_at(period, 400) == ended + 400 * 86_400
+    assert forgotten_at("2026-11-20T23", 400) == 1795219200 + 14 * 86_400
