@@ -51,8 +51,7 @@ COMMANDS = (
     Command("backup", "copy the embedded store while a gateway serves from it", takes_config=True),
     Command("simulate", "run the simulated upstream without a gateway"),
 )
-FIRST_WORDS = {"import": "take over what another gateway has"}
-"""The help of first words that several commands have in common."""
+FIRST_WORDS = {"import": "take over what another gateway has"}  # the help of words that commands have in common
 
 
 def commands_of_all() -> Sequence[Command]:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 from aiohttp import web
@@ -111,8 +111,12 @@ class WorkerProcess:
                 for site in sites:
                     await site.stop()  # another gateway may take the port
             await asyncio.sleep(delay_s)
+            deadline = time.monotonic() + self._config.server.drain_timeout_s
+            if not self._is_orphan:
+                await self._close_listener(sites[0])
+            await self._let_clients_close(min(deadline, time.monotonic() + delay_s))
             worker.status.is_draining = True
-            await self._let_calls_end(worker, self._config.server.drain_timeout_s)
+            await self._let_calls_end(worker, deadline)
             for runner in self._runners:
                 await runner.cleanup()  # closes the listener
         await self._tasks.cancel_all()
@@ -138,12 +142,27 @@ class WorkerProcess:
         await site.start()
         return site
 
-    async def _let_calls_end(self, worker: app.Worker, timeout_s: float) -> None:
-        """Waits until no call is active and no answer of a client that left is being read; then cuts off the rest.
+    async def _close_listener(self, site: web.SockSite) -> None:
+        """From the last worker's call on a new connection is refused, so that a proxy takes the next gateway by itself.
+        Those that the kernel has accepted already are taken first: they would be reset, and their calls lost."""
+        connected, last = cast("web.Server", self._runners[0].server), self._listener.dup()
+        await site.stop()
+        with last, suppress(BlockingIOError):
+            while True:
+                accepted, _ = last.accept()
+                accepted.setblocking(False)
+                self._tasks.spawn(asyncio.get_running_loop().connect_accepted_socket(connected, accepted), "last")
 
-        The listener stays open meanwhile: new requests get a status that asks for a retry.
-        """
-        status, deadline = worker.status, time.monotonic() + timeout_s
+    async def _let_clients_close(self, deadline: float) -> None:
+        """Serves calls on connections that proxies keep, each of which ends its own; closes those that stay idle."""
+        connected = cast("web.Server", self._runners[0].server)
+        while connected.connections and time.monotonic() < deadline:  # noqa: ASYNC110 - so no call pays for it
+            await asyncio.sleep(LOOK_EVERY_S)
+        connected.pre_shutdown()
+
+    async def _let_calls_end(self, worker: app.Worker, deadline: float) -> None:
+        """Waits until no call is active and no answer of a client that left is being read; then cuts off the rest."""
+        status = worker.status
         while status.calls and time.monotonic() < deadline:  # noqa: ASYNC110 - so no call pays for it
             await asyncio.sleep(LOOK_EVERY_S)
         await worker.parts.tasks.wait_until_idle(max(0.0, deadline - time.monotonic()))

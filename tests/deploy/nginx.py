@@ -54,8 +54,8 @@ class Nginx(Running):
 
     def _write(self, *left_out: int) -> None:
         """Raises AssertionError if nginx rejects the file or warns about it."""
-        lines = [f"server {HOST}:{port}{' down' if port in left_out else ''};\n" for port in self._gateways]
-        self._settle("nginx.conf", "gateway", {"server 127.0.0.1:8080;\n": "    ".join(lines)})
+        lines = [f"server {HOST}:{port} max_fails=0{' down' if port in left_out else ''};\n" for port in self._gateways]
+        self._settle("nginx.conf", "gateway", {"server 127.0.0.1:8080 max_fails=0;\n": "    ".join(lines)})
         if self._admin_port is not None:
             here = {"127.0.0.1:8081": f"{HOST}:{self._admin_port}", "127.0.0.1:8080": f"{HOST}:{self._gateways[0]}"}
             self._settle("nginx-admin.conf", "gateway-admin", here)

@@ -33,7 +33,7 @@ class ServerSettings(Section):
     max_in_flight: Positive = 10000
     """Calls under way at once, split over the workers; beyond: 503 with Retry-After."""
     drain_delay_s: Seconds = 5
-    """After SIGTERM: not ready, still serving, for this long. SIGINT does not wait."""
+    """After SIGTERM: not ready, still serving, for this long; then no new connections. SIGINT does not wait."""
     drain_timeout_s: Seconds = 120
     """Then no new calls; running ones may end for this long."""
     keepalive_comment_s: Seconds = 0

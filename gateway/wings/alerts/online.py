@@ -25,10 +25,8 @@ async def ask(config: Config) -> Sequence[Asked]:
         if isinstance(got, Failure):
             return [Asked(f"alerts.webhook, a connection to {address}", got.detail, is_good=False)]
         got.abort()
-        how = "connected, with a good certificate; no event was sent" if address.startswith("https") else (
-            "connected; no event was sent"
-        )  # fmt: skip
-        return [Asked(f"alerts.webhook, a connection to {address}", how)]
+        tls = ", with a good certificate" if address.startswith("https") else ""
+        return [Asked(f"alerts.webhook, a connection to {address}", f"connected{tls}; no event was sent")]
     finally:
         await pool.close()
 

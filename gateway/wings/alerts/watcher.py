@@ -263,14 +263,9 @@ class Watcher:
         if delivery.way == LOG:
             log.warning("quota alert: %s", policy.sentence(alert))
             count_alert(
-                self._telemetry,
-                scope=kind,
-                key=name if kind == "key" else "",
-                team=member_of(window.scope)[0] or "",
-                unit=window.unit,
-                per=window.per,
-                level=alert.level,
-            )
+                self._telemetry, scope=kind, key=name if kind == "key" else "", team=member_of(window.scope)[0] or "",
+                unit=window.unit, per=window.per, level=alert.level,
+            )  # fmt: skip
             self._kept[delivery.name] = window.resets_us / 1e6 + AFTER_END_S
         elif self._outbox is not None:
             team = self._team_of(name) if kind == "key" else None
