@@ -101,9 +101,10 @@ def explain(detail: Any, root: type[BaseModel] = Config) -> ConfigFault:
     path = tuple(p for p in detail["loc"] if isinstance(p, int) or not is_arm.match(p))
     match detail["type"]:
         case "extra_forbidden":
-            habit = HABITS.get(str(path[-1]).lower())
-            close = difflib.get_close_matches(str(path[-1]), _names_at(path[:-1], root), n=1)
-            hint = f"; {habit}" if habit else f"; did you mean {close[0]!r}?" if close else ""
+            name, names = str(path[-1]), list(_names_at(path[:-1], root))
+            close, habit = difflib.get_close_matches(name, names, n=1), HABITS.get(name.lower(), "")
+            is_nearer = any(each not in habit for each in difflib.get_close_matches(name, close, cutoff=0.9))
+            hint = f"; {habit}" if habit and not is_nearer else f"; did you mean {close[0]!r}?" if close else ""
             message = f"there is no such setting{hint}"
         case "missing":
             message = "is required"
