@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
@@ -133,23 +133,19 @@ def _public_addresses(config: Config) -> Warnings:
         )
 
 
+ENDS_SOON = timedelta(days=14)
 COMMON_WORDS = re.compile(r"(?i)(pass(word|wort|phrase)?|admin|secret|token|gateway|qwerty|letmein|welcome|changeit)")
 
 
 def _weak_tokens(config: Config) -> Warnings:
     """Tokens that a list of common passwords has: words and digits in a row, or few different characters."""
-    tokens: dict[Place, SecretStr | None] = {
-        ("admin", "token"): config.admin.token,
-        ("admin", "viewer_token"): config.admin.viewer_token,
-    }
-    tokens |= {("admin", "tokens", name, "token"): each.token for name, each in config.admin.tokens.items()}
-    for place, token in tokens.items():
-        text = token.get_secret_value() if token is not None else ""
+    for place, token in config.admin.by_place().items():
+        text = token.get_secret_value()
         if any(form.fullmatch(text) for form in (FOREIGN_REFERENCE, EXAMPLE, MANAGERS)):
             continue  # which has a warning of its own
         left = re.sub(r"(?:0?1234567890?|12345678|123456|1234)+|[\W_\d]+", "", COMMON_WORDS.sub("", text))
-        if text and (text.isdecimal() or len(set(text)) < 8 or (COMMON_WORDS.search(text) and len(left) < 4)):
-            yield _warning(place, "is easy to guess; make one with: openssl rand -hex 32")
+        if text.isdecimal() or len(set(text)) < 8 or (COMMON_WORDS.search(text) and len(left) < 4):
+            yield _warning(("admin", *place), "is easy to guess; make one with: openssl rand -hex 32")
 
 
 def _warning(place: Place, message: str) -> ConfigFault:
@@ -249,6 +245,12 @@ def _expired_keys(config: Config, now: datetime) -> Warnings:
     for number, key in enumerate(config.keys):
         if key.expires is not None and key.expires <= now:
             yield _warning(("keys", number, "expires"), "is in the past: every call with this key is refused")
+    for name, token in config.admin.tokens.items():
+        for setting in ("expires", "previous_until"):
+            end = getattr(token, setting)
+            if end is not None and end - now < ENDS_SOON:
+                left = f"is in {(end - now).days} days" if end > now else "is in the past, and this token is refused"
+                yield _warning(("admin", "tokens", name, setting), f"{left}; docs/people.md has how to rotate it")
 
 
 def _unused_patterns(config: Config) -> Warnings:
@@ -347,10 +349,8 @@ def secrets_of(config: Config) -> Iterator[tuple[Place, SecretStr | None]]:
             yield ("upstreams", name, "headers", header), value
     for number, key in enumerate(config.keys):
         yield ("keys", number, "secret"), key.secret
-    yield ("admin", "token"), config.admin.token
-    yield ("admin", "viewer_token"), config.admin.viewer_token
-    for name, each in config.admin.tokens.items():
-        yield ("admin", "tokens", name, "token"), each.token
+    for place, token in config.admin.by_place().items():
+        yield ("admin", *place), token
     if config.oidc is not None:
         yield ("oidc", "client_secret"), config.oidc.client_secret
         yield ("oidc", "session_key"), config.oidc.session_key

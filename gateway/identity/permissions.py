@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, get_args
 
-from gateway.config import KeySettings, Priority, QueueSettings
+from pydantic import SecretStr
+
+from gateway.config import AdminSettings, KeySettings, Priority, QueueSettings, is_expired
+from gateway.errors import Unauthorized
 
 Role = Literal["operator", "lead", "member", "viewer", "key"]
 """`key`: a request that presents an API key of the data plane instead of a token or a session."""
@@ -100,6 +103,32 @@ class Principal(NamedTuple):
     """The id of the presented key."""
     is_replaced: bool = False
     """Whether the presented secret of the key was replaced, and works until its overlap ends."""
+
+
+OPERATOR, VIEWER = "admin.token", "admin.viewer_token"
+"""The two tokens without a name of their own, in the audit log: their settings."""
+
+PREVIOUS = ", previous"
+"""It follows the name of a token that was rotated, in the audit log: who still has the one before."""
+
+
+def tokens_of(admin: AdminSettings) -> dict[str, SecretStr | None]:
+    """Every token of the admin API, by its name in the audit log."""
+    found = {OPERATOR: admin.token, VIEWER: admin.viewer_token}
+    for name, each in admin.tokens.items():
+        found |= {f"token {name}": each.token, f"token {name}{PREVIOUS}": each.previous_token}
+    return found
+
+
+def holder_of(name: str, admin: AdminSettings, now: float) -> Principal | None:
+    """The author of a request with the token of this name; None: it is no token's. Raises `Unauthorized` for a token
+    that has ended."""
+    if name in (OPERATOR, VIEWER):
+        return Principal(name, "operator" if name == OPERATOR else "viewer")
+    token = admin.tokens.get(name.removeprefix("token ").removesuffix(PREVIOUS)) if name.startswith("token ") else None
+    if token is not None and is_expired(token.previous_until if name.endswith(PREVIOUS) else token.expires, now):
+        raise Unauthorized("This token has expired. Ask an operator for a new one.", code="invalid_api_key")
+    return None if token is None else Principal(name, token.role, token.team)
 
 
 class KeyFacts(Protocol):

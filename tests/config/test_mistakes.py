@@ -93,6 +93,16 @@ FAULTS = [
     ("keys/0/rpm", 5, "a rate is a quota"),
     ("keys/0/tpm", 5, "{tokens: 100000, per: minute}"),
     ("keys/0/quotas", [{"eur": 5, "per": "day"}], "money is in US dollars"),
+    (
+        "admin/tokens",
+        {"ci": {"token": TOKEN, "role": "viewer", "previous_token": TOKEN[::-1]}},
+        "previous_token and previous_until belong together",
+    ),
+    (
+        "admin/tokens",
+        {"ci": {"token": TOKEN, "role": "viewer", "previous_token": TOKEN, "previous_until": "2027-01-01"}},
+        "tokens.ci.previous_token is the same as tokens.ci.token",
+    ),
     ("model_list", [], "gateway import litellm FILE converts it"),
     ("litellm_settings", {}, "gateway import litellm FILE converts it"),
     ("providers", {}, "providers are upstreams"),
@@ -211,6 +221,30 @@ WARNINGS = [
     ("admin/token", "aaaaaaaaaaaaaaaa", "easy to guess"),
     ("admin/token", "1234567812345678", "easy to guess"),
     ("admin/tokens", {"ci": {"token": "changeit12345678", "role": "viewer"}}, "easy to guess"),
+    (
+        "admin/tokens",
+        {
+            "ci": {
+                "token": TOKEN,
+                "role": "viewer",
+                "previous_token": "changeit12345678",
+                "previous_until": "2027-06-01",
+            }
+        },
+        "easy to guess",
+    ),
+    # Tokens that end.
+    (
+        "admin/tokens",
+        {"ci": {"token": TOKEN, "role": "viewer", "expires": "2026-11-20"}},
+        "is in the past, and this token",
+    ),
+    ("admin/tokens", {"ci": {"token": TOKEN, "role": "viewer", "expires": "2026-12-01"}}, "is in 8 days"),
+    (
+        "admin/tokens",
+        {"ci": {"token": TOKEN, "role": "viewer", "previous_token": TOKEN[::-1], "previous_until": "2026-11-20"}},
+        "is in the past, and this token",
+    ),
     # Addresses.
     ("server", {"public_url": "https://gateway.example.org/v1"}, "ends in /v1"),
     ("server", {"public_url": "https://gateway.example.org/v1/"}, "ends in /v1"),

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from .keys import NAME_PATTERN
-from .values import Secret, Section
+from .values import Moment, Secret, Section
 
 _ADDRESS = re.compile(
     r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):"
@@ -22,9 +22,18 @@ def _long_token(token: SecretStr) -> SecretStr:
     return token
 
 
+LongToken = Annotated[Secret, AfterValidator(_long_token)]
+
+
 class AdminToken(Section):
-    token: Annotated[Secret, AfterValidator(_long_token)]
+    token: LongToken
     """Bearer token; at least 16 characters."""
+    expires: Moment | None = None
+    """When the token ceases to work: 2027-01-01 or 2027-01-01T00:00:00Z; without a zone, in UTC."""
+    previous_token: LongToken | None = None
+    """The token before the last rotation, which works on until previous_until."""
+    previous_until: Moment | None = None
+    """When the previous token ceases to work."""
     role: Literal["operator", "lead", "viewer"]
     """operator may do everything, lead manages the keys of one team, viewer reads everything."""
     team: Annotated[str, Field(min_length=1)] | None = None
@@ -34,25 +43,20 @@ class AdminToken(Section):
     def _a_lead_has_a_team(self) -> Self:
         if (self.role == "lead") != (self.team is not None):
             raise ValueError("a lead needs a team" if self.role == "lead" else "only a lead has a team; remove it")
+        if (self.previous_token is None) != (self.previous_until is None):
+            raise ValueError("previous_token and previous_until belong together: a rotation has a token and an end")
         return self
 
 
 class AdminSettings(Section):
-    token: Secret | None = None
+    token: LongToken | None = None
     """Bearer token of the admin API for operators."""
-    viewer_token: Secret | None = None
+    viewer_token: LongToken | None = None
     """May read the dashboard and reports, and nothing else."""
     tokens: dict[str, AdminToken] = {}
     """More tokens of the admin API, by the name that the audit log shows."""
     listen: str | None = None
     """host:port of its own for the admin API, the dashboard and the metrics; null: the same as for calls."""
-
-    @field_validator("token", "viewer_token")
-    @classmethod
-    def _long_enough(cls, token: SecretStr | None) -> SecretStr | None:
-        if token is not None and len(token.get_secret_value()) < 16:
-            raise ValueError("a token needs at least 16 characters")
-        return token
 
     @field_validator("listen")
     @classmethod
@@ -74,14 +78,18 @@ class AdminSettings(Section):
 
     @model_validator(mode="after")
     def _all_differ(self) -> Self:
-        first: dict[str, str] = {}
-        for name, token in (("token", self.token), ("viewer_token", self.viewer_token)):
-            if token is not None:
-                first[token.get_secret_value()] = name
-        for name, each in self.tokens.items():
-            if (other := first.setdefault(each.token.get_secret_value(), f"tokens.{name}")) != f"tokens.{name}":
-                raise ValueError(f"tokens.{name} is the same as {other}; each needs its own")
+        first: dict[str, tuple[str, ...]] = {}
+        for place, token in self.by_place().items():
+            if (other := first.setdefault(token.get_secret_value(), place)) != place:
+                raise ValueError(f"{'.'.join(place)} is the same as {'.'.join(other)}; each needs its own")
         return self
+
+    def by_place(self) -> dict[tuple[str, ...], SecretStr]:
+        """Every token that is set, by its setting within `admin`."""
+        found: dict[tuple[str, ...], SecretStr | None] = {("token",): self.token, ("viewer_token",): self.viewer_token}
+        for name, each in self.tokens.items():
+            found |= {("tokens", name, "token"): each.token, ("tokens", name, "previous_token"): each.previous_token}
+        return {place: token for place, token in found.items() if token is not None}
 
     @property
     def is_on(self) -> bool:

@@ -7,7 +7,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from gateway.config.quantities import (
     DURATION_EXAMPLES,
@@ -22,6 +22,7 @@ from gateway.config.quantities import (
 from .models import Limits
 from .values import (
     NOT_BOOL,
+    Moment,
     Network,
     Positive,
     Seconds,
@@ -29,7 +30,6 @@ from .values import (
     Section,
     SomeSeconds,
     SomeUsd,
-    moment_of,
     nusd_of,
     one_line,
     or_else,
@@ -179,7 +179,7 @@ class KeySettings(Section):
     """Name of a team."""
     models: tuple[str, ...] = ("*",)
     """Patterns of the models that this key may use."""
-    expires: Annotated[AwareDatetime | None, BeforeValidator(moment_of)] = None
+    expires: Moment | None = None
     """When the key ceases to work: 2027-01-01 or 2027-01-01T00:00:00Z; without a zone, in UTC."""
     ips: tuple[Network, ...] = ()
     """Networks from which the key may be used; default: everywhere."""

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -310,6 +311,9 @@ def moment_of(value: Any) -> Any:
     if is_duration(value):
         raise ValueError("a time from now would change at each start; expected a day such as 2027-01-01")
     return read_moment(value)
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(moment_of)]
 
 
 def one_line(text: str) -> str:

@@ -23,7 +23,9 @@ from aiohttp import hdrs, web
 from gateway.api import auth
 from gateway.api.auth import KnownSecret
 from gateway.errors import BodyTimeout, BodyTooLarge, Forbidden, InvalidRequest, NotFound, Unavailable
-from gateway.identity.permissions import Principal, Reach, Role, Scope, is_left_to_keys, not_allowed, scope_of
+from gateway.identity.permissions import (
+    Principal, Reach, Role, Scope, holder_of, is_left_to_keys, not_allowed, scope_of, tokens_of,
+)  # fmt: skip
 from gateway.identity.sessions import Session
 from gateway.keys.cache import KeyCache
 from gateway.keys.registry import Page, Registry, no_key, no_team
@@ -152,15 +154,11 @@ class AdminAccess(NamedTuple):
             raise SignInRequired("Sign in, or present a token.")
         secret = auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
         known = await _known_key(parts_of(request).key_cache, secret)
-        tokens = {OPERATOR: admin.token, VIEWER: admin.viewer_token}
-        tokens |= {f"token {name}": each.token for name, each in admin.tokens.items()}
-        name = self.gate.admit(request, tokens, f"key {known.key.id}" if known is not None else "")
-        if name in (OPERATOR, VIEWER):
-            return Principal(name, "operator" if name == OPERATOR else "viewer")
-        if name in tokens:
-            token = admin.tokens[name.removeprefix("token ")]
-            return Principal(name, token.role, token.team)
-        key = auth.admit(known, secret, now=parts_of(request).clock.now(), remote=request[CONTEXT].remote)
+        name = self.gate.admit(request, tokens_of(admin), f"key {known.key.id}" if known is not None else "")
+        now = parts_of(request).clock.now()
+        if (holder := holder_of(name, admin, now)) is not None:
+            return holder
+        key = auth.admit(known, secret, now=now, remote=request[CONTEXT].remote)
         settings = await self.registry.key_facts(key.id)
         owner = None if settings is None else settings.owner
         return Principal(name, "key", key.team, owner, key.id, known is not None and known.until is not None)
@@ -191,10 +189,6 @@ def by_key(request: web.Request, principal: Principal) -> Collection[str]:
     """Operations that the team of the presented key allows its keys; none to a secret that was replaced."""
     team = parts_of(request).key_cache.teams.get(principal.team or "")
     return () if principal.is_replaced or team is None or team.members is None else team.members.by_key
-
-
-OPERATOR, VIEWER = "admin.token", "admin.viewer_token"
-"""The two tokens without a name of their own, in the audit log: their settings."""
 
 
 async def _known_key(key_cache: KeyCache, secret: str) -> KnownSecret | None:
