@@ -42,6 +42,7 @@ PARTS = {
     "settings": "config.wings",
     "metrics": "observe.metrics",
     "background": "web.background",
+    "sign_in": "web.background",
     "check": "commands.check",
     "online": "commands.online",
     "demo_history": "commands.demo_history",

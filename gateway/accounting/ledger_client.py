@@ -386,8 +386,7 @@ class LedgerClient:
         """The content of the batch is at fault, which would be a bug: send the items one by one, and skip an item that
         fails alone.
 
-        A faulty settlement must not block all others for ever. But a server that refuses every item counts as
-        unavailable.
+        A faulty settlement must not block all others for ever. A server that refuses every item counts as away.
         """
         if not await self._is_store_sound():
             await self._lose(sent, StoreUnavailable(f"{type(error).__name__}: {error}"))

@@ -1,8 +1,7 @@
 """Recovery: delivers the journals of dead workers to the store. Any worker adopts a journal whose lock is free.
 
 The `open` entry of a call without an end is its settlement at the estimate, marked as lost; recovery appends it as the
-call's end. A worker that is killed during a recovery leaves a journal that can be adopted again, and the numbers of its
-entries make repetitions harmless.
+call's end. A worker that is killed during a recovery leaves a journal that can be adopted again.
 """
 
 from __future__ import annotations

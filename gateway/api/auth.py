@@ -28,6 +28,7 @@ NEW_ONE = "Ask the operator of this gateway for a new one."
 REVOKED = "This API key has been revoked."
 REPLACED = "This API key has been replaced by a new one."
 PAUSED = "This API key is paused."
+LEFT = "This API key belongs to a person whose access has ended."
 NO_TEAM = "This API key belongs to a team that no longer exists."
 
 

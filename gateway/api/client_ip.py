@@ -18,8 +18,7 @@ Network = IPv4Network | IPv6Network
 def client_address(peer: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> str | None:
     """The client's address, given that of the connection and the values of X-Forwarded-For in their order.
 
-    None: a trusted proxy does not know it (`unknown`), or sent a text that is no address. Where all are trusted, it is
-    the first of them.
+    None: a trusted proxy does not know it (`unknown`), or sent a text that is no address. All trusted: the first.
     """
     address = read_address(peer or "")
     if address is None or not forwarded or not _is_in(address, trusted):

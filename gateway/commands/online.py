@@ -1,8 +1,7 @@
 """`gateway check --online`: asks each server that the configuration names, and reports each request and its outcome.
 
 Upstreams get GET /models with each of their keys, and a chat of one token with `--spend` only. Redis gets PING and the
-question for its persistence, the collector an export without a span. Wings may ask more. Everything is asked at once,
-each within `WITHIN_S`.
+question for its persistence, the collector an export without a span. Wings may ask more. All within `WITHIN_S`.
 """
 
 from __future__ import annotations

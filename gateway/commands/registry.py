@@ -1,7 +1,6 @@
 """The shared part of `gateway keys`, `teams` and `audit`: they work on the store, with or without a running gateway.
 
-Running gateways apply the changes within seconds. Keys and teams of the file are read from the file's current content,
-reloaded or not.
+Running gateways apply the changes within seconds. Keys and teams of the file are read from the file as it is now.
 """
 
 from __future__ import annotations

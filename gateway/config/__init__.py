@@ -134,8 +134,7 @@ def resolve(text: str, env: Mapping[str, str], read_file: Callable[[str], str] =
 
     Sections whose names begin with `x-` are left out: they hold YAML anchors.
 
-    Raises `ConfigError` with every unresolved reference and every unusable proxy, or with the place where the YAML is
-    invalid.
+    Raises `ConfigError` with every unresolved reference and unusable proxy, or with the place of invalid YAML.
     """
     return resolve_values(load(text), env, read_file)
 

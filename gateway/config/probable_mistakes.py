@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
@@ -133,7 +133,6 @@ def _public_addresses(config: Config) -> Warnings:
         )
 
 
-ENDS_SOON = timedelta(days=14)
 COMMON_WORDS = re.compile(r"(?i)(pass(word|wort|phrase)?|admin|secret|token|gateway|qwerty|letmein|welcome|changeit)")
 
 
@@ -245,12 +244,6 @@ def _expired_keys(config: Config, now: datetime) -> Warnings:
     for number, key in enumerate(config.keys):
         if key.expires is not None and key.expires <= now:
             yield _warning(("keys", number, "expires"), "is in the past: every call with this key is refused")
-    for name, token in config.admin.tokens.items():
-        for setting in ("expires", "previous_until"):
-            end = getattr(token, setting)
-            if end is not None and end - now < ENDS_SOON:
-                left = f"is in {(end - now).days} days" if end > now else "is in the past, and this token is refused"
-                yield _warning(("admin", "tokens", name, setting), f"{left}; docs/people.md has how to rotate it")
 
 
 def _unused_patterns(config: Config) -> Warnings:

@@ -9,8 +9,7 @@
     moments    2027-01-01   2027-01-01T12:00:00+02:00   2027-01-01 12:00 (UTC)
 
 A comma separates thousands only: `1,5` is ambiguous and refused. Each `read_...` raises `ValueError` with a sentence
-that has an example of what is accepted, and never the value, which may be a secret. The text of `format_quota` is read
-as the same quota.
+that has an example of what is accepted, and never the value, which may be a secret. `format_quota` is its inverse.
 """
 
 from __future__ import annotations

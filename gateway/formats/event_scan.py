@@ -343,8 +343,7 @@ class EventScan(Scan):
         """Whether these bytes are one event that differs from an earlier one only in its text and number; if so, count
         it.
 
-        It may then be passed on unchanged, without `feed`: all other bytes are equal to those of an event that was
-        parsed and passed on.
+        It may then be passed on unchanged, without `feed`: all else is equal to an event that was passed on.
         """
         if self._shape is None or len(data) > sse.LONG_EVENT:
             return False

@@ -14,6 +14,11 @@ from .permissions import Role
 class NotAllowed(Exception):
     """A person may not sign in; the text is the reason, shown to her."""
 
+    def __init__(self, text: str, lacking: str | None = None) -> None:
+        super().__init__(text)
+        self.lacking = lacking
+        """The person, where she lacks a group or a role alone."""
+
 
 class Person(NamedTuple):
     """A person who signed in."""
@@ -32,12 +37,12 @@ def person_of(claims: Mapping[str, Any], settings: OidcSettings) -> Person:
         if domain not in [each.lower() for each in settings.domains]:
             raise NotAllowed("Your e-mail address is of no domain that may sign in here.")
     if settings.groups and not groups & set(settings.groups):
-        raise NotAllowed("You are in no group that may sign in here.")
+        raise NotAllowed("You are in no group that may sign in here.", name)
     for rule in settings.roles:
         if rule.person == name or (rule.group is not None and rule.group in groups):
             return Person(name, rule.role, rule.team)
     if settings.default_role is None:
-        raise NotAllowed("No role is given to you here. Ask an operator of the gateway.")
+        raise NotAllowed("No role is given to you here. Ask an operator of the gateway.", name)
     return Person(name, settings.default_role)
 
 

@@ -1,7 +1,6 @@
 """The segments of a journal: which is written, which are to be synced or deleted, and their entries.
 
-It has no event loop, and blocks for reads and for the write of `append`. The caller does the other writes, and the
-deletions, that it decides.
+It has no event loop, and blocks for reads and for the write of `append`. The caller writes and deletes the rest.
 """
 
 from __future__ import annotations
@@ -174,8 +173,7 @@ class Segments:
     def take_in(self) -> tuple[int, int, int]:
         """Read what a dead worker has left. Raises `OSError`.
 
-        Returns the highest number, how many segments end in the middle of an entry, and how many other places cannot be
-        read.
+        Returns the highest number, how many segments end within an entry, and how many other places are unreadable.
         """
         highest = torn = damaged = 0
         for segment in found(self._folder):

@@ -6,8 +6,7 @@
 2. Without a list of changes for that long, cached keys are not trusted: with `on_outage: deny`, calls are refused until
    the store answers; with `allow`, cached keys are accepted for `outage_max_s`, and an unknown key is not a 401.
 3. Unknown secrets are looked up in batches at a bounded rate, and cached as unknown. Only texts in the form of an
-issued
-   secret are looked up.
+   issued secret are looked up.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from gateway.api.auth import KnownSecret
 from gateway.config import Config, Team
 from gateway.errors import Unavailable
 from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, may_be_issued
+from gateway.quota.scopes import member_of, person_scope
 from gateway.quota.windows import LimitTable
 from gateway.records import Key
 from gateway.store import ChangeFeed, DocumentKind, KeyStore, StoreUnavailable
@@ -214,8 +214,9 @@ class KeyCache:
                 changed[kind].append(name)
             _put(self._teams, await self._again("team", changed["team"]), _read_team)
             _put(self._overlays, await self._again("overlay", changed["overlay"]), _read_overlay)
-            if names := changed["key"]:
-                self._forget(frozenset(names).__contains__)
+            names, owners = frozenset(changed["key"]), {member_of(scope)[1] for scope in changed["overlay"]} - {None}
+            if names or owners:
+                self._forget(lambda key: key.id in names or key.owner in owners)
             if changed["team"] or changed["overlay"]:
                 self._apply()
         self._position = feed.position
@@ -229,8 +230,8 @@ class KeyCache:
             found += rows
         return found
 
-    def _forget(self, is_meant: Callable[[str], bool]) -> None:
-        for digest in [digest for digest, name in self._remembered.items() if is_meant(name)]:
+    def _forget(self, is_meant: Callable[[Key], bool]) -> None:
+        for digest in [digest for digest in self._remembered if is_meant(self.known[digest].key)]:
             del self._remembered[digest], self.known[digest]
         self._unknown.clear()
 
@@ -240,11 +241,15 @@ class KeyCache:
         if teams.keys() != self.teams.keys():
             self._forget(lambda _: True)  # authentication depends on it
         self.terms = LimitTable(config.quotas, teams, self._overlays, config.people)
-        for scope, overlay in self._overlays.items():
-            digest = self._file_ids.get(scope.removeprefix("key:"))
-            if digest is not None:
-                refusal = auth.REVOKED if overlay.revoked_at is not None else auth.PAUSED if overlay.paused else None
-                self.known[digest] = self.known[digest]._replace(refusal=refusal)
+        for name, digest in self._file_ids.items() if self._overlays else ():
+            overlay, known = self._overlays.get(f"key:{name}", Overlay()), self.known[digest]
+            refusal = auth.REVOKED if overlay.revoked_at is not None else auth.PAUSED if overlay.paused else None
+            self.known[digest] = known._replace(refusal=refusal or self._left(known.key.owner))
+
+    def _left(self, owner: str | None) -> str | None:
+        """Why keys of this owner are refused; None: they are not."""
+        overlay = self._overlays.get(person_scope(owner)) if owner is not None else None
+        return auth.LEFT if overlay is not None and overlay.paused is not None else None
 
     # -------------------------------------------------------------------------------------------------------- look-ups
 
@@ -290,7 +295,7 @@ class KeyCache:
             refusal = auth.PAUSED
         elif settings.team is not None and settings.team not in self.teams:
             refusal = auth.NO_TEAM
-        return KnownSecret(auth.read(settings), secret.until, refusal)
+        return KnownSecret(auth.read(settings), secret.until, refusal or self._left(settings.owner))
 
     def _remember(self, found: Mapping[bytes, KnownSecret | None]) -> None:
         for digest, known in found.items():
@@ -337,7 +342,7 @@ def _read_team(text: str) -> Team | None:
 
 def _read_overlay(text: str) -> Overlay:
     try:
-        return Overlay.decode(text)
+        return Overlay.decode(text)._replace(more={})  # only wings need it
     except ValueError:
         log.exception("an overlay cannot be read; if it is of a key, that is refused")
         return Overlay(revoked_at=0.0)

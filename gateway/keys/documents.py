@@ -89,6 +89,10 @@ class Documents:
         same.warn = warn
         return same
 
+    def viewed_as(self, kind: type[Any]) -> Any:
+        """The same documents, for a wing that changes them in its own ways."""
+        return kind(self._store, self._config, self._clock, self._changes)
+
     async def teams(self) -> Mapping[str, Team]:
         """All teams by name; of equal names, the team of the file."""
         issued = {name: IssuedTeam.decode(text).settings async for rows in self._pages("team") for name, text in rows}

@@ -7,7 +7,7 @@ keys, and those who are named under `people` in the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.chunked import portions
@@ -15,7 +15,7 @@ from gateway.config import ConfigError, KeySettings, Team, read_person, shown_pe
 from gateway.config.sections import BAD_SIGNS, MAX_PERSON, PERSON_DEFAULTS, ROLE_PREFIX
 from gateway.errors import InvalidRequest, NotFound
 from gateway.quota import window_status
-from gateway.quota.issued import Overlay, format_time, show_top_ups
+from gateway.quota.issued import Overlay, Pause, format_time, show_top_ups
 from gateway.quota.people import person_limits
 from gateway.quota.scopes import member_of, person_scope
 from gateway.quota.windows import LimitTable
@@ -39,7 +39,8 @@ class PeopleManager(Documents):
         return Page.of(shown, limit, "name")
 
     async def show_person(self, name: str) -> Shown:
-        """One person: `name`, `role` (of her last sign-in), `keys` (ids), `quotas` and further limits, `managed_by`
+        """One person: `name`, `role` (of her last sign-in), `keys` (ids), `access_ended_by` (the cause; null: it has
+        not ended), `quotas` and further limits, `managed_by`
         (`file` or `store` where they are her own; else null), `windows` with those in her teams, `top_ups`."""
         everyone = await self._everyone([("owner", name)])
         text, overlay = await self._overlay(person_scope(name))
@@ -74,6 +75,21 @@ class PeopleManager(Documents):
             doing = AuditEvent(f"person {name}, sign-in", "update", {"role": overlay.role}, {"role": role})
             await self._write("overlay", person_scope(name), text, overlay._replace(role=role).encode(), doing)
 
+    async def set_access(
+        self, person: str, ended_by: str | None, actor: str, found: Collection[str | None] | None = None
+    ) -> bool:
+        """End the access of a person, with all her keys, tokens and sessions, or give it back (None). `ended_by` is the
+        cause. `found`: only where the cause so far is one of these. Returns whether something was changed."""
+        _check_name(person)
+        text, overlay = await self._overlay(person_scope(person))
+        was = None if overlay.paused is None else overlay.paused.by
+        if was == ended_by or (found is not None and was not in found):
+            return False
+        pause = None if ended_by is None else Pause(self._clock(), ended_by)
+        doing = AuditEvent(actor, "end_access" if pause else "give_access", {"ended_by": was}, {"ended_by": ended_by})
+        await self._write("overlay", person_scope(person), text, overlay._replace(paused=pause).encode(), doing)
+        return True
+
     async def end_sessions(self, person: str, actor: str) -> Shown:
         """End every session that this person has now, at every worker of every gateway. Whether she has one is not
         known: sessions are in browsers only."""
@@ -87,7 +103,7 @@ class PeopleManager(Documents):
     async def are_sessions_ended(self, person: str, begun: float) -> bool:
         """Whether a session of this person that began at this Unix time was ended."""
         _, overlay = await self._overlay(person_scope(person))
-        return overlay.revoked_at is not None and begun <= overlay.revoked_at
+        return overlay.paused is not None or (overlay.revoked_at is not None and begun <= overlay.revoked_at)
 
     def _limits(self, name: str, overlay: Overlay) -> Any:
         return person_limits(self._config().people, name, overlay)
@@ -127,6 +143,7 @@ class PeopleManager(Documents):
                     "object": "person",
                     "name": name,
                     "role": overlay.role,
+                    "access_ended_by": overlay.paused and overlay.paused.by,
                     "keys": [key.id for key in everyone.get(name, ())],
                     **shown_person(self._limits(name, overlay)),
                     "managed_by": "file" if is_named else "store" if is_given else None,

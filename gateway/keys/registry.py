@@ -252,8 +252,7 @@ def _owner(kind: DocumentKind, name: str) -> dict[str, str]:
 
 class Registry(KeyManager, TeamManager, QuotaManager, PeopleManager, AuditLog):
     """Every method raises `StoreUnavailable` (a change may then have been made or not), and children of
-    `GatewayError` with
-    texts for the caller, in both places: `InvalidRequest` (`param` names the field as in the file:
+    `GatewayError` with texts for the caller, in both places: `InvalidRequest` (`param` names the field as in the file:
     `quotas[0].per`), `NotFound`, `Conflict` (409: `managed_by_file`, `already_exists`, `revoked`, `team_in_use`,
     `changed_meanwhile`).
 

@@ -8,7 +8,7 @@ document that the store has now:
    person were ended, the later one holds.
 3. A key that was deleted is deleted in any version; a later key of the same id stays.
 4. A key or team: the version that was updated last.
-5. A pause or its end, of a key of the file: as the change has it.
+5. A pause or its end, of a key of the file or a person, and facts of wings: as the change has it.
 6. A top-up is added to what the store has now.
 """
 
@@ -64,7 +64,9 @@ def _merged_overlay(change: StoreChange, present: str | None) -> str | None:
     revoked_at = max([each for each in (after.revoked_at, now.revoked_at) if each is not None], default=None)
     quotas = after.quotas if after.quotas != before.quotas else now.quotas
     role = after.role if after.role != before.role else now.role
-    result = now._replace(revoked_at=revoked_at, paused=paused, quotas=quotas, role=role)
+    changed = {name: value for name, value in after.more.items() if value != before.more.get(name)}
+    more = {**now.more, **changed}
+    result = now._replace(revoked_at=revoked_at, paused=paused, quotas=quotas, role=role, more=more)
     had = {top_up[:4]: top_up.amount for top_up in before.top_ups}
     for top_up in after.top_ups:
         if added := top_up.amount - had.get(top_up[:4], 0):

@@ -2,8 +2,7 @@
 scrape.
 
 Series that are not shown separately are summed, mainly over keys. The workers' files (`metrics.py`) are those of
-prometheus-client and only grow: a series in a file keeps its position. So its name is read once; after that, a reading
-only adds numbers.
+prometheus-client and only grow: a series in a file keeps its position. So its name is read once, then only numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The models that upstreams list: read by the supervisor at its start and every so often, once for all workers.
 
 The last result is kept in a file in the journal folder, so that a gateway that starts while an upstream is down serves
-the models of before. A list that cannot be read, or is empty, changes nothing. Time, size and number of names are
-bounded.
+the models of before. A list that cannot be read, or is empty, changes nothing. Time, size and names are bounded.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 It takes its configuration from the supervisor, serves until the supervisor sends a drain message, and drains by itself
 when the supervisor is gone. Ready means: the store is open, the key store has answered, and connections are accepted.
-While other workers serve, a new one waits for that answer for `KEYS_WITHIN_S`; without them it soon accepts, and
-refuses, calls.
+While other workers serve, a new one waits for that answer for `KEYS_WITHIN_S`; else it soon accepts and refuses calls.
 """
 
 from __future__ import annotations

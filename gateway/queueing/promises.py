@@ -5,8 +5,7 @@ ends then: no two promises have the same piece, and no other call may draw what 
 body has its promise; a promise that is due is for every call of its flow. It ends when a call has drawn its room, or
 when none has come in time (`KEPT_S`).
 
-Workers on one store exchange their promises (`post`, `read`): each leaves the room of all, and a call may come back to
-any of them.
+Workers on one store exchange their promises (`post`, `read`): each leaves the room of all; calls may come back to any.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gateway.config import KeySettings, Quota, Team, is_expired, shown_key, shown_quotas, shown_team
@@ -194,19 +195,21 @@ class Overlay(NamedTuple):
     when her sessions were ended."""
     top_ups: tuple[TopUp, ...] = ()
     paused: Pause | None = None
-    """Pause of a key of the file only; the document of a key of the store has its own."""
+    """Pause of a key of the file only; a key of the store has its own. Of a person: her access has ended."""
     quotas: tuple[Quota, ...] | None = None
     """A person's own quotas, in place of those of the role or of all people."""
     role: str | None = None
     """Role of a person's last sign-in, where roles have quotas."""
+    more: Mapping[str, Any] = MappingProxyType({})
+    """Facts of wings and of other versions, which are kept as they are."""
 
     def encode(self) -> str:
-        values = _without_pause(self._asdict())
-        of_person = {
-            "quotas": None if self.quotas is None else shown_quotas(self.quotas), "role": values.pop("role"),
-        }  # fmt: skip
-        del values["quotas"]
-        return _encode(values | {name: value for name, value in of_person.items() if value is not None})
+        values = _without_pause(self._asdict()) | {"quotas": self.quotas and shown_quotas(self.quotas)}
+        if self.quotas is None:
+            del values["quotas"]
+        if self.role is None:
+            del values["role"]
+        return _encode({**values.pop("more"), **values})
 
     @classmethod
     def decode(cls, text: str) -> Overlay:
@@ -221,6 +224,7 @@ class Overlay(NamedTuple):
                 _read_pause(values.get("paused")),
                 None if quotas is None else tuple([Quota.model_validate(quota) for quota in quotas]),
                 values.get("role"),
+                {name: value for name, value in values.items() if name not in cls._fields},
             )
 
     def topped_up(self, more: TopUp) -> Overlay:

@@ -2,8 +2,7 @@
 
 Each request that was answered is charged what its line reports, up to the ceilings of the batch (`LineCeilings`). A
 line that cannot be read, or reports nothing, is charged its share of the reservation. Where a ceiling or a share is
-charged, the record is marked `estimated`. Only the first answer to a request counts, and no more answers than there are
-requests.
+charged, the record is marked `estimated`. Only the first answer to a request counts, and none beyond their number.
 """
 
 from __future__ import annotations

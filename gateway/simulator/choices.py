@@ -298,8 +298,7 @@ def _answer(request: ChatRequest, key: bytes) -> list[str]:
 def _function_to_call(request: ChatRequest) -> dict[str, Any] | None:
     """The function to call: the chosen one, or the first.
 
-    If the last message is the result of a tool and the choice is free, the answer is text; else the loop of an agent
-    would never end.
+    If the last message is the result of a tool and the choice is free, the answer is text; else agents would not end.
     """
     if request.tool_choice in (None, "auto") and request.messages[-1].get("role") == "tool":
         return None

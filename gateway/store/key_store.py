@@ -78,8 +78,7 @@ class SecretTaken(Exception):
 
 class KeyStore(Protocol):
     """The store of keys, teams and overlays. Every method raises `StoreUnavailable` if the store does not answer: a
-    change
-    may then have been applied or not.
+    change may then have been applied or not.
 
     Guarantees: of two changes of one document that were made from the same `before`, one is applied; a secret belongs
     to one key; a change, its secrets, its resets and its entry in the audit log are applied together.

@@ -18,9 +18,8 @@ async def open_store(settings: StoreSettings, *, is_alone: bool = False) -> Stor
     """Open the store that the settings name. Raises `StoreMisconfigured` where a person has to mend something.
 
     `is_alone`: no other worker or gateway writes to it, so that an embedded one may decide batches in memory, and
-    write them within a tenth of a second.
-    A Redis that does not answer is no such thing: it is opened all the same, and away. An embedded one that cannot be
-    opened is refused.
+    write them within a tenth of a second. A Redis that does not answer is no such thing: it is opened all the same,
+    and away. An embedded one that cannot be opened is refused.
     """
     if settings.is_embedded:
         from .sqlite.store import SqliteStore

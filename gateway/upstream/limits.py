@@ -4,8 +4,7 @@ They are windows like all others (quota/windows.py), so that a call reserves on 
 one reservation, and all workers and gateways on one store count together. Scopes: `upstream:NAME` for the whole
 upstream and for its models, `upstream:NAME#2` for its second API key.
 
-A call that needs more than a whole limit reserves the whole limit, and is served alone; otherwise it would wait for
-ever.
+A call that needs more than a whole limit reserves the whole limit, and is served alone: it would wait for ever.
 """
 
 from __future__ import annotations

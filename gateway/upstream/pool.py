@@ -178,8 +178,7 @@ class Pool:
     async def close(self) -> None:
         """Close the idle connections now and the others at the end of their exchange.
 
-        Running calls may still acquire connections, because they keep the settings of their start; these are closed
-        after use as well.
+        Running calls may still acquire connections, because they keep the settings of their start, and close after use.
         """
         self._is_closed = True
         for connection in list(self._idle):

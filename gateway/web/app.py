@@ -93,8 +93,7 @@ async def build(
 ) -> AsyncIterator[Worker]:
     """Open every part, and close them in reverse. `ask` asks the supervisor; None: there is none.
 
-    Raises `StoreMisconfigured` where a person has to mend something about the store, `OSError` for the journal's
-    folder.
+    Raises `StoreMisconfigured` where a person has to mend something about the store, `OSError` for the journal.
     """
     ready = prepare(config, {})  # first: it takes its time, and nothing waits yet
     changed_windows = ChangedWindows(is_watched=False)
@@ -103,7 +102,6 @@ async def build(
     tasks = Tasks()  # of calls: a drain waits for them
     endless = Tasks()
     large_bodies = LargeBodies()
-    background = Background(changed_windows)
     with naming(Path(config.store.journal_dir)):
         decisions = Decisions.of_gateway(store, config.store, telemetry.change_restored)
     key_cache = KeyCache(store, config, restore=decisions.restore if decisions else None)
@@ -114,6 +112,8 @@ async def build(
     live = CurrentServices(
         assemble(ready, key_cache, accounting, waiting, bonds, tasks, DeliveredReports(store, ledger), store.clock, {})
     )
+    registry = Registry(store, lambda: live.parts.config, store.clock.now, decisions)
+    background = Background(changed_windows, registry)
     admin: AdminAPI | None = None
     persons: PersonTokens | None = None
     try:
@@ -121,7 +121,6 @@ async def build(
         capacity = Capacity(config.server, config.uploads)
         refusals = RefusalLog(store, store.clock)
         door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add, capacity)
-        registry = Registry(store, lambda: live.parts.config, store.clock.now, decisions)
         persons = PersonTokens(registry)
         plane = DataPlane(status, capacity, large_bodies, persons)
         deferred = DeferredPoller(store, lambda: live.parts, store.clock.now)

@@ -6,11 +6,13 @@ A reload restarts only what it changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import NamedTuple, Protocol
 
 from gateway.accounting.changed_windows import ChangedWindows
-from gateway.config import Section
+from gateway.config import Config, Section
+from gateway.keys.registry import Registry
 from gateway.pipeline import Services
 from gateway.tasks import Tasks
 from gateway.upstream.health_check import run_health_checks
@@ -36,7 +38,19 @@ class WingWork(NamedTuple):
 
     name: str
     section: type[Section]
-    begin: Callable[[Services, ChangedWindows], Closing]
+    begin: Callable[[Services, ChangedWindows, Registry], Closing]
+
+
+class WingSignIn(NamedTuple):
+    """Work of a wing when the identity provider names a person."""
+
+    note: Callable[[Registry, Config, str, str | None], Awaitable[None]]
+    """Is given her name and role (`key`: she calls with a token); None: she lacks a group. May raise `Forbidden`."""
+
+
+@cache
+def sign_in_notes() -> list[WingSignIn]:
+    return parts_of_wings(WingSignIn, "sign_in")
 
 
 class _Working(NamedTuple):
@@ -50,8 +64,9 @@ class Background:
     """Runs the background work of one worker, and has to be closed. `changed_windows` collects the windows that calls
     change."""
 
-    def __init__(self, changed_windows: ChangedWindows) -> None:
+    def __init__(self, changed_windows: ChangedWindows, registry: Registry) -> None:
         self._changed_windows = changed_windows
+        self._registry = registry
         self._wanted: Services | None = None
         self._probes: dict[str, _Probing] = {}
         self._of_wings = parts_of_wings(WingWork, "background")
@@ -96,7 +111,9 @@ class Background:
                 working = self._working.get(each.name)
                 if working is None or working.settings != settings:
                     await self._end(each.name)
-                    self._working[each.name] = _Working(settings, each.begin(parts, self._changed_windows))
+                    self._working[each.name] = _Working(
+                        settings, each.begin(parts, self._changed_windows, self._registry)
+                    )
 
     async def _end(self, name: str) -> None:
         if (ending := self._working.pop(name, None)) is not None:

@@ -15,13 +15,14 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from gateway.api import auth
 from gateway.config import JwtSettings
-from gateway.errors import Conflict, InvalidRequest, Unauthorized, Unavailable
+from gateway.errors import Conflict, Forbidden, InvalidRequest, Unauthorized, Unavailable
 from gateway.identity.claims import NotAllowed, groups_of, name_of
 from gateway.identity.id_tokens import ExpectedToken, TokenExpired, TokenRefused, check_token
 from gateway.identity.key_set import KeySet, ProviderUnavailable
@@ -31,7 +32,9 @@ from gateway.keys.token_bucket import TokenBucket
 from gateway.pipeline import Services
 from gateway.quota.issued import person_digest, person_id
 from gateway.records import Key
-from gateway.store import Clock, StoreUnavailable
+from gateway.store import StoreUnavailable
+
+from .background import sign_in_notes
 
 log = logging.getLogger("gateway")
 
@@ -90,7 +93,7 @@ class PersonTokens:
         """The key that calls with this token are made with. Raises `Unauthorized`, `Unavailable`."""
         settings, key_cache = parts.config.jwt, parts.key_cache
         assert settings is not None
-        person = await self._check(token, settings, parts.clock)
+        person = await self._check(token, settings, parts)
         if person.team is not None and person.team not in key_cache.teams:
             raise _refused("its team does not exist here")
         digest = person_digest(settings.issuer, person.name)
@@ -107,8 +110,8 @@ class PersonTokens:
             )
         return key if person.models is None else replace(key, models=_narrowed(key, person.models))
 
-    async def _check(self, token: str, settings: JwtSettings, clock: Clock) -> _Checked:
-        issuer, now, digest = await self._current(settings), clock.now(), auth.digest(token)
+    async def _check(self, token: str, settings: JwtSettings, parts: Services) -> _Checked:
+        issuer, now, digest = await self._current(settings), parts.clock.now(), auth.digest(token)
         known = self._checked.get(digest)
         if known is not None and now < known.until:
             return known
@@ -121,6 +124,9 @@ class PersonTokens:
         except ProviderUnavailable as error:
             log.warning("tokens cannot be checked: %s", error)
             raise Unavailable("Tokens cannot be checked right now.", code="identity_provider_unavailable") from None
+        with suppress(Conflict, Forbidden, StoreUnavailable):  # her record is refused, if she is
+            for wing in sign_in_notes():
+                await wing.note(self._registry, parts.config, person.name, "key")
         self._checked[digest] = person
         if len(self._checked) > MAX_KEPT:
             self._checked.popitem(last=False)

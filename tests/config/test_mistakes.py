@@ -233,18 +233,6 @@ WARNINGS = [
         },
         "easy to guess",
     ),
-    # Tokens that end.
-    (
-        "admin/tokens",
-        {"ci": {"token": TOKEN, "role": "viewer", "expires": "2026-11-20"}},
-        "is in the past, and this token",
-    ),
-    ("admin/tokens", {"ci": {"token": TOKEN, "role": "viewer", "expires": "2026-12-01"}}, "is in 8 days"),
-    (
-        "admin/tokens",
-        {"ci": {"token": TOKEN, "role": "viewer", "previous_token": TOKEN[::-1], "previous_until": "2026-11-20"}},
-        "is in the past, and this token",
-    ),
     # Addresses.
     ("server", {"public_url": "https://gateway.example.org/v1"}, "ends in /v1"),
     ("server", {"public_url": "https://gateway.example.org/v1/"}, "ends in /v1"),

@@ -354,3 +354,34 @@ async def test_an_unreadable_document_is_no_key_and_breaks_nothing(
 def changed(before: str, after: str) -> StoreChange:
 
     return StoreChange("key", "alice", before, after, "{}")
+
+
+async def test_all_keys_of_a_person_end_with_her_access_and_come_back_with_it(scenario: Scenario) -> None:
+    """Those of the file and of the store, known and unknown to the worker, and those that are made later."""
+    scenario.config = settings(keys=[{"id": "ci-bot", "secret": SECRET, "owner": "ann"}])
+    keys = [(await scenario.registry.create_key({"id": f"key-{n}", "owner": "ann"}, BY)).secret for n in range(2)]
+    other = (await scenario.registry.create_key({"id": "key-of-bob", "owner": "bob"}, BY)).secret
+    book = scenario.book()
+    await book.hear()
+    await scenario.caller(book, keys[0])
+    assert await scenario.registry.set_access("ann", "operator", BY)
+    keys.append((await scenario.registry.create_key({"id": "later", "owner": "ann"}, BY)).secret)
+    await book.hear()
+    begun_later = scenario.book()
+    await begun_later.hear()
+    for worker in (book, begun_later):
+        for _ in range(2):
+            for each in (*keys, SECRET):
+                with pytest.raises(Unauthorized, match="access has ended"):
+                    await scenario.caller(worker, each)
+            worker.configure(scenario.config)  # a reload does not bring them back
+        await scenario.caller(worker, other)
+    assert not await scenario.registry.set_access("ann", None, BY, found=("scim",))
+    assert await scenario.registry.set_access("ann", None, BY)
+    await book.hear()
+    for each in (*keys, SECRET):
+        await scenario.caller(book, each)
+    log = [row for row in (await scenario.registry.audit()).rows if row["kind"] == "person"]
+    assert [(row["name"], row["action"], row["after"]) for row in log] == [
+        ("ann", "give_access", {"ended_by": None}), ("ann", "end_access", {"ended_by": "operator"}),
+    ]  # fmt: skip

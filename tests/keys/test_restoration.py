@@ -29,6 +29,10 @@ def person(number: int | None = None, role: str | None = None) -> str:
     return Overlay(quotas=quotas, role=role).encode()
 
 
+def facts(**more: int) -> str:
+    return Overlay(more=more).encode()
+
+
 def overlay(requests: int = 0, revoked_at: float | None = None) -> str:
     top_ups = (TopUp("requests", "day", None, "2026-11-20", requests),) if requests else ()
     return Overlay(revoked_at, top_ups).encode()
@@ -58,6 +62,7 @@ def overlay(requests: int = 0, revoked_at: float | None = None) -> str:
         ("team", team(1), None, team(9), team(9)),
         ("overlay", None, overlay(revoked_at=3), overlay(5), overlay(5, revoked_at=3)),
         ("overlay", None, person(3), None, person(3)),
+        ("overlay", facts(a=1, b=1), facts(a=2, b=1), facts(a=1, b=3, c=4), facts(a=2, b=3, c=4)),
         ("overlay", person(3), person(3, "lead"), person(4), person(4, "lead")),
         ("overlay", person(3, "lead"), person(None, "lead"), person(3, "member"), person(None, "member")),
         # A key that was deleted is deleted, in any version; a later one of its id is not.

@@ -61,8 +61,7 @@ _DEFAULT = 1
 def translate(members: Mapping[str, Any], *, output_limit: int | None) -> fields.TranslatedRequest:
     """The Messages request for these members of a chat body.
 
-    `output_limit` is the limit in tokens for a call that gives none, because Messages requires one; None: it is added
-    later. Raises `InvalidRequest`.
+    `output_limit` is the limit in tokens for a call that gives none, as Messages requires one. Raises `InvalidRequest`.
     """
     body = fields.sort(members, RULES, MESSAGES)
     system, body["messages"] = _conversation(members.get("messages"))

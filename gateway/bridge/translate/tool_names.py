@@ -191,8 +191,7 @@ _ESCAPES = re.compile(r"(?:\\u[0-9a-fA-F]{4})++|\\[^u]")
 class CustomInput:
     """Extracts the free text of a custom tool from the streamed arguments of one call of its chat function.
 
-    These have one member, `{"input": "..."}`, and may be split at any byte. Arguments of another shape are passed on as
-    the input.
+    These have one member, `{"input": "..."}`, and may be split at any byte. Others are passed on as the input.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
 """Anthropic's message batches (anthropic-sdk-python, `types/messages/batch_create_params.py`): many requests in one
 body, answered within a day, at a price of their own (the variant `batch`).
 
-Each request is checked as a body of /v1/messages. All of one batch name the same model, because a batch has one record
-and one reservation.
+Each request is checked as a body of /v1/messages. All of one batch name the same model, for its one record.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ in one object are refused, because only one would be obeyed. It takes one object
 as examples of Google's have it: so do these rules. Ranges: Google's API reference ("GenerationConfig") and
 the types of google-genai.
 
-The prompt is estimated as that of chat is (api/prompt_tokens.py). Pictures count `IMAGE_TOKENS`; other media the flat
-rate of a file.
+The prompt is estimated as that of chat is (api/prompt_tokens.py). Pictures count `IMAGE_TOKENS`; others a flat rate.
 """
 
 from __future__ import annotations

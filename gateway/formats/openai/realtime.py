@@ -4,8 +4,7 @@ Usage is in each `response.done`, and in `conversation.item.input_audio_transcri
 of the transcription. Cached audio tokens are cached tokens, `cached_audio`: `audio_in` has the others.
 
 An event of a client is at most 15 MiB long, as OpenAI's `input_audio_buffer.append` is (openai-python,
-`input_audio_buffer_append_event.py`), and has a bounded number of members, because reading each of them holds up the
-other sessions.
+`input_audio_buffer_append_event.py`), and has a bounded number of members, which hold up other sessions.
 """
 
 from __future__ import annotations

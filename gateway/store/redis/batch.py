@@ -1,8 +1,7 @@
 """A batch in the form of `apply.lua`, and its answer in the form of the ledger.
 
 Values that many items share (windows, groups) are sent to Redis once, and the parts of an item that the script reads
-are as short as possible; the entry itself is only stored. This saves Redis, which all gateways share, most of the
-parsing.
+are as short as possible; the entry itself is only stored. This saves Redis most of the parsing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A cache of usage reports, each valid as long as none of its days changes.
 
 Most days of a report are past and no longer change, but a settlement may come late. So the cache does not go by the
-clock: Redis reports whether a day was written to since it was read (`marks.lua`), so that a cached report is as fresh
-as a reading.
+clock: Redis reports whether a day was written to since it was read (`marks.lua`), as fresh as a reading.
 """
 
 from __future__ import annotations

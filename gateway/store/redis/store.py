@@ -151,8 +151,7 @@ class RedisStore:
     ) -> Self:
         """Open the store, available or not.
 
-        Raises `StoreMisconfigured` for a wrong password, a user without a needed permission, or data of a newer
-        gateway.
+        Raises `StoreMisconfigured` for a wrong password, a user without a needed permission, or newer data.
         """
         store = cls(settings, offset_us, clock)
         try:

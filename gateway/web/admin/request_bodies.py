@@ -1,9 +1,8 @@
 """Request bodies of the admin API: the schema of each body; faults are reported in OpenAI's words.
 
 Only types and plain ranges are checked here. A quantity is a number or text such as "1M/day" (`config/quantities.py`);
-what is read as text is passed on as it was sent. The values of settings,
-and whether they fit other keys, teams and models, are checked in `keys/`, with the same messages as on the command
-line.
+what is read as text is passed on as it was sent. The values of settings, and whether they fit other keys, teams and
+models, are checked in `keys/`, with the same messages as on the command line.
 """
 
 from __future__ import annotations

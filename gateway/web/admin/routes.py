@@ -24,7 +24,7 @@ class AdminAPI:
     """All endpoints of one worker."""
 
     def __init__(self, registry: Registry, gate: TokenAuth, ask: Ask, store: RequestStore) -> None:
-        self._sign_in = SignIn(registry.note_role)
+        self._sign_in = SignIn(registry)
         self.access = access = AdminAccess(registry, gate, self._sign_in, admin_operations(), permissions())
         self._desks = (
             ReportEndpoints(access), LiveEndpoints(access, ask), KeyEndpoints(access), TeamEndpoints(access),

@@ -17,7 +17,6 @@ import json
 import logging
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from aiohttp import hdrs, web
@@ -28,10 +27,13 @@ from gateway.identity import sessions
 from gateway.identity.claims import NotAllowed, person_of
 from gateway.identity.id_tokens import TokenRefused
 from gateway.identity.key_set import ProviderUnavailable
+from gateway.identity.permissions import Role
 from gateway.identity.provider import OidcProvider
 from gateway.identity.sessions import Session
+from gateway.keys.registry import Registry
 from gateway.pipeline import Services
 from gateway.store import StoreUnavailable
+from gateway.web.background import sign_in_notes
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import Whole, json_response
 
@@ -61,10 +63,9 @@ class _Provider(NamedTuple):
 class SignIn:
     """Sign-in, sign-out and the check of sessions. Private to a worker; to be closed."""
 
-    def __init__(self, note_role: Callable[[str, str], Awaitable[None]]) -> None:
-        """`note_role` keeps the role of a person for her limits; it raises `Conflict` and `StoreUnavailable`."""
+    def __init__(self, registry: Registry) -> None:
         self._provider: _Provider | None = None
-        self._note_role = note_role
+        self._registry = registry
 
     async def close(self) -> None:
         if self._provider is not None:
@@ -114,16 +115,24 @@ class SignIn:
             log.warning("sign-in refused: %s", error)
             raise _failed(str(error)) from None
         except NotAllowed as error:
+            if error.lacking is not None:
+                await self._note(request, error.lacking, None)
             raise Forbidden(str(error), code="sign_in_refused") from None
         session = Session(
             Session.new_id(now), person.name, person.role, person.team, settings.rules, now + settings.session_s
         )
-        with contextlib.suppress(Conflict, StoreUnavailable):  # she signs in again, or another sign-in notes it
-            await self._note_role(person.name, person.role)
+        await self._note(request, person.name, person.role)
         log.info("%s signed in as %s", session.principal.name, person.role)
         cookie = _cookie(settings, "session", session.encode(_key(settings)), settings.session_s)
         headers = [(hdrs.LOCATION, "../../dashboard"), NO_STORE, cookie, _cookie(settings, "sign-in", "", 0)]
         return Whole(302, headers, b"")
+
+    async def _note(self, request: web.Request, name: str, role: Role | None) -> None:
+        with contextlib.suppress(Conflict, StoreUnavailable):  # she signs in again, or another sign-in notes it
+            if role is not None:
+                await self._registry.note_role(name, role)
+            for wing in sign_in_notes():
+                await wing.note(self._registry, _services(request).config, name, role)
 
     async def sign_out(self, request: web.Request) -> web.StreamResponse:
         """The session is over, everywhere; the answer has the address to sign out of the provider, too."""

@@ -12,6 +12,7 @@ from functools import partial
 
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.keys.cache import KeyCache
+from gateway.keys.registry import Registry
 from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.quota.scopes import holder
@@ -30,7 +31,7 @@ CLOSE_WITHIN_S = 3.0
 class AlertWork:
     """The alert watcher and its ways of delivery."""
 
-    def __init__(self, parts: Services, changed_windows: ChangedWindows) -> None:
+    def __init__(self, parts: Services, changed_windows: ChangedWindows, _: Registry) -> None:
         config, key_cache = parts.config, parts.key_cache
         settings = config.section(AlertSettings)
         self._webhook = Webhook(settings) if settings.webhook is not None else None

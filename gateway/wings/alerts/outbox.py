@@ -1,7 +1,6 @@
 """Alerts that wait for delivery to the webhook: each is retried on its own, until it is accepted or given up.
 
-Nothing waits for a slow webhook: a few attempts run in parallel, a limited number of alerts waits, and beyond that the
-oldest is dropped.
+Nothing waits for a slow webhook: a few attempts run in parallel, a limited number waits, the oldest is dropped.
 """
 
 from __future__ import annotations

@@ -144,8 +144,7 @@ def next_pause_s(status: int | None, retry_after_s: float | None, attempts: int,
     """Returns the seconds from a failed attempt at the webhook to the next one, or None if there is no further attempt.
 
     `status` is that of the answer, None if there was no answer; `attempts` have been made, the first `elapsed_s` ago. A
-    status that blames the request (4xx except 429) or redirects it (3xx) is not tried again, because it would be
-    returned again.
+    status that blames the request (4xx except 429) or redirects it (3xx) is not tried again.
     """
     if status is not None and status != 429 and status < 500:
         return None

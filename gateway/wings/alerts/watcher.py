@@ -191,8 +191,7 @@ class Watcher:
 
     async def close(self, timeout_s: float) -> None:
         """A last check, and a last attempt for the waiting webhooks; claims of failed ones are released, so that
-        another
-        worker sends them."""
+        another worker sends them."""
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(timeout_s / 3):
                 await self.look()

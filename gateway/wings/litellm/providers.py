@@ -1,8 +1,7 @@
 """Tables: the providers of LiteLLM, and the endpoints that its modes and the names of models stand for.
 
 Addresses and variables are those of LiteLLM 1.110.2 (`litellm_core_utils/get_llm_provider_logic.py` and
-`llms/PROVIDER`), but for Anthropic, Azure, Cohere and Gemini, whose APIs have other addresses in the form that the
-gateway uses.
+`llms/PROVIDER`), but for Anthropic, Azure, Cohere and Gemini, whose APIs have other addresses here.
 """
 
 from __future__ import annotations

@@ -177,8 +177,7 @@ async def open_session(
 ) -> AsyncIterator[RealtimeSession]:
     """Reserve, and open the session at the first upstream that takes it. Raises `GatewayError`.
 
-    `reserved` is called once the ledger has granted the session's parallel slots. `held` counts the messages of the
-    upstream.
+    `reserved` is called once the ledger has granted the session's parallel slots. `held` counts its messages.
     """
     routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams)
     router = services.router

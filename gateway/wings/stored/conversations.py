@@ -2,8 +2,7 @@
 
 A new one has no model, and so no route of its own. It goes to the upstream that is the first choice of most of the
 caller's models, among those with Responses of their own, and stays there with the API key that made it: calls with
-`conversation` go there, too. Requests count in limits of requests per time alone: nothing is
-generated.
+`conversation` go there, too. Requests count in limits of requests per time alone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,72 @@
+"""The last sign-in of a person, which the store keeps in her overlay, and the end of her access for want of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.errors import Forbidden
+from gateway.keys.documents import AuditEvent
+from gateway.keys.registry import Registry
+from gateway.quota.issued import Overlay
+from gateway.quota.scopes import person_scope
+
+from .policy import INACTIVE, NO_GROUP, NOTED_EVERY_S, Due, Seen, due, is_exempt
+from .settings import LeaverSettings
+
+MEMBER = "leavers"
+"""Its member of a person's overlay: a `Seen`."""
+
+WATCHER = "gateway, leavers"
+"""The author of what the watcher does, in the audit log."""
+
+
+def seen_of(overlay: Overlay) -> Seen:
+    """When the person of this overlay was here."""
+    return Seen(*overlay.more.get(MEMBER, (None,)))
+
+
+def _with_seen(overlay: Overlay, seen: Seen) -> Overlay:
+    return overlay._replace(more={**overlay.more, MEMBER: [*seen]})
+
+
+class Access(Registry):
+    """Notes sign-ins, and ends the access of people who are not seen any more. Every method raises `StoreUnavailable`
+    and `Conflict`."""
+
+    async def note_sign_in(self, name: str, by: str) -> None:
+        """A person is here. It gives back an access that ended because she was not. Raises `Forbidden` for one that
+        ended otherwise."""
+        text, overlay = await self._overlay(person_scope(name))
+        if overlay.paused is not None and overlay.paused.by not in (INACTIVE, NO_GROUP):
+            raise Forbidden("Your access here has ended. Ask an operator of the gateway.", code="access_ended")
+        now, seen = self._clock(), seen_of(overlay)
+        if overlay.paused is None and seen.warned_at is None and seen.at is not None and now - seen.at < NOTED_EVERY_S:
+            return
+        changed: dict[str, Any] = {"signed_in": True}
+        if overlay.paused is not None:
+            changed["access_ended_by"] = None
+        doing = AuditEvent(f"person {name}, {by}", "give_access" if overlay.paused else "sign_in", after=changed)
+        here = _with_seen(overlay._replace(paused=None), Seen(now))
+        await self._write("overlay", person_scope(name), text, here.encode(), doing)
+
+    async def leave_groups(self, name: str) -> bool:
+        """Her provider names her, and no group that may be here; whether that ends her access now."""
+        return await self.set_access(name, NO_GROUP, f"person {name}, sign-in", found=(None,))
+
+    async def look(self, settings: LeaverSettings) -> list[tuple[str, Due]]:
+        """Warn of and end the access of all who were not seen for too long: the people, and what was due."""
+        now, found = self._clock(), []
+        names = [name for name in await self._everyone() if not is_exempt(name, settings)]
+        for name in names:
+            text, overlay = await self._overlay(person_scope(name))
+            seen = seen_of(overlay)
+            what = due(seen, settings, now) if overlay.paused is None else None
+            if what == "end":
+                await self.set_access(name, INACTIVE, WATCHER, found=(None,))
+            elif what is not None:
+                noted = Seen(now) if what == "begin" else seen._replace(warned_at=now)
+                doing = AuditEvent(WATCHER, "warn_of_end" if what == "warn" else "watch_sign_ins")
+                await self._write("overlay", person_scope(name), text, _with_seen(overlay, noted).encode(), doing)
+            if what is not None:
+                found.append((name, what))
+        return found

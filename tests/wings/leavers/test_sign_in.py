@@ -1,0 +1,73 @@
+"""Access that ends at a sign-in without a group, and comes back with one, through a gateway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp.test_utils import TestClient
+
+from tests.fakes.identity_provider import IdentityProvider, sign
+from tests.flows.gateway_process import key, secret
+from tests.web.conftest import ADMIN_TOKEN, Inside
+from tests.web.test_sign_in import NOWHERE, Browser
+
+ALICE = "alice@example.org"
+ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+RULES: dict[str, Any] = {"roles": [{"group": "staff", "role": "member"}], "default_role": None}
+
+
+async def gateway(inside: Inside, provider: IdentityProvider, **leavers: Any) -> TestClient[Any, Any]:
+    return await inside(
+        NOWHERE, oidc=provider.settings(**RULES), leavers=leavers, keys=[key("hers", owner=ALICE), key("his")],
+        jwt={"issuer": provider.issuer, "audiences": ["gateway"], "jwks_url": f"{provider.issuer}/keys"},
+    )  # fmt: skip
+
+
+async def models(client: TestClient[Any, Any], token: str) -> int:
+    """The status of a request with this key or token, as soon as the worker has heard of all changes."""
+    async with client.get("/v1/models", headers={"Authorization": f"Bearer {token}"}) as answer:
+        return answer.status
+
+
+async def until(client: TestClient[Any, Any], token: str, status: int) -> None:
+    while await models(client, token) != status:
+        pass
+
+
+async def audit(client: TestClient[Any, Any]) -> list[tuple[str, str]]:
+    async with client.get("/admin/api/audit", headers=ADMIN) as answer:
+        rows = (await answer.json())["data"]
+    return [(row["action"], row["actor"]) for row in rows if row["kind"] == "person"]
+
+
+async def test_a_sign_in_without_a_group_ends_keys_and_one_with_a_group_gives_them_back(
+    inside: Inside, provider: IdentityProvider
+) -> None:
+    client = await gateway(inside, provider, by_groups=True)
+    browser = Browser(client)
+    provider.claims = {**provider.claims, "groups": ["staff"]}
+    assert (await browser.sign_in(provider))[0] == 302
+    assert await models(client, secret("hers")) == 200
+    provider.claims = {**provider.claims, "groups": ["guests"]}
+    status, answer = await Browser(client).sign_in(provider)
+    assert (status, answer["error"]["code"]) == (403, "sign_in_refused")
+    await until(client, secret("hers"), 401)
+    assert await models(client, secret("his")) == 200
+    assert await browser.session() == (401, "sign_in_required")
+    provider.claims = {**provider.claims, "groups": ["staff"]}
+    assert (await browser.sign_in(provider))[0] == 302
+    await until(client, secret("hers"), 200)
+    person = f"person {ALICE}, sign-in"
+    assert await audit(client) == [("give_access", person), ("end_access", person), ("sign_in", person)]
+
+
+async def test_a_refused_sign_in_ends_nothing_unless_it_is_set(inside: Inside, provider: IdentityProvider) -> None:
+    client = await gateway(inside, provider)
+    assert (await Browser(client).sign_in(provider))[0] == 403
+    assert await audit(client) == []
+
+
+async def test_a_call_with_a_fresh_token_counts_as_a_sign_in(inside: Inside, provider: IdentityProvider) -> None:
+    client = await gateway(inside, provider, inactive_after="30d", exempt=["*"])
+    assert await models(client, sign(provider.good_claims())) == 200
+    assert await audit(client) == [("sign_in", f"person {ALICE}, token")]
