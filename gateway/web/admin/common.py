@@ -24,7 +24,15 @@ from gateway.api import auth
 from gateway.api.auth import KnownSecret
 from gateway.errors import BodyTimeout, BodyTooLarge, Forbidden, InvalidRequest, NotFound, Unavailable
 from gateway.identity.permissions import (
-    Principal, Reach, Role, Scope, holder_of, is_left_to_keys, not_allowed, scope_of, tokens_of,
+    Principal,
+    Reach,
+    Role,
+    Scope,
+    holder_of,
+    is_left_to_keys,
+    not_allowed,
+    scope_of,
+    tokens_of,
 )  # fmt: skip
 from gateway.identity.sessions import Session
 from gateway.keys.cache import KeyCache

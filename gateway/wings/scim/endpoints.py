@@ -1,0 +1,195 @@
+"""The routes below `/scim/v2`, beside the admin API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from aiohttp import hdrs, web
+
+from gateway.errors import GatewayError
+from gateway.store import StoreUnavailable
+from gateway.web.bodies import BodyReader
+from gateway.web.middleware import CONTEXT
+from gateway.web.openapi.operation import Operation, in_path, in_query
+from gateway.web.responses import Whole
+from gateway.web.wings import WebParts, WingEndpoints
+
+from .directory import Directory
+from .discovery import MAX_RESULTS, provider_config, resource_types, schemas
+from .faults import ScimFault, shown_fault
+from .filters import read_filter
+from .patch import patched
+from .resources import Kind, listed
+from .settings import ScimSettings
+
+BASE = "/scim/v2"
+MEDIA = "application/scim+json"
+PAGE_ROWS = 100
+KINDS: Mapping[str, Kind] = {"Users": "User", "Groups": "Group"}
+
+Answer = tuple[int, Any]
+Doing = Callable[[web.Request, Directory, Kind], Awaitable[Answer]]
+
+
+class ScimEndpoints:
+    """The handlers of one worker."""
+
+    def __init__(self, parts: WebParts) -> None:
+        self._parts = parts
+        self._bodies = BodyReader(parts.capacity)
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        for path, document in DISCOVERY.items():
+            yield web.get(f"{BASE}/{path}", self._entered(_answers(document)))
+        for path, kind in KINDS.items():
+            yield web.get(f"{BASE}/{path}", self._entered(self.list_all, kind))
+            yield web.post(f"{BASE}/{path}", self._entered(self.create, kind))
+            for method, doing in (
+                ("GET", self.show),
+                ("PUT", self.replace),
+                ("PATCH", self.patch),
+                ("DELETE", self.delete),
+            ):
+                yield web.route(method, f"{BASE}/{path}/{{id}}", self._entered(doing, kind))
+
+    def _entered(self, doing: Doing, kind: Kind = "User") -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """The handler for requests with the token; refusals are in SCIM's form."""
+
+        async def enter(request: web.Request) -> web.StreamResponse:
+            headers: list[tuple[str, str]] = [(hdrs.CONTENT_TYPE, MEDIA)]
+            try:
+                status, body = await doing(request, self._directory(request), kind)
+                if request.method != hdrs.METH_GET:
+                    await request[CONTEXT].parts.key_cache.hear()  # this worker need not wait for its next look
+            except ScimFault as error:
+                status, body = error.status, shown_fault(error.status, error.detail, error.kind)
+            except StoreUnavailable:
+                status, body = 503, shown_fault(503, "The store does not answer. Repeat the request.")
+            except GatewayError as error:
+                status, body = error.status, shown_fault(error.status, error.message)
+                headers += error.headers.items()
+            return Whole(status, headers, b"" if body is None else json.dumps(body).encode())
+
+        return enter
+
+    def _directory(self, request: web.Request) -> Directory:
+        """The directory for this request. Raises `ScimFault` where there is no SCIM, and `GatewayError` for another
+        token."""
+        context = request[CONTEXT]
+        settings = context.parts.config.section(ScimSettings)
+        if settings.token is None:
+            raise ScimFault(404, "This gateway has no SCIM: scim.token is not set.")
+        tokens = {"scim.token": settings.token, "scim.previous_token": settings.previous_token}
+        name = self._parts.access.gate.admit(request, tokens)
+        actor = f"{name} from {context.remote or 'an unknown address'}"
+        registry = self._parts.access.registry
+        return Directory(self._parts.store, registry, actor, settings.person, context.parts.clock.now)
+
+    async def list_all(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
+        start, count = _number(request, "startIndex", 1, 1), min(_number(request, "count", PAGE_ROWS, 0), MAX_RESULTS)
+        text = request.query.get("filter")
+        found = await directory.every(kind, read_filter(text) if text else ())
+        groups = await directory.every("Group") if kind == "User" and found else ()
+        without, address = _without(request), _address(request)
+        rows = [each.shown(address, groups, without) for each in found[start - 1 : start - 1 + count]]
+        return 200, listed(rows, len(found), start)
+
+    async def create(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
+        made = await directory.create(kind, await self._body(request))
+        return 201, made.shown(_address(request))
+
+    async def show(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
+        found = await directory.find(kind, request.match_info["id"])
+        groups = await directory.every("Group") if kind == "User" else ()
+        return 200, found.shown(_address(request), groups, _without(request))
+
+    async def replace(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
+        body = await self._body(request)
+        return await self._changed(request, directory, kind, lambda _: body)
+
+    async def patch(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
+        body = await self._body(request)
+        return await self._changed(request, directory, kind, lambda values: patched(values, body))
+
+    async def _changed(
+        self,
+        request: web.Request,
+        directory: Directory,
+        kind: Kind,
+        how: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    ) -> Answer:
+        changed = await directory.change(kind, request.match_info["id"], how)
+        groups = await directory.every("Group") if kind == "User" else ()
+        return 200, changed.shown(_address(request), groups)
+
+    async def delete(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
+        await directory.delete(kind, request.match_info["id"])
+        return 204, None
+
+    async def _body(self, request: web.Request) -> dict[str, Any]:
+        text = b"".join(await self._bodies.read(request, request[CONTEXT]))
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ScimFault(400, "The body is no JSON.", "invalidSyntax") from None
+        if not isinstance(body, dict):
+            raise ScimFault(400, "Expected an object.", "invalidSyntax")
+        return body
+
+
+def _answers(document: Callable[[], dict[str, Any]]) -> Doing:
+    async def answer(_: web.Request, __: Directory, ___: Kind) -> Answer:
+        return 200, document()
+
+    return answer
+
+
+def _number(request: web.Request, name: str, default: int, least: int) -> int:
+    text = request.query.get(name, str(default))
+    if not text.lstrip("-").isdecimal() or len(text) > 9:
+        raise ScimFault(400, f"Expected {name} as a number.", "invalidValue")
+    return max(int(text), least)
+
+
+def _without(request: web.Request) -> Collection[str]:
+    """The attributes that the provider does not want, in small letters."""
+    return {each.strip().lower() for each in request.query.get("excludedAttributes", "").split(",")} - {""}
+
+
+def _address(request: web.Request) -> str:
+    return f"{request.scheme}://{request.host}{BASE}"
+
+
+DISCOVERY: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "ServiceProviderConfig": provider_config,
+    "ResourceTypes": resource_types,
+    "Schemas": schemas,
+}
+
+_OBJECT = {MEDIA: {"type": "object"}}
+_LISTING = (
+    in_query("filter", 'As `userName eq "alice@example.org"`.', type="string"),
+    in_query("startIndex", "The first row, from 1.", type="integer"),
+    in_query("count", f"Rows, at most {MAX_RESULTS}.", type="integer"),
+    in_query("excludedAttributes", "Attributes that are left out, such as members.", type="string"),
+)
+_ID = (in_path("id"),)
+
+
+def _operations() -> Iterable[tuple[tuple[str, str], Operation]]:
+    for path in DISCOVERY:
+        yield ("GET", f"{BASE}/{path}"), Operation(f"SCIM 2.0: {path}.", "admin", _OBJECT, (401, 404, 429))
+    for path, kind in KINDS.items():
+        at, one = f"{BASE}/{path}", f"{BASE}/{path}/{{id}}"
+        errors = (401, 404, 409, 413, 429)
+        yield ("GET", at), Operation(f"SCIM 2.0: list {path}.", "admin", _OBJECT, (401, 404, 429), None, _LISTING)
+        yield ("POST", at), Operation(f"SCIM 2.0: make a {kind}.", "admin", _OBJECT, errors, status=201)
+        yield ("GET", one), Operation(f"SCIM 2.0: a {kind}.", "admin", _OBJECT, (401, 404, 429), None, _ID)
+        yield ("PUT", one), Operation(f"SCIM 2.0: replace a {kind}.", "admin", _OBJECT, errors, None, _ID)
+        yield ("PATCH", one), Operation(f"SCIM 2.0: change a {kind}.", "admin", _OBJECT, errors, None, _ID)
+        yield ("DELETE", one), Operation(f"SCIM 2.0: delete a {kind}.", "admin", {}, errors, None, _ID, 204)
+
+
+ENDPOINTS = WingEndpoints(dict(_operations()), lambda parts: ScimEndpoints(parts).routes(), listener="admin")

@@ -1,0 +1,77 @@
+"""Users on a real store: whose access ends, whose comes back, and requests at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.store import StoreUnavailable
+from gateway.wings.scim.directory import Directory
+from gateway.wings.scim.faults import ScimFault
+from tests.keys.conftest import BY, Scenario
+
+ANN = "ann@example.org"
+USER: dict[str, Any] = {"userName": ANN, "active": True}
+
+
+@pytest.fixture
+def directory(scenario: Scenario) -> Directory:
+    return Directory(scenario.store, scenario.registry, "scim.token", "userName", lambda: scenario.now)
+
+
+async def ended_by(scenario: Scenario, person: str = ANN) -> Any:
+    return (await scenario.registry.show_person(person))["access_ended_by"]
+
+
+async def test_access_that_an_operator_ended_is_not_given_back(scenario: Scenario, directory: Directory) -> None:
+    made = await directory.create("User", USER)
+    await scenario.registry.set_access(ANN, "operator", BY)
+    await directory.change("User", made.id, lambda values: {**values, "active": True, "title": "x"})
+    assert await ended_by(scenario) == "operator"
+    await directory.change("User", made.id, lambda values: {**values, "active": False})
+    assert await ended_by(scenario) == "scim"  # now both want it, and the provider is the last that gives it back
+    await directory.change("User", made.id, lambda values: {**values, "active": True})
+    assert await ended_by(scenario) is None
+
+
+async def test_access_ends_even_if_the_document_cannot_be_written(
+    scenario: Scenario, directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await directory.create("User", USER)
+
+    async def away(*_: Any) -> bool:
+        raise StoreUnavailable("it is away")
+
+    with monkeypatch.context() as patch, pytest.raises(StoreUnavailable):
+        patch.setattr(Directory, "_write", away)
+        await directory.change("User", made.id, lambda values: {**values, "active": False})
+    assert await ended_by(scenario) == "scim"
+    assert (await directory.find("User", made.id)).is_active
+
+
+async def test_changes_at_the_same_time_are_all_kept(directory: Directory) -> None:
+    group = await directory.create("Group", {"displayName": "g"})
+
+    def adding(number: int) -> Any:
+        return lambda values: {**values, "members": [*values.get("members", ()), {"value": str(number)}]}
+
+    await asyncio.gather(*[directory.change("Group", group.id, adding(number)) for number in range(6)])
+    assert sorted((await directory.find("Group", group.id)).members) == [str(number) for number in range(6)]
+
+
+async def test_of_two_users_with_one_name_one_is_made(directory: Directory) -> None:
+    made = await asyncio.gather(*[directory.create("User", USER) for _ in range(4)], return_exceptions=True)
+    faults = [each for each in made if isinstance(each, ScimFault)]
+    assert [each.kind for each in faults] == ["uniqueness"] * 3
+    assert len(await directory.every("User")) == 1
+
+
+async def test_a_list_is_read_in_portions(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.wings.scim.directory.PAGE", 2)
+    for number in range(5):
+        await directory.create("User", {"userName": f"user-{number}"})
+        await directory.create("Group", {"displayName": f"group-{number}"})
+    assert {each.name for each in await directory.every("User")} == {f"user-{number}" for number in range(5)}
+    assert {each.name for each in await directory.every("Group")} == {f"group-{number}" for number in range(5)}
