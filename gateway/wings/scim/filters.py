@@ -33,7 +33,7 @@ class Path(NamedTuple):
 
 
 class Term(NamedTuple):
-    """One condition."""
+    """A condition that a value has to fulfil."""
 
     path: Path
     value: Any

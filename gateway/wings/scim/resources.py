@@ -34,7 +34,7 @@ NAMING: Mapping[Kind, str] = {"User": "userName", "Group": "displayName"}
 
 
 class Resource(NamedTuple):
-    """One user or group."""
+    """A user or a group as the store has it."""
 
     kind: Kind
     id: str
