@@ -174,7 +174,7 @@ SCHEMAS: Mapping[str, Schema] = {
                    members={"anyOf": [named("MemberKeys"), {"type": "null"}]}, **_KEPT),
     "Person": _exact(
         _WARNINGS, object={"const": "person"}, name=_TEXT, role=_TEXT_OR_NULL, keys=_list(_TEXT),
-        quotas=_list(named("QuotaOf")), max_parallel={"type": ["integer", "null"]},
+        access_ended_by=_TEXT_OR_NULL, quotas=_list(named("QuotaOf")), max_parallel={"type": ["integer", "null"]},
         on_exceeded={"enum": ["deny", "shadow"]}, managed_by={"enum": ["file", "store", None]},
         windows=_list(named("Quota")), top_ups=_list(named("TopUpOf")),
     ),
