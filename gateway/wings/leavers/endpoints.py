@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from gateway.identity.permissions import read_permissions
 from gateway.web.admin.common import AdminAccess, actor, changed
 from gateway.web.openapi.operation import JSON, Operation, in_path, named
 from gateway.web.wings import WingEndpoints
@@ -52,10 +51,6 @@ ENDPOINTS = WingEndpoints(
         ("POST", GIVE): _operation("Give a person her access back, whatever has ended it."),
     },
     lambda parts: AccessEndpoints(parts.access).routes(),
-    read_permissions("""
-                                                operator  lead  member  viewer  key
-    POST   /admin/api/people/{person}/end_access   all    -     -       -       -
-    POST   /admin/api/people/{person}/give_access  all    -     -       -       -
-    """),
+    {("POST", END): {"operator": "all"}, ("POST", GIVE): {"operator": "all"}},
     "admin",
 )
