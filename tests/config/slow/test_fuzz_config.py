@@ -112,6 +112,8 @@ GOOD: dict[str, Any] = {
     },
     "files": {"upstream": "up", "max_per_key": 5},
     "prices": {"file": "prices.json"},
+    "leavers": {"inactive_after": "30d", "warn_before": "7d", "by_groups": True, "exempt": ["ci-*"]},
+    "scim": {"token": HIDDEN + "-of-the-provider", "previous_token": HIDDEN + "-before", "person": "email"},
     "alerts": {"webhook": f"https://hooks.example.com/{HIDDEN}", "proxy": f"http://user:{HIDDEN}@proxy:3128"},
     "tracing": {"endpoint": "http://127.0.0.1:4318", "sample_ratio": 0.5, "headers": {"Authorization": HIDDEN}},
 }  # fmt: skip
