@@ -101,7 +101,7 @@ TABLE: tuple[Row, ...] = (
         "channel:aws_client_error", "channel:response_time_exceeded",
     })),
     Row(Fault.NO_CHANNEL, message=_starts(
-        "no (?:available )?channels? for ", r"(?:当前)?分组 .{1,200}无可用渠道",
+        "no (?:available )?channels? for ", "unsupported model: ", r"(?:当前)?分组 .{1,200}无可用渠道",
         "获取分组 ", "无效的渠道", "该渠道已被禁用",
     )),
     # It does not accept our key, or not for this model. (new-api answers "Invalid token" for a spent token, too.)

@@ -60,8 +60,8 @@ class Recorded:
         return head + b"".join(map(chunk, events)) + b"0\r\n\r\n"
 
 
-def recorded(name: str) -> Recorded:
-    head, _, body = (RECORDED / f"{name}.http").read_bytes().partition(b"\n\n")
+def recorded(name: str, folder: Path = RECORDED) -> Recorded:
+    head, _, body = (folder / f"{name}.http").read_bytes().partition(b"\n\n")
     first, *lines = head.decode().split("\n")
     pairs = [line.split(": ", 1) for line in lines]
     return Recorded(int(first.split()[1]), tuple((name.lower(), value) for name, value in pairs), body)

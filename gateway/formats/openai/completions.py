@@ -3,6 +3,7 @@ CreateChatCompletionRequest, CreateEmbeddingRequest)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -98,18 +99,26 @@ class _Answer(AnswerMembers):
     success: Any = None
     object: Any = None
     service_tier: Any = None
+    provider: Any = None
 
 
-def facts(body: bytes, read: Callable[[Any, Any], Usage | None] = chat.reported) -> PlainFacts:
-    """Returns the facts of a plain answer; `read` reads its usage object and service tier. Raises `ValueError` if the
-    body is not JSON."""
+_EMPTY = re.compile(rb'"(?:choices|data)"\s*+:\s*+(?:null|\[\s*+\])')
+_NOTHING = {"message": "an answer of nothing", "type": "server_error"}
+"""The error of an answer that has no output and counts no tokens. GoModel writes one for an error inside a 200."""
+
+
+def facts(body: bytes, read: Callable[[Any, Any, Any], Usage | None] = chat.reported) -> PlainFacts:
+    """Returns the facts of a plain answer; `read` reads its usage object, with the tier and the vendor beside it.
+    Raises `ValueError` if the body is not JSON."""
     answer = _Answer.read(body)
     error = answer.error
     if not error and b'"error"' in body:  # OpenRouter puts it into a choice (genkit#6259)
         in_choice = ChatReader()
         in_choice.facts(parsed(body) or {})
         error = in_choice.error
-    usage = read(answer.usage, answer.service_tier)
+    usage = read(answer.usage, answer.service_tier, answer.provider)
+    if not error and not (usage and any(usage[:2])) and _EMPTY.search(body):
+        error = _NOTHING
     model = answer.model if isinstance(answer.model, str) else None
     if (
         chat.NAMED[0] in body

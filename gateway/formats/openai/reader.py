@@ -61,7 +61,7 @@ OWN = (
     Own("DeepSeek", ("prompt_cache_hit_tokens",), "cached", "api-docs.deepseek.com, create chat completion"),
     Own("xAI", ("cached_prompt_text_tokens",), "cached", "genai-prices, x-ai"),
     Own("Databricks, LiteLLM", ("cache_read_input_tokens",), "cached", f"genai-prices, databricks; {_ANTHROPIC}"),
-    Own("Perplexity", ("input_tokens_details", "cache_read_input_tokens"), "cached", "genai-prices, perplexity"),
+    Own("Perplexity", ("prompt_tokens_details", "cache_read_input_tokens"), "cached", "genai-prices, perplexity"),
     Own("LiteLLM", ("cache_creation_input_tokens",), "written", _ANTHROPIC),
     Own("LiteLLM", ("prompt_tokens_details", "cache_creation_tokens"), "written", _ANTHROPIC),
     Own("LiteLLM", ("cache_creation", "ephemeral_1h_input_tokens"), "written_1h", _ANTHROPIC),
@@ -93,9 +93,9 @@ _PLAIN_DETAILS = frozenset({
 })  # fmt: skip
 
 
-def reported(report: Any, service_tier: Any = None) -> Usage | None:
-    """The usage object of an answer or a chunk, and the service tier named beside it; None if the former is missing or
-    cannot be read."""
+def reported(report: Any, service_tier: Any = None, provider: Any = None) -> Usage | None:
+    """The usage object of an answer or a chunk, and the service tier and the vendor named beside it; None if the former
+    is missing or cannot be read."""
     if not isinstance(report, dict):
         return None
     prompt, completion = count(report.get("prompt_tokens")), count(report.get("completion_tokens"))
@@ -106,7 +106,7 @@ def reported(report: Any, service_tier: Any = None) -> Usage | None:
         and report.get("total_tokens", 0) in (0, (prompt or 0) + (completion or 0))
         and (not isinstance(of_prompt, dict) or _PLAIN_DETAILS.issuperset(of_prompt))
     ):
-        return _by_own_names(report, variant)
+        return _by_own_names(report, variant, is_beside=provider == "anthropic")
     if prompt is None and completion is None:
         return of_total(report.get("total_tokens"))
     cached, reasoning = detail(of_prompt, "cached_tokens"), detail(of_completion, "reasoning_tokens")
@@ -119,14 +119,14 @@ def reported(report: Any, service_tier: Any = None) -> Usage | None:
     return Usage(prompt or 0, completion or 0, cached, reasoning, "reported", more, variant)
 
 
-def embedded(report: Any, service_tier: Any = None) -> Usage | None:
+def embedded(report: Any, *beside: Any) -> Usage | None:
     """Returns the usage of embeddings, whose tokens are all prompt: Voyage and DashScope report the total alone
     (docs.voyageai.com, embeddings; alibabacloud.com, text embedding). None where `reported` returns None."""
-    return all_prompt(reported(report, service_tier))
+    return all_prompt(reported(report, *beside))
 
 
-def _by_own_names(report: Mapping[str, Any], variant: str) -> Usage | None:
-    """A report with members or sums that are not OpenAI's."""
+def _by_own_names(report: Mapping[str, Any], variant: str, *, is_beside: bool) -> Usage | None:
+    """A report with members or sums that are not OpenAI's. `is_beside`: it is Claude's, with Anthropic's counts."""
     own = own_counts(report)
     of_prompt, of_completion = report.get("prompt_tokens_details"), report.get("completion_tokens_details")
     total = count(report.get("total_tokens")) or 0
@@ -143,8 +143,8 @@ def _by_own_names(report: Mapping[str, Any], variant: str) -> Usage | None:
         more["cache_write"] = max(0, own.get("written", 0) - own.get("written_1h", 0))
     reasoning = _first(count(value_at(of_completion, ("reasoning_tokens",))), own.get("reasoning"))
     of_cache = cached + more.get("cache_write", 0) + more.get("cache_write_1h", 0)
-    if of_cache and ("cached" in own or "written" in own) and of_cache > prompt:
-        prompt += of_cache  # beside the prompt, as Anthropic counts
+    if of_cache and ("cached" in own or "written" in own) and (is_beside or of_cache > prompt):
+        prompt += of_cache  # beside the prompt, as Anthropic counts; so does GoModel (providers/anthropic)
     elif of_cache and of_cache != reasoning and total == prompt + completion + of_cache:
         prompt += of_cache
     rest = total - prompt - completion if is_whole else 0
@@ -210,7 +210,7 @@ class ChatReader(AnswerReader):
     not known."""
 
     WANTED = (
-        ("model",), ("service_tier",), ("usage",), ("error",), ("x_groq",), ("web_search",),
+        ("model",), ("service_tier",), ("provider",), ("usage",), ("error",), ("x_groq",), ("web_search",),
         ("choices", EACH, "index"), ("choices", EACH, "finish_reason"), ("choices", EACH, "usage"),
         *[("choices", EACH, *path) for path in _NAMES_TOOLS],
     )  # fmt: skip
@@ -259,7 +259,7 @@ class ChatReader(AnswerReader):
             self._is_searched = True
         if report is None and ("x_groq" in value or "timings" in value):
             report = _elsewhere(value)
-        usage = None if report is None else reported(report, value.get("service_tier"))
+        usage = None if report is None else reported(report, value.get("service_tier"), value.get("provider"))
         if usage is None or not (self._is_searched or self._tools):
             return usage
         paid = units.counts({"web_searches": int(self._is_searched), "tool_calls": len(self._tools)})

@@ -55,6 +55,7 @@ class _Answer(AnswerMembers):
     success: Any = None
     tool_usage: Any = None
     service_tier: Any = None
+    provider: Any = None
     output: Any = None
     id: Any = None
     store: Any = None

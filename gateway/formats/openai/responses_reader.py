@@ -17,15 +17,19 @@ from typing import Any
 from gateway import units
 from gateway.formats.member_reader import EACH
 from gateway.formats.reader import AnswerReader, objects, value_at
-from gateway.formats.reported_usage import count, detail, more_of
+from gateway.formats.reported_usage import count
 from gateway.records import Usage
 
-from .reader import own_counts, reported
+from .reader import reported
 
 RESPONSE_TEXT = re.compile(rb'"(?:text|refusal|arguments|input|code)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
 """Generated texts in a plain response of the Responses API: the one group."""
 
-_PLAIN = frozenset({"input_tokens", "output_tokens", "total_tokens", "input_tokens_details", "output_tokens_details"})
+_NAMES = {
+    "input_tokens": "prompt_tokens", "input_tokens_details": "prompt_tokens_details",
+    "output_tokens": "completion_tokens", "output_tokens_details": "completion_tokens_details",
+}  # fmt: skip
+"""The names in a chat's usage, which some clones write themselves."""
 _COUNTS_TOOLS = frozenset({"server_side_tool_usage_details", "tool_calls_details", "num_sources_used"})
 """Members of a usage object that count the tools that ran: of xAI and Perplexity."""
 
@@ -34,26 +38,11 @@ def usage_of(response: Mapping[str, Any]) -> Usage | None:
     """The usage of a whole response; None if it has no usage object that can be read, and used no tools."""
     given, tier = response.get("usage"), response.get("service_tier")
     report = given if isinstance(given, dict) else {}
-    of_input, of_output = report.get("input_tokens_details"), report.get("output_tokens_details")
-    prompt, completion = count(report.get("input_tokens")), count(report.get("output_tokens"))
-    own = {} if _PLAIN.issuperset(report) else own_counts(report)
-    usage: Usage | None
-    if prompt is None and completion is None:
-        usage = reported(report, tier)  # some clones write a chat's usage
-    else:
-        usage = Usage(
-            prompt or 0,
-            completion or 0,
-            detail(of_input, "cached_tokens") or own.get("cached", 0),
-            detail(of_output, "reasoning_tokens") or own.get("reasoning", 0),
-            "reported",
-            more_of(of_input, of_output),
-            tier if isinstance(tier, str) else "",
-        )
+    usage = reported({_NAMES.get(name, name): report[name] for name in report}, tier, response.get("provider"))
     if _COUNTS_TOOLS.isdisjoint(report):
         tools, is_estimate = _tools(response)
     else:
-        tools, is_estimate = {name: own[name] for name in own if name in units.UNITS}, False
+        tools, is_estimate = {}, False  # they are in the usage
     if not tools:
         return usage
     if usage is None:
@@ -125,7 +114,8 @@ MAX_ITEMS = 100
 """Items of one answer that are bound to its key, at most."""
 
 _RESPONSE = (
-    "id", "model", "created_at", "store", "background", "status", "service_tier", "error", "usage", "tool_usage",
+    "id", "model", "created_at", "store", "background", "status", "service_tier", "provider", "error", "usage",
+    "tool_usage",
 )  # fmt: skip
 _ITEM = (
     ("type",), ("id",), ("status",), ("action", "type"), ("container_id",), ("environment", "container_id"),
