@@ -9,8 +9,8 @@ else by their order. Upstreams break each of these rules:
    call are one JSON value, so a new id, or a name once more, behind a whole value begins a new call.
 2. Some repeat the id or the name in each piece (vLLM, Azure), or send the id later than the name.
 3. Some give each piece an index of its own (dirac#215): a piece without id and name belongs to the call before it.
-4. Some send all arguments so far in each piece (hermes-agent#35718), or all once more at the end (opencode#17339). Two
-   values that begin with `{` are never the beginning of one object.
+4. Some send all arguments so far in each piece (hermes-agent#35718), or all once more at the end (opencode#17339),
+   vLLM with other blanks (vllm#42167). Two values that begin with `{` are never the beginning of one object.
 5. Some send `{}` first, and then the arguments (litellm's translation of Anthropic's `input: {}`): it is held back
    until it is known to be all.
 6. Some write the arguments as an object (older Ollama, Mistral).
@@ -69,8 +69,8 @@ class CollectedCall:
             self.id = self.id or call_id
             if name != self.name:
                 self.name += name
-        if arguments.startswith("{") and (so_far := self.arguments).startswith("{") and arguments.startswith(so_far):
-            arguments = arguments[len(so_far) :]
+        if arguments.startswith("{") and (so_far := self.arguments).startswith("{"):
+            arguments = _behind(so_far, arguments)
         if self._is_empty and arguments.strip():
             self._held = ""
         self._held += arguments
@@ -85,6 +85,22 @@ class CollectedCall:
         if held:
             self._pieces.append(held)
         return held
+
+
+def _behind(so_far: str, again: str) -> str:
+    """Arguments without those so far, if they begin with these once more, also with other blanks between them."""
+    if again.startswith(so_far):
+        return again[len(so_far) :]
+    place = 0
+    for char in so_far:
+        if char.isspace():
+            continue
+        while again[place : place + 1].isspace():
+            place += 1
+        if again[place : place + 1] != char:
+            return again
+        place += 1
+    return again[place:].lstrip() if so_far[-1].isspace() else again[place:]
 
 
 class ToolCalls:

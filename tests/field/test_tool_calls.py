@@ -54,6 +54,19 @@ class Row(NamedTuple):
 
 
 ROWS = (
+    Row("all once more at the end, with other blanks", "vllm-project/vllm#42167, vllm-project/vllm#39615", [
+        calls(piece(0, "chatcmpl-tool-a", "look", "")), calls(piece(0, arguments='{"at":"')),
+        calls(piece(0, arguments='here"')),
+        chat_chunk({"tool_calls": [{"id": None, "type": None, "index": 0, "function":
+                    {"name": None, "arguments": '{"at": "here"}'}}]}, "tool_calls", stop_reason=151338),
+    ], ONE, None),
+    Row("all once more at the end, behind a blank in a text", "vllm-project/vllm#42167", [
+        calls(piece(0, "chatcmpl-tool-a", "look", '{"at":"over ')),
+        calls(piece(0, arguments='{"at": "over here"}')),
+    ], [("look", {"at": "over here"})]),
+    Row("a brace, and all once more", "vllm-project/vllm#51697", [
+        calls(piece(0, "chatcmpl-tool-a", "look", "{")), calls(piece(0, arguments='{"at": "here"}')),
+    ], ONE),
     Row("no index, a new id is a new call", "ollama/ollama#7881, SamSaffron/term-llm#314, AstrBotDevs/AstrBot#6692", [
         calls(piece(call_id="call_a", name="look", arguments=HERE)),
         calls(piece(call_id="call_b", name="look", arguments=THERE)),

@@ -3,7 +3,6 @@ CreateChatCompletionRequest, CreateEmbeddingRequest)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from gateway.errors import InvalidRequest
 from gateway.formats import gathered, reported_usage
 from gateway.formats.event_scan import parsed
 from gateway.formats.format import AnswerMembers, Format, PlainFacts
+from gateway.formats.reader import objects
 from gateway.records import Call, Document, Params, Usage
 
 from . import reader as chat
@@ -102,9 +102,23 @@ class _Answer(AnswerMembers):
     provider: Any = None
 
 
-_EMPTY = re.compile(rb'"(?:choices|data)"\s*+:\s*+(?:null|\[\s*+\])')
 _NOTHING = {"message": "an answer of nothing", "type": "server_error"}
-"""The error of an answer that has no output and counts no tokens. GoModel writes one for an error inside a 200."""
+"""The error of an answer that has no output, no end and no tokens. GoModel and Ollama write it for a failure."""
+
+
+def _is_nothing(body: bytes) -> bool:
+    """Whether an answer that counts no tokens has no output either. Others have none of these members."""
+    answer = parsed(body) or {}
+    choices = objects(answer.get("choices"))
+    if not choices:
+        return "choices" in answer or ("data" in answer and not answer["data"])
+    return not any(
+        choice.get("finish_reason") or choice.get("text") or _has_content(choice.get("message")) for choice in choices
+    )
+
+
+def _has_content(message: Any) -> bool:
+    return isinstance(message, dict) and any(message[name] for name in message if name != "role")
 
 
 def facts(body: bytes, read: Callable[[Any, Any, Any], Usage | None] = chat.reported) -> PlainFacts:
@@ -117,8 +131,8 @@ def facts(body: bytes, read: Callable[[Any, Any, Any], Usage | None] = chat.repo
         in_choice.facts(parsed(body) or {})
         error = in_choice.error
     usage = read(answer.usage, answer.service_tier, answer.provider)
-    if not error and not (usage and any(usage[:2])) and _EMPTY.search(body):
-        error = _NOTHING
+    if not error and not (usage and any(usage[:2])) and _is_nothing(body):
+        return PlainFacts(is_error=True, error=_NOTHING)
     model = answer.model if isinstance(answer.model, str) else None
     if (
         chat.NAMED[0] in body
