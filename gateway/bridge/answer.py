@@ -155,9 +155,13 @@ class One(NamedTuple):
     def choice(self) -> ChatChoice:
         return ChatChoice(self.prompt_characters, has_logprobs=self.has_logprobs)
 
-    def index_of(self, own: int) -> int:
-        """The index of one of its choices among all."""
-        return self.prompt * self.n + own
+    def written(self, choice: dict[str, Any], own: int, message: str, so_far: ChatChoice) -> dict[str, Any] | None:
+        """This choice or piece of one, numbered among all; `message` is its member with a chat's content."""
+        index = self.prompt * self.n + own
+        if not self.is_chat:
+            return {**choice, "index": index}
+        logprobs, reason = choice.get("logprobs"), choice.get("finish_reason")
+        return so_far.completions_choice(choice.get(message), logprobs, reason, index)
 
 
 def read(body: bytes) -> dict[str, Any]:
@@ -185,12 +189,8 @@ def choices_of(one: One, answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _choice(one: One, choice: dict[str, Any], own: int) -> dict[str, Any]:
-    if not one.is_chat:
-        return {**choice, "index": one.index_of(own)}
-    made = one.choice().completions_choice(
-        choice.get("message"), choice.get("logprobs"), choice.get("finish_reason"), one.index_of(own)
-    )
-    if made is None or made["finish_reason"] is None:
+    made = one.written(choice, own, "message", one.choice())
+    if made is None or (one.is_chat and made["finish_reason"] is None):
         raise Unfit("a choice without a finish_reason")
     return made
 
@@ -245,12 +245,7 @@ class Stream:
 
     def _choice(self, choice: Any) -> dict[str, Any] | None:
         own = own_index(choice, self._one.n)
-        index = self._one.index_of(own)
-        if not self._one.is_chat:
-            return {**choice, "index": index}
-        return self._choices[own].completions_choice(
-            choice.get("delta"), choice.get("logprobs"), choice.get("finish_reason"), index
-        )
+        return self._one.written(choice, own, "delta", self._choices[own])
 
 
 def write_chunk(chunk: dict[str, Any], *, shows_usage: bool) -> bytes:

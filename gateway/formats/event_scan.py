@@ -81,6 +81,8 @@ class EventScan(Scan):
         """Reader of the long event in progress, if there is one."""
         self._reported_at = -1
         """Bytes of text that had come with the report that is kept."""
+        self._end = b""
+        """The event that ends the answer, which is held back."""
         self._has_ended = False
         self._is_unfit = False
         self._is_written = False
@@ -121,9 +123,9 @@ class EventScan(Scan):
         return False
 
     def _last(self) -> bytes:
-        """Returns the bytes of `last` for a stream that is passed on; empty where the end of the message ends the
-        stream."""
-        return b""
+        """Returns the bytes of `last` for a stream that is passed on: the event that ended it, if it came, because an
+        invented one would be false."""
+        return self._end
 
     # ---------------------------------------------------------------------------------------------------- the events
 

@@ -11,6 +11,9 @@ from typing import Any
 from gateway.config import Route
 from gateway.records import Call, Params
 
+Renames = Callable[[Mapping[str, Any], str], dict[str, Any]]
+Changes = Callable[..., dict[str, Any]]
+
 ANY_MODEL = "*"
 """Among the models of a request: the upstream chooses."""
 
@@ -35,6 +38,18 @@ def changes(call: Call, route: Route, names: Sequence[str]) -> dict[str, Any]:
     for name in names if renamed else ():
         if any(entry.get("model") in renamed for _, entry in entries(members, name)):
             changed[name] = _renamed(members[name], renamed)
+    return changed
+
+
+def renaming(rename: Renames, *, always: bool = False) -> Changes:
+    """The `Format.changes` of a body that names its model inside: with the name at the upstream, where it differs or
+    `always`. Another process writes large bodies (`Format.rename`)."""
+
+    def changed(call: Call, route: Route, *_: object) -> dict[str, Any]:
+        name, document = route.model or call.params.model, call.params.document
+        is_same = name == call.params.model and not always
+        return {} if is_same or document.large is not None else rename(document.members, name)
+
     return changed
 
 

@@ -67,6 +67,14 @@ ROWS = (
     Row("a brace, and all once more", "vllm-project/vllm#51697", [
         calls(piece(0, "chatcmpl-tool-a", "look", "{")), calls(piece(0, arguments='{"at": "here"}')),
     ], ONE),
+    Row("another id in each piece", "Kimi behind vLLM, in a test of kotlin's port of earendil-works/pi", [
+        calls(piece(0, "functions.look:0", "look", "")), calls(piece(0, "chatcmpl-tool-a", None, '{"at":"he')),
+        calls(piece(0, "chatcmpl-tool-b", None, 're"}')),
+    ], ONE),
+    Row("an empty name in each piece", "IBM watsonx, in tests of langchain4j", [
+        calls(piece(0, "chatcmpl-tool-a", "look", "")), calls(piece(0, None, "", '{"at":"he')),
+        calls(piece(0, None, "", 're"}')),
+    ], ONE),
     Row("no index, a new id is a new call", "ollama/ollama#7881, SamSaffron/term-llm#314, AstrBotDevs/AstrBot#6692", [
         calls(piece(call_id="call_a", name="look", arguments=HERE)),
         calls(piece(call_id="call_b", name="look", arguments=THERE)),

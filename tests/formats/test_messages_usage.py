@@ -88,7 +88,7 @@ def part(prompt: int, output: int, model: str = "") -> Usage:
         ),
         ({"input_tokens": 9, "output_tokens": 2, "iterations": [run("message", 4, 1)]}, Usage(9, 2, source="reported")),
         ({"input_tokens": 10, "output_tokens": 2, "iterations": []}, Usage(10, 2, source="reported")),
-        ({"input_tokens": True, "output_tokens": "2"}, None),
+        ({"input_tokens": True, "output_tokens": "2"}, Usage(0, 2, source="reported")),
         ({"input_tokens": -1}, None),
         ({}, None),
         (None, None),

@@ -131,6 +131,13 @@ def objects_in(value: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
         yield an_object(each, here), here
 
 
+def refuse_callers(tool: Mapping[str, Any], path: str) -> None:
+    """Raises `InvalidRequest` for a tool that the model itself may not call."""
+    callers = tool.get("allowed_callers")
+    if callers is not None and "direct" not in a_list(callers, f"{path}.allowed_callers"):
+        raise unsupported(f"{path}.allowed_callers", "tools can be called by the model only")
+
+
 def texts_in(parts: Any, path: str, kinds: Mapping[str, str], noun: str = "part") -> Iterator[tuple[str, str]]:
     """The texts of an array of parts, each with its type. `kinds` are the types that are taken, each with the member
     that holds the text. Raises `InvalidRequest`."""

@@ -216,9 +216,7 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
         raise unsupported(
             f"{path}.type", f"the tool `{tool['type']}` runs at Anthropic or is known to Anthropic's models only"
         )
-    callers = tool.get("allowed_callers")
-    if callers is not None and "direct" not in a_list(callers, f"{path}.allowed_callers"):
-        raise unsupported(f"{path}.allowed_callers", "tools can be called by the model only")
+    fields.refuse_callers(tool, path)
     about = [text for text in (tool.get("description"),) if isinstance(text, str) and text]
     examples = a_list(tool.get("input_examples") or [], f"{path}.input_examples")
     about += [f"Example of an input: {tool_names.compact(example)}" for example in examples]

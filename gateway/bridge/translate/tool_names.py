@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .accepted import chat_function, tool_name
-from .fields import a_list, a_text, an_object, objects_in, unsupported, wrong
+from .fields import a_text, an_object, objects_in, refuse_callers, unsupported, wrong
 
 LEFT_OUT = frozenset({"web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"})
 """Tools that run at OpenAI and that Codex offers in every request. The model can do without them, so they are not
@@ -104,9 +104,7 @@ def _functions(tool: Mapping[str, Any], path: str) -> Iterator[tuple[CalledTool,
 
 def _named(tool: Mapping[str, Any], path: str, namespace: str | None, about: str) -> tuple[CalledTool, dict[str, Any]]:
     name = a_text(tool.get("name"), f"{path}.name")
-    callers = tool.get("allowed_callers")
-    if callers is not None and "direct" not in a_list(callers, f"{path}.allowed_callers"):
-        raise unsupported(f"{path}.allowed_callers", "tools can be called by the model only")
+    refuse_callers(tool, path)
     if tool.get("async"):
         raise unsupported(f"{path}.async", "calls are not asynchronous")
     given = tool.get("description")

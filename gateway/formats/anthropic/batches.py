@@ -16,12 +16,13 @@ from pydantic import Field
 from gateway.api import json_document, validate
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Messages, Part
-from gateway.config import Capabilities, Limits, Route
+from gateway.config import Limits
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.formats import other_models
 from gateway.formats.ceilings import output_ceiling, prompt_ceiling
 from gateway.formats.format import BatchFormat, BatchLine, BatchState, Format, no_usage
 from gateway.formats.openai.batches import VARIANT, answered, facts_when_made, read_object
-from gateway.records import Call, Document, Endpoint, LineCeilings, Params
+from gateway.records import Document, Endpoint, LineCeilings, Params
 
 from . import request as messages_request
 from .messages import ANTHROPIC_FORMAT, MESSAGES
@@ -110,12 +111,6 @@ def _refuse(path: str, what: str) -> NoReturn:
     raise InvalidRequest(f"{path}: {what}", param=path, code="invalid_batch_line")
 
 
-def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
-    """The requests with the model's name at the upstream, where it differs."""
-    name, document = route.model or call.params.model, call.params.document
-    return {} if name == call.params.model or document.large is not None else _renamed(document.members, name)
-
-
 def _renamed(members: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"requests": [each | {"params": each["params"] | {"model": name}} for each in members["requests"]]}
 
@@ -163,7 +158,7 @@ MESSAGE_BATCHES: Format = ANTHROPIC_FORMAT(
     is_optional=True,
     facts=facts_when_made,
     usage=no_usage,
-    changes=_changes,
+    changes=other_models.renaming(_renamed),
     rename=_renamed,
     passed_statuses=MESSAGES.passed_statuses,
     batch=BatchFormat("message_batch", frozenset({MESSAGES.name}), _state, _line),

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 from gateway import units
 from gateway.config.rates import variant_of
-from gateway.formats import reported_usage
 from gateway.formats.event_scan import EventScan
 from gateway.formats.events import (
     CallPiece,
@@ -40,8 +39,8 @@ from gateway.formats.events import (
     Thought,
     ToolCalls,
 )
-from gateway.formats.format import ScanInput
 from gateway.formats.reader import AnswerReader, as_arguments, text_of
+from gateway.formats.reported_usage import count, detail
 from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
@@ -72,7 +71,7 @@ def reported(report: Any) -> Usage | None:
     """The usage object of an answer, or what `merged` made of those of a stream; None if it cannot be read."""
     if not isinstance(report, dict):
         return None
-    if _count(report.get("input_tokens")) is None and _count(report.get("output_tokens")) is None:
+    if count(report.get("input_tokens")) is None and count(report.get("output_tokens")) is None:
         return None
     top = _counts(report)
     iterations = report.get("iterations")
@@ -81,7 +80,7 @@ def reported(report: Any) -> Usage | None:
         summed = _Counts(*map(sum, zip(*map(_counts, runs), strict=True)))
         output, thinking = max(summed.output, top.output), max(summed.thinking, top.thinking)
         top = (summed if summed.prompt > top.prompt else top)._replace(output=output, thinking=thinking)
-    searches = _detail(report.get("server_tool_use"), "web_search_requests")
+    searches = detail(report.get("server_tool_use"), "web_search_requests")
     usage = _usage(top, searches, _service(report))
     if report.get("fallback_credit"):
         usage = usage._replace(source="estimated")
@@ -130,38 +129,30 @@ def _service(report: Mapping[str, Any]) -> str:
 def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Two reports of one stream as one, the later one second."""
     given = {name: value for name, value in now.items() if value is not None}
-    has_input = any(_count(given.get(name)) for name in _INPUT)
+    has_input = any(count(given.get(name)) for name in _INPUT)
     known = dict(before)
     for name, value in given.items():
-        if name in _INPUT and name in before and not (has_input if "input_tokens" in given else _count(value)):
+        if name in _INPUT and name in before and not (has_input if "input_tokens" in given else count(value)):
             continue
         is_sum = name == "output_tokens"
-        known[name] = max(_count(value) or 0, _count(before.get(name)) or 0) if is_sum else value
+        known[name] = max(count(value) or 0, count(before.get(name)) or 0) if is_sum else value
     return known
 
 
 def _counts(report: Mapping[str, Any]) -> _Counts:
     split = report.get("cache_creation")
-    longer = _detail(split, "ephemeral_1h_input_tokens")
-    written = _count(report.get("cache_creation_input_tokens"))
+    longer = detail(split, "ephemeral_1h_input_tokens")
+    written = count(report.get("cache_creation_input_tokens"))
     if written is None:
-        written = longer + _detail(split, "ephemeral_5m_input_tokens")
+        written = longer + detail(split, "ephemeral_5m_input_tokens")
     return _Counts(
-        _count(report.get("input_tokens")) or 0,
+        count(report.get("input_tokens")) or 0,
         written,
         min(longer, written),
-        _count(report.get("cache_read_input_tokens")) or 0,
-        _count(report.get("output_tokens")) or 0,
-        _detail(report.get("output_tokens_details"), "thinking_tokens"),
+        count(report.get("cache_read_input_tokens")) or 0,
+        count(report.get("output_tokens")) or 0,
+        detail(report.get("output_tokens_details"), "thinking_tokens"),
     )
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
-
-
-def _detail(details: Any, name: str) -> int:
-    return (_count(details.get(name)) or 0) if isinstance(details, dict) else 0
 
 
 _REASONS: Mapping[str, str] = {
@@ -202,7 +193,7 @@ class MessagesReader(AnswerReader):
             self.has_stopped = True
         report = message.get("usage") if isinstance(message, dict) else None
         # The report at the start has a few tokens of output, and a last one below it does not count the output either.
-        output = reported_usage.count(report.get("output_tokens")) if isinstance(report, dict) else None
+        output = count(report.get("output_tokens")) if isinstance(report, dict) else None
         self.counts_output = kind != "message_start" and output is not None and output >= self._output
         self._output = max(self._output, output or 0)
         return self.usage(value)
@@ -326,16 +317,8 @@ class MessagesScan(EventScan):
 
     reader: MessagesReader
 
-    def __init__(self, asked: ScanInput) -> None:
-        super().__init__(asked)
-        self._end = b""
-
     def _has_all(self) -> bool:
         return self.reader.has_stopped
-
-    def _last(self) -> bytes:
-        """`message_stop`, if it came. An answer without it ends without: an invented one would be false."""
-        return self._end
 
     def is_sign_of_life(self, passed: bytes) -> bool:
         """Pings keep a connection open, as comments do."""

@@ -21,6 +21,7 @@ from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import MAX_PROMPTS
 from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
+from gateway.formats import other_models
 from gateway.formats.format import Format, PlainFacts
 from gateway.records import Call, Document, Params
 
@@ -110,12 +111,6 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
     return {"model": _MODELS + name}
 
 
-def _batch_changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
-    """The requests with the model's name at the upstream, where it differs."""
-    name, document = route.model or call.params.model, call.params.document
-    return {} if name == call.params.model or document.large is not None else _renamed(document.members, name)
-
-
 def _renamed(members: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"requests": [each | {"model": _MODELS + name} for each in as_list(members["requests"])]}
 
@@ -140,6 +135,6 @@ BATCH_EMBED_CONTENTS = replace(
     name="batch_embed_contents",
     **generate.method("batchEmbedContents"),
     read=_read_batch,
-    changes=_batch_changes,
+    changes=other_models.renaming(_renamed),
     rename=_renamed,
 )

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, QuotaSpent
-from gateway.formats import gathered
+from gateway.formats import gathered, other_models
 from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, no_usage
 from gateway.formats.reader import objects
 from gateway.records import Call, Endpoint
@@ -139,13 +139,8 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
     return {name: config | {request.name_in(config, "maxOutputTokens"): added_limit}}
 
 
-def _count_changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
-    """The request whose tokens are counted names its model too."""
-    document = call.params.document
-    return {} if document.large is not None else _count_renamed(document.members, route.model or call.params.model)
-
-
 def _count_renamed(members: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """The request whose tokens are counted names its model too."""
     name = request.name_in(members, request.COUNTED)
     if not isinstance(asked := members.get(name), dict):
         return {}
@@ -208,6 +203,6 @@ COUNT_CONTENT_TOKENS = Format(
     read=request.read_count,
     facts=counted,
     usage=no_usage,
-    changes=_count_changes,
+    changes=other_models.renaming(_count_renamed, always=True),
     rename=_count_renamed,
 )

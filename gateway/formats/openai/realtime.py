@@ -20,6 +20,7 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats import reported_usage
 from gateway.formats.event_scan import parsed
 from gateway.formats.format import Format
+from gateway.formats.reader import value_at
 from gateway.records import Params, Usage
 
 from . import completions
@@ -175,8 +176,7 @@ def named_models(settings: dict[str, Any], depth: int = 0) -> Iterator[tuple[dic
 
 def response_id(event: Mapping[str, Any]) -> str | None:
     """The id of the response that an upstream's event belongs to."""
-    response = event.get("response")
-    found = response.get("id") if isinstance(response, dict) else event.get("response_id")
+    found = value_at(event, ("response", "id")) if isinstance(event.get("response"), dict) else event.get("response_id")
     return found if isinstance(found, str) else None
 
 
@@ -214,12 +214,12 @@ def transcriber_of(session: Any) -> tuple[bool, str | None]:
     if not isinstance(session, dict):
         return False, None
     found = session.get("input_audio_transcription", _ABSENT)
-    sound = _member(_member(session, "audio"), "input")
+    sound = value_at(session, ("audio", "input"))
     if isinstance(sound, dict) and "transcription" in sound:
         found = sound["transcription"]
     if found is _ABSENT:
         return False, None
-    model = _member(found, "model")
+    model = value_at(found, ("model",))
     if isinstance(model, str):
         return True, model
     return found is None, "" if isinstance(found, dict) else None
@@ -232,8 +232,8 @@ def asked_transcriber(event: Mapping[str, Any]) -> tuple[bool, str | None]:
     """`transcriber_of` the settings in a client's event. Raises `InvalidRequest` for what servers may read
     differently."""
     session = event.get("session")
-    sound = _member(_member(session, "audio"), "input")
-    if isinstance(session, dict) and "input_audio_transcription" in session and _member(sound, "transcription"):
+    sound = value_at(session, ("audio", "input"))
+    if isinstance(session, dict) and "input_audio_transcription" in session and value_at(sound, ("transcription",)):
         raise InvalidRequest(
             "Give 'audio.input.transcription' or 'input_audio_transcription', not both.",
             param="session.input_audio_transcription",
@@ -242,21 +242,16 @@ def asked_transcriber(event: Mapping[str, Any]) -> tuple[bool, str | None]:
     return transcriber_of(session)
 
 
-def _member(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
-
-
 def audio_rates(settings: Mapping[str, Any]) -> tuple[int, int]:
     """The bytes of a second of audio, of the client and of the upstream, that these settings of a session or a response
     name; those of the default where they name none."""
-    sound = settings.get("audio")
-    given = _member(_member(sound, "input"), "format"), settings.get("input_audio_format")
-    made = _member(_member(sound, "output"), "format"), settings.get("output_audio_format")
+    given = value_at(settings, ("audio", "input", "format")), settings.get("input_audio_format")
+    made = value_at(settings, ("audio", "output", "format")), settings.get("output_audio_format")
     return min(map(_rate_of, given)), min(map(_rate_of, made))
 
 
 def _rate_of(audio_format: Any) -> int:
-    name, rate = _member(audio_format, "type"), _member(audio_format, "rate")
+    name, rate = value_at(audio_format, ("type",)), value_at(audio_format, ("rate",))
     name = audio_format if isinstance(audio_format, str) else name
     if isinstance(name, str) and any(each in name.lower() for each in _SLOW):
         return _SLOW_BYTES_PER_S
@@ -304,7 +299,7 @@ def shown_text(event: Mapping[str, Any]) -> str:
 
 def error_about(event: Mapping[str, Any]) -> str | None:
     """The id of the client's event that an `error` is about."""
-    about = _member(event.get("error"), "event_id")
+    about = value_at(event, ("error", "event_id"))
     return about if isinstance(about, str) else None
 
 

@@ -52,7 +52,6 @@ class ResponsesScan(EventScan):
 
     def __init__(self, asked: ScanInput) -> None:
         super().__init__(asked)
-        self._end = b""
         self._kind: str | None = None
         """The type of the long event that is going on, as far as it is known."""
         self._has_item_error = False
@@ -75,9 +74,6 @@ class ResponsesScan(EventScan):
     def is_usage_final(self) -> bool:
         """Whether the usage came with the end, also with that of a failed response."""
         return self.usage is not None and self.reader.has_ended
-
-    def _last(self) -> bytes:
-        return self._end
 
     def failed(self, error: GatewayError, request_id: str) -> bytes:
         """The event that ends this stream with an error of the gateway."""

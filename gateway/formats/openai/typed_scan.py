@@ -58,14 +58,10 @@ class TypedScan(EventScan):
 
     def __init__(self, asked: ScanInput, ends: Collection[str], read: ReadsUsage) -> None:
         super().__init__(asked, TypedReader(asked.choices, ends, read))
-        self._end = b""
 
     def _has_all(self) -> bool:
         """Whether all parts have come, or the upstream ended the message behind a whole part."""
         return self.reader.left <= 0 or (self._has_ended and bool(self._end))
-
-    def _last(self) -> bytes:
-        return self._end
 
     def _object(self, event: bytes, data: bytes, value: Mapping[str, Any]) -> bytes:
         if not self._note(value) or not self.reader.is_end(value):
