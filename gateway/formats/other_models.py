@@ -11,9 +11,6 @@ from typing import Any
 from gateway.config import Route
 from gateway.records import Call, Params
 
-Renames = Callable[[Mapping[str, Any], str], dict[str, Any]]
-Changes = Callable[..., dict[str, Any]]
-
 ANY_MODEL = "*"
 """Among the models of a request: the upstream chooses."""
 
@@ -41,14 +38,16 @@ def changes(call: Call, route: Route, names: Sequence[str]) -> dict[str, Any]:
     return changed
 
 
-def renaming(rename: Renames, *, always: bool = False) -> Changes:
+def renaming(
+    rename: Callable[[Mapping[str, Any], str], dict[str, Any]], *, always: bool = False
+) -> Callable[..., dict[str, Any]]:
     """The `Format.changes` of a body that names its model inside: with the name at the upstream, where it differs or
     `always`. Another process writes large bodies (`Format.rename`)."""
 
     def changed(call: Call, route: Route, *_: object) -> dict[str, Any]:
         name, document = route.model or call.params.model, call.params.document
-        is_same = name == call.params.model and not always
-        return {} if is_same or document.large is not None else rename(document.members, name)
+        is_sent = (always or name != call.params.model) and document.large is None
+        return rename(document.members, name) if is_sent else {}
 
     return changed
 

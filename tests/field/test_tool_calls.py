@@ -67,11 +67,11 @@ ROWS = (
     Row("a brace, and all once more", "vllm-project/vllm#51697", [
         calls(piece(0, "chatcmpl-tool-a", "look", "{")), calls(piece(0, arguments='{"at": "here"}')),
     ], ONE),
-    Row("another id in each piece", "Kimi behind vLLM, in a test of kotlin's port of earendil-works/pi", [
+    Row("another id in each piece", "poolsideai/pool#9", [
         calls(piece(0, "functions.look:0", "look", "")), calls(piece(0, "chatcmpl-tool-a", None, '{"at":"he')),
         calls(piece(0, "chatcmpl-tool-b", None, 're"}')),
     ], ONE),
-    Row("an empty name in each piece", "IBM watsonx, in tests of langchain4j", [
+    Row("an empty name in each piece", "watsonx-ai-java-sdk, ChatServiceTest", [
         calls(piece(0, "chatcmpl-tool-a", "look", "")), calls(piece(0, None, "", '{"at":"he')),
         calls(piece(0, None, "", 're"}')),
     ], ONE),

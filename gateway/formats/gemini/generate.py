@@ -142,9 +142,7 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
 def _count_renamed(members: Mapping[str, Any], model: str) -> dict[str, Any]:
     """The request whose tokens are counted names its model too."""
     name = request.name_in(members, request.COUNTED)
-    if not isinstance(asked := members.get(name), dict):
-        return {}
-    return {name: asked | {"model": f"models/{model}"}}
+    return {name: asked | {"model": f"models/{model}"}} if isinstance(asked := members.get(name), dict) else {}
 
 
 def _paths(method: str) -> tuple[str, str]:

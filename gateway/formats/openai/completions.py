@@ -15,7 +15,7 @@ from gateway.errors import InvalidRequest
 from gateway.formats import gathered, reported_usage
 from gateway.formats.event_scan import parsed
 from gateway.formats.format import AnswerMembers, Format, PlainFacts
-from gateway.formats.reader import objects
+from gateway.formats.reader import objects, value_at
 from gateway.records import Call, Document, Params, Usage
 
 from . import reader as chat
@@ -106,19 +106,18 @@ _NOTHING = {"message": "an answer of nothing", "type": "server_error"}
 """The error of an answer that has no output, no end and no tokens. GoModel and Ollama write it for a failure."""
 
 
+_OUTPUT = (
+    ("finish_reason",), ("text",), ("message", "content"), ("message", "tool_calls"), ("message", "reasoning"),
+    ("message", "reasoning_content"), ("message", "audio"), ("message", "refusal"),
+)  # fmt: skip
+
+
 def _is_nothing(body: bytes) -> bool:
     """Whether an answer that counts no tokens has no output either. Others have none of these members."""
     answer = parsed(body) or {}
-    choices = objects(answer.get("choices"))
-    if not choices:
-        return "choices" in answer or ("data" in answer and not answer["data"])
-    return not any(
-        choice.get("finish_reason") or choice.get("text") or _has_content(choice.get("message")) for choice in choices
-    )
-
-
-def _has_content(message: Any) -> bool:
-    return isinstance(message, dict) and any(message[name] for name in message if name != "role")
+    if choices := objects(answer.get("choices")):
+        return not any(value_at(choice, path) for choice in choices for path in _OUTPUT)
+    return "choices" in answer or ("data" in answer and not answer["data"])
 
 
 def facts(body: bytes, read: Callable[[Any, Any, Any], Usage | None] = chat.reported) -> PlainFacts:

@@ -137,11 +137,13 @@ def _by_own_names(report: Mapping[str, Any], variant: str, *, is_beside: bool) -
     is_whole = completion is not None
     prompt, completion = prompt or 0, completion or 0
     more = dict(more_of(of_prompt, of_completion))
-    cached = _first(count(value_at(of_prompt, ("cached_tokens",))), own.get("cached"))
+    shown = count(value_at(of_prompt, ("cached_tokens",)))
+    cached = own.get("cached", 0) if shown is None else shown
     if "cache_write" not in more and "cache_write_1h" not in more:
         more["cache_write_1h"] = own.get("written_1h", 0)
         more["cache_write"] = max(0, own.get("written", 0) - own.get("written_1h", 0))
-    reasoning = _first(count(value_at(of_completion, ("reasoning_tokens",))), own.get("reasoning"))
+    shown = count(value_at(of_completion, ("reasoning_tokens",)))
+    reasoning = own.get("reasoning", 0) if shown is None else shown
     of_cache = cached + more.get("cache_write", 0) + more.get("cache_write_1h", 0)
     if of_cache and ("cached" in own or "written" in own) and (is_beside or of_cache > prompt):
         prompt += of_cache  # beside the prompt, as Anthropic counts; so does GoModel (providers/anthropic)
@@ -165,10 +167,6 @@ def own_counts(report: Mapping[str, Any]) -> dict[str, int]:
             before = own.get(each.meaning, 0)
             own[each.meaning] = before + found if each.adds else max(before, found)
     return own
-
-
-def _first(one: int | None, other: int | None) -> int:
-    return (other or 0) if one is None else one
 
 
 NAMED = (b'"url_citation"', b'"executed_tools"', b'"web_search"')

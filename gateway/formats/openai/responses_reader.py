@@ -39,10 +39,8 @@ def usage_of(response: Mapping[str, Any]) -> Usage | None:
     given, tier = response.get("usage"), response.get("service_tier")
     report = given if isinstance(given, dict) else {}
     usage = reported({_NAMES.get(name, name): report[name] for name in report}, tier, response.get("provider"))
-    if _COUNTS_TOOLS.isdisjoint(report):
-        tools, is_estimate = _tools(response)
-    else:
-        tools, is_estimate = {}, False  # they are in the usage
+    # Some count them in the usage.
+    tools, is_estimate = _tools(response) if _COUNTS_TOOLS.isdisjoint(report) else ({}, False)
     if not tools:
         return usage
     if usage is None:
