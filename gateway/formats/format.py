@@ -137,7 +137,6 @@ class Scan:
         raise NotImplementedError
 
     def text_events(self) -> int:
-        """The number of events with text."""
         return 0
 
     def delivered_tokens(self) -> int:
@@ -384,7 +383,7 @@ class Format:
     """Members that decide, which of a large body are kept however long they are."""
     rename: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None
     """Returns the members that name the model inside them, with this name; None: it is a member itself, or in the
-    path. Of a large body another process writes them."""
+    path. It is called in one place (`pipeline/request.py`); of a large body another process writes them."""
     is_array: Callable[[Mapping[str, str]], bool] | None = None
     """Whether a client with this query gets its stream as one JSON array instead of events; None: never."""
     query_key: str | None = None

@@ -126,6 +126,10 @@ def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilit
         added_limit = call.params.output_limit
     elif call.params.output_limit is None and not _METERED.isdisjoint([claim.window.unit for claim in claims]):
         added_limit = windows.output_limit(call) or None  # the reservation has to cover all that the call can use
+    document = call.params.document
+    if spec.rename is not None and document.large is None and (spec.has_model_in_path or name != call.params.model):
+        renamed = spec.rename(document.members, name)
+        changes |= {member: value for member, value in renamed.items() if value != document.members.get(member)}
     return changes | spec.changes(call, route, capabilities, added_limit)
 
 

@@ -16,9 +16,10 @@ import pytest
 from gateway import formats
 from gateway.api import attribution, file_ids, large_body, validate
 from gateway.api.acting_tools import acts
-from gateway.config import Limits, Model, RecordSettings, Route
+from gateway.config import Capabilities, Limits, Model, RecordSettings, Route
 from gateway.errors import InvalidRequest
 from gateway.formats import ceilings
+from gateway.pipeline.request import changed_members
 from gateway.quota import windows
 from gateway.records import Call, Endpoint, Key, Params
 from gateway.relay import charge, hedge
@@ -58,8 +59,8 @@ READERS = {
     "formats.openai.completions._changes": SHORT, "formats.openai.completions._read_chat": WHOLE,
     "formats.openai.responses._changes": SHORT, "formats.openai.responses._read": WHOLE,
     "formats.openai.speech.SpeechScan.__init__": SHORT, "formats.openai.transcriptions": SHORT,
-    "formats.other_models.changes": REWRITES, "formats.other_models.renaming.changed": REWRITES,
-    "pipeline.request.changed_members": SHORT, "pipeline.waiting._identity": FACTS, "pipeline.waiting._size": FACTS,
+    "formats.other_models.changes": REWRITES,
+    "pipeline.request.changed_members": FACTS, "pipeline.waiting._identity": FACTS, "pipeline.waiting._size": FACTS,
     "quota.windows._may_use": FACTS, "quota.windows._variant": SHORT,
     "relay.charge.SentRequest.output_ceiling": SHORT, "relay.charge._is_echo": SHORT,
     "relay.charge.may_reason": SHORT, "relay.exchange.Exchange._begin_scan": PASSES, "relay.hedge.may_hedge": SHORT,
@@ -144,6 +145,15 @@ BODIES: list[tuple[Endpoint, dict[str, Any]]] = [
     ("messages", MESSAGE | {"metadata": {"user_id": "u"}, "speed": "fast", "thinking": {"type": "disabled"}}),
 ]  # fmt: skip
 
+RENAMED: dict[Endpoint, dict[str, Any]] = {
+    "message_batches": {"requests": [{"custom_id": "a", "params": MESSAGE}]},
+    "batch_embed_contents": {"requests": [{"model": "models/m", "content": {"parts": [{"text": LONG}]}}]},
+    "count_content_tokens": {
+        "generateContentRequest": {"model": "models/m", "contents": [{"role": "user", "parts": [{"text": LONG}]}]}
+    },
+}
+"""Bodies that name the model inside them."""
+
 LIMITS = Limits(n=2)
 
 
@@ -194,6 +204,20 @@ def test_decisions_are_the_same(endpoint: Endpoint, body: dict[str, Any]) -> Non
         name: decide(whole) for name, decide in DECISIONS.items()
     }
     assert ceilings.added_tokens(long.params) >= ceilings.added_tokens(whole.params)
+
+
+def test_every_format_that_names_its_model_inside_is_here() -> None:
+    assert {name for name, spec in formats.FORMATS.items() if spec.rename is not None} == RENAMED.keys()
+
+
+@pytest.mark.parametrize("endpoint", RENAMED)
+def test_only_a_short_body_gets_its_models_name_in_the_worker(endpoint: Endpoint) -> None:
+    whole, long = both(endpoint, RENAMED[endpoint])
+    own, other = Route(upstream="u", model="m"), Route(upstream="u", model="another")
+    changes = changed_members(whole, (), other, Capabilities())
+    assert json.dumps(changes).count("another") == 1
+    assert [changed_members(*each, Capabilities()) for each in ((long, (), other), (long, (), own))] == [{}, {}]
+    assert changed_members(whole, (), own, Capabilities()) == {}
 
 
 @pytest.fixture(scope="module")

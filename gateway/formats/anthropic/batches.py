@@ -158,7 +158,6 @@ MESSAGE_BATCHES: Format = ANTHROPIC_FORMAT(
     is_optional=True,
     facts=facts_when_made,
     usage=no_usage,
-    changes=other_models.renaming(_renamed),
     rename=_renamed,
     passed_statuses=MESSAGES.passed_statuses,
     batch=BatchFormat("message_batch", frozenset({MESSAGES.name}), _state, _line),

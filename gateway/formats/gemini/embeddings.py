@@ -135,6 +135,5 @@ BATCH_EMBED_CONTENTS = replace(
     name="batch_embed_contents",
     **generate.method("batchEmbedContents"),
     read=_read_batch,
-    changes=other_models.renaming(_renamed),
     rename=_renamed,
 )

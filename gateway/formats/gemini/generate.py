@@ -201,6 +201,5 @@ COUNT_CONTENT_TOKENS = Format(
     read=request.read_count,
     facts=counted,
     usage=no_usage,
-    changes=other_models.renaming(_count_renamed, always=True),
     rename=_count_renamed,
 )
