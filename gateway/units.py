@@ -76,7 +76,6 @@ def counts(of: Mapping[str, int]) -> Counts:
 
 
 def total(parts: Iterable[Counts]) -> Counts:
-    """The sum of each unit."""
     given = [part for part in parts if part]
     if len(given) <= 1:
         return given[0] if given else ()

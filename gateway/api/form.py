@@ -152,7 +152,6 @@ def _members(rules: Rules, parts: Sequence[FormPart]) -> tuple[dict[str, Any], d
 
 
 def uploaded(stored: StoredBytes, part: FormPart) -> UploadedFile:
-    """The file of this part."""
     size = part.end - part.start
 
     def read_file(start: int, wanted: int) -> bytes:
@@ -208,7 +207,6 @@ def _typed(value: str, kinds: frozenset[Any]) -> Any:
 
 
 def no_empty_file(files: Sequence[UploadedFile]) -> None:
-    """Raises `InvalidRequest` for a file without content."""
     for file in files:
         if not file.size:
             raise validation_errors.wrong_value(file.name, "The file is empty.")

@@ -91,7 +91,6 @@ def prompts(
 
 
 def chat(document: Document, count: Counter | None = None) -> Estimate:
-    """The checked body of a chat call."""
     messages = document.members["messages"]
     prompt = _PromptTexts(document.members.get("model"))
     prompt.messages(messages)

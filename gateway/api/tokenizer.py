@@ -40,7 +40,6 @@ class Counters:
 
 
 def is_installed() -> bool:
-    """Whether the package is there."""
     try:
         import toktok  # noqa: F401
     except ImportError:

@@ -123,7 +123,6 @@ def _unreadable(path: str, why: str) -> InvalidRequest:
 
 
 def missing(path: str) -> InvalidRequest:
-    """A parameter that has to be there."""
     return InvalidRequest(f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter")
 
 

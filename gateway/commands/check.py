@@ -28,7 +28,6 @@ class WingLine(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_config(parser, is_needed=False)
     parser.add_argument("file", nargs="?", metavar="FILE", help="the same as --config")
     parser.add_argument(

@@ -112,11 +112,7 @@ async def _spend(name: str, upstream: Upstream, models: Sequence[str]) -> Asked:
     what = f"upstream {name}, a chat of one token"
     if model is None:
         return Asked(what, "not tried: no model is named that serves chat")
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": "Hi"}],
-        upstream.capabilities.max_tokens_field: 1,
-    }
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], upstream.capabilities.max_tokens_field: 1}
     reply = await ask(upstream, "/chat/completions", WITHIN_S, method="POST", body=json.dumps(body).encode())
     if reply.status == 200 and _has_choices(reply.body):
         return Asked(f"{what} with {model}", "it works")

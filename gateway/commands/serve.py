@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve; returns the exit code. Raises `ConfigError`."""
     from gateway.config.source import Source
 
     source = Source(args.config, os.environ, {"host": args.host, "port": args.port, "workers": args.workers})

@@ -76,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, place: Config | RemoteGateway) -> int:
-    """Print the report; returns the exit code."""
     # Warnings of opening a store are for `gateway serve`, not for a report.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:

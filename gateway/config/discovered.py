@@ -46,7 +46,6 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def discovering(config: Config) -> Iterator[tuple[str, Discovery]]:
-    """The upstreams whose lists are read."""
     for name, upstream in config.upstreams.items():
         if upstream.discover is not None:
             yield name, upstream.discover

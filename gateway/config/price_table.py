@@ -143,7 +143,6 @@ class PriceTable:
         return f"<PriceTable {self.name}>"
 
     def providers(self) -> list[str]:
-        """The names of all providers."""
         return sorted(provider.id for provider in self._snapshot.providers)
 
     def find(self, provider: str, model: str) -> dict[str, Any] | Unpriced:

@@ -184,7 +184,6 @@ class Plan(NamedTuple):
 
 
 def rates_of(prices: Mapping[str, Decimal], defaults: Mapping[str, Sequence[str]]) -> Rates:
-    """The rates of these rows."""
     rates = {
         ROWS[name].unit: int(usd.scaleb(9).to_integral_value()) * (SCALE // ROWS[name].per)
         for name, usd in prices.items()

@@ -79,10 +79,7 @@ class Source:
         whole = assemble(self._path, read_file, find_files, text)
         try:
             resolved = resolve_values(
-                whole.values,
-                self._env,
-                lambda path: read_file(path).rstrip("\r\n"),
-                reads_secrets=self._reads_secrets,
+                whole.values, self._env, lambda path: read_file(path).rstrip("\r\n"), reads_secrets=self._reads_secrets
             )
             values = resolved.values
             server = values.get("server") or {}

@@ -281,7 +281,6 @@ class Telemetry:
         self._add(self._gone)
 
     def rejected(self, reason: str) -> None:
-        """The gateway itself refused a call."""
         self._add(self._rejections, (reason,))
 
     def attempted(self, upstream: str, outcome: str) -> None:
@@ -319,7 +318,6 @@ class Telemetry:
             self._write_soon()
 
     def store_failed(self) -> None:
-        """The store did not answer, or refused."""
         self._add(self._store_errors)
 
     def calls_closed(self, number: int) -> None:

@@ -60,7 +60,6 @@ class ControlChannel:
             self._asked.pop(number, None)
 
     def answer(self, question: Mapping[str, Any], answer: Any) -> None:
-        """Answer a question of the other side."""
         self.send(answers=question["number"], answer=answer)
 
     async def receive(self) -> dict[str, Any] | None:

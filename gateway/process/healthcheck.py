@@ -42,7 +42,6 @@ def _is_good(host: str, port: int, path: str) -> bool:
 
 
 def main() -> int:
-    """Ask; returns the exit code."""
     path = sys.argv[1] if len(sys.argv) > 1 else "/healthz"
     ports = [
         (host, port)

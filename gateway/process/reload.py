@@ -171,7 +171,6 @@ class Reloader:
         return ReloadResult(self.generation, [str(change) for change in found])
 
     def _note(self, outcome: ReloadResult, why: str) -> None:
-        """Count and log the result."""
         if outcome.code is not None:
             self._last_result, self._looks = outcome, 0
             self.results["refused"] += 1

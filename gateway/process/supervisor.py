@@ -106,11 +106,7 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        reading: Reading,
-        source: Source | None,
-        listeners: Sequence[socket.socket],
-        forked: deque[StartedWorker],
+        self, reading: Reading, source: Source | None, listeners: Sequence[socket.socket], forked: deque[StartedWorker]
     ) -> None:
         self._discovery = ModelDiscovery(Path(reading.config.store.journal_dir))
         self._reloader = Reloader(reading, source, self._hand_over, self._discovery.extend)

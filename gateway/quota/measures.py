@@ -70,7 +70,6 @@ def measures_of(record: Record) -> list[tuple[str, int]]:
 
 
 def count_of(counters: Mapping[int, int], histogram: Histogram) -> int:
-    """The number of measurements of a kind."""
     return sum(counters.get(histogram.base + bucket, 0) for bucket in range(LAST_BUCKET + 1))
 
 

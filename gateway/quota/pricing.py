@@ -15,17 +15,7 @@ from typing import NamedTuple
 
 from gateway import units
 from gateway.config import NUSD, Price
-from gateway.config.rates import (
-    DEFAULTS,
-    ROWS,
-    SCALE,
-    TABLE_DEFAULTS,
-    Rates,
-    Tier,
-    Tiers,
-    rates_of,
-    rows_of,
-)
+from gateway.config.rates import DEFAULTS, ROWS, SCALE, TABLE_DEFAULTS, Rates, Tier, Tiers, rates_of, rows_of
 from gateway.records import Usage
 
 MAX_NUSD = 2**53 - 1

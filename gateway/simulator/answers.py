@@ -60,7 +60,6 @@ class _Envelope:
 
 
 def completion_body(request: CompletionRequest, generated: Generated) -> bytes:
-    """The answer to POST /v1/completions."""
     choices = [
         {
             "text": _echoed(request, choice) + choice.output.text,
@@ -85,7 +84,6 @@ def completion_events(
 
 
 def completion_usage(usage: GeneratedUsage) -> dict[str, Any]:
-    """Usage in the shape of completions."""
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
@@ -152,7 +150,6 @@ def _completion_logprobs(
 
 
 def chat_body(request: ChatRequest, generated: Generated) -> bytes:
-    """The answer to POST /v1/chat/completions."""
     choices = [
         {
             "index": choice.index,

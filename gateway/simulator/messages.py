@@ -145,7 +145,6 @@ class SimulatedMessage:
         }
 
     def body(self) -> bytes:
-        """The answer to POST /v1/messages."""
         return json.dumps(self._message(self._content(), _REASONS[self.output.finish_reason])).encode()
 
     def _message(self, content: list[dict[str, Any]], reason: str | None) -> dict[str, Any]:

@@ -35,7 +35,6 @@ class APIError(Exception):
         self.error = {"message": message, "type": error_type, "param": param, "code": code}
 
     def body(self) -> bytes:
-        """The JSON body of the answer."""
         return json.dumps({"error": self.error}).encode()
 
 

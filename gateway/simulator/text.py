@@ -61,7 +61,6 @@ def split_tokens(text: str) -> list[str]:
 
 
 def count_tokens(text: str) -> int:
-    """The number of tokens of a text."""
     return len(_TOKEN.findall(text))
 
 

@@ -28,7 +28,6 @@ def usage_of(request: EmbeddingRequest) -> GeneratedUsage:
 
 
 def embeddings_body(request: EmbeddingRequest, usage: GeneratedUsage) -> bytes:
-    """The answer to POST /v1/embeddings."""
     dimensions = request.dimensions or DIMENSIONS
     data = []
     for index, form in enumerate(split_forms(request.input)):

@@ -179,11 +179,7 @@ def _imported(*names: str) -> Any:
 
 
 def _decoders() -> Mapping[str, Callable[[int], Decoder]]:
-    found: dict[str, Callable[[int], Decoder]] = {
-        "gzip": _Gzip,
-        "x-gzip": _Gzip,
-        "deflate": _Deflate,
-    }
+    found: dict[str, Callable[[int], Decoder]] = {"gzip": _Gzip, "x-gzip": _Gzip, "deflate": _Deflate}
     brotli = _imported("brotli", "brotlicffi")
     if brotli is not None and hasattr(brotli.Decompressor, "can_accept_more_data"):
         found["br"] = lambda _: _Brotli(brotli)

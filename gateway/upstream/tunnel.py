@@ -67,7 +67,6 @@ async def open_tunnel(sock: socket.socket, proxy: Proxy, target: str) -> None:
 
 
 def request(proxy: Proxy, target: str) -> bytes:
-    """The bytes of the CONNECT request."""
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     if proxy.basic is not None:
         lines.append(f"Proxy-Authorization: Basic {proxy.basic.get_secret_value()}")

@@ -91,12 +91,7 @@ class BodyReader:
         return decoded
 
     async def _decode_piece(
-        self,
-        decoder: Decoder,
-        piece: bytes,
-        decoded: list[bytearray],
-        context: RequestContext,
-        server: ServerSettings,
+        self, decoder: Decoder, piece: bytes, decoded: list[bytearray], context: RequestContext, server: ServerSettings
     ) -> None:
         self._memory.release(len(piece), context.key)
         context.held_bytes -= len(piece)

@@ -565,7 +565,6 @@ def forwarded_headers(request: web.Request, more: frozenset[str]) -> tuple[tuple
 
 
 def with_content_type(headers: Iterable[tuple[str, str]], value: str) -> tuple[tuple[str, str], ...]:
-    """These headers with this Content-Type."""
     return (*[(name, given) for name, given in headers if name.lower() != "content-type"], ("Content-Type", value))
 
 

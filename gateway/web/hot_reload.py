@@ -90,12 +90,7 @@ class HotReload:
     """Puts another configuration in the place of the present one."""
 
     def __init__(
-        self,
-        live: CurrentServices,
-        capacity: Capacity,
-        access_log: AccessLog,
-        background: Background,
-        tasks: Tasks,
+        self, live: CurrentServices, capacity: Capacity, access_log: AccessLog, background: Background, tasks: Tasks
     ) -> None:
         self._live = live
         self._capacity = capacity

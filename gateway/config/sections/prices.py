@@ -204,7 +204,6 @@ class PriceSettings(Section):
 
 
 def plan_of(price: Price) -> Plan:
-    """The plan of a checked price."""
     defaults = DEFAULTS if price.source is None else TABLE_DEFAULTS
     hours = [
         Hours(_minute(each.start), _minute(each.until), _variants(each, defaults, price.variants))

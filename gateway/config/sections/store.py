@@ -79,10 +79,8 @@ class StoreSettings(Section):
 
     @cached_property
     def redis(self) -> RedisURL:
-        """The address of a Redis store."""
         return read_redis_url(self.url)
 
     @property
     def folder(self) -> Path:
-        """The embedded store's folder."""
         return Path(self.url.partition(":")[2])

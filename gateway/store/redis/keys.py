@@ -102,7 +102,6 @@ async def audit(link: RedisConnection, base: str, limit: int, before: str | None
 
 
 def encode_change(change: StoreChange, base: str, schema: str, offset_us: int) -> tuple[list[str], list[str]]:
-    """The keys and arguments of change.lua."""
     kind = change.kind
     resets = [window for window in change.resets if window.starts or window.period_us]
     keys = [

@@ -11,15 +11,7 @@ from typing import Any
 from gateway.chunked import portions
 from gateway.quota import ledger_entry
 from gateway.store import RETURNED_MODEL_GROUPS, CallFilter, Measures, ReportScope, Where, attribution_in
-from gateway.store.report_rows import (
-    TAGS,
-    ReportRange,
-    UsageReport,
-    call_row,
-    range_of,
-    reported_name,
-    usage_row,
-)
+from gateway.store.report_rows import TAGS, ReportRange, UsageReport, call_row, range_of, reported_name, usage_row
 
 from .connection import RedisConnection, Script
 from .daily_sums import BETWEEN
@@ -50,7 +42,6 @@ async def usage(
     only: ReportScope | None = None,
     where: Where = (),
 ) -> UsageReport:
-    """The usage report. Raises `StoreUnavailable`."""
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
     has = range_of(group_by, since, until).has
     if attribution_in(group_by) is None:

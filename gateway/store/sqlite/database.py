@@ -107,11 +107,7 @@ def path_of(settings: StoreSettings) -> Path:
 
 def connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(
-        path,
-        timeout=BUSY_TIMEOUT_S,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=STATEMENTS_KEPT,
+        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_KEPT
     )
     try:
         db.execute("PRAGMA journal_mode = WAL")

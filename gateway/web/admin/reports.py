@@ -311,10 +311,7 @@ class RefusalEndpoints:
 
     def routes(self) -> list[web.RouteDef]:
         get = self._access.get
-        return [
-            get("/admin/api/refusals", self.list_refusals),
-            get("/admin/api/requests/{request}", self.show_request),
-        ]
+        return [get("/admin/api/refusals", self.list_refusals), get("/admin/api/requests/{request}", self.show_request)]
 
     async def list_refusals(self, request: web.Request) -> web.StreamResponse:
         """The newest refusals first: `limit=100&before=NEXT&key=ID&code=NAME&since=1d`."""

@@ -216,11 +216,7 @@ class ClientConnection(web.RequestHandler):
         self._head_timer = self._loop.call_later(TURNED_AWAY_S, self._give_up_head)
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """The answer to what could not be read, or went wrong outside the front door. The connection ends with it."""
         self.log_exception("answering %d", status, exc_info=exc)

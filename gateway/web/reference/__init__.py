@@ -14,5 +14,4 @@ PATH = "/docs"
 
 
 def reference() -> StaticPage:
-    """The page and its files."""
     return StaticPage(PATH, FOLDER)
