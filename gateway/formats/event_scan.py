@@ -23,7 +23,8 @@ from gateway.records import Usage
 from . import reported_usage, sse, token_rule
 from .format import Scan, ScanInput
 from .member_reader import MemberReader
-from .reader import AnswerReader
+from .reader import ERRORS, AnswerReader
+from .reason_cleaner import ReasonCleaner
 from .unfit import Unfit
 
 _STRING = re.compile(rb'[^"\\\r\n]*+(?:\\[^\r\n][^"\\\r\n]*+)*+')
@@ -79,6 +80,7 @@ class EventScan(Scan):
         """An event has ended with a CR that was the last byte so far. If an LF comes, it was a CRLF: what to pass."""
         self._long: MemberReader | None = None
         """Reader of the long event in progress, if there is one."""
+        self._cleaner: ReasonCleaner | None = None
         self._reported_at = -1
         """Bytes of text that had come with the report that is kept."""
         self._end = b""
@@ -200,6 +202,13 @@ class EventScan(Scan):
             return b""
         raise Unfit("an event that cannot be read")
 
+    def _passed_piece(self, piece: bytes) -> bytes:
+        """Returns the bytes of `_long_piece` without the upstream's texts about the gateway in errors."""
+        is_last, cleaner = sse.ends_event(piece), self._cleaner or ReasonCleaner(ERRORS, self._clean)
+        self._cleaner = None if is_last else cleaner
+        cleaned = cleaner.feed(piece, is_last=is_last)
+        return self._long_piece(piece if cleaned == piece else cleaned)
+
     def _long_piece(self, piece: bytes) -> bytes:
         """A piece of an event too long to hold: the part that may go to the client now. All of it counts as text."""
         if self.writer is not None:
@@ -248,7 +257,7 @@ class EventScan(Scan):
             for piece, is_whole in self._splitter.split(data):
                 if self.is_over:
                     break
-                kept = self._event(piece) if is_whole else self._long_piece(piece)
+                kept = self._event(piece) if is_whole else self._passed_piece(piece)
                 passed.append(kept)
                 self.is_over = self.is_done or self.error is not None
             if self.is_over and self.writer is not None:
@@ -283,7 +292,7 @@ class EventScan(Scan):
             return b""
         ended = rest.rstrip(b"\r\n") + b"\n\n"
         if is_long:
-            return self._long_piece(ended)
+            return self._passed_piece(ended)
         data = sse.data_of(ended)
         return self._event(ended) if data is None or is_whole(data) else b""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from gateway.records import Usage
@@ -80,29 +80,6 @@ HAS_ERROR = re.compile(rb'(?<!\\)"error"\s*:\s*(?!\s|null|""|\{\})')
 ERRORS = frozenset({"error"})
 """Members with an error: also of an item of a good answer (openai-python, `types/responses/response_output_item.py`:
 `McpCall`, `McpListTools`, `ImageGenerationCall`)."""
-_ECHOED = frozenset({"input", "instructions", "metadata", "prompt", "text", "tools"})
-"""Members in which an answer repeats the request (openai-python, `types/responses/response.py`): the client's own
-words, whose names mean nothing."""
-
-
-def with_texts_below(
-    value: Any, names: Collection[str], change: Callable[[str], str], *, is_below: bool = False
-) -> Any:
-    """The JSON value with the texts in members of these names changed, at any depth. Raises `RecursionError`."""
-    if isinstance(value, str):
-        return change(value) if is_below else value
-    if isinstance(value, dict):
-        return {
-            name: part
-            if not is_below and name in _ECHOED
-            else with_texts_below(part, names, change, is_below=is_below or name in names)
-            for name, part in value.items()
-        }
-    return (
-        [with_texts_below(each, names, change, is_below=is_below) for each in value]
-        if isinstance(value, list)
-        else value
-    )
 
 
 def text_of(value: Any) -> str:

@@ -18,6 +18,7 @@ from gateway.formats.unfit import Unfit
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.tasks import is_cut_off
 from gateway.upstream import provider_errors, refusal
+from gateway.upstream.ask import cleaned_body
 
 from . import charge
 from .attempt import Answer, Attempt, Streamed
@@ -164,7 +165,7 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
         log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, str(unfit))
     if not read.has_output or b'"error"' in body:  # the reason in a good answer, or that of an item of its output
-        body = refusal.cleaned_body(body, this.hidden, ERRORS if read.has_output else refusal.REASONS)
+        body = await cleaned_body(body, this.hidden, ERRORS if read.has_output else refusal.REASONS)
     if this.bind is not None and read.kept_id is not None:
         await this.bind(read.kept_id, Usage() if read.pending_id else read.charged.usage, read.items)
     if read.pending_id is not None:

@@ -8,11 +8,8 @@ charged, the record is marked `estimated`. Only the first answer to a request co
 from __future__ import annotations
 
 import asyncio
-import codecs
 import hashlib
-import json
-import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -20,6 +17,7 @@ from gateway.chunked import portions
 from gateway.formats import reported_usage
 from gateway.formats.format import BatchFormat, BatchLine
 from gateway.formats.reader import ERRORS, HAS_ERROR
+from gateway.formats.reason_cleaner import ReasonCleaner
 from gateway.quota import pricing
 from gateway.records import LineCeilings, Usage
 from gateway.upstream import refusal
@@ -32,27 +30,15 @@ from .charge import REASONING_ALLOWANCE, SHOWN_FACTOR, SentRequest
 MAX_LINE_BYTES = 33_554_432
 """Size limit of one answer in bytes; a longer one is not read."""
 
-MAX_CLEANED_BYTES = 8_192
-"""Bytes of the longest line that is parsed whole to clean its error; parsing takes some milliseconds."""
+MAX_HELD_BYTES = 8_192
+"""Bytes of a line that are held until it is whole."""
 
-_ERRORS_OF_RESULTS = ((), ("response", "body"), ("result",))
-"""The objects with an `error` in a line of a batch's results (OpenAI's API reference, "The request output object";
-anthropic-sdk-python, `types/messages/message_batch_errored_result.py`)."""
-LINES_AT_ONCE, TEXT_AT_ONCE = 1_000, 4_096
-"""Lines, and bytes of a long line with an error, between which other calls have their turn. They have it behind each
-shorter line with an error, too."""
+LINES_AT_ONCE = 1_000
+"""Lines between which other calls have their turn. They have it in each line with an error, too."""
 
 ANY_REQUEST = 2_097_152
 """Tokens of the prompt, and of the output, that no request of a batch exceeds: twice the largest context of common
 models."""
-
-
-LONGEST_NAME = 1_024
-"""Characters of a name of an account; configured secrets may be longer."""
-CONTEXT = 16
-"""Characters before a name by which `ACCOUNT` knows it."""
-_UNDECIDED = re.compile(rb'(?:\\|\\?"(?:e(?:r(?:r(?:o(?:r(?:"\s*(?::\s*(?:n(?:ul?)?|"|\{)?)?)?)?)?)?)?)?)\Z')
-"""The end of what came of a line, if it may be the beginning of an error."""
 
 
 class BatchSize(NamedTuple):
@@ -187,17 +173,15 @@ class ResultReader(NamedTuple):
 
 class CleanedResults:
     """Results on their way to the client, without anything of the account in their errors: `hide` is that of
-    `refusal.cleaned`. A line is held until it is whole; of one that is too long only its text is cleaned, from its
-    error on. Neither a secret nor the name of the error is lost where two pieces meet."""
+    `refusal.cleaned`."""
 
     def __init__(self, head: Head, hide: Sequence[tuple[str, str]]) -> None:
         self._decoder = decoder_of(head.get("content-encoding") or "")
-        self._hide = hide
+        self._hide = tuple(hide)
         self._line = bytearray()
-        self._has_passed = False
-        """Whether a part of this line has left."""
-        self._error: _CleanedText | None = None
-        """The rest of a long line, from its error on."""
+        """The beginning of a line, which is held because most have no error."""
+        self._cleaner: ReasonCleaner | None = None
+        """Cleans the line of which a part has left."""
 
     async def feed(self, data: bytes) -> bytes:
         """The bytes that can leave. Other calls have their turn in between. Raises `EncodingFault`."""
@@ -206,7 +190,7 @@ class CleanedResults:
 
     async def end(self) -> bytes:
         """The last line, which may have no end."""
-        return await self._last_part(bytes(self._line))
+        return await self._written(bytes(self._line), is_last=True)
 
     async def _passed(self, piece: bytes) -> bytes:
         passed = bytearray()
@@ -214,127 +198,34 @@ class CleanedResults:
         if end:
             lines = bytes(self._line) + whole
             self._line.clear()
-            if self._error is None and not has_error(lines):
+            if self._cleaner is None and not has_error(lines):
                 passed += lines + end
-                self._has_passed = False
             else:
                 for some in portions(lines.split(b"\n"), LINES_AT_ONCE):
                     for line in some:
-                        passed += await self._last_part(line) + end
+                        passed += await self._written(line, is_last=True) + end
                     await asyncio.sleep(0)
         self._line += rest
-        if self._has_passed or len(self._line) > MAX_CLEANED_BYTES:
-            passed += await self._part()
+        if self._cleaner is not None or len(self._line) > MAX_HELD_BYTES:
+            passed += await self._written(bytes(self._line), is_last=False)
+            self._line.clear()
         return bytes(passed)
 
-    async def _part(self) -> bytes:
-        """The part of a long line that can leave while the line goes on."""
-        self._has_passed = True
-        length = len(self._line)
-        if self._error is None:
-            length = len(self._line) if (found := _UNDECIDED.search(self._line)) is None else found.start()
-            if len(self._line) - length > MAX_CLEANED_BYTES or has_error(self._line[:length]):
-                self._error, length = _CleanedText(self._hide), len(self._line)
-        data = bytes(self._line[:length])
-        del self._line[:length]
-        return await self._written(data, is_last=False)
-
-    async def _last_part(self, line: bytes) -> bytes:
-        """The line, or the rest of it."""
-        if self._error is None and has_error(line):
-            await asyncio.sleep(0)
-            if not self._has_passed and len(line) <= MAX_CLEANED_BYTES:
-                return cleaned_result(line, self._hide)
-            self._error = _CleanedText(self._hide)
-        passed = await self._written(line, is_last=True)
-        self._error, self._has_passed = None, False
-        return passed
-
     async def _written(self, data: bytes, *, is_last: bool) -> bytes:
-        if self._error is None:
+        """The part of a line that can leave; `is_last`: its last."""
+        if self._cleaner is None and is_last and not has_error(data):
             return data
-        passed = bytearray()
-        for start in range(0, len(data), TEXT_AT_ONCE):
-            passed += self._error.feed(data[start : start + TEXT_AT_ONCE])
+        cleaner, passed = self._cleaner or refusal.cleaner_of(self._hide, ERRORS), bytearray()
+        for start in range(0, len(data), refusal.AT_ONCE):
+            passed += cleaner.feed(data[start : start + refusal.AT_ONCE])
             await asyncio.sleep(0)
-        return bytes(passed + self._error.feed(b"", is_last=is_last))
-
-
-class _CleanedText:
-    """A text that comes in pieces, cleaned as `refusal.cleaned` has it, wherever they are cut. As many characters
-    are held as the longest secret has."""
-
-    def __init__(self, hide: Iterable[tuple[str, str]]) -> None:
-        known = [(secret, replacement) for secret, replacement in hide if secret]
-        longest = max([LONGEST_NAME, *[2 * len(secret) for secret, _ in known]])
-        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        self._steps = [
-            _Step(refusal.PORT, lambda found: found[1], longest),
-            _Step(refusal.ACCOUNT, lambda _: "***", longest),
-        ]
-        if known:
-            pattern = re.compile("|".join([f"({refusal.pattern_of(secret)})" for secret, _ in known]), re.IGNORECASE)
-            self._steps.insert(0, _Step(pattern, lambda found: known[(found.lastindex or 1) - 1][1], longest))
-
-    def feed(self, data: bytes, *, is_last: bool = False) -> bytes:
-        text = self._decoder.decode(data, is_last)
-        for step in self._steps:
-            text = step.feed(text, is_last=is_last)
-        return text.encode("utf-8", "surrogateescape")
-
-
-class _Step:
-    """Replaces what a pattern finds in a text that comes in pieces, if it is not longer than this."""
-
-    def __init__(self, pattern: re.Pattern[str], replacement: Callable[[re.Match[str]], str], longest: int) -> None:
-        self._pattern = pattern
-        self._replacement = replacement
-        self._longest = longest
-        self._held = ""
-        self._start = 0
-        """Position in `_held` of the text that has not been passed on; a pattern's lookbehind reads the text before
-        it."""
-
-    def feed(self, text: str, *, is_last: bool) -> str:
-        held, start, passed = self._held + text, self._start, [""]
-        end = len(held) if is_last else max(0, len(held) - self._longest)
-        for found in self._pattern.finditer(held, start):
-            if found.start() >= end:
-                break
-            passed += held[start : found.start()], self._replacement(found)
-            start = found.end()
-        passed.append(held[start:end])
-        start = max(start, end)
-        kept = max(0, start - CONTEXT)
-        self._held, self._start = held[kept:], start - kept
-        return "".join(passed)
+        self._cleaner = None if is_last else cleaner
+        return bytes(passed + cleaner.feed(b"", is_last=is_last))
 
 
 def has_error(line: bytes | bytearray) -> bool:
     """Whether a line of JSON has a member `error` that is not empty."""
     return HAS_ERROR.search(line) is not None
-
-
-def cleaned_result(line: bytes, hide: Iterable[tuple[str, str]]) -> bytes:
-    """A line of a batch's results with its error cleaned, wherever OpenAI and Anthropic have it (`_ERRORS_OF_RESULTS`).
-    The good answer of another stays, also one that speaks of errors."""
-    if not has_error(line):
-        return line
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return refusal.cleaned(line.decode("utf-8", "surrogateescape"), hide).encode("utf-8", "surrogateescape")
-    hide, is_changed = tuple(hide), False
-    for path in _ERRORS_OF_RESULTS:
-        holder = value
-        for name in path:
-            holder = holder.get(name) if isinstance(holder, dict) else None
-        for name, is_error in (("error", True), ("output", False)):  # the items of an output may have one
-            if isinstance(holder, dict) and holder.get(name):
-                part = refusal.clean_below(holder[name], ERRORS, hide, is_below=is_error)
-                is_changed |= part != holder[name]
-                holder[name] = part
-    return json.dumps(value).encode() if is_changed else line
 
 
 async def _lines(download: Download, head: Head) -> AsyncIterator[bytes | None]:

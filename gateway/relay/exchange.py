@@ -84,7 +84,6 @@ class Exchange:
 
     @property
     def is_sending(self) -> bool:
-        """Whether the request is still being sent."""
         return self.connection is not None and self.connection.is_sending
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -18,6 +18,7 @@ from gateway.config import Upstream
 from gateway.errors import GatewayError
 from gateway.records import Failure, Fault, Phase
 
+from . import refusal
 from .connection import Head
 from .pool import Pool
 
@@ -223,3 +224,14 @@ def next_page(reply: Reply) -> str | None:
     if page.get("has_more") is True and isinstance(last, str) and last:
         return urlencode({"after" if page.get("object") == "list" else "after_id": last})
     return urlencode({"pageToken": token}) if isinstance(token, str) and token else None
+
+
+async def cleaned_body(body: bytes, hide: Iterable[tuple[str, str]], names: Collection[str] = refusal.REASONS) -> bytes:
+    """A good answer's body as `refusal.cleaner_of` cleans it. Other calls have their turn in between."""
+    if not refusal.has_reason(body, names):
+        return body
+    cleaner, cleaned = refusal.cleaner_of(hide, names), []
+    for at in range(0, len(body), refusal.AT_ONCE):
+        cleaned.append(cleaner.feed(body[at : at + refusal.AT_ONCE]))
+        await asyncio.sleep(0)
+    return b"".join([*cleaned, cleaner.feed(b"", is_last=True)])

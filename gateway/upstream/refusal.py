@@ -7,13 +7,14 @@ message, send `""` or the text `None` for null, use types and codes of their own
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any
 
 from gateway.errors import UpstreamRefused
-from gateway.formats.reader import HAS_ERROR, with_texts_below
+from gateway.formats.reader import HAS_ERROR
+from gateway.formats.reason_cleaner import MAX_TEXT, ReasonCleaner
 
 NO_REASON = "The upstream refused this request without a reason."
 _OWN_CODE = "bad_response_status_code"
@@ -48,7 +49,10 @@ APIs in config/tasks.yaml."""
 _HAS_REASON = re.compile(rb'"(?:%b)"\s*:\s*(?!null|\s|""|\[\]|\{\})' % "|".join(sorted(REASONS)).encode())
 MAX_MESSAGE = 2000
 """Characters of a message that are shown: some upstreams repeat the whole request."""
-_MAX_READ = 20 * MAX_MESSAGE
+AT_ONCE = 512
+"""Bytes of a body that are cleaned between turns of other calls: a hundred members."""
+_SEARCHED = 65_536
+"""Bytes of a body that is searched at once for a reason."""
 _NULLS = ("", "None", "null")
 
 _TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
@@ -95,26 +99,14 @@ def pattern_of(secret: str) -> str:
     return re.escape(secret).replace("/", r"\\?/")
 
 
-def clean_below(value: Any, names: Collection[str], hide: Iterable[tuple[str, str]], *, is_below: bool = False) -> Any:
-    """A JSON value with the texts in members of these names cleaned. Raises `RecursionError`."""
-
-    def clean(text: str) -> str:
-        return cleaned(text if len(text) <= _MAX_READ else f"{text[:_MAX_READ]}...", hide)
-
-    return with_texts_below(value, names, clean, is_below=is_below)
+def cleaner_of(hide: Iterable[tuple[str, str]], names: Collection[str] = REASONS) -> ReasonCleaner:
+    """Cleans a good answer's JSON: the members of these names, reasons of failures, as `cleaned` has it."""
+    return ReasonCleaner(names, partial(cleaned, hide=tuple(hide)))
 
 
-def cleaned_body(body: bytes, hide: Iterable[tuple[str, str]], names: Collection[str] = REASONS) -> bytes:
-    """A good answer's JSON with the members of these names, reasons of failures, cleaned as `cleaned` has it. A body
-    without one, or with none that changes, stays as it came."""
-    if (_HAS_REASON if names is REASONS else HAS_ERROR).search(body) is None:
-        return body
-    try:
-        value = json.loads(body)
-        changed = clean_below(value, names, tuple(hide))
-        return body if changed == value else json.dumps(changed).encode()
-    except (ValueError, RecursionError):
-        return cleaned(body.decode("utf-8", "surrogateescape"), hide).encode("utf-8", "surrogateescape")
+def has_reason(body: bytes, names: Collection[str]) -> bool:
+    """Whether an answer has something to clean; of a long one this is not known."""
+    return len(body) > _SEARCHED or (_HAS_REASON if names is REASONS else HAS_ERROR).search(body) is not None
 
 
 def shown(status: int, error: dict[str, Any], hide: Iterable[tuple[str, str]], *, detail: str) -> UpstreamRefused:
@@ -126,7 +118,7 @@ def shown(status: int, error: dict[str, Any], hide: Iterable[tuple[str, str]], *
         return None if value is None or value in _NULLS else cleaned(str(value), hide)
 
     # Unwrapped first: a replacement may be the client's own model name, which can look like a wrapper.
-    message = cleaned(unwrapped(error.get("message"))[0][:_MAX_READ], hide)
+    message = cleaned(unwrapped(error.get("message"))[0][:MAX_TEXT], hide)
     if len(message) > MAX_MESSAGE:
         message = f"{message[:MAX_MESSAGE]}..."
     code, param, error_type = clean("code"), clean("param"), clean("type")

@@ -30,7 +30,7 @@ from gateway.formats.passthrough import PASSTHROUGH, TaskEnd
 from gateway.queueing import classes
 from gateway.records import Bond, Call, Endpoint, Key, Params, PassedRequest
 from gateway.relay import Answer
-from gateway.upstream import refusal
+from gateway.upstream.ask import cleaned_body
 
 from .bodies import BodyReader
 from .capacity import Capacity
@@ -187,7 +187,7 @@ class PassthroughCalls:
             bond_id = task_id(call.passed.owner, row.upstream, made)
             bond = await context.parts.bonds.require(call.key.in_team, bond_id, TASK, config.upstreams)
             await self._keep(context, call.passed.owner, bond, ids)
-        return _without_account(context, row, answer, _written(content) if is_changed else answer.body)
+        return await _without_account(context, row, answer, _written(content) if is_changed else answer.body)
 
     async def _see(self, context: RequestContext, call: Call, answer: Answer) -> Answer:
         """Processes the answer to a read: the end of the task, and further ids that belong to its key. Returns the
@@ -206,7 +206,7 @@ class PassthroughCalls:
         await self._keep(context, call.passed.owner, bond, more)
         if ended is not None and bond.note:
             await self._tasks.task_ended(bond.note, ended)
-        return _without_account(context, row, answer, _written(content) if is_changed else answer.body)
+        return await _without_account(context, row, answer, _written(content) if is_changed else answer.body)
 
     @staticmethod
     def _replace_links(context: RequestContext, row: Passthrough, content: Any) -> tuple[list[str], bool]:
@@ -295,9 +295,9 @@ class PassthroughCalls:
         )
 
 
-def _without_account(context: RequestContext, row: Passthrough, answer: Answer, body: bytes) -> Answer:
+async def _without_account(context: RequestContext, row: Passthrough, answer: Answer, body: bytes) -> Answer:
     """The answer with this body, without anything of the account in the reasons of failures that it states."""
-    return answer._replace(body=refusal.cleaned_body(body, context.parts.pools[row.upstream].hidden))
+    return answer._replace(body=await cleaned_body(body, context.parts.pools[row.upstream].hidden))
 
 
 def _written(answer: Any) -> bytes:

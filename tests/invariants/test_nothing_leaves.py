@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -11,53 +13,138 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.relay import batch_results
-from gateway.relay.batch_results import MAX_CLEANED_BYTES, CleanedResults
+from gateway.formats import FORMATS
+from gateway.formats.format import ScanInput
+from gateway.formats.reader import ERRORS
+from gateway.formats.sse import LONG_EVENT
+from gateway.relay.batch_results import MAX_HELD_BYTES, CleanedResults
 from gateway.upstream import refusal
+from gateway.upstream.ask import cleaned_body
 from gateway.upstream.connection import Head
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import forms, scripted
 from tests.fakes.scripted import ok_json
+from tests.fakes.turns import MOST_CALLS, counted
 from tests.flows import task_rows as scenario
 from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, model, settings
 
 ORGANIZATION = "org-abcdefghijklmnop1234"
 REASON = f"No rest for {ORGANIZATION} at http://10.1.2.3:8000 with {UPSTREAM_KEY}"
+HIDE = [(UPSTREAM_KEY, "***")]
 PARTS = (ORGANIZATION, "10.1.2.3", UPSTREAM_KEY)
 
 
 @pytest.mark.parametrize("name", sorted(refusal.REASONS))
 @pytest.mark.parametrize("inside", [lambda text: text, lambda text: {"message": text}, lambda text: [{"a": [text]}]])
-def test_reasons_are_cleaned_and_all_else_stays(name: str, inside: Any) -> None:
+async def test_reasons_are_cleaned_and_all_else_stays(name: str, inside: Any) -> None:
     answer = {"id": "a", "input": REASON, "output": [{name: inside(REASON), "text": REASON}], "error": None}
-    cleaned = json.loads(refusal.cleaned_body(json.dumps(answer).encode(), [(UPSTREAM_KEY, "***")]))
+    cleaned = json.loads(await cleaned_body(json.dumps(answer).encode(), [(UPSTREAM_KEY, "***")]))
     assert (cleaned["input"], cleaned["output"][0]["text"]) == (REASON, REASON)
     assert not [part for part in PARTS if part in json.dumps(cleaned["output"][0][name])]
 
 
 @pytest.mark.parametrize("body", [b'{"error": null, "a": "10.1.2.3"}', b'{"message": "done"}', b"[]", b""])
-def test_an_answer_without_a_reason_to_clean_stays_as_it_came(body: bytes) -> None:
-    assert refusal.cleaned_body(body, ()) == body
+async def test_an_answer_without_a_reason_to_clean_stays_as_it_came(body: bytes) -> None:
+    assert await cleaned_body(body, ()) == body
 
 
 @pytest.mark.parametrize("name", ["tools", "instructions", "input", "text", "prompt"])
-def test_the_clients_own_words_in_an_answer_are_not_cleaned(name: str) -> None:
+async def test_the_clients_own_words_in_an_answer_are_not_cleaned(name: str) -> None:
     answer = {"status": "in_progress", name: [{"properties": {"message": {"description": REASON}}}], "error": REASON}
-    cleaned = json.loads(refusal.cleaned_body(json.dumps(answer).encode(), [(UPSTREAM_KEY, "***")]))
+    cleaned = json.loads(await cleaned_body(json.dumps(answer).encode(), [(UPSTREAM_KEY, "***")]))
     assert cleaned[name] == answer[name]
     assert not [part for part in PARTS if part in cleaned["error"]]
 
 
-def test_a_long_reason_is_cut() -> None:
+async def test_a_long_reason_is_cut() -> None:
     answer = {"error": {"message": "x" * 10**6 + REASON}}
-    cleaned = refusal.cleaned_body(json.dumps(answer).encode(), [(UPSTREAM_KEY, "***")])
+    cleaned = await cleaned_body(json.dumps(answer).encode(), [(UPSTREAM_KEY, "***")])
     assert len(cleaned) < 50_000
 
 
-def test_one_that_is_too_deep_is_cleaned_as_a_text() -> None:
+async def test_the_reason_in_one_that_is_deep_is_cleaned() -> None:
     body = b'{"a": ' + b"[" * 10**5 + b"]" * 10**5 + b', "error": "' + REASON.encode() + b'"}'
-    cleaned = refusal.cleaned_body(body, [(UPSTREAM_KEY, "***")]).decode()
+    cleaned = (await cleaned_body(body, [(UPSTREAM_KEY, "***")])).decode()
     assert not [part for part in PARTS if part in cleaned]
+
+
+def by_members(value: Any, *, is_reason: bool = False) -> Any:
+    """What a cleaned value is, from the value."""
+    if isinstance(value, str):
+        return refusal.cleaned(value, HIDDEN) if is_reason else value
+    if isinstance(value, list):
+        return [by_members(each, is_reason=is_reason) for each in value]
+    if not isinstance(value, dict):
+        return value
+    echoed = () if is_reason else ("input", "metadata", "tools")
+    return {
+        name: each if name in echoed else by_members(each, is_reason=is_reason or name == "error")
+        for name, each in value.items()
+    }
+
+
+BASE_URL = "http://api.main.example:8000/v1"
+HIDDEN = [("key of the upstream", "***"), (BASE_URL, "the upstream"), ("api.main.example", "the upstream")]
+TEXTS = st.text(max_size=20) | st.sampled_from([REASON, "\\", '"', "{[", "key of the upstream", f"\n{BASE_URL}\u00e9"])
+NAMES = st.sampled_from(["error", "input", "metadata", "tools", "a", 'error"', "\\"]) | TEXTS
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    TEXTS | st.none() | st.integers(), lambda inside: st.lists(inside) | st.dictionaries(NAMES, inside)
+)
+
+
+@given(value=VALUES, is_ascii=st.booleans(), indent=st.sampled_from([None, 1]), cuts=st.lists(st.integers(0, 10**4)))
+def test_json_is_cleaned_wherever_it_is_cut(value: Any, is_ascii: bool, indent: int | None, cuts: list[int]) -> None:
+    written = json.dumps({"a": value, "error": value}, ensure_ascii=is_ascii, indent=indent).encode()
+    cleaner = refusal.cleaner_of(HIDDEN, ERRORS)
+    places = sorted({0, len(written), *[cut % len(written) for cut in cuts]})
+    came = b"".join([cleaner.feed(written[here:there]) for here, there in pairwise(places)])
+    came += cleaner.feed(b"", is_last=True)
+    expected = by_members({"a": value, "error": value})
+    assert json.loads(came) == expected
+    if json.loads(written) == expected:
+        assert came == written
+
+
+WORST: dict[str, Callable[[int], str]] = {
+    "deep": lambda size: "[" * size + "]" * size,
+    "objects": lambda size: json.dumps([{"x": 1}] * (size // 5)),
+    "lists": lambda size: json.dumps([[]] * (size // 2)),
+    "numbers": lambda size: json.dumps([0] * size),
+    "members": lambda size: json.dumps({f"{place}": 0 for place in range(size // 5)}),
+    "escapes": lambda size: json.dumps("\x01" * (size // 3)),
+    "text": lambda size: json.dumps("x" * size * 2),
+    "reasons": lambda size: json.dumps([{"error": REASON}] * (size // 50)),
+    "whitespace": lambda size: '{"error":' + " " * size + "null}",
+    "names": lambda size: json.dumps(["error"] * (size // 5)),
+}
+
+
+@pytest.mark.parametrize("content", WORST)
+async def test_a_long_body_is_cleaned_in_short_turns(content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = f'{{"a": {WORST[content](200_000)}, "error": {json.dumps(REASON)}}}'.encode()
+    with counted(monkeypatch) as turns:
+        cleaned = await asyncio.create_task(cleaned_body(body, HIDE))
+    assert turns.most <= MOST_CALLS, turns.most
+    assert turns.longest_json <= 65_536
+    assert not [part for part in PARTS if part.encode() in cleaned[-200:]]
+
+
+@pytest.mark.parametrize("name", sorted(name for name, spec in FORMATS.items() if spec.scan is not None))
+@pytest.mark.parametrize("secret", [ORGANIZATION, "10.1.2.3", UPSTREAM_KEY])
+def test_no_secret_passes_between_two_pieces_of_a_long_event(name: str, secret: str) -> None:
+    """In an error, or in that of an item; of an event of any type."""
+    make = FORMATS[name].scan  # type: ignore[index]
+    assert make is not None
+    reason = f"No rest for {secret} today"
+    for inside in ({"error": reason}, {"error": {"message": reason}}, {"item": {"type": "mcp_call", "error": reason}}):
+        event = f"data: {json.dumps({'type': 'response.x', 'filling': 'z' * LONG_EVENT * 2, **inside})}\n\n".encode()
+        begins = event.index(secret.encode())
+        for cut in (begins + 1, begins + len(secret) // 2, begins + len(secret) - 1):
+            scan = make(ScanInput(clean=partial(refusal.cleaned, hide=HIDE)))
+            came = b"".join([scan.feed(piece)[0] for piece in (event[:LONG_EVENT], event[LONG_EVENT:cut], event[cut:])])
+            came += scan.finish()
+            assert b"zzz" in came
+            assert secret.encode() not in came
 
 
 @pytest.fixture(scope="module")
@@ -191,14 +278,13 @@ LINES: dict[str, tuple[dict[str, Any], bool]] = {
     ),
     "one that speaks of errors": ({"custom_id": "a", "response": {"status_code": 200, "body": SPEAKS}}, False),
 }  # fmt: skip
-HIDE = [(UPSTREAM_KEY, "***")]
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_the_error_in_a_line_of_results_is_cleaned_and_all_else_stays(name: str) -> None:
     line, has_failed = LINES[name]
     written = json.dumps(line).encode()
-    cleaned = batch_results.cleaned_result(written, HIDE)
+    cleaned = refusal.cleaner_of(HIDE, ERRORS).feed(written, is_last=True)
     if not has_failed:
         assert cleaned == written
         return
@@ -209,22 +295,23 @@ def test_the_error_in_a_line_of_results_is_cleaned_and_all_else_stays(name: str)
 @pytest.mark.parametrize("size", [1, 100, 5_000, 10**6])
 async def test_results_are_cleaned_as_they_come(size: int) -> None:
     """In pieces of any size; a long line passes in pieces, too, and its error is cleaned as a text."""
-    long = {"error": None, "x": "x" * (MAX_CLEANED_BYTES + 9) if size > 1 else "x"}
+    long = {"error": None, "x": "x" * (MAX_HELD_BYTES + 9) if size > 1 else "x"}
     lines = [json.dumps(each).encode() for each, _ in LINES.values()]
     given = b"\n".join([*lines, b"", json.dumps(long).encode(), *lines])
     results = CleanedResults(Head(200, ()), HIDE)
     came = (
         b"".join([await results.feed(given[at : at + size]) for at in range(0, len(given), size)]) + await results.end()
     )
-    assert came.split(b"\n") == [batch_results.cleaned_result(each, HIDE) for each in given.split(b"\n")]
-    with_error = json.dumps({"error": REASON, "x": "x " * MAX_CLEANED_BYTES}).encode()
+    assert came.split(b"\n") == [
+        refusal.cleaner_of(HIDE, ERRORS).feed(each, is_last=True) for each in given.split(b"\n")
+    ]
+    with_error = json.dumps({"error": REASON, "x": "x " * MAX_HELD_BYTES}).encode()
+    results = CleanedResults(Head(200, ()), HIDE)
     cleaned = (await results.feed(with_error)).decode()
     assert "No rest for" in cleaned
     assert not [part for part in PARTS if part in cleaned]
 
 
-BASE_URL = "http://api.main.example:8000/v1"
-HIDDEN = [("key of the upstream", "***"), (BASE_URL, "the upstream"), ("api.main.example", "the upstream")]
 SECRETS = (*[secret for secret, _ in HIDDEN], BASE_URL.replace("/", r"\/"), ORGANIZATION, "10.1.2.3", f"sk-{'a' * 40}")
 
 
@@ -232,7 +319,7 @@ SECRETS = (*[secret for secret, _ in HIDDEN], BASE_URL.replace("/", r"\/"), ORGA
     secret=st.sampled_from(SECRETS),
     before=st.integers(0, 9_000),
     behind=st.integers(0, 9_000),
-    edge=st.sampled_from(['"', " ", "\\n", "\u00e9 "]),
+    edge=st.sampled_from(['\\"', " ", "\\n", "\u00e9 "]),
     cuts=st.lists(st.integers(0, 20_000), max_size=8),
     has_error_first=st.booleans(),
 )
@@ -252,8 +339,7 @@ async def test_no_secret_passes_between_two_pieces(
     cleaned, passed = came.split(b"\n")
     assert secret.encode() not in cleaned
     assert passed.decode() == good
-    if len(line) > MAX_CLEANED_BYTES:
-        assert cleaned.decode() == refusal.cleaned(line, HIDDEN)
+    assert cleaned == refusal.cleaner_of(HIDDEN, ERRORS).feed(line.encode(), is_last=True)
 
 
 @pytest.mark.parametrize("text", ["a-" * 10**5, "a." * 10**5])

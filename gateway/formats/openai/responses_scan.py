@@ -4,7 +4,7 @@ Events are passed on unchanged, with these exceptions:
 
 1. The terminal event, or the last piece of a long one, is held back until the call is settled.
 2. `[DONE]`, which some upstreams add, `id:` and `retry:` lines and events without data are dropped.
-3. Errors of items are cleaned; where a secret is cut by two pieces of an event of more than 64 KiB, its parts pass.
+3. Errors of items are cleaned.
 4. `response.failed` and `error` events are not passed on: the relay decides what the client gets instead, and `failed`
    writes it.
 
@@ -13,7 +13,6 @@ The terminal event repeats the request's instructions and tools, so it is often 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +22,8 @@ from gateway.formats import sse, token_rule
 from gateway.formats.event_scan import EventScan, parsed
 from gateway.formats.format import ScanInput
 from gateway.formats.member_reader import MemberReader
-from gateway.formats.reader import ERRORS, HAS_ERROR, with_texts_below
+from gateway.formats.reader import ERRORS, HAS_ERROR
+from gateway.formats.reason_cleaner import ReasonCleaner
 
 from .responses_reader import BAD_ENDS, ENDS, HEADS, ResponsesReader
 
@@ -38,8 +38,6 @@ TEXTS = REASONING | {
 }
 
 _FIRST_TYPE = re.compile(rb'\s*\{\s*"type"\s*:\s*"([^"\\]{1,80})"')
-_ITEM_ERROR = re.compile(rb'(?<!\\)"error"\s*:\s*(?:"[^"]|\{\s*"(?:code|message|content|type"\s*:\s*"\w*error)")')
-"""An error of an item, and no tool's parameter of that name (openai-python, `mcp_tool_call_error.py`)."""
 _NAMED = re.compile(rb"(?:\A|[\r\n])event: ?([a-z_.]{1,80})[\r\n]")
 
 
@@ -54,8 +52,6 @@ class ResponsesScan(EventScan):
         super().__init__(asked)
         self._kind: str | None = None
         """The type of the long event that is going on, as far as it is known."""
-        self._has_item_error = False
-        """Whether a part of it that has come has an error."""
         self._number: int | None = None
         """The highest number of an event that was passed on."""
         self._has_passed_failure = False
@@ -105,7 +101,7 @@ class ResponsesScan(EventScan):
         if has_fields:
             event = sse.without_fields(event)
         if b'"error"' in data and kind is not None and kind not in BAD_ENDS and HAS_ERROR.search(data) is not None:
-            event = self._without_account(event, data)
+            event = ReasonCleaner(ERRORS, self._clean).feed(event, is_last=True)
         if kind in TEXTS:
             self.has_reasoned = self.has_reasoned or kind in REASONING
             if texts := self.TEXTS.findall(data)[:1]:
@@ -120,15 +116,6 @@ class ResponsesScan(EventScan):
         self.has_begun = True
         self._last_data = data
         return event
-
-    def _without_account(self, event: bytes, data: bytes) -> bytes:
-        """The event with its errors cleaned."""
-        try:
-            value = json.loads(data)
-            changed = with_texts_below(value, ERRORS, self._clean)
-        except (ValueError, RecursionError):
-            return self._cleaned(event)
-        return event if changed == value else sse.typed_event(changed)
 
     def _note(self, value: Mapping[str, Any]) -> bool:
         """Take the facts of a head, of an end, or of an object with an error that is no event."""
@@ -152,17 +139,13 @@ class ResponsesScan(EventScan):
             first, named = _FIRST_TYPE.match(data), _NAMED.search(piece, 0, 256)
             self._kind = (first or named)[1].decode("utf-8", "replace") if first or named else None  # type: ignore[index]
         reader.feed(piece)
-        begins = _ITEM_ERROR.search(piece)
-        if begins is not None or self._has_item_error:
-            at = 0 if begins is None or self._has_item_error else begins.start()
-            piece, self._has_item_error = piece[:at] + self._cleaned(piece[at:]), True
         self.has_begun = self.has_begun or self._kind not in BAD_ENDS
         if self._kind in TEXTS:
             self._quarters += token_rule.count(piece).quarters
             self._counted_bytes += len(piece)
         if not sse.ends_event(piece):
             return b"" if self._kind in BAD_ENDS else piece
-        kind, self._long, self._kind, self._has_item_error = self._kind, None, None, False
+        kind, self._long, self._kind = self._kind, None, None
         has_passed = kind not in BAD_ENDS
         number = reader.get("sequence_number")
         if has_passed and isinstance(number, int):

@@ -438,7 +438,7 @@ class _Relay:
                 accounts.saw(event)
         except GatewayError as error:
             return _refused(error)
-        await self._client.send_str(self._session.cleaned(text))
+        await self._client.send_str(await self._session.cleaned(text))
         if kind != realtime.TRANSCRIBED:
             return None
         async with self._gate:
@@ -451,7 +451,7 @@ class _Relay:
             return _refused(_NO_LIMIT) if session.outputs.is_bound else None
         if about is not None and (given := self._ids.given(about)) != about:
             text = realtime.write_event({**event, "error": {**event["error"], "event_id": given}})
-        await self._client.send_str(session.cleaned(text))
+        await self._client.send_str(await session.cleaned(text))
         async with self._gate:
             if about is not None:
                 session.accounts.refused(about)
@@ -470,7 +470,7 @@ class _Relay:
         """Charge what this event reports, pass it on, and reserve for what may come next."""
         async with self._gate:
             await self._session.accounts.ended(realtime.read_end(event))
-            await self._client.send_str(self._session.cleaned(text))
+            await self._client.send_str(await self._session.cleaned(text))
             return await self._ready()
 
 

@@ -30,8 +30,11 @@ from gateway.quota import windows
 from gateway.quota.output_fit import OutputFit
 from gateway.records import Call, Claim, Failure, Key
 from gateway.relay.charge import Ending
-from gateway.upstream import refusal
+from gateway.relay.realtime import MakesCalls, NextCall, ResponseAccounts, SessionEnd
+from gateway.relay.realtime_output import MAX_SENT, Bound, OutputLimits
+from gateway.relay.realtime_transcription import UNKNOWN
 from gateway.upstream.account import position_of
+from gateway.upstream.ask import cleaned_body
 from gateway.upstream.health import AttemptHandle
 from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import FailedAttempt
@@ -124,9 +127,9 @@ class RealtimeSession:
                     return name
         return None
 
-    def cleaned(self, text: str) -> str:
+    async def cleaned(self, text: str) -> str:
         """An event of the upstream, without anything of the gateway's account there in the reasons of failures."""
-        return refusal.cleaned_body(text.encode(), self._hidden()).decode()
+        return (await cleaned_body(text.encode(), self._hidden())).decode()
 
     def _hidden(self) -> Iterator[tuple[str, str]]:
         """Texts that no client sees, each with its replacement. They are looked up only for an event with a reason."""

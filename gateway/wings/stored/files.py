@@ -183,7 +183,7 @@ async def _send(request: web.Request, context: RequestContext, sent: _Sent) -> F
     headers = with_content_type(forwarded_headers(request, OPENAI.request_headers), content_type(sent.boundary))
     head = pool.request("/files", headers, sent.body)
     answer = await fetch(name, pool, head, upstream.timeouts.total_s, MAX_READ_BYTES, sent.body)
-    return raise_for(name, answer, pool.hidden, OPENAI)
+    return await raise_for(name, answer, pool.hidden, OPENAI)
 
 
 def _bond(made: str, key: Key, context: RequestContext, sent: _Sent) -> Bond:

@@ -23,9 +23,9 @@ from gateway.formats.format import Format
 from gateway.records import Bond, Failure, Fault, Key, Phase
 from gateway.relay.batch_results import CleanedResults
 from gateway.relay.exchange import response_headers
-from gateway.upstream import provider_errors, refusal
+from gateway.upstream import provider_errors
 from gateway.upstream.account import position_of
-from gateway.upstream.ask import Fetched, fetch
+from gateway.upstream.ask import Fetched, cleaned_body, fetch
 from gateway.upstream.connection import Head
 from gateway.upstream.content_encoding import EncodingFault
 from gateway.upstream.download import Download
@@ -145,7 +145,7 @@ class KeptAtUpstream:
                 raise UpstreamFailed.after(head, passed=self._spec.passed_statuses)
             if head.status != 200:
                 refused = Fetched(head, await download.read_all(MAX_ERROR_BYTES))
-                raise_for(bond.upstream, refused, pool.hidden, self._spec)
+                await raise_for(bond.upstream, refused, pool.hidden, self._spec)
             ids = [(name, context.id) for name in ("x-request-id", self._spec.id_header) if name is not None]
             cleaner = self._cleaner(bond, head, pool.hidden) if has_results else None
             passed = _DOWN if cleaner is None else _DOWN_DECODED
@@ -199,7 +199,7 @@ class KeptAtUpstream:
             min(limit, MAX_READ_BYTES) if is_read else limit,
             hold=hold,
         )
-        good = raise_for(bond.upstream, answer, pool.hidden, self._spec)
+        good = await raise_for(bond.upstream, answer, pool.hidden, self._spec)
         if not (is_like_object(good.body) if len(good.body) > MAX_READ_BYTES else object_of(good.body) is not None):
             raise UpstreamFailed.after(Failure(bond.upstream, Phase.WAITING, Fault.NOT_JSON))
         return good
@@ -250,12 +250,12 @@ def ask_upstream(
     return parts.pools[bond.upstream].request(f"{path}{query}", kept, body, method=method, key=key)
 
 
-def raise_for(upstream: str, answer: Fetched | Failure, hide: Sequence[tuple[str, str]], spec: Format) -> Fetched:
+async def raise_for(upstream: str, answer: Fetched | Failure, hide: Sequence[tuple[str, str]], spec: Format) -> Fetched:
     """The answer, if it is a good one, without anything of the account in the reasons of failures in it. Raises
     `UpstreamFailed` or `UpstreamRefused`."""
     if isinstance(answer, Fetched):
         if answer.head.status == 200:
-            return answer._replace(body=refusal.cleaned_body(answer.body, hide))
+            return answer._replace(body=await cleaned_body(answer.body, hide))
         judged = provider_errors.judge(upstream, answer.head, answer.body, now=time.time(), hide=hide)
         if isinstance(judged, UpstreamRefused):
             raise judged
