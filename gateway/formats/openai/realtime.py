@@ -43,6 +43,8 @@ UPDATED_TRANSCRIPTION = "transcription_session.updated"
 APPEND, COMMIT, CLEAR = "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear"
 CLEARED, COMMITTED = "input_audio_buffer.cleared", "input_audio_buffer.committed"
 SPEECH_STARTED, SPEECH_STOPPED = "input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped"
+ENDS_SPEECH = frozenset({SPEECH_STOPPED, "input_audio_buffer.timeout_triggered"})
+"""Events behind which an upstream may answer by itself (openai-python, `types/realtime/`)."""
 _TRANSCRIPTION = "conversation.item.input_audio_transcription."
 TRANSCRIBED, TRANSCRIPTION_FAILED = f"{_TRANSCRIPTION}completed", f"{_TRANSCRIPTION}failed"
 TRANSCRIPT_DELTAS = frozenset({f"{_TRANSCRIPTION}delta", f"{_TRANSCRIPTION}segment"})
@@ -223,6 +225,14 @@ def transcriber_of(session: Any) -> tuple[bool, str | None]:
     if isinstance(model, str):
         return True, model
     return found is None, "" if isinstance(found, dict) else None
+
+
+def answers_speech(session: Any) -> bool | None:
+    """Whether an upstream with these settings answers a speech by itself; None: they do not name it."""
+    for holder in (_member(_member(session, "audio"), "input"), session):
+        if isinstance(found := _member(_member(holder, "turn_detection"), "create_response"), bool):
+            return found
+    return None
 
 
 _ABSENT = object()

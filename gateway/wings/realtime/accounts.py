@@ -6,7 +6,8 @@
    transcriptions of the client's audio.
 3. A response that has not ended with its session is charged like a stream that broke off (relay/charge.py): its prompt
    is what the client has sent so far, and what the last report counts.
-4. A response that begins beyond what is reserved is counted whatever the quotas have left. Only an error that names the
+4. A speech that the upstream has heard to its end counts as a response from then on, where it answers by itself.
+5. A response that begins beyond what is reserved is counted whatever the quotas have left. Only an error that names the
    event of a `response.create` gives back what is reserved for it.
 """
 
@@ -169,6 +170,9 @@ class ResponseAccounts:
         """Tokens of the client's events since the last report, without audio of the buffer."""
         self._reported_ms = 0
         """Milliseconds of the buffer's audio that the last report counts."""
+        self._answers_speech = not has_unknown_transcriber
+        self._is_answering = False
+        """Whether the upstream may have begun a response by itself, of which no event has come."""
         self._output_bytes_per_s = realtime.BYTES_PER_S
         self._reserved_context = FIRST_CONTEXT
         self._number = 0
@@ -237,8 +241,15 @@ class ResponseAccounts:
                 made.sent = self._since_report
                 self._running[response] = made
 
+    def note_settings(self, session: Any) -> None:
+        """The upstream has sent the settings of the session."""
+        if (found := realtime.answers_speech(session)) is not None:
+            self._answers_speech = found
+
     def saw(self, event: Mapping[str, Any]) -> None:
-        """An event of the upstream that may bring output."""
+        """An event of the upstream that may bring output, or may be followed by some."""
+        if event.get("type") in realtime.ENDS_SPEECH:
+            self._is_answering = self._answers_speech
         response = self._running.get(realtime.response_id(event) or "")
         if response is not None:
             response.saw(event)
@@ -278,6 +289,9 @@ class ResponseAccounts:
 
     def close(self, end: SessionEnd) -> None:
         """Charge what has not ended, and give back what has not begun. May be called again."""
+        if self._is_answering and self._spare is not None:
+            self._asked.append(self._made(self._spare))
+            self._spare = None
         for response in (*self._running.values(), *self._asked):
             usage = self._estimate(response, end.ending)
             response.log.close(
@@ -333,6 +347,10 @@ class ResponseAccounts:
         limit_or_own = self._limit if limit is None else limit
         reservation = self._spare or await self._draw(limit_or_own, self._reserved_context, has_begun=has_begun)
         self._spare = None
+        self._is_answering = self._is_answering and not has_begun
+        return self._made(reservation, limit, event_id)
+
+    def _made(self, reservation: Reservation, limit: int | None = None, event_id: str | None = None) -> _Response:
         return _Response(self._log_of(reservation), self._route, self._count_texts, limit, event_id)
 
     def _log_of(self, reservation: Reservation) -> CallLog:

@@ -432,10 +432,10 @@ class _Relay:
                 return await self._pass_error(event, text)
             elif kind == realtime.DONE:
                 return await self._settle(event, text)
-            elif kind in realtime.OF_AUDIO:
-                await accounts.transcriptions.saw(kind, event)
             else:
                 accounts.saw(event)
+                if kind in realtime.OF_AUDIO:
+                    await accounts.transcriptions.saw(kind, event)
         except GatewayError as error:
             return _refused(error)
         await self._client.send_str(await self._session.cleaned(text))

@@ -107,6 +107,7 @@ class RealtimeSession:
 
     def note_settings(self, event: realtime.Event, *, is_answer: bool) -> None:
         """The upstream has sent the settings of the session: as the answer to an update of the client, or by itself."""
+        self.accounts.note_settings(event.get("session"))
         transcribers = self.accounts.transcriptions.transcribers
         if is_answer:
             transcribers.answered()

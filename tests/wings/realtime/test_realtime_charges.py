@@ -95,6 +95,20 @@ RESPONSE = [
         "sound", (), {"type": "response.output_audio.delta", "response_id": "resp_1", "delta": "A" * 32_000}, tokens=10
     ),
 ]
+ANSWERED = [
+    RESPONSE[0],
+    Step(
+        "started",
+        ({"type": "input_audio_buffer.append", "audio": SOUND},),
+        {"type": "input_audio_buffer.speech_started", "audio_start_ms": 0, **_ITEM},
+    ),
+    Step(
+        "stopped", (), {"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 2000, **_ITEM}, tokens=4020
+    ),  # the upstream answers it without an event of the client
+    Step("committed", (), {"type": "input_audio_buffer.committed", **_ITEM}),
+    Step("created", (), {"type": "response.created", "response": {"id": "resp_1"}}),
+    *RESPONSE[2:],
+]
 SLOW_SOUND = [
     Step(
         "updated",
@@ -139,6 +153,7 @@ SCRIPTS: dict[str, list[Step]] = {
         ),
     ],
     "response of slow sound": SLOW_SOUND,
+    "response, detected": ANSWERED,
 }
 ENDS: dict[str, dict[str, Any] | None] = {
     "client leaves": None,
@@ -243,6 +258,28 @@ async def test_a_transcription_that_shows_nothing_and_fails_is_free(gateway: Gat
     assert await charged(gateway, name) == []
 
 
+ANSWERS: dict[str, tuple[dict[str, Any], int]] = {
+    "by itself": ({"audio": {"input": {"turn_detection": {"type": "server_vad", "create_response": True}}}}, 1),
+    "when it is asked": ({"audio": {"input": {"turn_detection": {"type": "server_vad", "create_response": False}}}}, 0),
+    "when it is asked, beta": ({"turn_detection": {"type": "server_vad", "create_response": False}}, 0),
+}
+
+
+@pytest.mark.parametrize("way", ANSWERS)
+async def test_a_speech_that_the_upstream_answers_is_charged_once(gateway: Gateway, way: str) -> None:
+    """Also where the session ends before its response begins (API reference, "turn_detection")."""
+    settings_of_it, number = ANSWERS[way]
+    updated = Step("updated", (), {"type": "session.updated", "session": settings_of_it})
+    async with session(gateway, model=MODEL) as socket:
+        name = id_of(socket)
+        await follow(socket, [updated, *ANSWERED[1:4]])
+    assert len(await charged(gateway, name)) == number
+    async with session(gateway, model=MODEL) as socket:
+        name = id_of(socket)
+        await follow(socket, [updated, *ANSWERED[1:], Step("done", (), _DONE)])
+    assert len(await charged(gateway, name)) == 1
+
+
 SPEECH: dict[str, tuple[list[dict[str, Any]], int]] = {
     "dropped": ([{"type": "input_audio_buffer.cleared"}], 0),
     "failed": ([_ENDS["failed"]], 0),
@@ -266,7 +303,8 @@ async def test_a_speech_is_one_transcription_however_it_goes_on(gateway: Gateway
     events, number = SPEECH[then]
     async with session(gateway, model=MODEL) as socket:
         name = id_of(socket)
-        await follow(socket, [*detected("scribe")[:2], *[Step(then, (), event) for event in events]])
+        created = Step("created", (), {"type": "session.created", "session": ANSWERS["when it is asked"][0]})
+        await follow(socket, [created, *detected("scribe")[:2], *[Step(then, (), event) for event in events]])
         await end(socket, way)
     rows = await charged(gateway, name)
     assert len(rows) == number, rows
