@@ -87,7 +87,6 @@ def total(parts: Iterable[Counts]) -> Counts:
 
 
 def highest(one: Counts, other: Counts) -> Counts:
-    """The higher count of each unit."""
     if not one or not other:
         return one or other
     found = dict(one)

@@ -231,12 +231,10 @@ class Batcher:
         self.ends.put_back(sent.ends)
 
     def take_draws(self) -> list[PendingReserve]:
-        """Remove and return the draws that wait."""
         taken, self.draws = [*self.draws], deque()
         return taken
 
     def note_applied(self) -> None:
-        """The store has applied the last batch."""
         self._acked = self._seq
         self._size = MAX_BATCH
 

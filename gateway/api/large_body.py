@@ -49,13 +49,20 @@ Piece = bytes | bytearray | memoryview
 _SCALARS = tuple(name for name in Params._fields if name != "document")
 
 
-def brief(params: Params, drops: Iterable[str] = (), keep: Collection[str] = ()) -> bytes:
+def brief(
+    params: Params, drops: Iterable[str] = (), keep: Collection[str] = (), reads: Mapping[str, Any] | None = None
+) -> bytes:
     """These `Params` for the worker, as one line of JSON. `drops`: the parameters that some upstream drops; `keep`:
-    members that are kept, however long. Raises `InvalidRequest` if the line would be too long."""
+    members that are kept, however long; `reads`: those of which a row of tasks reads parts, which are kept. Raises
+    `InvalidRequest` if the line would be too long."""
     document = params.document
     places = spans(document)
     members = {
-        name: value if name in keep or places[name][1] - places[name][0] <= MAX_KEPT else _stand_in(value, name)
+        name: value
+        if name in keep or places[name][1] - places[name][0] <= MAX_KEPT
+        else _stand_in(value, name)
+        if reads is None
+        else _parts(value, reads.get(name))
         for name, value in document.members.items()
     }
     known = {
@@ -69,7 +76,9 @@ def brief(params: Params, drops: Iterable[str] = (), keep: Collection[str] = ())
     }
     found = line(known)
     if len(found) > MAX_BRIEF_BYTES:
-        long = [name for name in keep if name in places and places[name][1] - places[name][0] > MAX_KEPT]
+        long = [
+            name for name in (*keep, *(reads or ())) if name in places and places[name][1] - places[name][0] > MAX_KEPT
+        ]
         raise InvalidRequest(
             f"The body has too many parameters, or too long ones or names of them{_among(long)}.",
             param=long[0] if long else None,
@@ -78,7 +87,6 @@ def brief(params: Params, drops: Iterable[str] = (), keep: Collection[str] = ())
 
 
 def line(known: Mapping[str, Any]) -> bytes:
-    """A line of JSON, between the processes."""
     return json.dumps(known, separators=(",", ":")).encode() + b"\n"
 
 
@@ -204,6 +212,17 @@ class _Pieces:
 
     def skip_to(self, end: int) -> None:
         self.up_to(end)
+
+
+def _parts(value: Any, reads: Mapping[str, Any] | None) -> Any:
+    """The parts of a value that a row of tasks reads, with stand-ins for all others. No text becomes an empty one."""
+    if reads is None:
+        return value[:1] if isinstance(value, str) else _stand_in(value)
+    if isinstance(value, dict) and reads:
+        return {name: _parts(each, reads.get(name)) for name, each in value.items()}
+    if isinstance(value, list) and reads:
+        return [_parts(each, reads.get(str(place))) for place, each in enumerate(value)]
+    return value
 
 
 def _stand_in(value: Any, name: str = "") -> Any:

@@ -82,7 +82,6 @@ def above(path: str, value: float, bound: float, subject: str = "Expected") -> I
 
 
 def below(path: str, value: float, bound: float) -> InvalidRequest:
-    """A number that is too small."""
     kind = "decimal" if isinstance(bound, float) else "integer"
     return InvalidRequest(
         f"Invalid '{path}': {kind} below minimum value. "

@@ -99,7 +99,6 @@ def add_attribution(parser: argparse.ArgumentParser) -> None:
 
 
 def read_count(text: str) -> int:
-    """A number of rows. Raises `ValueError`."""
     if not text.isdecimal() or not 1 <= len(text) <= 9 or int(text) < 1:
         raise ValueError("expected a number from 1")
     return int(text)

@@ -221,7 +221,6 @@ def _in_regions(document: dict[str, Any], factors: Mapping[str, Decimal]) -> dic
 
 
 def _multiplied(rows: Mapping[str, Any], factor: Decimal) -> dict[str, Any]:
-    """The rows of tokens, times this."""
     found: dict[str, Any] = {row: format_price(Decimal(usd) * factor) for row, usd in rows.items() if row in _OF_TOKENS}
     if tiers := rows.get("tiers"):
         found["tiers"] = [{"above": tier["above"], **_multiplied(tier, factor)} for tier in tiers]

@@ -44,7 +44,6 @@ class Proxy:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must not be shown."""
         if self.credentials is None or self.basic is None:
             return ()
         pair = self.credentials.get_secret_value()

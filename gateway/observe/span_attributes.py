@@ -80,7 +80,6 @@ STATUS, ERROR = "http.response.status_code", "error.type"
 
 
 def name(attributes: Attributes) -> str:
-    """The name of a span: `chat gpt-4o-mini`."""
     return f"{attributes['gen_ai.operation.name']} {attributes.get('gen_ai.request.model', '')}".rstrip()
 
 

@@ -20,7 +20,6 @@ TIMEOUT_S = 2.0
 
 
 def listening(table: str, uid: int) -> list[int]:
-    """The ports on which this user listens."""
     rows = [line.split() for line in table.splitlines()[1:]]
     return [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == LISTENS and row[7] == str(uid)]
 

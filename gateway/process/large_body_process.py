@@ -38,7 +38,9 @@ NICENESS = 5
 
 def _read(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
     params = formats.read(asked["endpoint"], body)
-    return large_body.brief(params, asked["drops"], formats.FORMATS[asked["endpoint"]].keeps(params)), b""
+    return large_body.brief(
+        params, asked["drops"], formats.FORMATS[asked["endpoint"]].keeps(params), asked["reads"]
+    ), b""
 
 
 def _rewrite(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:

@@ -244,7 +244,6 @@ class SentRequest(NamedTuple):
 
 
 def ending_of(failure: Failure) -> Ending:
-    """How an attempt with this failure ended."""
     if failure.phase in (Phase.CONNECT, Phase.STALE):
         return Ending.UNSENT
     if failure.phase is Phase.REFUSED:

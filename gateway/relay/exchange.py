@@ -88,7 +88,6 @@ class Exchange:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the request was sent."""
         return self._clock() - self._began
 
     def charge_stream(self, failure: Failure | None = None) -> charge.Charge:

@@ -38,7 +38,6 @@ class MessageRequest(GenerationRequest):
     tool_choice: dict[str, Any] | None = None
 
     def as_chat(self) -> ChatRequest:
-        """The chat that generates the same text."""
         choice: Any = None
         if self.tool_choice is not None and self.tool_choice.get("type") in ("tool", "none"):
             name = self.tool_choice.get("name")

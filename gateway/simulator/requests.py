@@ -71,7 +71,6 @@ class Simulate(_Body):
     """Close the connection of a stream after this many events, without [DONE]."""
 
     def failure(self) -> APIError | None:
-        """The requested error, if any."""
         if self.status is None and self.error is None:
             return None
         error = self.error or ErrorObject()

@@ -374,13 +374,11 @@ class Simulator:
 
 
 def close_connection(request: web.Request) -> None:
-    """Close the connection inside the chunked body."""
     if request.transport is not None:
         request.transport.close()
 
 
 async def open_stream(request: web.Request) -> web.StreamResponse:
-    """The head of a stream, sent."""
     response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
     response.content_type = "text/event-stream"
     await response.prepare(request)
@@ -388,7 +386,6 @@ async def open_stream(request: web.Request) -> web.StreamResponse:
 
 
 def response_answer(made: SimulatedResponse, tokens_per_event: int) -> SimulatedAnswer:
-    """A response that is ready to send."""
     return SimulatedAnswer(
         made.usage,
         made.longest,

@@ -41,7 +41,6 @@ class ReportRange(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Characters of the names of its periods."""
         return len("2026-11-20T14" if self.is_hourly else "2026-11-20")
 
     def has(self, period: str) -> bool:

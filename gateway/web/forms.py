@@ -173,7 +173,6 @@ def _too_large(settings: UploadSettings, detail: str = "") -> BodyTooLarge:
 
 
 def boundary_of(request: web.BaseRequest) -> str:
-    """The boundary of a form. Raises `InvalidRequest`."""
     given = request.headers.getall(hdrs.CONTENT_TYPE)
     if len(given) > 1:
         raise InvalidRequest("The request has several Content-Type headers. Send one.", code="invalid_form")

@@ -41,13 +41,17 @@ class LargeBodies:
         self._lock = asyncio.Lock()
         self._tasks = Tasks()
 
-    async def read(self, endpoint: Endpoint, pieces: Pieces, drops: Iterable[str] = ()) -> Params:
-        """Reads like `formats.read`. `drops` has the parameters that some upstream drops. Raises `Unavailable` if the
+    async def read(
+        self, endpoint: Endpoint, pieces: Pieces, drops: Iterable[str] = (), reads: Mapping[str, Any] | None = None
+    ) -> Params:
+        """Reads like `formats.read`; `drops` and `reads` are those of `large_body.brief`. Raises `Unavailable` if the
         body cannot be read now.
 
         A cancelled reading continues to its end, so that the next request finds a clean process.
         """
-        answer, _ = await self._answer({"job": "read", "endpoint": endpoint, "drops": list(drops)}, pieces)
+        answer, _ = await self._answer(
+            {"job": "read", "endpoint": endpoint, "drops": list(drops), "reads": reads}, pieces
+        )
         return large_body.from_brief(answer, pieces)
 
     async def rewrite(self, endpoint: Endpoint, asked: Params, found: Iterable[Rewriting], hold: Holds) -> Params:

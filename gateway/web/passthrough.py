@@ -20,7 +20,7 @@ from gateway import units
 from gateway.accounting.bonds import TASK, task_id
 from gateway.api import auth, validate
 from gateway.api.attribution import attribution_of
-from gateway.api.large_body import LARGE_BYTES, MAX_KEPT
+from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
 from gateway.config import Config, Model, Passthrough, Price, Route, TaskPrice, is_plain_name
 from gateway.config.operations import Reference, TaskOperation, at_pointer, holds, read_number, read_options
@@ -244,9 +244,7 @@ class PassthroughCalls:
             return params, (*kept, ("Content-Type", content_type(boundary)))
         pieces = await self._bodies.read(request, context)
         if context.held_bytes > LARGE_BYTES:
-            params = await self._large_bodies.read(PASSTHROUGH.name, pieces)
-            if not _has_placeholders(row, params):
-                return params, headers
+            return await self._large_bodies.read(PASSTHROUGH.name, pieces, reads=row.members), headers
         return PASSTHROUGH.read(b"".join(pieces), counter), headers
 
     async def _earlier(
@@ -302,15 +300,6 @@ async def _without_account(context: RequestContext, row: Passthrough, answer: An
 
 def _written(answer: Any) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode()
-
-
-def _has_placeholders(row: Passthrough, params: Params) -> bool:
-    """Whether a value of a large body is too long to be kept in which the row reads a price, an earlier task or an
-    address to call: it has to be read as it is, or a client could hide these behind its length."""
-    large = params.document.large
-    return large is not None and any(
-        end - start > MAX_KEPT and passthrough.reads(row, name) for name, (start, end) in large.places.items()
-    )
 
 
 def _refuse_misread(request: web.Request, asked: _Asked, members: Mapping[str, Any]) -> None:

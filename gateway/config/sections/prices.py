@@ -145,7 +145,6 @@ class LaterPrice(FullRows):
     """From this day on, in UTC."""
 
     def as_price(self, source: str | None) -> Price:
-        """The price from that day on."""
         return Price.model_construct(**{name: getattr(self, name) for name in FullRows.model_fields}, source=source)
 
 
@@ -175,7 +174,6 @@ class Price(FullRows):
 
     @cached_property
     def plan(self) -> Plan:
-        """All of its rates."""
         return plan_of(self)
 
     @cached_property

@@ -3,6 +3,7 @@ process's."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -11,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from gateway.api.large_body import LARGE_BYTES
+from gateway.api.large_body import LARGE_BYTES, MAX_BRIEF_BYTES
 from gateway.bridge.bridges import WAYS
+from gateway.config import Passthrough
 from gateway.formats import FORMATS
 from gateway.formats.format import no_json
 from tests.conftest import ScriptedUpstream
 from tests.fakes.scripted import ok_json
 from tests.fakes.turns import MOST_CALLS, counted
+from tests.flows.task_rows import SUBMISSIONS, rows
 from tests.invariants.test_foreign_ids import FILE_DOORS, Door
 from tests.web.conftest import AUTH, KEY, Inside
 
@@ -181,3 +184,34 @@ async def test_split(
     answer = CHAT if is_chat else COMPLETION
     (found,) = (await sent(inside, upstream, monkeypatch, doors, able, answer=answer)).values()
     assert found[0] == (400 if is_chat and prompt == [[1, 2], [3]] else 200)
+
+
+def beside(reads: Mapping[str, Any], submission: Any) -> dict[str, Any]:
+    """A submission with long values beside all that the row reads inside others."""
+    found = dict(submission) if isinstance(submission, dict) else {}
+    for name, inside in reads.items():
+        if inside:
+            found[name] = beside(inside, found.get(name)) | {"heavy": HEAVY}
+    return found
+
+
+READS = {name: Passthrough.model_validate(row).members for name, row in rows().items()}
+READ_INSIDE = {name: members for name, members in READS.items() if any(members.values())}
+
+
+@pytest.mark.parametrize("row", sorted(READ_INSIDE.keys() - {"ideogram"}))
+async def test_rows_of_tasks(
+    inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, row: str
+) -> None:
+    """Long values beside the ones that a row reads. Ideogram's are fields of forms."""
+    upstream.answer_with(always=ok_json({"id": "task_1"}))
+    keys = [{"id": "k", "secret": KEY, "limits": {"max_tokens": 9}}]
+    client = await inside(upstream.url, passthrough={row: rows()[row] | {"upstream": "up"}}, keys=keys)
+    asked = beside(READ_INSIDE[row], SUBMISSIONS[row].members) | {"long": HEAVY}
+    written, headers = json.dumps(asked).encode(), AUTH | {"Content-Type": "application/json"}
+    with counted(monkeypatch) as turns:
+        async with client.post(SUBMISSIONS[row].path, data=io.BytesIO(written), headers=headers) as received:
+            refusal = await received.read()
+    assert [json.loads(request.body) for request in upstream.requests] == [asked], refusal
+    assert turns.most <= MOST_CALLS, (turns.most, turns.by)
+    assert turns.longest_json <= MAX_BRIEF_BYTES
