@@ -30,6 +30,9 @@ MAX_DEPTH = 256
 """Arrays and objects inside each other. Real bodies (a JSON schema inside a tool) stay below 30. Python's decoder gives
 up at about 1,000, depending on version and call depth; a fixed limit is the same everywhere."""
 
+MAX_NESTED = 2_000_000
+"""Arrays and objects. Each takes some microseconds: more of them could not be read within the time for one body."""
+
 NOT_JSON = (
     "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
     "correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON."
@@ -124,7 +127,10 @@ def _refuse_depth(raw: bytes) -> None:
     # Without escapes every other piece between quotes is a string. (Outside strings JSON has no backslash, and what is
     # not JSON is refused later.) All of this is done by loops in C, since a body may hold millions of brackets.
     pieces = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_STRUCTURE).split(b'"')
-    steps = memoryview(b"".join(pieces[::2]).translate(_STEPS)).cast("b")
+    structure = b"".join(pieces[::2])
+    if structure.count(b"{") + structure.count(b"[") > MAX_NESTED:
+        _refuse(f"There are more than {MAX_NESTED} arrays and objects in it: send fewer of them at once")
+    steps = memoryview(structure.translate(_STEPS)).cast("b")
     if max(accumulate(steps), default=0) > MAX_DEPTH:
         _refuse_nesting()
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway import formats
-from gateway.api import attribution, file_ids, large_body, validate
+from gateway.api import attribution, file_ids, json_document, large_body, validate
 from gateway.api.acting_tools import acts
 from gateway.config import Capabilities, Limits, Model, RecordSettings, Route
 from gateway.errors import InvalidRequest
@@ -302,3 +302,19 @@ def test_files_are_looked_for_in_few_steps_for_each_object(kind: str) -> None:
         sys.setprofile(None)
     assert found == ["file-1"]
     assert calls <= 12 * count, calls / count
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"{},", b'{"x":1},', b"[[[]]],"])
+def test_a_body_of_too_many_arrays_and_objects_is_refused_before_it_is_parsed(
+    unit: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take longer than a body may, and long bodies of others would wait."""
+    monkeypatch.setattr(json_document, "_DECODER", None)
+    many = unit * (json_document.MAX_NESTED // (unit.count(b"[") + unit.count(b"{")) + 1)
+    with pytest.raises(InvalidRequest, match="more than 2000000 arrays and objects"):
+        json_document.parse(b'{"model":"m","heavy":[' + many + b"0]}")
+
+
+def test_brackets_in_texts_are_no_arrays() -> None:
+    text = "[{" * json_document.MAX_NESTED
+    assert json_document.parse(json.dumps({"text": text}).encode()).members == {"text": text}
