@@ -13,8 +13,10 @@ from gateway.api.capabilities import Adaptation
 from gateway.config import Config, build
 from gateway.pipeline.plan import MAX_PLANS, Plans
 from gateway.pipeline.request import changed_members
+from gateway.pipeline.stack import Stacks
 from gateway.quota import windows
 from gateway.records import Call, Endpoint
+from gateway.upstream.limits import UpstreamLimitTable
 
 TOKENS = [{"tokens": 100000, "per": "day"}]
 USD = [{"usd": 5, "per": "month"}]
@@ -96,7 +98,7 @@ def test_only_what_must_change_is_changed(
 
 
 def plans_of(settings: Config) -> Plans:
-    return Plans(settings.upstreams, lambda model: None)
+    return Plans(settings, lambda model: None, Stacks(settings, UpstreamLimitTable(settings.upstreams)))
 
 
 def test_a_plan_is_worked_out_once_for_an_endpoint_and_a_model() -> None:
@@ -106,6 +108,51 @@ def test_a_plan_is_worked_out_once_for_an_endpoint_and_a_model() -> None:
     assert plans.of(call(settings, "chat", CHAT % b',"n":2'))[0] is plan
     assert plans.of(this._replace(endpoint="completions"))[0] is not plan
     assert plans.of(this._replace(model=this.model.model_copy()))[0] is not plan
+
+
+def layers(outer: Any) -> str:
+    """The names of these layers, from the outside in."""
+    names = [type(outer).__name__]
+    while (outer := getattr(outer, "inner", None)) is not None:
+        names.append(type(outer).__name__)
+    return " ".join(names)
+
+
+EVERYTHING = {
+    "models": {
+        "all": {
+            "routes": [{"upstream": "up"}, {"upstream": "other"}], "endpoints": ["completions"], "fallbacks": ["plain"],
+            "hedge_after": "p95", "min_output_tokens": 10, "max_output_tokens": 50,
+        },
+        "plain": {"routes": [{"upstream": "up"}]},
+    },
+    "upstreams": {
+        "up": {"base_url": "http://up/v1", "capabilities": {"prompt_arrays": False}, "limits": {"parallel": 2}},
+        "other": {"base_url": "http://other/v1"},
+    },
+    "queue": {"max_wait_s": 5},
+    "keys": [{"id": "k", "secret": "s" * 24}],
+}  # fmt: skip
+
+
+def test_the_layers_of_a_call_with_every_feature_are_in_the_documented_order() -> None:
+    settings = build(EVERYTHING)
+    (key,) = auth.index(settings.keys).values()
+    model = settings.models["all"]
+    asked = validate.restrict(formats.read("completions", b'{"model":"all","prompt":"x"}'), key.limits, model.limits)
+    stack = plans_of(settings).work_out(Call("r", 0.0, key, "completions", asked, model, "all", arrived=0.0)).stack
+    assert layers(stack.whole) == "AsGranted Fallbacks"
+    assert layers(stack.last) == "Queue Retry FanOut RouteLimits Hedge Attempts"
+    assert layers(stack.passing) == "Retry FanOut RouteLimits Hedge Attempts"
+    assert layers(stack.single) == "Retry RouteLimits Attempts"
+    assert [step.__name__ for step in stack.steps] == ["draw_fitting", "others", "room"]
+
+
+def test_a_plain_call_has_no_layer_but_the_loop_over_attempts() -> None:
+    settings = config()
+    stack = plans_of(settings).work_out(call(settings, "chat", CHAT % b"")).stack
+    assert {layers(each) for each in (stack.whole, stack.last, stack.passing, stack.single)} == {"Retry Attempts"}
+    assert [step.__name__ for step in stack.steps] == ["draw"]
 
 
 @pytest.mark.parametrize(

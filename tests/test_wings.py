@@ -93,6 +93,7 @@ OUTSIDE = {
     "web.admin.sign_in web.person_tokens",
     "translate": "bridge.bridges bridge.translate",
     "fan_out": "bridge.answer bridge.fan_out bridge.request pipeline.prompts",
+    "fallbacks": "pipeline.fallbacks",
     "hedging": "pipeline.hedging relay.hedge upstream.first_bytes",
 }
 """The modules and packages of optional features that still have to move to their folders in `gateway/wings`."""
@@ -176,8 +177,9 @@ def test_the_wings_name_only_modules_that_exist() -> None:
 WAY_OF_A_PLAIN_CALL = {
     "pipeline": "serve",
     "pipeline.plan": "of",
-    "pipeline.active_call": "carry _next_step attempt way without_room",
-    "pipeline.request": "prepare changed_members",
+    "pipeline.steps": "draw",
+    "pipeline.active_call": "carry by_policy",
+    "pipeline.request": "carry prepare changed_members",
     "accounting.reservation": "make draw _draw settle extend",
     "accounting.call_log": "__aenter__ __aexit__ headers attempt_began close acknowledged",
     "relay": "attempt _finish_plain _finish_stream",
@@ -194,7 +196,7 @@ FEATURES = re.compile(
 """Words in a condition that asks about a feature: bonds, deferral, tasks, fitting output, fallbacks, the queue,
 hedging, fan-out, translation, limits of upstreams, large bodies and forms."""
 
-QUESTIONS_PERCENT = 31
+QUESTIONS_PERCENT = 23
 """The most of the conditions on the way of a plain call that may ask about a feature that it does not have."""
 
 

@@ -1,6 +1,6 @@
 """Room for one call that has to be looked for: at upstreams with limits, in the queue, or with less output.
 
-It draws on the call's reservation until there is room. Windows of the caller and of a place are drawn on in one step of
+It is drawn again and again until there is room. Windows of the caller and of a place are drawn on in one step of
 the store, so a call that waits holds neither.
 """
 
@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from gateway.config import Route
 from gateway.quota import windows
 from gateway.quota.output_fit import OutputFit
-from gateway.records import Claim, Record, Refused, WindowStatus
-from gateway.store import RateDraw, StoreUnavailable
+from gateway.records import Call, Claim, Record, Refused, WindowStatus
+from gateway.store import Ledger, RateDraw, StoreUnavailable
 from gateway.upstream.limits import Place
 
 from .reservation import Reservation, WaitsForRoom, refusal
@@ -22,8 +23,8 @@ SHRINKS = 3
 """Maximum reductions of one call's output limit: other calls may take the remaining quota in between."""
 
 
-class Admission:
-    """The search for room for the call of one reservation.
+class Admission(Reservation):
+    """The reservation of a call for which room is looked for.
 
     `places` are the routes with limits of their own: the first one with room is `place`, and drawn on with the call's
     windows. With a `ticket` the call waits where none has room. `pause` returns whether the upstream of a place has
@@ -31,32 +32,34 @@ class Admission:
     """
 
     def __init__(
-        self,
-        reservation: Reservation,
-        places: Sequence[Place] = (),
-        ticket: WaitsForRoom | None = None,
-        fit: OutputFit | None = None,
-        pause: Callable[[Place], Refused | None] | None = None,
-    ) -> None:
+        self, ledger: Ledger, call: Call, claims: tuple[Claim, ...], likely: Route | None = None, *,
+        places: Sequence[Place] = (), ticket: WaitsForRoom | None = None, fit: OutputFit | None = None,
+        pause: Callable[[Place], Refused | None] | None = None, is_in_advance: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(ledger, call, claims, likely, is_in_advance=is_in_advance)
         self.place: Place | None = None
+        """The route that the first attempt reserved, if routes have limits."""
         self.place_statuses: tuple[WindowStatus, ...] = ()
-        self._reservation = reservation
+        """Status of its windows, including this call."""
         self._places = places
         self._ticket = ticket
         self._fit = fit
         self._pause = pause
         self._shrinks_left = 0 if fit is None else SHRINKS
         if fit is not None:
-            reservation.reduced_output = reservation.call.params.output_limit
+            self.reduced_output = call.params.output_limit
 
-    async def admit(self) -> Refused | None:
+    async def make(self) -> None:
+        if (refused := await self._admit()) is not None:
+            raise refusal(refused, self.call)
+
+    async def _admit(self) -> Refused | None:
         """Reserve. Returns the refusal that ends first, if there was no room."""
         if self._places:
             return await self._find_place()
-        reservation = self._reservation
-        refused = await reservation.draw(reservation.likely)
+        refused = await self.draw(self.likely)
         while refused is not None and self._shrink(refused):
-            refused = await reservation.draw(reservation.likely)
+            refused = await self.draw(self.likely)
         return refused
 
     async def admit_again(
@@ -68,53 +71,62 @@ class Admission:
         Meanwhile the call holds nothing, so that others can be served. The requests that upstreams have seen stay
         counted there.
         """
-        reservation = self._reservation
-        of_place = reservation.give_back()
+        of_place = self.give_back()
         if self._ticket is not None:
             self._ticket.taken_back([claim.window.id for claim in of_place])
         if seen := tuple([claim for claim in of_place if claim.window.unit == "requests"]):
             with suppress(StoreUnavailable):
-                await reservation.ledger.draw(RateDraw(seen))
+                await self.ledger.draw(RateDraw(seen))
         self._places, self._ticket, self._pause = places, ticket, pause
         self._shrinks_left = 0  # the attempts send the output limit of the first draw
         try:
             refused = await self._find_place()
         finally:
-            reservation.forget_unless_held()
+            self.forget_unless_held()
         if refused is None or windows.is_of_upstream(refused.window_status.window):
             return refused
-        raise refusal(refused, reservation.call)
+        raise refusal(refused, self.call)
 
-    def ended(self, record: Record, of_place: Sequence[Claim]) -> None:
-        """The call is closed with this record: others may have what it held of its place."""
+    def settle(self, record: Record) -> None:
+        if self.is_open:
+            super().settle(record)
+            self._ended(record)
+
+    def defer(self, record: Record, note: str) -> None:
+        if self.is_open:
+            super().defer(record, note)
+            self._ended(record)
+
+    def _ended(self, record: Record) -> None:
+        """Others may have what the call held of its place."""
         if self._ticket is not None:
-            self._ticket.ended(record.usage.total_tokens, [claim.window.id for claim in of_place])
+            self._ticket.ended(record.usage.total_tokens, [claim.window.id for claim in self._of_place])
 
     async def _find_place(self) -> Refused | None:
         """Reserve at a route with free capacity, now or after a wait. Returns the refusal that ends first."""
-        reservation, ticket = self._reservation, self._ticket
+        ticket = self._ticket
         began = time.perf_counter()
         refusals = await (self._draw_place() if ticket is None else ticket.admit(self._draw_place))
         ended = time.perf_counter()
-        reservation.waited_s += ended - began
+        self.waited_s += ended - began
         if ticket is not None and ticket.has_waited:
-            arrived = reservation.call.arrived
-            reservation.waits = (*reservation.waits, (began - arrived, ended - arrived))
+            arrived = self.call.arrived
+            self.waits = (*self.waits, (began - arrived, ended - arrived))
         return min(refusals, key=lambda refused: refused.retry_after_us or 0, default=None)
 
     async def _draw_place(self) -> Sequence[Refused]:
         """Reserve the first route with free capacity. Returns the refusals of all; or that of the caller's own limits,
         which holds for every route."""
-        reservation, refusals = self._reservation, list[Refused]()
+        refusals = list[Refused]()
         for place in self._places:
             if self._pause is not None and (refused := self._pause(place)) is not None:
                 refusals.append(refused)
                 continue
-            refused = await reservation.draw(place.route, place.claims)
-            own = len(reservation.claims)
+            refused = await self.draw(place.route, place.claims)
+            own = len(self.claims)
             if refused is None:
-                self.place, statuses = place, reservation.window_statuses
-                reservation.window_statuses, self.place_statuses = statuses[:own], statuses[own:]
+                self.place, statuses = place, self.window_statuses
+                self.window_statuses, self.place_statuses = statuses[:own], statuses[own:]
                 if self._ticket is not None:
                     self._ticket.granted(self.place_statuses)
                 return ()
@@ -130,9 +142,9 @@ class Admission:
         if self._fit is None or not self._shrinks_left:
             return False
         self._shrinks_left -= 1
-        reservation, smaller = self._reservation, self._fit.largest(refused.window_statuses)
-        if smaller is None or windows.output_limit(smaller) >= windows.output_limit(reservation.call):
+        smaller = self._fit.largest(refused.window_statuses)
+        if smaller is None or windows.output_limit(smaller) >= windows.output_limit(self.call):
             return False
-        reservation.call, reservation.claims = smaller, self._fit.claims(smaller)
-        reservation.reduced_output = smaller.params.output_limit
+        self.call, self.claims = smaller, self._fit.claims(smaller)
+        self.reduced_output = smaller.params.output_limit
         return True

@@ -25,15 +25,7 @@ from gateway.records import OTHER, Call, Ended, Fault, Record, Usage
 from gateway.store import Ledger
 from gateway.tasks import is_cut_off
 
-from .call_record import (
-    EndedAttempt,
-    cost_nusd,
-    failed_text,
-    lost_record,
-    record_of,
-    timeline_text,
-    with_earlier,
-)
+from .call_record import EndedAttempt, cost_nusd, failed_text, lost_record, record_of, timeline_text, with_earlier
 from .deferral import Deferral, encode_deferral
 from .reservation import Reservation
 from .served_models import ServedModels

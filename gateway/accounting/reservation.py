@@ -14,20 +14,9 @@ from gateway.config import Route
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed
 from gateway.formats import FORMATS
 from gateway.quota import ledger_entry, limit_headers, windows
-from gateway.records import (
-    UPSTREAM,
-    Call,
-    Claim,
-    Failure,
-    Fault,
-    Granted,
-    Phase,
-    Record,
-    Refused,
-    WindowStatus,
-)
+from gateway.records import UPSTREAM, Call, Claim, Failure, Fault, Granted, Phase, Record, Refused, WindowStatus
 from gateway.store import JournalFull, Ledger, RateDraw, Reserve, StoreUnavailable
-from gateway.upstream.limits import RETRY_AFTER, Place, further
+from gateway.upstream.limits import RETRY_AFTER, further
 
 from .call_record import lost_record, lost_twice
 
@@ -37,23 +26,6 @@ _WHY_NOT = {
     JournalFull.code: "The gateway cannot write its journal, so it cannot admit requests right now. Please try again "
     "in a moment.",
 }
-
-
-class FindsRoom(Protocol):
-    """Finds room for one call whose room has to be looked for. Implemented by admission.py."""
-
-    place: Place | None
-    """The route that the first attempt reserved, if routes have limits."""
-    place_statuses: tuple[WindowStatus, ...]
-    """Status of its windows, including this call."""
-
-    async def admit(self) -> Refused | None: ...
-
-    async def admit_again(
-        self, places: Sequence[Place], ticket: WaitsForRoom, pause: Callable[[Place], Refused | None]
-    ) -> Refused | None: ...
-
-    def ended(self, record: Record, of_place: Sequence[Claim]) -> None: ...
 
 
 class WaitsForRoom(Protocol):
@@ -79,14 +51,9 @@ class Reservation:
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        call: Call,
-        claims: tuple[Claim, ...],
-        likely: Route | None = None,
-        *,
+        self, ledger: Ledger, call: Call, claims: tuple[Claim, ...], likely: Route | None = None, *,
         is_in_advance: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.ledger = ledger
         self.call = call
         """The call, with the reserved output limit."""
@@ -97,8 +64,6 @@ class Reservation:
         """The claims, and the record of the call if it is lost."""
         self.window_statuses: tuple[WindowStatus, ...] = ()
         """Status of the caller's windows, including this call."""
-        self.admission: FindsRoom | None = None
-        """Finds room for the call, at upstreams or with less output; None: its claims are drawn on as they are."""
         self.reduced_output: int | None = None
         """The output limit of the call, if a quota had no room for its model's default; None: the default."""
         self.waited_s = 0.0
@@ -122,7 +87,7 @@ class Reservation:
     async def make(self) -> None:
         """Reserve on every window of the call. Raises the refusal (`RateLimited`, `QuotaSpent`, `Unavailable`, or
         `UpstreamFailed` where no upstream has room)."""
-        refused = await (self._draw() if self.admission is None else self.admission.admit())
+        refused = await self._draw()
         if refused is not None:
             raise refusal(refused, self.call)
 
@@ -209,8 +174,6 @@ class Reservation:
         """Close with the actual use. Queued for the store without waiting."""
         if self.is_open:
             self.is_open, self.settled = False, self.ledger.settle(record, self.held.claims)
-            if self.admission is not None:
-                self.admission.ended(record, self._of_place)
 
     def take_back(self) -> None:
         """Cancel the reservation: no request is counted, no record is written. Queued for the store without waiting."""
@@ -223,8 +186,6 @@ class Reservation:
         record of the call if it is lost. Queued for the store without waiting."""
         if self.is_open:
             self.is_open, self.settled = False, self.ledger.defer(record, self.held.claims, note)
-            if self.admission is not None:
-                self.admission.ended(record, self._of_place)
 
     def note_deferral(self, record: Record, note: str) -> None:
         """If this worker is killed before it is closed, it becomes a deferred lease with this note."""

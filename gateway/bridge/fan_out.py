@@ -49,19 +49,9 @@ CarriesOne = Callable[[Call, CallLog, ClientStream], Coroutine[Any, Any, Answer 
 """Carries a call with a single prompt to an upstream and back."""
 
 
-async def carry(
-    call: Call, whole: CallLog, client: ClientStream, *, one: CarriesOne, upstreams: Mapping[str, Upstream],
-    accounting: Accounting, tasks: Tasks, max_response_bytes: int,
-) -> Answer | Streamed:  # fmt: skip
-    """Carry a call of completions prompt by prompt, and account for it.
+class PromptByPrompt:
+    """Carries one call of completions prompt by prompt, and accounts for it."""
 
-    Raises `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone.
-    """
-    fan_out = _FanOut(call, whole, client, one, upstreams, accounting, max_response_bytes)
-    return await fan_out.run(tasks)
-
-
-class _FanOut:
     def __init__(
         self, call: Call, whole: CallLog, client: ClientStream, one: CarriesOne, upstreams: Mapping[str, Upstream],
         accounting: Accounting, max_response_bytes: int,
@@ -90,6 +80,7 @@ class _FanOut:
         """The status and the end of a call whose client is gone."""
 
     async def run(self, tasks: Tasks) -> Answer | Streamed:
+        """Raises `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone."""
         began = time.perf_counter()
         workers = [tasks.spawn(self._work(), "prompt") for _ in range(min(AT_ONCE, self._left))]
         try:
@@ -293,7 +284,7 @@ class _PromptStream:
     """The client's side of one prompt's stream, among the others'."""
 
     def __init__(
-        self, fan_out: _FanOut, stream: Stream, share: PartLog, writer: StreamWriter, client: ClientStream
+        self, fan_out: PromptByPrompt, stream: Stream, share: PartLog, writer: StreamWriter, client: ClientStream
     ) -> None:
         self._fan_out = fan_out
         self._stream = stream

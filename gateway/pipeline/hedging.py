@@ -1,81 +1,67 @@
-"""The loop over attempts, where a second route is tried beside a slow one."""
+"""The layer that tries a second route beside a slow one."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from gateway.accounting.call_log import CallLog
-from gateway.api.capabilities import SPLIT_WAYS, Adaptation
-from gateway.config import Route
+from gateway.api.capabilities import SPLIT_WAYS
 from gateway.errors import Unavailable
 from gateway.records import Failure
 from gateway.relay import Answer, Streamed, hedge
 from gateway.relay.client_stream import ClientStream
-from gateway.upstream.health import AttemptHandle
 from gateway.upstream.retry_policy import FailedAttempt
 
 from .active_call import ActiveCall
+from .plan import Layer, Outcome
 
 
-class Hedge(ActiveCall):
-    """Carries a call to a model with `hedge_after`. Each of the two attempts has an `ActiveCall` and a part of the
-    log."""
+class Hedge(Layer):
+    """Carries a call to a model with `hedge_after`: one attempt, and another one beside it if its first byte is late.
+    Each of the two has an `ActiveCall` and a part of the log."""
 
-    __slots__ = ()
+    async def carry(self, active: ActiveCall) -> Outcome:
+        call, services = active.call, active.services
+        if not hedge.may_hedge(call) or len(active.tried) + 1 >= call.model.max_attempts:
+            return await self.inner.carry(active)
 
-    async def attempt(
-        self, route: Route, way: Adaptation, handle: AttemptHandle, *, is_fresh: bool
-    ) -> Answer | Streamed | Failure:
-        """One attempt, and another one beside it if its first byte is late."""
-        call, services = self.call, self.services
-        may_hedge = hedge.may_hedge(call) and len(self.tried) + 1 < call.model.max_attempts
-        if not may_hedge:
-            return await super().attempt(route, way, handle, is_fresh=is_fresh)
+        async def first(log: CallLog, side: ClientStream) -> Answer | Streamed | Failure | None:
+            part = active.part(call, log, side, active.place)
+            part.route, part.key, part.way, part.is_fresh = active.route, active.key, active.way, active.is_fresh
+            try:
+                return await self.inner.carry(part)
+            finally:
+                active.key = part.key
 
-        has_begun = False
-
-        async def first(leg: CallLog, side: ClientStream) -> Answer | Streamed | Failure:
-            nonlocal has_begun
-            has_begun = True
-            of_leg = ActiveCall(call, self.plan, self.routes, services, leg, side, self.place, tried=self.tried)
-            return await of_leg.attempt(route, way, handle, is_fresh=is_fresh)
-
-        async def second(leg: CallLog, side: ClientStream) -> Answer | Streamed | Failure | None:
-            of_leg = ActiveCall(call, self.plan, self.routes, services, leg, side, tried=self.tried)
-            if (chosen := await self._beside(route)) is None:
+        async def second(log: CallLog, side: ClientStream) -> Answer | Streamed | Failure | None:
+            part = active.part(call, log, side, None)
+            part.is_fresh = False
+            if not await self._is_reserved_beside(active, part):
                 return None
-            other, way, handle = chosen
-            result = await of_leg.attempt(other, way, handle, is_fresh=False)
+            result = await self.inner.carry(part)
             if isinstance(result, Failure):
-                self.tried.append(FailedAttempt(other, result, handle.key))
+                active.tried.append(FailedAttempt(part.route, result, part.key or 0))
             return result
 
-        try:
-            return await hedge.race(
-                call, self.log, self.client, first=first, second=second,
-                after_s=services.router.hedge_after_s(call, route), accounting=services.accounting,
-                tasks=services.tasks, noted=partial(services.router.note_first_byte, call),
-            )  # fmt: skip
-        finally:
-            if not has_begun:
-                handle.abandoned()
+        noted = partial(services.router.note_first_byte, call)
+        race = hedge.Race(call, active.log, active.client, services.accounting, services.tasks, noted)
+        return await race.run(first, second, services.router.hedge_after_s(call, active.route))
 
-    async def _beside(self, route: Route) -> tuple[Route, Adaptation, AttemptHandle] | None:
-        """Another route for an attempt beside the one on this route, reserved; None: none is healthy and has room that
-        no call waits for."""
-        call, services = self.call, self.services
+    async def _is_reserved_beside(self, active: ActiveCall, part: ActiveCall) -> bool:
+        """Whether there is another route for an attempt beside the one that is under way: a healthy one, with room that
+        no call waits for. It is reserved, and is the route of this part."""
+        call, services = active.call, active.services
         router, waiting = services.router, services.waiting.waiting()
         open_routes = [
-            each for each in self.routes if not waiting.get(each.upstream) and self.way(each) not in SPLIT_WAYS
+            each for each in active.routes if not waiting.get(each.upstream) and active.way_to(each) not in SPLIT_WAYS
         ]
-        other = router.beside(open_routes, call, {route, *[each.route for each in self.tried]})
+        other = router.beside(open_routes, call, {active.route, *[each.route for each in active.tried]})
         if other is None:
-            return None
-        key = router.next_key(other, call.params.model, self.tried)
+            return False
+        key = router.next_key(other, call.params.model, active.tried)
         try:
-            refused = await self.log.reservation.extend_for_hedge(router.limits.claims(call, other, key))
+            refused = await active.log.reservation.extend_for_hedge(router.limits.claims(call, other, key))
         except Unavailable:
-            return None
-        if refused is not None:
-            return None
-        return other, self.way(other), router.begin(other, call.params.model, self.tried, key, caller=call.key.id)
+            return False
+        part.route, part.key, part.way = other, key, active.way_to(other)
+        return refused is None

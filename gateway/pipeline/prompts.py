@@ -1,4 +1,4 @@
-"""The loop over attempts, where a call with several prompts goes on prompt by prompt."""
+"""The layer that carries a call with several prompts prompt by prompt where a route takes single ones only."""
 
 from __future__ import annotations
 
@@ -11,29 +11,26 @@ from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream
 
 from .active_call import ActiveCall
+from .plan import Layer, Outcome
 
 
-class FanOut(ActiveCall):
-    """Carries each prompt of a call by itself where a route takes single prompts only."""
+class FanOut(Layer):
+    """Each prompt goes its own way from the first route that takes single prompts only, with the failures so far."""
 
-    __slots__ = ()
-    split_ways = SPLIT_WAYS
-
-    async def carry_singly(self) -> Answer | Streamed:
-        """Carry each prompt by itself, from where the whole call has come to."""
-        services, place = self.services, self.place
+    async def carry(self, active: ActiveCall) -> Outcome:
+        if active.way not in SPLIT_WAYS:
+            return await self.inner.carry(active)
+        services = active.services
 
         async def carry_one(single: Call, share: CallLog, side: ClientStream) -> Answer | Streamed:
-            return await ActiveCall(
-                single, self.plan, self.routes, services, share, side, place, tried=self.tried
-            ).carry()
+            part = active.part(single, share, side, active.place)
+            return part.answered(await part.plan.stack.single.carry(part))
 
         try:
-            return await fan_out.carry(
-                self.call, self.log, self.client, one=carry_one, upstreams=services.config.upstreams,
-                accounting=services.accounting, tasks=services.tasks,
-                max_response_bytes=services.config.server.max_response_bytes,
-            )  # fmt: skip
+            return await fan_out.PromptByPrompt(
+                active.call, active.log, active.client, carry_one, services.config.upstreams, services.accounting,
+                services.config.server.max_response_bytes,
+            ).run(services.tasks)  # fmt: skip
         except GatewayError as error:
-            error.headers = {**error.headers, **dict(self.log.headers())}
+            error.headers = {**error.headers, **dict(active.log.headers())}
             raise

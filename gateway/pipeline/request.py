@@ -1,56 +1,128 @@
-"""The request of one attempt: the client's own body, with what must change for the route and nothing else."""
+"""One attempt: its request, and how it counts for its upstream.
+
+The request is the client's own body, with what must change for the route and nothing else.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 from urllib.parse import quote
 
+from gateway import relay
 from gateway.accounting.bonds import TASK, task_id
-from gateway.accounting.call_log import CallLog
 from gateway.api import form, json_document, large_body
 from gateway.api.capabilities import Adaptation
 from gateway.api.form import Upload
 from gateway.bridge import bridges, rewriting
 from gateway.bridge.request import as_chat
 from gateway.config import Capabilities, Route
+from gateway.errors import UpstreamRefused
 from gateway.formats import FORMATS
 from gateway.formats.passthrough import format_of
 from gateway.quota import windows
-from gateway.records import Bond, Call, Claim, Usage
-from gateway.relay import Attempt
+from gateway.records import Bond, Call, Claim, Failure, Usage
+from gateway.relay import Attempt, Streamed
 from gateway.relay.attempt import Binds
 from gateway.relay.charge import SentRequest
-from gateway.relay.client_stream import ClientStream
 from gateway.store.bonds import item_bonds
 from gateway.upstream.account import account_of
 from gateway.upstream.connection import Head
 from gateway.upstream.health import AttemptHandle
+from gateway.upstream.limits import Place
 
-from .plan import CallPlan
+from .active_call import ActiveCall
+from .plan import Outcome
 from .services import Services
+
+log = logging.getLogger("gateway")
 
 _METERED = frozenset({"tokens", "usd"})
 """Units of windows that count a call's output."""
 
 
-class Carried(Protocol):
-    """The call that an attempt belongs to. Implemented by active_call.py."""
+class Attempts:
+    """One attempt; its outcome counts for the health of its upstream."""
 
-    services: Services
-    log: CallLog
-    client: ClientStream
-    plan: CallPlan
+    async def carry(self, active: ActiveCall) -> Outcome:
+        call_log, services, route = active.log, active.services, active.route
+        asked, upstream = active.call, route.upstream
+        telemetry = services.accounting.telemetry
+        base_url = services.config.upstreams[upstream].base_url
+        handle = services.router.begin(
+            route, asked.params.model, active.tried, active.key, asked.affinity, asked.key.id
+        )
+        active.key = handle.key
+        call, span = call_log.trace.attempt(asked, route, base_url, call_log.attempts + 1)
+        try:
+            this = prepare(active, call, route, active.way, handle)
+            call_log.attempt_began(route, this.left_out)
+            if active.place is not None and upstream in services.router.limits.adaptive:
+                this = this._replace(answered=timing(active, active.place, handle))
+            result = await relay.attempt(this, is_fresh=active.is_fresh)
+        except UpstreamRefused as refused:
+            handle.ended(None)
+            span.ended(refused.status, "refused")
+            telemetry.attempted(upstream, "refused")
+            call_log.note_upstream_error(refused.detail)
+            refused.headers = {**refused.headers, **dict(call_log.headers())}
+            raise
+        except asyncio.CancelledError:
+            handle.abandoned()
+            span.ended(None, call_log.stopped_as)
+            telemetry.attempted(upstream, call_log.stopped_as)
+            raise
+        except BaseException as error:
+            handle.abandoned()
+            span.ended(None, type(error).__name__)
+            raise
+        if isinstance(result, Failure):
+            fault = result.fault.value
+            handle.ended(result)
+            span.ended(result.status, fault)
+            telemetry.attempted(upstream, fault)
+            call_log.attempt_failed(result.fault, f"{fault}: {result.detail}")
+            log.warning(
+                "upstream %s: %s while %s (%s), call %s",
+                result.upstream, fault, result.phase.value, result.detail, call.id,
+            )  # fmt: skip
+        elif isinstance(result, Streamed) and result.fault is not None:
+            fault = result.fault.value
+            handle.ended(result.problem)
+            span.ended(200, fault)
+            telemetry.attempted(upstream, fault)
+            call_log.attempt_failed(result.fault, result.detail, has_begun=True)
+            log.warning("upstream %s: %s inside a stream (%s), call %s", upstream, fault, result.detail, call.id)
+        else:
+            handle.ended(None)
+            span.ended(200, None)
+            telemetry.attempted(upstream, "ok")
+        return result
 
-    @property
-    def used_at_place(self) -> Mapping[str, int]:
-        """Used units by window, the call included, at the place that its reservation holds."""
+
+def timing(active: ActiveCall, place: Place, handle: AttemptHandle) -> Callable[[], None]:
+    """Returns a callback for the tokens of a stream: the time to the first token adapts the limits of its
+    upstream."""
+    limits, began = active.services.router.limits, time.perf_counter()
+    under_way = active.used_at_place
+    is_first = True
+
+    def answered() -> None:
+        nonlocal is_first
+        if is_first:
+            limits.first_token(place.claims, under_way, time.perf_counter() - began)
+            is_first = False
+        handle.answered()
+
+    return answered
 
 
-def prepare(active: Carried, call: Call, route: Route, way: Adaptation, handle: AttemptHandle) -> Attempt:
+def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handle: AttemptHandle) -> Attempt:
     """An attempt on this route, adapted to it in this way. `call` is that of `active`, with a trace in its headers."""
-    services, log = active.services, active.log
+    services = active.services
     upstream = services.config.upstreams[route.upstream]
     pool = services.pools[route.upstream]
     max_bytes = services.config.server.max_response_bytes
@@ -61,7 +133,7 @@ def prepare(active: Carried, call: Call, route: Route, way: Adaptation, handle: 
         case Adaptation.TRANSLATED:
             translated = bridges.translate(call, upstream.capabilities, max_bytes)
             call = translated.call
-    changes = changed_members(call, log.reservation.held.claims, route, upstream.capabilities)
+    changes = changed_members(call, active.log.reservation.held.claims, route, upstream.capabilities)
     document = call.params.document
     if document.large is not None and document.large.rewritten:
         document = rewriting.renamed(document, route.model or call.params.model)
@@ -97,7 +169,7 @@ def prepare(active: Carried, call: Call, route: Route, way: Adaptation, handle: 
         pool=pool,
         upstream=upstream,
         sent=sent,
-        log=log,
+        log=active.log,
         client=active.client,
         tasks=services.tasks,
         max_response_bytes=max_bytes,
@@ -157,7 +229,7 @@ def _binding(call: Call, route: Route, services: Services, position: int) -> Bin
     return bind
 
 
-def _hearing(active: Carried, call: Call, route: Route, handle: AttemptHandle) -> Callable[[Head], None]:
+def _hearing(active: ActiveCall, call: Call, route: Route, handle: AttemptHandle) -> Callable[[Head], None]:
     """A function that learns an upstream's limits from the head of its answer."""
     limits, model = active.services.router.limits, route.model or call.params.model
     used = active.used_at_place

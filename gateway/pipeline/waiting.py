@@ -10,7 +10,6 @@ from hashlib import blake2b
 
 from gateway.accounting.admission import Admission
 from gateway.accounting.reservation import limit_failure
-from gateway.api import capabilities as able
 from gateway.api.capabilities import Adaptation
 from gateway.bridge import fan_out
 from gateway.config import Route
@@ -19,11 +18,12 @@ from gateway.queueing.classes import FACTORS
 from gateway.records import Call, Document, Failure, Refused
 from gateway.upstream.credentials import TRIAL_S
 from gateway.upstream.limits import Place
-from gateway.upstream.retry_policy import client_timeout_s, is_first_try, may_wait
+from gateway.upstream.retry_policy import GiveUp, Try, client_timeout_s, is_first_try, may_wait
 
-from .active_call import ActiveCall, bound_key
-from .plan import CallPlan
+from .active_call import ActiveCall, by_policy
+from .plan import Layer, Outcome
 from .services import Services
+from .steps import candidates
 
 ANSWER_WITHIN_S = 0.5
 """How long before a client gives up a call that waits is refused, so that the refusal arrives."""
@@ -32,20 +32,18 @@ ENDS_BYTES = 4096
 """Bytes of the beginning and of the end of a body by which calls of a key are distinguished."""
 
 
-def places(call: Call, candidates: Sequence[Route], plan: CallPlan, services: Services) -> Sequence[Place]:
+def places(active: ActiveCall, candidates: Sequence[Route]) -> Sequence[Place]:
     """Where the call may go first, with what it draws on there."""
+    call = active.call
 
     def prompts(route: Route) -> tuple[int, int]:
-        way = plan.ways.get(route.upstream)
-        if way is None:
-            way = able.adaptation(call.endpoint, call.params, services.config.upstreams[route.upstream].capabilities)
-        count = 1 if way is Adaptation.PLAIN else call.params.prompts
+        count = 1 if active.way_to(route) is Adaptation.PLAIN else call.params.prompts
         return count, min(count, fan_out.AT_ONCE)
 
-    found = services.router.places(call, candidates, prompts)
+    found = active.services.router.places(call, candidates, prompts)
     if call.bond is None:
         return found
-    key = bound_key(call.bond, services)
+    key = active.only_key
     return [place._replace(key=key) for place in found if place.key in (None, key)]
 
 
@@ -89,39 +87,84 @@ def pause(call: Call, ticket: Ticket | None, services: Services) -> Callable[[Pl
     return of
 
 
-class Queue(ActiveCall):
-    """Lets a call wait for room. If a call has several models, it waits only at the last one: each of the others falls
-    back to the next model."""
+async def room(active: ActiveCall) -> None:
+    """Finds the places where the call may go first, and how it waits where none has room. Its reservation looks for
+    room there."""
+    call, services, router = active.call, active.services, active.services.router
+    routes = [*active.routes, *[route for other in active.others for route in other.routes]]
+    waits = services.waiting.settings.max_wait_s or call.key.max_wait_s or call.model.max_wait_s
+    found: Sequence[Place] = ()
+    if waits or router.limits.binds_any(routes):
+        in_order = candidates(active)
+        active.likely = next(iter(in_order), active.routes[0])
+        found = places(active, in_order)
+    admitted = ticket(call, found, services, is_new=True) if found else None
+    active.position = None if admitted is None else admitted.position
+    pausing = pause(call, admitted, services)
+    active.reserve = partial(Admission, places=found, ticket=admitted, fit=active.fit, pause=pausing)
 
-    __slots__ = ()
 
-    async def without_room(self, last: Failure | None) -> Failure | None:
+def by_place(active: ActiveCall) -> Try | GiveUp:
+    """The next step of a call: first to the place that its reservation holds."""
+    return by_policy(active) if active.place is None else Try(active.place.route)
+
+
+class RouteLimits(Layer):
+    """Draws on the limits of a route before its attempt, unless the reservation holds a place there. A refusal counts
+    as a failed attempt."""
+
+    async def carry(self, active: ActiveCall) -> Outcome:
+        call, route, router, place = active.call, active.route, active.services.router, active.place
+        if place is not None:
+            active.key = place.key
+        elif router.limits.binds(route.upstream):
+            if call.bond is None:
+                active.key = router.next_key(route, call.params.model, active.tried, call.affinity)
+            refused = await active.log.reservation.extend(router.limits.claims(call, route, active.key))
+            if refused is not None:
+                return limit_failure(refused)
+        outcome = await self.inner.carry(active)
+        if isinstance(outcome, Failure):
+            active.place = None
+        return outcome
+
+
+class Queue(Layer):
+    """Lets a call wait for room: a new one at the place that its reservation found, and one whose upstreams refused it
+    for room of theirs. Only the last of several models waits: each of the others falls back to the next one."""
+
+    async def carry(self, active: ActiveCall) -> Outcome:
+        while True:
+            outcome = await self.inner.carry(active)
+            if not isinstance(outcome, Failure):
+                return outcome
+            refused = await self._refused(active, outcome)
+            if refused is not None:
+                return refused
+
+    async def _refused(self, active: ActiveCall, last: Failure) -> Failure | None:
         """Waits for room after the last failure if the upstreams have none. Returns None if there is a place, else the
         failure that the client gets. Attempts that had no room no longer count: the wait bounds them."""
-        call, services = self.call, self.services
-        if last is None or not may_wait(last) or self.has_fallback:
+        call, services = active.call, active.services
+        if not may_wait(last):
             return last
-        is_firm = bool(call.params.account_bound_by)
-        candidates = services.router.candidates(
-            self.routes, call.params.model, call.affinity, call.key.id, is_firm=is_firm
-        )
-        found = places(call, candidates, self.plan, services)
-        reservation = self.log.reservation
+        found = places(active, candidates(active))
+        reservation = active.log.reservation
         admitted = ticket(call, found, services, reservation.waited_s) if found else None
-        if admitted is None:
+        if admitted is None or not isinstance(reservation, Admission):
             return last
-        self.client.position = admitted.position
-        self.back_at[self.tried[-1].route] = time.monotonic() + max(TRIAL_S, last.retry_after_s or 0.0)
-        reservation.admission = admission = reservation.admission or Admission(reservation)
-        refused = await admission.admit_again(found, admitted, self._pause)
+        active.client.position = admitted.position
+        active.back_at[active.tried[-1].route] = time.monotonic() + max(TRIAL_S, last.retry_after_s or 0.0)
+        refused = await reservation.admit_again(found, admitted, partial(_pause, active))
         if refused is not None:
             return replace(last, retry_after_s=limit_failure(refused).retry_after_s)
-        self.place = admission.place
-        self.tried = [each for each in self.tried if not may_wait(each.failure)]
+        active.place = reservation.place
+        active.tried = [each for each in active.tried if not may_wait(each.failure)]
         return None
 
-    def _pause(self, place: Place) -> Refused | None:
-        return self.services.router.pause(self.call, place, self.back_at.get(place.route, 0.0))
+
+def _pause(active: ActiveCall, place: Place) -> Refused | None:
+    return active.services.router.pause(active.call, place, active.back_at.get(place.route, 0.0))
 
 
 def _size(document: Document) -> int:

@@ -83,6 +83,8 @@ class ClientStream:
         loop: asyncio.AbstractEventLoop | None = None,
         *,
         reads_plain: bool = False,
+        is_stream: bool = True,
+        position: Callable[[], int | None] | None = None,
     ) -> None:
         self.writer: StreamWriter | None = None
         self.speaker: InterruptibleWriter | None = None
@@ -95,14 +97,14 @@ class ClientStream:
         self._own_headers = own_headers
         self._keepalive_s = keepalive_s
         self._keepalive = keepalive
-        self.position: Callable[[], int | None] | None = None
+        self.position = position
         """Where the call waits for room at an upstream, from 1; None: it does not wait."""
         self.loop = loop or asyncio.get_running_loop()
         """The event loop of the call."""
         self.spoke_at = self.loop.time()
         """When something was last passed on, on the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
-        if keepalive_s:
+        if keepalive_s and is_stream:
             self._timer = self.loop.call_at(self.spoke_at + keepalive_s, self._break_silence)
 
     def open(self, headers: Headers) -> StreamWriter:

@@ -50,18 +50,6 @@ def may_hedge(call: Call) -> bool:
     return not (is_kept or is_bound or params.document.form is not None or acts(params.document))
 
 
-async def race(
-    call: Call, whole: CallLog, client: ClientStream, *, first: Runs, second: Runs, after_s: float | None,
-    accounting: Accounting, tasks: Tasks, noted: Noted,
-) -> Answer | Streamed | Failure:  # fmt: skip
-    """Try the first route, and the second beside it if there is no byte after `after_s`; None: in no case.
-
-    Returns the failure of the first if both failed. Raises `GatewayError` as an attempt does. Cancelled: the client is
-    gone, and each attempt ends by the rules of relay/disconnect.py.
-    """
-    return await _Race(call, whole, client, accounting, tasks, noted).run(first, second, after_s)
-
-
 class _End(NamedTuple):
     """How a route's log was closed."""
 
@@ -75,7 +63,7 @@ class _End(NamedTuple):
 class _Leg(PartLog):
     """The log of one route."""
 
-    def __init__(self, race: _Race, whole: CallLog, accounting: Accounting, call: Call) -> None:
+    def __init__(self, race: Race, whole: CallLog, accounting: Accounting, call: Call) -> None:
         super().__init__(whole, accounting, call, race.leg_ended)
         self.side = _Side(race, self)
         self.task: asyncio.Task[None] | None = None
@@ -125,7 +113,7 @@ class _Leg(PartLog):
 class _Side(ClientStream):
     """The client's side as one route sees it. Opening it is answering first."""
 
-    def __init__(self, race: _Race, leg: _Leg) -> None:
+    def __init__(self, race: Race, leg: _Leg) -> None:
         self._race = race
         self._leg = leg
         super().__init__(no_client, tuple, 0, hold=race.client.hold)
@@ -153,7 +141,7 @@ class _Side(ClientStream):
         return self._race.client.open(headers) if self._race.claim(self._leg) else no_client(headers)
 
 
-class _Race:
+class Race:
     """One call with up to two routes at once."""
 
     def __init__(
@@ -175,6 +163,8 @@ class _Race:
         self._before = whole.progress
 
     async def run(self, first: Runs, second: Runs, after_s: float | None) -> Answer | Streamed | Failure:
+        """Try the first route, and the second beside it if there is no byte after `after_s`; None: in no case. Returns
+        the failure of the first if both failed. Cancelled: each attempt ends by the rules of relay/disconnect.py."""
         self.client.speaker = self
         try:
             self._start(first)

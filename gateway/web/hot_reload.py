@@ -19,6 +19,7 @@ from gateway.config import Config, build
 from gateway.keys.cache import KeyCache
 from gateway.pipeline import CurrentServices, Services
 from gateway.pipeline.plan import Plans
+from gateway.pipeline.stack import Stacks
 from gateway.queueing import WaitingRoom
 from gateway.records import Key
 from gateway.store import Clock, ReportReader
@@ -57,33 +58,16 @@ def prepare(config: Config, present: Mapping[str, Pool]) -> Prepared:
 
 
 def assemble(
-    ready: Prepared,
-    key_cache: KeyCache,
-    accounting: Accounting,
-    waiting: WaitingRoom,
-    bonds: Bonds,
-    tasks: Tasks,
-    reports: ReportReader,
-    clock: Clock,
-    kept: Mapping[str, Health],
-) -> Services:
+    ready: Prepared, key_cache: KeyCache, accounting: Accounting, waiting: WaitingRoom, bonds: Bonds, tasks: Tasks,
+    reports: ReportReader, clock: Clock, kept: Mapping[str, Health],
+) -> Services:  # fmt: skip
     """The parts of a configuration. `kept` is what is known of upstreams already."""
     router = Router(ready.config, accounting.telemetry.show_upstream, kept=kept)
-    plans = Plans(ready.config.upstreams, ready.find_counter)
+    plans = Plans(ready.config, ready.find_counter, Stacks(ready.config, router.limits))
     return Services(
-        ready.config,
-        key_cache,
-        accounting,
-        ready.pools,
-        router,
-        waiting,
-        bonds,
-        tasks,
-        plans,
-        reports,
-        clock,
+        ready.config, key_cache, accounting, ready.pools, router, waiting, bonds, tasks, plans, reports, clock,
         ready.find_counter,
-    )
+    )  # fmt: skip
 
 
 class HotReload:

@@ -82,10 +82,7 @@ def a_call() -> Call:
 
 
 def log_of(books: Accounting, call: Call, places: Sequence[Place] = (), **how: Any) -> CallLog:
-    reservation = Reservation(books.ledger, call, (CLAIM,), **how)
-    if places:
-        reservation.admission = Admission(reservation, places)
-    return CallLog(books, call, reservation)
+    return CallLog(books, call, Admission(books.ledger, call, (CLAIM,), places=places, **how))
 
 
 async def leave(ledger: ScriptedLedger, how: Callable[[Any], None]) -> list[Record]:
@@ -364,8 +361,7 @@ class Turns(ScriptedLedger):
 async def test_the_first_place_with_room_is_taken() -> None:
     ledger, lines = Turns(full(ONE, 9), Granted((SPENT, SPENT))), list[Record]()
     async with log_of(books_of(ledger, lines), a_call(), places=[ONE, TWO]) as log:
-        assert log.reservation.admission is not None
-        assert log.reservation.admission.place is TWO
+        assert cast(Admission, log.reservation).place is TWO
         assert log.reservation.window_statuses == (SPENT,)  # what an upstream has left is not the caller's concern
     assert [draw.claims for draw in ledger.draws] == [(CLAIM, *ONE.claims), (CLAIM, *TWO.claims)]
     assert [draw.record.upstream for draw in ledger.draws] == ["one", "two"]
@@ -443,12 +439,11 @@ async def test_a_call_that_waits_again_keeps_its_output_or_is_refused() -> None:
     given_back = Granted()
     ledger = Turns(Granted((SPENT, SPENT)), given_back, spent, Granted((SPENT, SPENT)))
     call = with_output(10)
-    reservation = Reservation(cast(Ledger, ledger), call, (CLAIM,))
     fit, ticket = cast(Any, Smaller()), cast(Any, NoQueue())
-    reservation.admission = admission = Admission(reservation, [ONE], ticket, fit)
+    reservation = Admission(cast(Ledger, ledger), call, (CLAIM,), places=[ONE], ticket=ticket, fit=fit)
     async with CallLog(books_of(ledger, []), call, reservation):
         with pytest.raises(QuotaSpent):
-            await admission.admit_again([ONE], ticket, lambda place: None)
+            await reservation.admit_again([ONE], ticket, lambda place: None)
         assert reservation.call is call
 
 

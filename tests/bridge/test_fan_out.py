@@ -59,10 +59,8 @@ class Scenario:
         call = call._replace(params=call.params._replace(document=document, prompts=PROMPTS))
         books = books_of(self.ledger, self.records)
         async with log_of(books, call) as log:
-            await fan_out.carry(
-                call, log, ClientStream(cast(Any, None), tuple, 0, self.held.append), one=self.upstream.carry_one,
-                upstreams={}, accounting=books, tasks=self.tasks, max_response_bytes=1000,
-            )  # fmt: skip
+            client = ClientStream(cast(Any, None), tuple, 0, hold=self.held.append)
+            await fan_out.PromptByPrompt(call, log, client, self.upstream.carry_one, {}, books, 1000).run(self.tasks)
 
 
 @pytest.fixture

@@ -93,10 +93,11 @@ class Scenario:
     async def run(self) -> Answer | Streamed | Failure:
         call, books = a_call(), books_of(self.ledger, self.records)
         async with log_of(books, call) as self.log:
-            return await hedge.race(
-                call, self.log, ClientStream(self.open, tuple, 0), first=self.first, second=self.second, after_s=0.0,
-                accounting=books, tasks=self.tasks, noted=lambda route, seconds: self.noted.append(route.upstream),
-            )  # fmt: skip
+            side = ClientStream(self.open, tuple, 0)
+            race = hedge.Race(
+                call, self.log, side, books, self.tasks, lambda route, _: self.noted.append(route.upstream)
+            )
+            return await race.run(self.first, self.second, 0.0)
 
     async def begin(self) -> asyncio.Task[Any]:
         running = self.tasks.spawn(self.run(), "call")

@@ -360,9 +360,7 @@ class ResponseAccounts:
     async def _draw(self, limit: int | None, context_tokens: int, *, has_begun: bool = False) -> Reservation:
         self._number += 1
         call, claims, fit = await self._make_call(self._number, context_tokens, limit, has_begun=has_begun)
-        reservation = Reservation(self._accounting.ledger, call, claims, self._route, is_in_advance=True)
-        if fit is not None:
-            reservation.admission = Admission(reservation, fit=fit)
+        reservation = Admission(self._accounting.ledger, call, claims, self._route, fit=fit, is_in_advance=True)
         await reservation.make()
         return reservation
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, quote
 from gateway.accounting.admission import Admission
 from gateway.accounting.bonds import MAX_SHOWN_ID
 from gateway.accounting.call_log import CallLog
-from gateway.accounting.reservation import Reservation, limit_failure
+from gateway.accounting.reservation import limit_failure
 from gateway.api import auth, file_ids
 from gateway.api import capabilities as able
 from gateway.config import Model, Route
@@ -189,12 +189,12 @@ async def open_session(
     places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
     drawn = [place._replace(claims=_parallel(place.claims)) for place in places]
     own = _parallel(windows.claims(call, services.key_cache.terms.of_call(call)))
-    reservation = Reservation(services.accounting.ledger, call, own, candidates[0] if candidates else routes[0])
-    reservation.admission = admission = Admission(reservation, drawn)
+    first = candidates[0] if candidates else routes[0]
+    reservation = Admission(services.accounting.ledger, call, own, first, places=drawn)
     log = CallLog(services.accounting, call, reservation, trace)
     async with log, AsyncExitStack() as stack:
         reserved()
-        session = await _connect(log, candidates, admission.place, services, protocols, admit, held, stack)
+        session = await _connect(log, candidates, reservation.place, services, protocols, admit, held, stack)
         if session is None:
             last = router.unavailable_reason(routes, call.params.model)
             raise UpstreamFailed.after(last)
