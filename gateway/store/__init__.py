@@ -222,15 +222,9 @@ class ReportReader(Protocol):
     report by user or tag cannot be narrowed to an upstream."""
 
     async def usage(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        limit: int | None = None,
-        after: Sequence[str] | None = None,
-        only: ReportScope | None = None,
-        where: Where = (),
-    ) -> list[dict[str, Any]]:
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None,
+        after: Sequence[str] | None = None, only: ReportScope | None = None, where: Where = (),
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Daily sums, grouped by some of `USAGE_GROUPS`, in the order of their groups; days as 2026-11-20, both
         included. `after`: only the rows behind these groups. Raises `StoreUnavailable`.
 
@@ -239,13 +233,9 @@ class ReportReader(Protocol):
         """
 
     def usage_portions(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        only: ReportScope | None = None,
-        where: Where = (),
-    ) -> AsyncIterator[list[dict[str, Any]]]:
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None,
+        only: ReportScope | None = None, where: Where = (),
+    ) -> AsyncIterator[list[dict[str, Any]]]:  # fmt: skip
         """The rows of `usage`, at most `USAGE_AT_ONCE` in memory at a time. Raises `StoreUnavailable`."""
 
     async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
@@ -253,13 +243,9 @@ class ReportReader(Protocol):
         `StoreUnavailable`."""
 
     async def calls(
-        self,
-        limit: int,
-        key: str | None = None,
-        before: str | None = None,
-        only: ReportScope | None = None,
+        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None,
         wanted: CallFilter | None = None,
-    ) -> list[Mapping[str, Any]]:
+    ) -> list[Mapping[str, Any]]:  # fmt: skip
         """The newest usage records, newest first; `before`: those older than the record with this `position`. Raises
         `StoreUnavailable`, and `ValueError` for what is no position."""
 

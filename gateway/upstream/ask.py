@@ -90,15 +90,9 @@ class _Collector:
 
 
 async def ask(
-    settings: Upstream,
-    path: str,
-    within_s: float,
-    *,
-    method: str = "GET",
-    body: bytes = b"",
-    headers: Sequence[tuple[str, str]] = (),
-    key: int = 0,
-) -> Reply:
+    settings: Upstream, path: str, within_s: float, *, method: str = "GET", body: bytes = b"",
+    headers: Sequence[tuple[str, str]] = (), key: int = 0,
+) -> Reply:  # fmt: skip
     """Send one request and return the answer. `key` is the position of the API key that is presented."""
     if body and not headers:
         headers = [("Content-Type", "application/json")]
@@ -132,14 +126,9 @@ async def ask(
 
 
 async def fetch(
-    name: str,
-    pool: Pool,
-    request: list[bytes | memoryview],
-    within_s: float,
-    max_bytes: int,
-    upload: Upload | None = None,
-    hold: Callable[[int], None] | None = None,
-) -> Fetched | Failure:
+    name: str, pool: Pool, request: list[bytes | memoryview], within_s: float, max_bytes: int,
+    upload: Upload | None = None, hold: Callable[[int], None] | None = None,
+) -> Fetched | Failure:  # fmt: skip
     """Send one request over this pool, of the upstream `name`, and return the whole answer. `upload` is the body of a
     request that is its head alone. `hold` is asked for room for the answer as it comes; what it raises ends the
     request."""

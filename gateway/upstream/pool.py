@@ -144,14 +144,9 @@ class Pool:
             self._other_dials -= 1
 
     def request(
-        self,
-        path: str,
-        headers: Iterable[tuple[str, str]],
-        body: bytes | Sequence[memoryview] | Upload,
-        *,
-        method: str = "POST",
-        key: int = 0,
-    ) -> list[bytes | memoryview]:
+        self, path: str, headers: Iterable[tuple[str, str]], body: bytes | Sequence[memoryview] | Upload, *,
+        method: str = "POST", key: int = 0,
+    ) -> list[bytes | memoryview]:  # fmt: skip
         """The bytes of a request, for `Connection.send`; of an upload only the head. `path` is appended to that of the
         base URL; `key` is the position of the API key to use.
 

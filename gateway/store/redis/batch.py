@@ -217,12 +217,9 @@ def _read_states(text: str) -> Iterator[WindowState]:
 
 
 def _grant(
-    claims: Sequence[Claim],
-    places: Sequence[int],
-    states: Sequence[WindowState],
-    known: dict[int, WindowStatus],
+    claims: Sequence[Claim], places: Sequence[int], states: Sequence[WindowState], known: dict[int, WindowStatus],
     now_us: int,
-) -> Granted:
+) -> Granted:  # fmt: skip
     """A window that many reservations share is reported once."""
     statuses = []
     for place, claim in zip(places, claims, strict=True):

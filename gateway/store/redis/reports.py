@@ -33,15 +33,10 @@ NEWEST = Script.read("newest.lua")
 
 
 async def usage(
-    link: RedisConnection,
-    cache: ReportCache,
-    base: str,
-    group_by: Sequence[str],
-    since: str | None,
-    until: str | None,
-    only: ReportScope | None = None,
-    where: Where = (),
-) -> UsageReport:
+    link: RedisConnection, cache: ReportCache, base: str, group_by: Sequence[str], since: str | None,
+    until: str | None, only: ReportScope | None = None, where: Where = (),
+) -> UsageReport:  # fmt: skip
+    """The usage report. Raises `StoreUnavailable`."""
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
     has = range_of(group_by, since, until).has
     if attribution_in(group_by) is None:
@@ -69,14 +64,9 @@ async def measures(link: RedisConnection, base: str, range_: ReportRange, group_
 
 
 async def calls(
-    link: RedisConnection,
-    base: str,
-    limit: int,
-    key: str | None,
-    before: str | None,
-    only: ReportScope | None = None,
+    link: RedisConnection, base: str, limit: int, key: str | None, before: str | None, only: ReportScope | None = None,
     wanted: CallFilter | None = None,
-) -> list[Mapping[str, Any]]:
+) -> list[Mapping[str, Any]]:  # fmt: skip
     """The newest records, newest first. Raises `StoreUnavailable`, `ValueError`.
 
     Of several records of one call the newest counts: apply_writing.lua explains how there can be another.

@@ -258,27 +258,17 @@ class RedisStore:
         return limits.window_statuses(windows, states, int(now * 1e6))
 
     async def usage(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        limit: int | None = None,
-        after: Sequence[str] | None = None,
-        only: ReportScope | None = None,
-        where: Where = (),
-    ) -> list[dict[str, Any]]:
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None,
+        after: Sequence[str] | None = None, only: ReportScope | None = None, where: Where = (),
+    ) -> list[dict[str, Any]]:  # fmt: skip
         report = await self._report(group_by, since, until, only, where)
         # In a thread, because making and sorting very many rows would delay streams for too long.
         return await asyncio.to_thread(report.rows, limit, after)
 
     async def usage_portions(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        only: ReportScope | None = None,
-        where: Where = (),
-    ) -> AsyncIterator[list[dict[str, Any]]]:
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None,
+        only: ReportScope | None = None, where: Where = (),
+    ) -> AsyncIterator[list[dict[str, Any]]]:  # fmt: skip
         rows = (await self._report(group_by, since, until, only, where)).each_row()
         while some := await asyncio.to_thread(lambda: list(islice(rows, USAGE_AT_ONCE))):
             yield some
@@ -292,13 +282,9 @@ class RedisStore:
         return await reports.measures(self._reading, self._base, range_of(group_by, since, until), group_by)
 
     async def calls(
-        self,
-        limit: int,
-        key: str | None = None,
-        before: str | None = None,
-        only: ReportScope | None = None,
+        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None,
         wanted: CallFilter | None = None,
-    ) -> list[Mapping[str, Any]]:
+    ) -> list[Mapping[str, Any]]:  # fmt: skip
         return await reports.calls(self._reading, self._base, limit, key, before, only, wanted)
 
     async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:

@@ -108,15 +108,9 @@ class Reader:
         return found
 
     def usage(
-        self,
-        group_by: Sequence[str],
-        since: str | None,
-        until: str | None,
-        limit: int | None,
-        after: Sequence[str] | None = None,
-        only: ReportScope | None = None,
-        where: Where = (),
-    ) -> list[dict[str, Any]]:
+        self, group_by: Sequence[str], since: str | None, until: str | None, limit: int | None,
+        after: Sequence[str] | None = None, only: ReportScope | None = None, where: Where = (),
+    ) -> list[dict[str, Any]]:  # fmt: skip
         if after is not None and not group_by:
             return []  # the only row is the one that the caller has
         range_ = range_of(group_by, since, until)

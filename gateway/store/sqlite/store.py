@@ -91,12 +91,9 @@ class SqliteStore:
     may_forget = False
 
     def __init__(
-        self,
-        settings: Settings,
-        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
-        *,
+        self, settings: Settings, clock_us: Callable[[], int] = lambda: time.time_ns() // 1000, *,
         is_alone: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.clock = MachineClock()
         self._path = path_of(settings)
         self._is_alone = is_alone
@@ -255,27 +252,17 @@ class SqliteStore:
         return limits.window_statuses(windows, states, int(now * 1e6))
 
     async def usage(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        limit: int | None = None,
-        after: Sequence[str] | None = None,
-        only: ReportScope | None = None,
-        where: Where = (),
-    ) -> list[dict[str, Any]]:
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None,
+        after: Sequence[str] | None = None, only: ReportScope | None = None, where: Where = (),
+    ) -> list[dict[str, Any]]:  # fmt: skip
         return await self._run(
             self._reading, lambda: self._reader.usage(group_by, since, until, limit, after, only, where)
         )
 
     async def usage_portions(
-        self,
-        group_by: Sequence[str],
-        since: str | None = None,
-        until: str | None = None,
-        only: ReportScope | None = None,
-        where: Where = (),
-    ) -> AsyncIterator[list[dict[str, Any]]]:
+        self, group_by: Sequence[str], since: str | None = None, until: str | None = None,
+        only: ReportScope | None = None, where: Where = (),
+    ) -> AsyncIterator[list[dict[str, Any]]]:  # fmt: skip
         after: Sequence[str] | None = None
         is_whole = False
         while not is_whole:  # each portion costs as much as the whole report
@@ -289,13 +276,9 @@ class SqliteStore:
         return await self._run(self._reading, lambda: self._reader.measures(group_by, since, until))
 
     async def calls(
-        self,
-        limit: int,
-        key: str | None = None,
-        before: str | None = None,
-        only: ReportScope | None = None,
+        self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None,
         wanted: CallFilter | None = None,
-    ) -> list[Mapping[str, Any]]:
+    ) -> list[Mapping[str, Any]]:  # fmt: skip
         return await self._run(self._reading, lambda: self._reader.calls(limit, key, before, only, wanted))
 
     async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:

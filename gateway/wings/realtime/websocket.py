@@ -75,17 +75,9 @@ async def _refuse_redirect(*_: Any) -> None:
 
 @asynccontextmanager
 async def open_socket(
-    name: str,
-    settings: Upstream,
-    pool: Pool,
-    path: str,
-    headers: Iterable[tuple[str, str]],
-    protocols: Iterable[str],
-    *,
-    key: int,
-    max_bytes: int,
-    held: HeldMessages,
-) -> AsyncIterator[Opened]:
+    name: str, settings: Upstream, pool: Pool, path: str, headers: Iterable[tuple[str, str]], protocols: Iterable[str],
+    *, key: int, max_bytes: int, held: HeldMessages,
+) -> AsyncIterator[Opened]:  # fmt: skip
     """The WebSocket at `path` (with its query) below the base URL, presenting the API key at position `key`; or why
     there is none. `max_bytes` limits one message; `held` counts those that have come."""
     limits = settings.timeouts
@@ -124,14 +116,9 @@ async def open_socket(
 
 
 async def _connect(
-    session: aiohttp.ClientSession,
-    settings: Upstream,
-    path: str,
-    headers: Iterable[tuple[str, str]],
-    protocols: Iterable[str],
-    key: int,
-    max_bytes: int,
-) -> UpstreamSocket:
+    session: aiohttp.ClientSession, settings: Upstream, path: str, headers: Iterable[tuple[str, str]],
+    protocols: Iterable[str], key: int, max_bytes: int,
+) -> UpstreamSocket:  # fmt: skip
     opened: UpstreamSocket = await session.ws_connect(
         URL(f"{settings.base_url}{path}", encoded=True),
         headers=[*headers, *_own_headers(settings, key)],
