@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from gateway import relay
-from gateway.accounting.bonds import TASK, task_id
 from gateway.api import form, json_document, large_body
 from gateway.api.capabilities import Adaptation
 from gateway.api.form import Upload
@@ -24,19 +22,14 @@ from gateway.errors import UpstreamRefused
 from gateway.formats import FORMATS
 from gateway.formats.passthrough import format_of
 from gateway.quota import windows
-from gateway.records import Bond, Call, Claim, Failure, Usage
+from gateway.records import Call, Claim, Failure
 from gateway.relay import Attempt, Streamed
-from gateway.relay.attempt import Binds
+from gateway.relay.attempt import Rider
 from gateway.relay.charge import SentRequest
-from gateway.store.bonds import item_bonds
-from gateway.upstream.account import account_of
-from gateway.upstream.connection import Head
 from gateway.upstream.health import AttemptHandle
-from gateway.upstream.limits import Place
 
 from .active_call import ActiveCall
 from .plan import Outcome
-from .services import Services
 
 log = logging.getLogger("gateway")
 
@@ -44,8 +37,15 @@ _METERED = frozenset({"tokens", "usd"})
 """Units of windows that count a call's output."""
 
 
+Rides = Callable[[ActiveCall, AttemptHandle], Rider]
+"""Makes a rider for one attempt."""
+
+
 class Attempts:
     """One attempt; its outcome counts for the health of its upstream."""
+
+    def __init__(self, riders: Iterable[Rides] = ()) -> None:
+        self._riders = tuple(riders)
 
     async def carry(self, active: ActiveCall) -> Outcome:
         call_log, services, route = active.log, active.services, active.route
@@ -58,10 +58,10 @@ class Attempts:
         active.key = handle.key
         call, span = call_log.trace.attempt(asked, route, base_url, call_log.attempts + 1)
         try:
-            this = prepare(active, call, route, active.way, handle)
+            this = _PREPARES[active.way](active, call, handle)
+            for rider in self._riders:
+                this = rider(active, handle).request(this)
             call_log.attempt_began(route, this.left_out)
-            if active.place is not None and upstream in services.router.limits.adaptive:
-                this = this._replace(answered=timing(active, active.place, handle))
             result = await relay.attempt(this, is_fresh=active.is_fresh)
         except UpstreamRefused as refused:
             handle.ended(None)
@@ -103,36 +103,10 @@ class Attempts:
         return result
 
 
-def timing(active: ActiveCall, place: Place, handle: AttemptHandle) -> Callable[[], None]:
-    """Returns a callback for the tokens of a stream: the time to the first token adapts the limits of its
-    upstream."""
-    limits, began = active.services.router.limits, time.perf_counter()
-    under_way = active.used_at_place
-    is_first = True
-
-    def answered() -> None:
-        nonlocal is_first
-        if is_first:
-            limits.first_token(place.claims, under_way, time.perf_counter() - began)
-            is_first = False
-        handle.answered()
-
-    return answered
-
-
-def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handle: AttemptHandle) -> Attempt:
-    """An attempt on this route, adapted to it in this way. `call` is that of `active`, with a trace in its headers."""
-    services = active.services
-    upstream = services.config.upstreams[route.upstream]
-    pool = services.pools[route.upstream]
-    max_bytes = services.config.server.max_response_bytes
-    translated: bridges.Translated | None = None
-    match way:
-        case Adaptation.VIA_CHAT:
-            call = as_chat(call)
-        case Adaptation.TRANSLATED:
-            translated = bridges.translate(call, upstream.capabilities, max_bytes)
-            call = translated.call
+def prepare(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
+    """An attempt on the route of this step. `call` is that of `active`, with a trace in its headers."""
+    services, route = active.services, active.route
+    upstream, pool = services.config.upstreams[route.upstream], services.pools[route.upstream]
     changes = changed_members(call, active.log.reservation.held.claims, route, upstream.capabilities)
     document = call.params.document
     if document.large is not None and document.large.rewritten:
@@ -156,31 +130,32 @@ def prepare(active: ActiveCall, call: Call, route: Route, way: Adaptation, handl
         added_limits = [windows.output_limit(call)] if changes else []
     upload = body if isinstance(body, Upload) else None
     sent = SentRequest(
-        call,
-        route.model,
-        added_limits[0] if added_limits else call.params.output_limit,
-        active.plan.count_texts,
+        call, route.model, added_limits[0] if added_limits else call.params.output_limit, active.plan.count_texts,
         pool.request(path, call.forwarded_headers, body, method=method, key=handle.key),
         0 if upload is None else upload.size,
-    )
+    )  # fmt: skip
     return Attempt(
-        call=call,
-        route=route,
-        pool=pool,
-        upstream=upstream,
-        sent=sent,
-        log=active.log,
-        client=active.client,
-        tasks=services.tasks,
-        max_response_bytes=max_bytes,
-        answered=handle.answered,
-        heard=_hearing(active, call, route, handle) if route.upstream in services.router.limits.learning else None,
-        format=translated.format if translated else spec,
-        account=account_of(upstream, handle.key) if call.params.is_deferred else "",
-        bind=_binding(call, route, services, handle.key) if call.params.is_kept and translated is None else None,
-        left_out=translated.left_out if translated else (),
-        upload=upload,
-    )
+        call=call, route=route, pool=pool, upstream=upstream, sent=sent, log=active.log, client=active.client,
+        tasks=services.tasks, max_response_bytes=services.config.server.max_response_bytes, answered=handle.answered,
+        format=spec, upload=upload,
+    )  # fmt: skip
+
+
+def _via_chat(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
+    return prepare(active, as_chat(call), handle)
+
+
+def _translated(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
+    config = active.services.config
+    capabilities = config.upstreams[active.route.upstream].capabilities
+    translated = bridges.translate(call, capabilities, config.server.max_response_bytes)
+    this = prepare(active, translated.call, handle)
+    return this._replace(format=translated.format, left_out=translated.left_out)
+
+
+_PREPARES: Mapping[Adaptation, Callable[[ActiveCall, Call, AttemptHandle], Attempt]] = {
+    **dict.fromkeys(Adaptation, prepare), Adaptation.VIA_CHAT: _via_chat, Adaptation.TRANSLATED: _translated,
+}  # fmt: skip
 
 
 def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilities: Capabilities) -> dict[str, Any]:
@@ -210,33 +185,3 @@ def model_path(call: Call, route: Route) -> str:
     spec = FORMATS[call.endpoint]
     path = spec.upstream_stream_path if call.params.stream else spec.upstream_path
     return path.replace("{model}", quote(route.model or call.params.model, safe="/"))
-
-
-def _binding(call: Call, route: Route, services: Services, position: int) -> Binds:
-    """Binds the id of an answer of this attempt to its caller."""
-    account = account_of(services.config.upstreams[route.upstream], position)
-    model, batch = route.model or call.params.model, FORMATS[call.endpoint].batch
-
-    async def bind(kept_id: str, usage: Usage, items: Sequence[str] = ()) -> None:
-        key, kind, note, tokens = call.key, "" if batch is None else batch.kind, "", usage.total_tokens
-        if call.passed is not None:
-            kept_id, kind, note = task_id(call.passed.owner, route.upstream, kept_id), TASK, call.id
-        bond = Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started, kind, note)
-        await asyncio.gather(*map(services.bonds.keep, (bond, *item_bonds(bond, items, usage.completion_tokens))))
-        if tokens and call.bond is not None and call.bond.kind == "conversation":
-            await services.bonds.keep(call.bond._replace(tokens=tokens))
-
-    return bind
-
-
-def _hearing(active: ActiveCall, call: Call, route: Route, handle: AttemptHandle) -> Callable[[Head], None]:
-    """A function that learns an upstream's limits from the head of its answer."""
-    limits, model = active.services.router.limits, route.model or call.params.model
-    used = active.used_at_place
-
-    def heard(head: Head) -> None:
-        if head.status == 429:
-            limits.refused(route.upstream, model, handle.key)
-        limits.heard(route.upstream, model, handle.key, head.get, used)
-
-    return heard

@@ -15,7 +15,7 @@ from gateway.errors import GatewayError, StreamInterrupted, UpstreamFailed, Upst
 from gateway.formats.format import Scan
 from gateway.formats.reader import ERRORS
 from gateway.formats.unfit import Unfit
-from gateway.records import Failure, Fault, Phase, Usage
+from gateway.records import Failure, Fault, Phase
 from gateway.tasks import is_cut_off
 from gateway.upstream import provider_errors, refusal
 from gateway.upstream.ask import cleaned_body
@@ -24,7 +24,7 @@ from . import charge
 from .attempt import Answer, Attempt, Streamed
 from .deferred import defer
 from .disconnect import client_left, end_at_once, let_end
-from .exchange import Exchange, read_plain, response_headers
+from .exchange import Exchange, pending_id_of, read_plain, response_headers
 
 __all__ = ["Answer", "Attempt", "Streamed", "attempt"]
 
@@ -36,9 +36,7 @@ async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed
     ends): the call is charged for what it has cost so far, or a background task reads on for that.
     """
     log, began = this.log, time.perf_counter()
-    # A task is dear, and a reused connection that ends without an answer does not show whether it was submitted.
-    is_submission = this.call.passed is not None and not this.call.passed.is_read
-    connection = await this.pool.acquire(is_fresh=is_fresh or is_submission)
+    connection = await this.pool.acquire(is_fresh=is_fresh)
     if isinstance(connection, Failure):
         log.note_upstream_wait(time.perf_counter() - began)
         return connection
@@ -99,8 +97,8 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
     tokens = charged.usage
     if scan.error is None and scan.is_complete and not scan.is_inside_event:
         log.close(status=200, usage=tokens, ended="done", returned_model=scan.model)
-        if this.bind is not None:
-            await exchange.bind_again(tokens)
+        for rider in this.riders:
+            await rider.streamed(scan, tokens)
         await log.acknowledged()
         exchange.open()
         return Streamed(scan.last(tokens))
@@ -165,17 +163,16 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
         log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, str(unfit))
     if not read.has_output or b'"error"' in body:  # the reason in a good answer, or that of an item of its output
-        body = await cleaned_body(body, this.hidden, ERRORS if read.has_output else refusal.REASONS)
-    if this.bind is not None and read.kept_id is not None:
-        await this.bind(read.kept_id, Usage() if read.pending_id else read.charged.usage, read.items)
-    if read.pending_id is not None:
-        defer(this, read.pending_id)
+        body = refusal.cleaned_body(body, this.hidden, ERRORS if read.has_output else refusal.REASONS)
+    for rider in this.riders:
+        if await rider.answered(read.facts, read.charged.usage):
+            break
     else:
         log.doubt(read.charged.doubts)
         log.close(status=200, usage=read.charged.usage, ended="done", returned_model=read.model)
     await log.acknowledged()
     if needs_events:
-        return _written_as_events(this, body, read.pending_id)
+        return _written_as_events(this, body, pending_id_of(this, read.facts))
     assert exchange.head is not None
     headers = response_headers(exchange.head, this.format)
     if "json" not in (exchange.head.get("content-type") or "") and body.lstrip()[:1] == b"{":

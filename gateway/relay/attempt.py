@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
 
 from gateway.accounting.call_log import CallLog
 from gateway.api.form import Upload
 from gateway.config import Route, Upstream
-from gateway.formats.format import Format
+from gateway.formats.format import Format, PlainFacts, Scan
 from gateway.records import Call, Failure, Fault, Usage
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
@@ -38,10 +39,28 @@ class Streamed(NamedTuple):
     """Its text in the log."""
 
 
-class Binds(Protocol):
-    """Binds the id of an answer to its caller, and those of the items that it consists of."""
+class Rider:
+    """A feature that goes along with one attempt; a plain one has none. Its methods do nothing by default. None of them
+    waits on the way of a chunk."""
 
-    def __call__(self, kept_id: str, usage: Usage, items: Sequence[str] = ()) -> Coroutine[Any, Any, None]: ...
+    def request(self, draft: Attempt) -> Attempt:
+        """Runs before the request is sent. It may change the attempt, and joins it by adding itself to the riders."""
+        return draft
+
+    def head(self, head: Head) -> None:
+        """Runs at the head of any answer, and changes nothing."""
+
+    def event(self, scan: Scan) -> asyncio.Task[None] | None:
+        """Runs when a part of a stream was read. Nothing more of it goes to the client until the returned task ends."""
+        return None
+
+    async def streamed(self, scan: Scan, usage: Usage) -> None:
+        """Runs at the end of a good stream, when the call is settled, before its last bytes. It changes nothing."""
+
+    async def answered(self, facts: PlainFacts, usage: Usage) -> bool:
+        """Runs at the end of a good plain answer, before the client sees it. Returns whether it has ended the call:
+        otherwise the call is settled with this usage."""
+        return False
 
 
 class Attempt(NamedTuple):
@@ -62,11 +81,7 @@ class Attempt(NamedTuple):
     max_response_bytes: int
     answered: Callable[[], None]
     """Called when the first bytes of a good stream have come; further calls are harmless."""
-    heard: Callable[[Head], None] | None = None
-    """Called with the head of any answer; None: nothing is learned from it."""
-    bind: Binds | None = None
-    """Binds the id of an answer that the upstream keeps to the caller, before the caller sees it; with the usage, whose
-    tokens a continuation repeats; empty while it is not known. None: nothing is kept."""
+    riders: tuple[Rider, ...] = ()
     account: str = ""
     """Which of the upstream's API keys the request presents (upstream/account.py)."""
     left_out: tuple[str, ...] = ()

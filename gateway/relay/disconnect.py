@@ -16,7 +16,7 @@ from gateway.records import Ended, Usage
 
 from . import charge
 from .deferred import defer
-from .exchange import Exchange, read_plain
+from .exchange import Exchange, pending_id_of, read_plain
 
 LEFT_TO_END_S = 1.0
 """Seconds after `[DONE]` in which the upstream may end its message before its connection is closed."""
@@ -141,4 +141,4 @@ def _used(exchange: Exchange) -> tuple[charge.Charge, str | None, str | None]:
         charged = charge.of_broken(sent, charge.Ending.STOPPED, exchange.take_body(), elapsed_s=exchange.elapsed_s)
         return charged, None, None
     read = read_plain(exchange, exchange.take_body(), exchange.problem)
-    return read.charged, read.model, read.pending_id
+    return read.charged, read.model, pending_id_of(exchange.attempt, read.facts)

@@ -24,7 +24,6 @@ from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
 from . import charge
 from .attempt import Attempt
 from .client_stream import ClientStream, Headers, StreamWriter
-from .deferred import note_deferral
 
 _DOWN = ("content-type", "openai-processing-ms", "openai-version")
 """Headers of an upstream's answer that a client sees."""
@@ -117,8 +116,8 @@ class Exchange:
     def head_received(self, head: Head) -> None:
         self.head = head
         self._alive_at = self._clock()
-        if self.attempt.heard is not None:
-            self.attempt.heard(head)
+        for rider in self.attempt.riders:
+            rider.head(head)
         if head.get("content-encoding") is not None and not self._set_decoder(head):
             return
         params, make_scan = self.attempt.call.params, self.attempt.format.scan
@@ -213,21 +212,6 @@ class Exchange:
         if find is None or self.scan is None or not self.attempt.call.params.is_deferred:
             return None
         return find(self.scan)
-
-    async def bind_again(self, usage: Usage) -> None:
-        """The answer's usage and its items are known now. Returns when the caller may use them."""
-        bind, kept_id = self.attempt.bind, self._kept_id
-        if bind is None or kept_id is None or self.scan is None:
-            return
-        items = self.attempt.format.kept_items(self.scan)
-        binding = self.attempt.tasks.spawn(bind(kept_id, usage, items), "bind-answer")
-        if items:
-            await asyncio.shield(binding)
-
-    @property
-    def _kept_id(self) -> str | None:
-        find = self.attempt.format.kept_id
-        return None if find is None or self.scan is None else find(self.scan)
 
     def stop(self) -> None:
         """Discards the answer and aborts its connection."""
@@ -351,11 +335,10 @@ class Exchange:
         except Unfit as unfit:
             self._give_up(Fault.UNFIT, str(unfit))
             return
-        if self.attempt.bind is not None and self._binding is None and (kept_id := self._kept_id) is not None:
-            self._binding = self.attempt.tasks.spawn(self.attempt.bind(kept_id, Usage()), "bind-answer")
-            self._binding.add_done_callback(lambda _: self._flush())
-            if self.attempt.call.params.is_deferred:
-                note_deferral(self.attempt, kept_id)
+        for rider in self.attempt.riders:
+            if (binding := rider.event(scan)) is not None:
+                self._binding = binding
+                binding.add_done_callback(lambda _: self._flush())
         if passed:
             self._pass_on(passed)
         self._look_for_life(scan, passed)
@@ -470,11 +453,7 @@ class PlainAnswer(NamedTuple):
     charged: charge.Charge
     model: str | None = None
     problem: Failure | UpstreamRefused | None = None
-    kept_id: str | None = None
-    pending_id: str | None = None
-    """`kept_id` of an answer that is still being made, without this connection."""
-    items: tuple[str, ...] = ()
-    """The ids of what it consists of."""
+    facts: PlainFacts = PlainFacts()
     has_output: bool = True
 
 
@@ -507,9 +486,12 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
         else:
             charged = charge.of_broken(sent, _ending_of(in_band))
         return PlainAnswer(charged, model, in_band)
-    pending_id = answer.kept_id if answer.is_pending and this.call.params.is_deferred else None
-    charged = charge.of_plain(sent, answer.usage, body, model)
-    return PlainAnswer(charged, model, None, answer.kept_id, pending_id, answer.items, answer.has_output)
+    return PlainAnswer(charge.of_plain(sent, answer.usage, body, model), model, None, answer, answer.has_output)
+
+
+def pending_id_of(this: Attempt, facts: PlainFacts) -> str | None:
+    """The id of a plain answer that is still being made, without this connection."""
+    return facts.kept_id if facts.is_pending and this.call.params.is_deferred else None
 
 
 def _facts_of_text(this: Attempt, body: bytes) -> PlainFacts:

@@ -11,9 +11,11 @@ from typing import Any, cast
 import pytest
 
 from gateway import relay
+from gateway.api.capabilities import Adaptation
 from gateway.config import Price
 from gateway.formats import FORMATS
 from gateway.formats.gemini.reader import TIER_HEADER
+from gateway.pipeline.riders import KeptAnswer
 from gateway.records import Granted, Record, Usage
 from gateway.relay.attempt import Attempt
 from gateway.relay.charge import SentRequest
@@ -48,6 +50,7 @@ class Scenario:
             Attempt,
             SimpleNamespace(
                 call=self.call,
+                riders=(),
                 upload=None,
                 sent=SentRequest(self.call),
                 log=self.log,
@@ -119,18 +122,24 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scenario
             passed.extend(data)
             return False
 
-    async def bind(kept_id: str, usage: Usage, items: Sequence[str] = ()) -> None:
-        await may_bind.wait()
-        bound.append((kept_id, usage.total_tokens))
+    class Kept(KeptAnswer):
+        async def bind(self, kept_id: str, usage: Usage, items: Sequence[str] = ()) -> None:
+            await may_bind.wait()
+            bound.append((kept_id, usage.total_tokens))
 
     call = scenario.call._replace(endpoint="responses", params=scenario.call.params._replace(stream=True))
     spec = FORMATS["responses"]
-    this = scenario.attempt(
-        format=spec, bind=bind, heard=None, hidden=(), answered=lambda: None,
-        upstream=SimpleNamespace(timeouts=SimpleNamespace(idle_s=60)),
+    call = call._replace(params=call.params._replace(is_kept=True))
+    kept = Kept(cast(Any, SimpleNamespace(way=Adaptation.PLAIN)), cast(Any, None))
+    upstream = cast(Any, SimpleNamespace(timeouts=SimpleNamespace(idle_s=60)))
+    pool, route = cast(Any, SimpleNamespace(hidden=())), call.model.routes[0]
+    this = kept.request(
+        Attempt(
+            call, route, pool, upstream, SentRequest(call), scenario.log, scenario.client, scenario.tasks, spec, 10_000,
+            answered=lambda: None,
+        )
     )  # fmt: skip
-    this.call, this.sent = call, SentRequest(call)  # type: ignore[misc]
-    this.client = ClientStream(lambda headers: cast(Any, Client()), tuple, 0)  # type: ignore[misc]
+    this = this._replace(client=ClientStream(lambda headers: cast(Any, Client()), tuple, 0))
     exchange = Exchange(this)
     exchange.head_received(Head(200, (("content-type", "text/event-stream"),)))
     for at in range(0, len(text), 100):
@@ -141,7 +150,7 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scenario
     await exchange.until_bound()
     assert bound == [("resp_1", 0)]
     assert text == bytes(passed) + exchange.scan.last(Usage())  # type: ignore[union-attr]
-    await exchange.bind_again(Usage(30, 12))
+    await kept.streamed(cast(Any, exchange.scan), Usage(30, 12))
     await scenario.tasks.wait_until_idle(5)
     assert bound[-1] == ("resp_1", 42)
 
@@ -167,7 +176,7 @@ async def test_the_tier_of_a_head_is_charged_where_the_usage_names_none(
     params = scenario.call.params._replace(stream=is_stream)
     call = scenario.call._replace(endpoint="generate_content", params=params)
     this = scenario.attempt(
-        format=FORMATS["generate_content"], heard=None, bind=None, route=None, max_response_bytes=10_000, hidden=(),
+        format=FORMATS["generate_content"], route=None, max_response_bytes=10_000, hidden=(),
         answered=lambda: None,
         upstream=SimpleNamespace(timeouts=SimpleNamespace(idle_s=60)),
     )  # fmt: skip
