@@ -46,8 +46,8 @@ class Admission(Reservation):
         self._fit = fit
         self._pause = pause
         self._shrinks_left = 0 if fit is None else SHRINKS
-        if fit is not None:
-            self.reduced_output = call.params.output_limit
+        if fit is not None and call.params.output_limit is not None:
+            self._show_output(call.params.output_limit)
 
     async def make(self) -> None:
         if (refused := await self._admit()) is not None:
@@ -146,5 +146,9 @@ class Admission(Reservation):
         if smaller is None or windows.output_limit(smaller) >= windows.output_limit(self.call):
             return False
         self.call, self.claims = smaller, self._fit.claims(smaller)
-        self.reduced_output = smaller.params.output_limit
+        self._show_output(windows.output_limit(smaller))
         return True
+
+    def _show_output(self, limit: int) -> None:
+        """Shows the client the output limit of its call, which is less than its model's default."""
+        self.more_headers = (("x-gateway-output-limit", str(limit)),)

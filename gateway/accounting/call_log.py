@@ -121,8 +121,8 @@ class CallLog:
         self.failed: list[EndedAttempt] = []
         self.answered: list[EndedAttempt] = []
         """The attempts that answered a part of the call each."""
-        self.left_out: tuple[str, ...] = ()
-        """Features of the request that were not sent to the upstream of the last attempt."""
+        self.more_headers: tuple[tuple[str, str], ...] = ()
+        """Further headers of the gateway about the last attempt."""
         self.upstream_error: str | None = None
         self._accounting = accounting
         self._earlier: tuple[Usage, int] | None = None
@@ -169,20 +169,16 @@ class CallLog:
             ("x-gateway-upstream", self.route.upstream if self.route else ""),
             *((("x-gateway-model", model),) if model is not None else ()),
             ("x-gateway-attempts", str(self.attempts)),
-            *(
-                [("x-gateway-output-limit", str(reserved.reduced_output))]
-                if reserved.reduced_output is not None
-                else ()
-            ),
-            *([("x-gateway-left-out", ", ".join(self.left_out))] if self.left_out else ()),
+            *reserved.more_headers,
+            *self.more_headers,
             *FORMATS[self.call.endpoint].rate_headers(reserved.window_statuses, self.call.started).items(),
         )
 
     # ------------------------------------------------------------------------------------------------------- progress
 
-    def attempt_began(self, route: Route, left_out: tuple[str, ...] = ()) -> None:
-        """An attempt on this route, which offers the upstream all that the client asked for but `left_out`."""
-        self.route, self.left_out = route, left_out
+    def attempt_began(self, route: Route, more_headers: tuple[tuple[str, str], ...] = ()) -> None:
+        """An attempt on this route has begun, with further headers for the client if it answers."""
+        self.route, self.more_headers = route, more_headers
         self.attempts += 1
         self.first_byte_s = None
         self._attempt_began = time.perf_counter()
@@ -246,7 +242,7 @@ class CallLog:
         self.failed = [*before.failed, *[failure for each in logs for failure in each.failed]]
         self.spent = pricing.total_usage((before.spent, usage))
         self.upstream_s = before.upstream_s + upstream_s
-        self.route, self.left_out = served.route or self.route, served.left_out
+        self.route, self.more_headers = served.route or self.route, served.more_headers
         self.upstream_error, self.first_byte_s = served.upstream_error, served.first_byte_s
         self._attempt_began = served._attempt_began
 

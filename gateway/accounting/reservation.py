@@ -64,8 +64,8 @@ class Reservation:
         """The claims, and the record of the call if it is lost."""
         self.window_statuses: tuple[WindowStatus, ...] = ()
         """Status of the caller's windows, including this call."""
-        self.reduced_output: int | None = None
-        """The output limit of the call, if a quota had no room for its model's default; None: the default."""
+        self.more_headers: tuple[tuple[str, str], ...] = ()
+        """Further headers of the gateway about what was reserved."""
         self.waited_s = 0.0
         """Seconds spent waiting for free capacity."""
         self.waits: tuple[tuple[float, float], ...] = ()

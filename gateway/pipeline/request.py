@@ -61,7 +61,7 @@ class Attempts:
             this = _PREPARES[active.way](active, call, handle)
             for rider in self._riders:
                 this = rider(active, handle).request(this)
-            call_log.attempt_began(route, this.left_out)
+            call_log.attempt_began(route, this.more_headers)
             result = await relay.attempt(this, is_fresh=active.is_fresh)
         except UpstreamRefused as refused:
             handle.ended(None)
@@ -150,7 +150,8 @@ def _translated(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attemp
     capabilities = config.upstreams[active.route.upstream].capabilities
     translated = bridges.translate(call, capabilities, config.server.max_response_bytes)
     this = prepare(active, translated.call, handle)
-    return this._replace(format=translated.format, left_out=translated.left_out)
+    left_out = (("x-gateway-left-out", ", ".join(translated.left_out)),) if translated.left_out else ()
+    return this._replace(format=translated.format, more_headers=left_out)
 
 
 _PREPARES: Mapping[Adaptation, Callable[[ActiveCall, Call, AttemptHandle], Attempt]] = {

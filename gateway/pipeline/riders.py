@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from gateway.accounting.bonds import TASK, task_id
 from gateway.api.capabilities import Adaptation
+from gateway.errors import GatewayError, StreamInterrupted
 from gateway.formats import FORMATS
 from gateway.formats.format import PlainFacts, Scan
 from gateway.records import Bond, Usage
@@ -51,6 +52,13 @@ class KeptAnswer(Rider):
         if self._is_deferred:
             note_deferral(self._attempt, kept_id)
         return binding
+
+    def left(self, scan: Scan) -> GatewayError | None:
+        find = self._attempt.format.pending_id
+        if find is None or not self._is_deferred or (pending_id := find(scan)) is None:
+            return None
+        defer(self._attempt, pending_id)
+        return StreamInterrupted(pending_id)
 
     async def streamed(self, scan: Scan, usage: Usage) -> None:
         find, items = self._attempt.format.kept_id, self._attempt.format.kept_items(scan)

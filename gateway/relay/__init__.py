@@ -22,7 +22,6 @@ from gateway.upstream.ask import cleaned_body
 
 from . import charge
 from .attempt import Answer, Attempt, Streamed
-from .deferred import defer
 from .disconnect import client_left, end_at_once, let_end
 from .exchange import Exchange, pending_id_of, read_plain, response_headers
 
@@ -104,13 +103,12 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
         return Streamed(scan.last(tokens))
     problem = _stream_problem(exchange, scan, failure)
     error: GatewayError
-    if (pending_id := exchange.pending_id) is not None:
-        error = StreamInterrupted(pending_id)
-        defer(this, pending_id)
-    elif isinstance(problem, UpstreamRefused):
+    if isinstance(problem, UpstreamRefused):
         error = this.format.reword(problem) if this.format.reword else problem
     else:
         error = UpstreamFailed.after(problem, passed=this.format.passed_statuses)
+    for rider in this.riders:
+        error = rider.left(scan) or error
     log.note_upstream_error(problem.detail)
     log.close(
         status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model, error=error.name

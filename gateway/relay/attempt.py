@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gateway.accounting.call_log import CallLog
 from gateway.api.form import Upload
 from gateway.config import Route, Upstream
+from gateway.errors import GatewayError
 from gateway.formats.format import Format, PlainFacts, Scan
 from gateway.records import Call, Failure, Fault, Usage
 from gateway.tasks import Tasks
@@ -54,6 +55,11 @@ class Rider:
         """Runs when a part of a stream was read. Nothing more of it goes to the client until the returned task ends."""
         return None
 
+    def left(self, scan: Scan) -> GatewayError | None:
+        """Runs when a stream has ended before its answer. The error for the client, if the work goes on without the
+        stream: its lease is left to that. It changes nothing else."""
+        return None
+
     async def streamed(self, scan: Scan, usage: Usage) -> None:
         """Runs at the end of a good stream, when the call is settled, before its last bytes. It changes nothing."""
 
@@ -84,8 +90,8 @@ class Attempt(NamedTuple):
     riders: tuple[Rider, ...] = ()
     account: str = ""
     """Which of the upstream's API keys the request presents (upstream/account.py)."""
-    left_out: tuple[str, ...] = ()
-    """Features of the request that were not sent to the upstream."""
+    more_headers: tuple[tuple[str, str], ...] = ()
+    """Further headers of the gateway, for the client."""
     upload: Upload | None = None
     """The body, where it is sent in pieces behind the request."""
 
