@@ -47,8 +47,9 @@ PARTS = {
     "online": "commands.online",
     "demo_history": "commands.demo_history",
     "usage": "commands.usage",
-    "command": "cli",
-    "endpoints": "web.wings",
+    "operations": "web.admin.operations",
+    "desk": "web.admin.routes",
+    "permissions": "identity.permissions",
 }
 """The module of the trunk that asks every wing for its module of this name."""
 

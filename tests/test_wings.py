@@ -96,11 +96,13 @@ OUTSIDE = {
     "fan_out": "bridge.answer bridge.fan_out bridge.request pipeline.prompts",
     "fallbacks": "pipeline.fallbacks",
     "hedging": "pipeline.hedging relay.hedge upstream.first_bytes",
+    "demo": "commands.demo commands.demo_calls",
+    "litellm": "commands.import_litellm config.from_litellm",
 }
 """The modules and packages of optional features that still have to move to their folders in `gateway/wings`."""
 
-LATER: Sequence[str] = ("leavers", "scim")
-"""Wings that are features since the split: their files and lines are not counted, because the ceilings judge what was
+LATER: Sequence[str] = tuple([name for name in ("answers",) if name in wings.WINGS])
+"""Wings that are features since the split: their files, lines and imports are not counted. The ceilings judge what was
 there before. Whatever such a feature changes in the trunk or in another wing is counted."""
 
 CEILINGS = {
@@ -127,7 +129,12 @@ def measured() -> dict[str, int]:
     homes = {module: wing_of(module) for module in MODULES}
     counted = [module for module, wing in homes.items() if wing not in LATER]
     lines = {module: MODULES[module].count("\n") for module in counted}
-    ends = [(homes[module], homes[name]) for module, names in arrows(MODULES, PACKAGES).items() for name in names]
+    ends = [
+        (homes[module], homes[name])
+        for module, names in arrows(MODULES, PACKAGES).items()
+        for name in names
+        if module in counted
+    ]
     return {
         "files": len(counted),
         "lines": sum(lines.values()),

@@ -105,8 +105,13 @@ def refusal(refused: Refused, write_headers: WritesHeaders = rate_headers, now: 
             retry_after_ms=-(-refused.retry_after_us // 1000),
             headers=headers,
         )
-    error.limit, error.limit_state = f"{window.scope} {_what(window)}", numbers
+    error.limit, error.limit_state = limit_name(window), numbers
     return error
+
+
+def limit_name(window: Window) -> str:
+    """A limit as logs and refusals name it."""
+    return f"{window.scope} {_what(window)}"
 
 
 def limit_header(refused: Refused) -> dict[str, str]:

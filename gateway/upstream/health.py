@@ -13,7 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.records import Failure, Fault, Phase
 
@@ -31,6 +31,9 @@ The oldest is dropped."""
 
 TIMER_DELAY_S = 0.02
 """Delay of the timer after the end of a cooldown: the clock of a loop may count whole milliseconds and be early."""
+
+FAILED_KEPT = 100
+"""Kinds and minutes of failures that are kept."""
 
 RETRY_SHARE = 0.2
 """Repetitions per call of the last window. Finagle and Envoy have the same default."""
@@ -70,6 +73,8 @@ class Health:
         self._is_retired = False
         self._last_failure: tuple[str, float] | None = None
         """Fault and time of the last failure."""
+        self._begun = 0
+        self._failed: dict[tuple[int, str, int | None], list[Any]] = {}
         self._own: Circuit | None = None
         self._models: dict[str, Circuit] = {}
         self._unnamed: OrderedDict[str, Circuit] = OrderedDict()
@@ -105,6 +110,7 @@ class Health:
         return UpstreamReport(
             self._upstream, int(self.state), self.in_flight, connections, cooldowns, models, fault, now - at,
             state_s=now - self._shown_at, models_s={model: now - self._moved.get(model, now) for model in models},
+            begun=self._begun, failed=tuple([(now - row[0], now - row[1], *row[2:]) for row in self._failed.values()]),
         )  # fmt: skip
 
     def retire(self) -> None:
@@ -157,6 +163,7 @@ class Health:
         """Begin an attempt. `used` are the positions of the keys that refused this call; `key`: that one is taken."""
         now = self.clock()
         self.in_flight += 1
+        self._begun += 1
         if not self.is_healthy:
             for name, circuit in ((None, self._own), (model, self._circuit(model))):
                 if circuit is not None and circuit_breaker.admits(circuit, now):
@@ -198,6 +205,7 @@ class Health:
         now = self.clock()
         if failure is not None:
             self._last_failure = (failure.fault.value, now)
+            self._note(failure, now)
         result = circuit_breaker.event_of(failure) if is_result else CircuitEvent.NEUTRAL
         own_event, model_event = CircuitEvent.NEUTRAL, result
         if failure is None:
@@ -226,6 +234,15 @@ class Health:
         elif result is CircuitEvent.SUCCESS:
             self.credentials.accepted(key, model, began)
             self._update_is_healthy()
+
+    def _note(self, failure: Failure, now: float) -> None:
+        """Count a failure in its minute: the first and the last time, the number, the attempts begun by the first one,
+        fault, status and detail."""
+        kind = int(now // 60), failure.fault.value, failure.status
+        row = self._failed.setdefault(kind, [now, now, 0, self._begun, *kind[1:], failure.detail[:200]])
+        row[1:3] = now, row[2] + 1
+        if len(self._failed) > FAILED_KEPT:
+            del self._failed[next(iter(self._failed))]
 
     def _update_is_healthy(self) -> None:
         self.is_healthy = not (self._own or self._models or self._unnamed or self.credentials.cooldowns)

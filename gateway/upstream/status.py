@@ -38,6 +38,10 @@ class UpstreamReport(NamedTuple):
     """How long it has been in that state."""
     models_s: Mapping[str, float] = {}
     """How long its models that are not closed have been in theirs."""
+    begun: int = 0
+    """Attempts begun since the worker started."""
+    failed: Sequence[Sequence[Any]] = ()
+    """The last failures, each kind in its minute: `Health._note`."""
 
 
 def merged_status(

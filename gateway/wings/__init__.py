@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TypeVar
 
-WINGS = ("init", "litellm", "alerts", "invoices", "leavers", "scim")
+WINGS = ("alerts", "answers", "invoices")
 """The names of the folders, in the order in which their parts are used."""
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from gateway.upstream.circuit_breaker import (
 )
 from gateway.upstream.credentials import LAST_KEY_COOLDOWN_S
 from gateway.upstream.first_bytes import MIN_SAMPLES
-from gateway.upstream.health import MAX_UNNAMED_MODELS, MIN_REPEATS
+from gateway.upstream.health import FAILED_KEPT, MAX_UNNAMED_MODELS, MIN_REPEATS
 from gateway.upstream.retry_policy import FailedAttempt
 from gateway.upstream.router import Router
 from gateway.upstream.status import CredentialCooldown, UpstreamReport
@@ -501,13 +501,30 @@ async def test_a_worker_reports_what_it_knows(stand: Stand) -> None:
     running = stand.router.begin(stand.routes("n")[0], "n")
     stand.now += 0.5
     rest = CredentialCooldown(1, "n", 4.5, "auth_failed")
+    failed = [(0.5, 0.5, CONSECUTIVE_FAILURES, 1, ERROR.fault.value, ERROR.status, ERROR.detail),
+              (0.5, 0.5, 1, CONSECUTIVE_FAILURES + 1, "auth_failed", AUTH.status, AUTH.detail)]  # fmt: skip
     assert health.report(4) == UpstreamReport(
         "a", CircuitState.OPEN, 1, 4, [rest], {"m": CircuitState.OPEN}, "auth_failed", 0.5,
-        state_s=0.5, models_s={"m": 0.5},
+        state_s=0.5, models_s={"m": 0.5}, begun=CONSECUTIVE_FAILURES + 2, failed=tuple(failed),
     )  # fmt: skip
     running.abandoned()
     stand.now += 60
     assert health.report(4).cooldowns == []
+
+
+async def test_failures_are_kept_by_minute_and_kind(stand: Stand) -> None:
+    health = stand.router.health["a"]
+    for _ in range(3):
+        stand.call(ERROR, "m", times=2)
+        stand.now += 20
+    stand.call(AUTH, "n")
+    assert sum(row[2] for row in health.report(0).failed) == 7
+    assert len(health.report(0).failed) in (2, 3)  # as the minutes of the clock fall
+    stand.now += 60
+    for _ in range(FAILED_KEPT):
+        stand.call(AUTH, "n")
+        stand.now += 60
+    assert len(health.report(0).failed) == FAILED_KEPT
 
 
 async def test_a_second_attempt_beside_the_first_goes_to_another_healthy_upstream(stand: Stand) -> None:

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { amount, bare, isCalendar, moment, momentInWords, percent, quotaName, span } from "./format.js";
-import { spentAt } from "./spending.js";
+import { expectedOf } from "./spending.js";
 
 const NEARLY = 0.8;
 
@@ -24,12 +24,17 @@ export function freeAgain(row) {
   return `${isCalendar(row) ? "resets" : "wholly free again"} in ${row.reset_s < 1 ? "a moment" : span(row.reset_s)}`;
 }
 
-/** When it will be spent, where that is before its end. */
+const shares = ({ low, high }, limit) => (percent(low, limit) === percent(high, limit) ? "" : ` (${percent(low, limit)} to ${percent(high, limit)})`);
+
+/** What will be used of it at its end, and when it will be spent, where that is before its end. */
 export function expected(row) {
-  const at = spentAt(row);
-  if (!at) return null;
-  const title = `At the pace since this ${row.per} began: ${moment(at.getTime() / 1000)} UTC`;
-  return h("span", { class: "forecast", title, data: { forecast: at.toISOString() } }, `will be spent ${momentInWords(at, row.per)}`);
+  const found = expectedOf(row, row.daily);
+  if (!found) return null;
+  const title = `At the pace of the last 7 days; the range is that of the cheapest and the dearest of the last four weeks${found.spent ? `: ${moment(found.spent.getTime() / 1000)} UTC` : ""}`;
+  const data = { forecast: found.spent?.toISOString() ?? "", end: found.end };
+  return found.spent
+    ? h("span", { class: "forecast", title, data }, `will be spent ${momentInWords(found.spent, row.per)}`)
+    : h("span", { class: "expected", title, data }, `${percent(found.end, row.limit)} at the end${shares(found, row.limit)}`);
 }
 
 /** The bar of one window; `actions` are buttons that belong to it. */

@@ -4,8 +4,8 @@ import { fill, h, s } from "./dom.js";
 import { stepInWords, stepShort } from "./format.js";
 
 const HEIGHT = 190;
-const ROOM = { top: 10, right: 4, bottom: 22, left: 52 };
-const LETTER = 7; // pixels of a letter of the axis, at most
+export const ROOM = { top: 10, right: 4, bottom: 22, left: 52 };
+export const LETTER = 7; // pixels of a letter of the axis, at most
 const HOURS_NAMED = 48; // at most
 const STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10];
 

@@ -6,14 +6,14 @@ import { fullness } from "./bars.js";
 import { fill, h } from "./dom.js";
 import { NOTHING, compact, count, day, many, percent, quotaName, span, usd } from "./format.js";
 import { firstDay, monthBefore, monthStart, rangeWords, shifted } from "./range.js";
-import { change, comparison, forecast, within } from "./spending.js";
+import { LOOK_BACK_DAYS, change, comparison, forecast, within } from "./spending.js";
 import { isBad, total } from "./sums.js";
 
 const NEAR = 0.8;
 const SHOWN = 3;
 
 /** The first day whose sums the row needs. */
-export const firstDayOf = (range) => [firstDay(range), monthBefore(day()).since, shifted(day(), -8)].sort()[0];
+export const firstDayOf = (range) => [firstDay(range), monthBefore(day()).since, shifted(day(), -LOOK_BACK_DAYS)].sort()[0];
 
 function tile(name, title, value, exact, ...more) {
   return h(
@@ -31,14 +31,14 @@ function spend(rows) {
   const month = total(rows.filter((row) => row.day >= since));
   const compared = comparison(rows, { now: { since, until: yesterday }, before: monthBefore(yesterday) });
   const costs = new Map(rows.map((row) => [row.day, row.cost_usd ?? 0]));
-  const expected = forecast(costs, new Date());
+  const { end, low, high } = forecast(costs, new Date());
   const changed = compared && change(compared.before.cost_usd, compared.now.cost_usd ?? 0);
   return tile(
     "spend",
     "Spend this month",
     [usd(month.cost_usd), month.unpriced > 0 && h("span", { class: "unknown" }, " + ?")],
     month.cost_usd,
-    h("span", { title: "What is spent, and for each day that is left the mean of the last 7 whole days" }, "forecast ", h("b", { data: { value: expected } }, usd(expected))),
+    h("span", { title: "Spent, and for each day that is left the mean of the last 7 whole days; the range is that of the cheapest and the dearest of the last four weeks" }, "expected ", h("b", { data: { value: end } }, usd(end)), ` (${usd(low)} to ${usd(high)})`),
     changed && [h("br"), h("span", { title: `Without today: ${usd(compared.now.cost_usd)}, ${usd(compared.before.cost_usd)} then` }, `${changed} on the same days of last month`)],
   );
 }
@@ -125,11 +125,11 @@ function nearLimits(windows, linked) {
   );
 }
 
-/** The row: `sums` shows what `Reports.ofRange` gives, and what was refused in the range; `look(signal)` asks for the limits, `windows(rows)`
+/** The row; without `hasSpend` another place shows the spend of the month. `sums` shows what `Reports.ofRange` gives, and what was refused in the range; `look(signal)` asks for the limits, `windows(rows)`
  * shows them; `latency` shows the percentiles of the range. `linked(group)` returns whether the user has the pages of keys or teams. */
 export class Headline {
-  constructor(linked) {
-    this.linked = linked;
+  constructor(linked, { hasSpend = true } = {}) {
+    Object.assign(this, { linked, hasSpend });
     this.node = h("div", { class: "tiles", role: "group", "aria-label": "At a glance" });
     this.parts = { sums: [], first: null, near: tile("near", "Near a limit", NOTHING) };
   }
@@ -140,7 +140,7 @@ export class Headline {
       compared: comparison(compared, range.compared),
       refused,
     };
-    this.parts.sums = [spend(days), requests(of, range), errors(of, range)];
+    this.parts.sums = [this.hasSpend && spend(days), requests(of, range), errors(of, range)];
     this.draw();
   }
 

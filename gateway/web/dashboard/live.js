@@ -1,10 +1,12 @@
 // Live numbers: rates of the last seconds, times of the last minute, and the state of the upstreams.
 
+import { address } from "./address.js";
 import { spark } from "./chart.js";
 import { fill, h } from "./dom.js";
 import { NOTHING, compact, count, many, percent, rate, span } from "./format.js";
 import { curve, lately, perSecond, quantile } from "./rates.js";
 import { bones, failed as failure } from "./states.js";
+import { runInWords } from "./upstream_state.js";
 import { STATES, attemptOutcome, isGood } from "./words.js";
 
 const tokens = (sample) => sample.tokens.completion;
@@ -67,10 +69,10 @@ function figures(samples) {
   ];
 }
 
-function upstream(name, samples) {
+function upstream(name, samples, run) {
   const pick = (sample) => sample.upstreams[name];
   const now = pick(samples.at(-1));
-  const [said, kind] = STATES[now.state];
+  const [said, kind] = run?.failing ? ["failing", "full"] : STATES[now.state];
   const outcomes = Object.entries(now.attempts).filter(([, number]) => number > 0);
   const sum = (isWanted) =>
     outcomes.reduce((all, [outcome, number]) => all + (isGood(outcome) === isWanted ? number : 0), 0);
@@ -80,7 +82,8 @@ function upstream(name, samples) {
   return h(
     "li",
     { class: "upstream", data: { upstream: name, state: now.state } },
-    h("div", { class: "row" }, h("b", { class: "mono" }, name), h("span", { class: `pill ${kind}` }, said)),
+    h("div", { class: "row" }, h("a", { class: "mono", href: address("upstreams", name) }, name), h("span", { class: `pill ${kind}` }, said)),
+    run && h("p", { class: "more", title: run.detail, data: { run: String(run.failing) } }, run.failing ? runInWords(run) : `Failed lately: ${runInWords(run)}`),
     h(
       "p",
       { class: "more" },
@@ -100,7 +103,8 @@ function upstream(name, samples) {
 export function livePanel(feed, signal) {
   const strip = h("div", { class: "live panel", "aria-label": "Live numbers", role: "group" }, bones("line", 1));
   const list = h("ul", { class: "upstreams" }, bones("line", 2));
-  feed.listen(() => {
+  let runs = new Map();
+  const draw = () => {
     if (!feed.last) {
       fill(strip, failure(feed.error));
       fill(list);
@@ -110,11 +114,17 @@ export function livePanel(feed, signal) {
     fill(strip, figures(feed.samples));
     fill(
       list,
-      Object.keys(feed.last.upstreams).map((name) => upstream(name, feed.samples)),
+      Object.keys(feed.last.upstreams).map((name) => upstream(name, feed.samples, runs.get(name))),
     );
-  }, signal);
+  };
+  feed.listen(draw, signal);
   return {
-    strip: h("section", { "aria-labelledby": "live-title" }, h("h2", { id: "live-title", class: "sr" }, "Right now"), strip),
+    /** Shows the runs of failures of upstreams, too. */
+    noteRuns(found) {
+      runs = new Map(found.map((run) => [run.upstream, run]));
+      draw();
+    },
+    strip: h("section", { "aria-labelledby": "live-title" }, h("h2", { id: "live-title" }, "Live"), strip),
     upstreams: h("section", { "aria-labelledby": "upstreams-title" }, h("h2", { id: "upstreams-title" }, "Upstreams"), list),
   };
 }

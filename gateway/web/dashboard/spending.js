@@ -1,52 +1,56 @@
-// The expected cost of a month, and the comparison of a period with the one before. Pure.
+// What will be used, by one rule, and the comparison of a period with the one before. Pure.
 
 import { total } from "./sums.js";
 
 const DAY_MS = 86_400_000;
-const LOOK_BACK_DAYS = 7;
+const WEEK = 7;
+const WEEKS = 4;
+/** The days whose use a forecast is made of. */
+export const LOOK_BACK_DAYS = WEEK * WEEKS;
+
+const mean = (amounts) => amounts.reduce((all, amount) => all + amount, 0) / amounts.length;
 
 /**
- * The spend of a month at its end, in US dollars: what is spent, and for the time that is left the mean of the last
- * whole days, seven at most. `costs`: US dollars by day; `now`: a Date. Without a whole day, the pace of today.
+ * What is used in a day: the mean of the last 7 whole days (`mean`), and of the cheapest and the dearest of the last four weeks (`low`,
+ * `high`); without a whole day, the pace of today. `byDay`: amounts by day, a Map; `now`: a Date. The rule is that of
+ * gateway/wings/answers/forecast.py.
  */
-export function forecast(costs, now) {
+export function dailyUse(byDay, now) {
   const today = now.toISOString().slice(0, 10);
-  const spent = [...costs].reduce((all, [day, cost]) => (day.slice(0, 7) === today.slice(0, 7) ? all + cost : all), 0);
-  const ends = Date.UTC(now.getUTCFullYear(), now.getUTCMonth() + 1);
-  const left_days = (ends - now.getTime()) / DAY_MS;
-  const first = [...costs.keys()].sort()[0] ?? today;
-  const whole = [];
-  for (let before = 1; before <= LOOK_BACK_DAYS; before++) {
-    const day = new Date(now.getTime() - before * DAY_MS).toISOString().slice(0, 10);
-    if (day >= first) whole.push(costs.get(day) ?? 0);
+  const first = [...byDay.keys()].sort()[0] ?? today;
+  const days = Array.from({ length: LOOK_BACK_DAYS }, (_, ago) => new Date(now.getTime() - (ago + 1) * DAY_MS).toISOString().slice(0, 10));
+  const known = days.filter((day) => day >= first).map((day) => byDay.get(day) ?? 0);
+  if (!known.length) {
+    const share = (now.getTime() - Date.parse(`${today}T00:00:00Z`)) / DAY_MS;
+    const pace = (byDay.get(today) ?? 0) / Math.max(share, 1 / 24);
+    return { mean: pace, low: pace, high: pace };
   }
-  const today_share = (now.getTime() - Date.parse(`${today}T00:00:00Z`)) / DAY_MS;
-  const pace = whole.length
-    ? whole.reduce((all, cost) => all + cost, 0) / whole.length
-    : (costs.get(today) ?? 0) / Math.max(today_share, 1 / 24);
-  return spent + pace * left_days;
+  const weeks = Array.from({ length: Math.ceil(known.length / WEEK) }, (_, place) => known.slice(place * WEEK, (place + 1) * WEEK));
+  const means = weeks.filter((week, place) => week.length === WEEK || place === 0).map(mean);
+  return { mean: means[0], low: Math.min(...means), high: Math.max(...means) };
 }
 
-const FIRST_DAY = {
-  day: (now) => [now.getUTCFullYear(), now.getUTCMonth(), now.getUTCDate()],
-  week: (now) => [now.getUTCFullYear(), now.getUTCMonth(), now.getUTCDate() - ((now.getUTCDay() + 6) % 7)],
-  month: (now) => [now.getUTCFullYear(), now.getUTCMonth(), 1],
-};
-const SHORTEST = 0.02; // of a window: a pace of less is no forecast
+/** What will be used at the end of a period, with `used` so far and this many days to come. */
+export const atTheEnd = (used, daily, left_days) => ({ end: used + daily.mean * left_days, low: used + daily.low * left_days, high: used + daily.high * left_days });
+
+/** The spend of a month at its end, in US dollars; `costs`: by day, a Map. */
+export function forecast(costs, now) {
+  const month = now.toISOString().slice(0, 7);
+  const spent = [...costs].reduce((all, [day, cost]) => (day.startsWith(month) ? all + cost : all), 0);
+  const ends = Date.UTC(now.getUTCFullYear(), now.getUTCMonth() + 1);
+  return atTheEnd(spent, dailyUse(costs, now), (ends - now.getTime()) / DAY_MS);
+}
 
 /**
- * When a calendar window (a row of the quotas) will be spent at the pace since it began: a Date; null where it will not
- * be, is already, or where it is too early for a forecast.
+ * What will be used of a calendar window (a row of the quotas) at its end, with its use of a day (`daily`): `end`, `low` and `high`, and
+ * `spent`: when it will be spent, a Date; null: not before its end. null where nothing is known or to be expected.
  */
-export function spentAt(row, now = new Date()) {
-  const taken = row.used + row.reserved;
-  if (!FIRST_DAY[row.per] || !row.used || taken >= row.limit) return null;
-  const starts = Date.UTC(...FIRST_DAY[row.per](now));
-  const ends = now.getTime() + row.reset_s * 1000;
-  const elapsed = now.getTime() - starts;
-  if (elapsed < SHORTEST * (ends - starts)) return null;
-  const at = now.getTime() + ((row.limit - taken) * elapsed) / row.used;
-  return at < ends ? new Date(at) : null;
+export function expectedOf(row, daily, now = new Date()) {
+  if (!daily || !["day", "week", "month"].includes(row.per) || row.used + row.reserved >= row.limit || !daily.mean) return null;
+  const found = atTheEnd(row.used, daily, row.reset_s / 86_400);
+  const left = row.limit - row.used - row.reserved;
+  const spent = found.end < row.limit ? null : new Date(now.getTime() + (left / daily.mean) * DAY_MS);
+  return { ...found, spent };
 }
 
 export const within = (rows, { since, until }) => rows.filter((row) => (row.hour ?? row.day) >= since && (row.hour ?? row.day) <= until);

@@ -2,13 +2,31 @@
 
 import { address } from "./address.js";
 import { h } from "./dom.js";
-import { NOTHING, span } from "./format.js";
+import { NOTHING, count, many, recent, span } from "./format.js";
 import { attemptOutcome } from "./words.js";
 
 const CIRCUITS = { closed: ["serving", "fine"], "half-open": ["being tried again", "near"], open: ["avoided", "full"] };
 
-/** A pill of a circuit's state, and since when it has been so. */
-export function circuit({ state, state_s }) {
+/** Upstreams as the API has them, each with its last run of failures (`run`), where there was one within an hour. */
+export function withRuns(upstreams, runs) {
+  const known = new Map(runs.map((run) => [run.upstream, run]));
+  return upstreams.map((row) => ({ ...row, run: known.get(row.name) ?? null }));
+}
+
+/** What failed in a run, by HTTP status or kind: "status 503 × 11". */
+export const kindsOf = ({ kinds }) => kinds.map(({ fault, status, count: number }) => `${status === null ? attemptOutcome(fault) : `status ${status}`} × ${count(number)}`).join(", ");
+
+const shortTime = (time) => recent(time).slice(0, -3);
+
+/** A run of failures in words: when, how many, with what. */
+export const runInWords = (run) => `${kindsOf(run)}, ${count(run.failures)} of ${many(run.attempts, "attempt")}, ${shortTime(run.since)}${run.failing ? " until now" : ` to ${shortTime(run.last)}`}`;
+
+/** A pill of an upstream that fails, or of a circuit's state, and since when it has been so. */
+export function circuit({ state, state_s, run }) {
+  if (run?.failing) {
+    const words = h("small", { title: run.detail }, ` since ${shortTime(run.since)}: ${kindsOf(run)}`);
+    return h("span", { class: "circuit", data: { circuit: "failing" } }, h("span", { class: "pill full" }, state === "open" ? "failing, avoided" : "failing"), words);
+  }
   const [said, kind] = CIRCUITS[state];
   return h("span", { class: "circuit", data: { circuit: state } }, h("span", { class: `pill ${kind}` }, said), h("small", null, ` for ${span(state_s)}`));
 }
@@ -34,7 +52,7 @@ export const routes = (model, upstreams) =>
     }),
   );
 
-export const lastFailure = ({ last_failure: last }) => (last ? `${attemptOutcome(last.fault)}, ${span(last.seconds_ago)} ago` : NOTHING);
+export const lastFailure = ({ last_failure: last, run }) => (run ? h("span", { title: run.detail }, runInWords(run)) : last ? `${attemptOutcome(last.fault)}, ${span(last.seconds_ago)} ago` : NOTHING);
 
 /** The API keys that are not used for a while, in words. */
 export const resting = ({ credentials }) =>

@@ -11,6 +11,7 @@ import { editKey, labelsInWords } from "./key_form.js";
 import { sharedBy } from "./own_keys.js";
 import { poll } from "./poll.js";
 import { into } from "./states.js";
+import { Paces } from "./paces.js";
 import { SubjectReport } from "./subject.js";
 
 const EVERY_MS = 3000;
@@ -92,6 +93,7 @@ function limits(id, windows, actions, can) {
 export function openKey(id, context, changed) {
   const { can, ownKey, feed, signal } = context;
   const { place, about, more, buttons, both } = openOne(id, "#keys", signal);
+  const paces = new Paces(both);
   const report = new SubjectReport({ group: "key", name: id }, "keys", context, both);
   fill(more, report.node);
 
@@ -105,7 +107,7 @@ export function openKey(id, context, changed) {
       async () => {
         const [key, { data: windows }] = await Promise.all([
           get(keyPath(id), null, both),
-          get("quotas", { key: id, binding: "true" }, both),
+          get("quotas", { key: id, binding: "true" }, both).then(async ({ data }) => ({ data: await paces.added(data, { key: id }, ["key"]) })),
         ]);
         const redo = () => {
           look();

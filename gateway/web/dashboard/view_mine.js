@@ -11,6 +11,7 @@ import { Headline, firstDayOf } from "./headline.js";
 import { editKey } from "./key_form.js";
 import { LatencyPanel } from "./latency.js";
 import { keyPanel, sharedPanel, sharedWindows } from "./own_keys.js";
+import { Paces } from "./paces.js";
 import { poll } from "./poll.js";
 import { RATES } from "./price_columns.js";
 import { rangeControl, rangeWords, readRange } from "./range.js";
@@ -40,6 +41,7 @@ export function mine(main, context) {
   const own = isMember ? {} : { own: "true" };
   const state = { range: readRange(query), metric: query.get("metric") in METRICS ? query.get("metric") : "cost" };
   const reports = new Reports(signal);
+  const paces = new Paces(signal);
   const headline = new Headline(hasPages(can));
   const chart = new DayChart();
   const byStep = new StepTable();
@@ -102,7 +104,7 @@ export function mine(main, context) {
       keysPlace,
       signal,
       async () => {
-        const [{ data: keys }, { data: windows }] = await Promise.all([get("keys", own, signal), get("quotas", own, signal)]);
+        const [{ data: keys }, { data: windows }] = await Promise.all([get("keys", own, signal), get("quotas", own, signal).then(async ({ data }) => ({ data: await paces.added(data, own, ["key"]) }))]);
         const shared = await sharedWindows(keys, own, signal);
         headline.windows([...windows.filter((row) => row.key !== null), ...shared]);
         const of = (key) => windows.filter((row) => row.scope === `key:${key.id}`);

@@ -9,7 +9,7 @@ import { RATES } from "./price_columns.js";
 import { askReload } from "./reload.js";
 import { into } from "./states.js";
 import { Table, filterField } from "./table.js";
-import { circuit, lastFailure, resting, routes } from "./upstream_state.js";
+import { circuit, lastFailure, resting, routes, withRuns } from "./upstream_state.js";
 import { openModel, openUpstream } from "./view_served.js";
 
 const EVERY_MS = 15_000;
@@ -70,14 +70,15 @@ export function models(main, context) {
       place,
       signal,
       async () => {
-        const [served, reached] = await Promise.all([get("models", null, signal), get("upstreams", null, signal)]);
-        upstreams = new Map(reached.data.map((row) => [row.name, row]));
-        const avoided = reached.data.filter((row) => row.state !== "closed").length;
-        fill(note, `${many(served.data.length, "model")}, ${many(reached.data.length, "upstream")}, ${avoided ? `${avoided} not serving` : "all serving"}.`);
+        const [served, reached, { upstreams: runs }] = await Promise.all([get("models", null, signal), get("upstreams", null, signal), get("problems", null, signal)]);
+        const rows = withRuns(reached.data, runs);
+        upstreams = new Map(rows.map((row) => [row.name, row]));
+        const avoided = rows.filter((row) => row.state !== "closed" || row.run?.failing).length;
+        fill(note, `${many(served.data.length, "model")}, ${many(rows.length, "upstream")}, ${avoided ? `${avoided} failing or avoided` : "all serving"}.`);
         if (!place.contains(table.node)) fill(place, table.node);
         if (!upstreamPlace.contains(upstreamTable.node)) fill(upstreamPlace, upstreamTable.node);
         table.show(served.data);
-        upstreamTable.show(reached.data);
+        upstreamTable.show(rows);
       },
       look,
     );

@@ -1,4 +1,5 @@
-// Usage and its cost: one range, metric, grouping and set of filters, all in the address.
+// The first screen: what this month costs and what is wrong now; below, usage and its cost: one range, metric, grouping and set
+// of filters, all in the address.
 
 import { noteSettings, readAddress } from "./address.js";
 import { DayChart } from "./chart.js";
@@ -9,8 +10,10 @@ import { callsOf, canNarrow, groupControl, hasHours, isGroup } from "./grouping.
 import { Headline, firstDayOf } from "./headline.js";
 import { LatencyPanel } from "./latency.js";
 import { livePanel } from "./live.js";
+import { moneyPanel } from "./money.js";
 import { poll } from "./poll.js";
-import { rangeControl, rangeWords, readRange } from "./range.js";
+import { problemPanel } from "./problems.js";
+import { firstDay, rangeControl, rangeWords, readRange } from "./range.js";
 import { refusedIn } from "./refused.js";
 import { Reports } from "./reports.js";
 import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
@@ -40,7 +43,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
     split: null, // sums by step and group; null: too many groups
   };
   const reports = new Reports(signal);
-  const headline = new Headline(hasPages(can));
+  const headline = new Headline(hasPages(can), { hasSpend: !can("GET /admin/api/money") });
   const [sums, chartPlace, breakdown, chipPlace] = [h("div"), h("div"), h("div"), h("div")];
   const note = h("p", { class: "note", role: "status" });
   const chart = new DayChart();
@@ -82,7 +85,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
         state.range = readRange(readAddress().query); // hours go by
         const { range, group, filters } = state;
         const [sums, groups, refused] = await Promise.all([
-          reports.ofRange(range, filters, firstDayOf(range)),
+          reports.ofRange(range, filters, can("GET /admin/api/money") ? firstDay(range) : firstDayOf(range)),
           reports.by([group], range.whole.since, range.whole.until, filters),
           can("GET /admin/api/refusals") ? refusedIn(range, filters, signal) : null,
         ]);
@@ -116,8 +119,13 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
 
   const latency = can("GET /admin/api/latency") && new LatencyPanel(signal, { isPart: role === "lead" });
   const live = isLive && livePanel(feed, signal);
+  const linked = hasPages(can);
+  const hasPage = (view) => linked(view.slice(0, -1));
+  const money = can("GET /admin/api/money") && moneyPanel(signal, { isLinked: linked("team") });
+  const problems = can("GET /admin/api/problems") && problemPanel(signal, { hasPage, tell: (runs) => live && live.noteRuns(runs) });
   fill(
     main,
+    h("div", { class: "answers" }, money && money.node, problems && problems.node),
     h(
       "section",
       { "aria-labelledby": "usage-title" },
@@ -129,7 +137,6 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
         chipPlace,
       ),
       headline.node,
-      live && live.strip,
       sums,
       h(
         "div",
@@ -158,6 +165,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
       h("div", { class: "panel flush" }, breakdown),
     ),
     latency && latency.node,
+    live && live.strip,
     live && live.upstreams,
   );
   fill(chipPlace, chips(state.filters, (name) => narrow(name, null)));
@@ -173,4 +181,6 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
     signal,
   );
   poll(() => headline.look(signal), EVERY_MS, signal);
+  if (money) poll(money.look, EVERY_MS, signal);
+  if (problems) poll(problems.look, TODAY_EVERY_MS, signal);
 }

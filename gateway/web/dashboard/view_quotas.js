@@ -6,6 +6,7 @@ import { fill, h, refill } from "./dom.js";
 import { teamName } from "./facts.js";
 import { amount, count, many, percent, quotaName } from "./format.js";
 import { windowActions } from "./key_actions.js";
+import { Paces } from "./paces.js";
 import { poll } from "./poll.js";
 import { empty, into } from "./states.js";
 import { Table, filterField } from "./table.js";
@@ -96,6 +97,7 @@ export function quotas(main, { can, signal }) {
   const whole = h("div");
   const place = h("div");
   const note = h("p", { class: "note", role: "status" });
+  const paces = new Paces(signal);
   let text = "";
   const table = new Table(columns((row) => table.opener(row), can), {
     caption: "Quotas of keys",
@@ -119,7 +121,7 @@ export function quotas(main, { can, signal }) {
       place,
       signal,
       async () => {
-        const { data } = await get("quotas", null, signal);
+        const data = await paces.added((await get("quotas", null, signal)).data);
         const [keys, shared] = [data.filter((row) => row.key !== null), data.filter((row) => row.key === null)];
         const owned = Map.groupBy(shared, (row) => row.scope);
         const scopes = [...owned.keys()].sort((one, other) =>

@@ -10,7 +10,7 @@ import { amount, count, usd } from "./format.js";
 import { poll } from "./poll.js";
 import { into } from "./states.js";
 import { SubjectReport } from "./subject.js";
-import { circuit, lastFailure, resting, routes, settingsOf } from "./upstream_state.js";
+import { circuit, lastFailure, resting, routes, settingsOf, withRuns } from "./upstream_state.js";
 import { attemptOutcome } from "./words.js";
 
 const EVERY_MS = 5000;
@@ -72,8 +72,8 @@ function attempts(sample, name) {
 /** Open an upstream by its name. */
 export function openUpstream(name, context) {
   page("upstream", name, context, `Upstream ${name}`, async (signal) => {
-    const [served, reached] = await Promise.all([get("models", null, signal), get("upstreams", null, signal)]);
-    const upstream = named(reached, name);
+    const [served, reached, { upstreams: runs }] = await Promise.all([get("models", null, signal), get("upstreams", null, signal), get("problems", null, signal)]);
+    const upstream = named({ data: withRuns(reached.data, runs) }, name);
     if (!upstream) return gone("upstream", name);
     const cooling = resting(upstream);
     const models = served.data.filter((model) => model.routes.some((route) => route.upstream === name));

@@ -9,6 +9,7 @@ import { many } from "./format.js";
 import { windowActions } from "./key_actions.js";
 import { poll } from "./poll.js";
 import { into } from "./states.js";
+import { Paces } from "./paces.js";
 import { SubjectReport } from "./subject.js";
 import { editTeam } from "./team_form.js";
 
@@ -60,6 +61,7 @@ function askDelete(team, then) {
 export function openTeam(name, context, changed) {
   const { can, signal } = context;
   const { place, about, more, buttons, close, both } = openOne(`Team ${name}`, "#teams", signal);
+  const paces = new Paces(both);
   const report = new SubjectReport({ group: "team", name }, "teams", context, both);
   fill(more, report.node);
 
@@ -70,7 +72,7 @@ export function openTeam(name, context, changed) {
       async () => {
         const [team, { data: windows }, { found: keys, isWhole }] = await Promise.all([
           get(teamPath(name), null, both),
-          get("quotas", { team: name }, both),
+          get("quotas", { team: name }, both).then(async ({ data }) => ({ data: await paces.added(data, { team: name }) })),
           every("keys", { team: name }, both),
         ]);
         const redo = () => {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
+from gateway.wings.answers.forecast import daily_use, expected
 from tests.browser.chromium import Page
 from tests.flows.gateway_process import Gateway
 
@@ -174,27 +175,65 @@ def test_every_end_of_a_call_is_explained(here: Page, call: dict[str, Any], word
     assert word in reckon(here, "words.js", "it.explain(a[0]).join(' ')", plain | call)
 
 
-NOON = "2026-11-16T12:00:00Z"  # a Monday; half of the month's first 31 half-days are over
+NOON = "2026-11-16T12:00:00Z"  # a Monday
+DAILY = {"mean": 2, "low": 1, "high": 4}
 
 
 @pytest.mark.parametrize(
-    ("row", "at"),
+    ("row", "end", "spent"),
     [
-        ({"per": "month", "used": 31, "reserved": 0, "limit": 46, "reset_s": 14.5 * 86400}, "2026-11-24T00:00:00.000Z"),
-        (
-            {"per": "month", "used": 31, "reserved": 15, "limit": 61, "reset_s": 14.5 * 86400},
-            "2026-11-24T00:00:00.000Z",
-        ),
-        ({"per": "month", "used": 10, "reserved": 0, "limit": 46, "reset_s": 14.5 * 86400}, None),  # not before its end
-        ({"per": "month", "used": 46, "reserved": 0, "limit": 46, "reset_s": 14.5 * 86400}, None),  # it is
-        ({"per": "month", "used": 0, "reserved": 0, "limit": 46, "reset_s": 14.5 * 86400}, None),
-        ({"per": "week", "used": 10, "reserved": 0, "limit": 20, "reset_s": 6.5 * 86400}, "2026-11-17T00:00:00.000Z"),
-        ({"per": "day", "used": 10, "reserved": 0, "limit": 15, "reset_s": 43200}, "2026-11-16T18:00:00.000Z"),
-        ({"per": "minute", "used": 10, "reserved": 0, "limit": 15, "reset_s": 30}, None),
+        ({"per": "month", "used": 31, "limit": 46, "reset_s": 14.5 * 86400}, 60, "2026-11-24T00:00:00.000Z"),
+        ({"per": "month", "used": 31, "limit": 61, "reset_s": 14.5 * 86400}, 60, None),  # not before its end
+        ({"per": "month", "used": 31, "reserved": 15, "limit": 60, "reset_s": 14.5 * 86400}, 60, "2026-11-23T12:00:00.000Z"),
+        ({"per": "month", "used": 0, "limit": 46, "reset_s": 14.5 * 86400}, 29, None),
+        ({"per": "week", "used": 10, "limit": 12, "reset_s": 6.5 * 86400}, 23, "2026-11-17T12:00:00.000Z"),
+        ({"per": "day", "used": 10, "limit": 15, "reset_s": 43200}, 11, None),
+    ],
+)  # fmt: skip
+def test_what_will_be_used_of_a_window(here: Page, row: dict[str, Any], end: float, spent: str | None) -> None:
+    found = reckon(here, "spending.js", EXPECTED, {"reserved": 0} | row, DAILY, NOON)
+    assert (found["end"], found["spent"]) == (end, spent)
+    assert found["low"] < found["end"] < found["high"]
+
+
+EXPECTED = """
+    ((found) => found && {...found, spent: found.spent?.toISOString() ?? null})(it.expectedOf(a[0], a[1], new Date(a[2])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "daily"),
+    [
+        ({"per": "month", "used": 46, "limit": 46, "reset_s": 86400}, DAILY),  # it is spent
+        ({"per": "minute", "used": 10, "limit": 15, "reset_s": 30}, DAILY),
+        ({"per": "month", "used": 10, "limit": 15, "reset_s": 86400}, None),
+        ({"per": "month", "used": 10, "limit": 15, "reset_s": 86400}, {"mean": 0, "low": 0, "high": 1}),
     ],
 )
-def test_when_a_window_will_be_spent(here: Page, row: dict[str, Any], at: str | None) -> None:
-    assert reckon(here, "spending.js", "it.spentAt(a[0], new Date(a[1]))?.toISOString() ?? null", row, NOON) == at
+def test_some_windows_have_no_forecast(here: Page, row: dict[str, Any], daily: dict[str, float] | None) -> None:
+    assert reckon(here, "spending.js", EXPECTED, {"reserved": 0} | row, daily, NOON) is None
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        [],
+        [4.0],
+        [4.0, 2.0],
+        [1.0] * 7 + [9.0] * 3,
+        [2.0] * 7 + [5.0] * 7 + [1.0] * 7 + [3.0] * 9,
+        [0.0] * 7 + [7.0] * 8,
+    ],
+)
+def test_the_page_and_the_api_have_one_forecast(here: Page, amounts: list[float]) -> None:
+    now = datetime.fromisoformat(NOON)
+    by_day = {(now - timedelta(days=ago)).date().isoformat(): used for ago, used in enumerate(amounts, 1)}
+    by_day[now.date().isoformat()] = 3.0
+    found = reckon(here, "spending.js", "it.dailyUse(new Map(Object.entries(a[0])), new Date(a[1]))", by_day, NOON)
+    assert found == pytest.approx(daily_use(by_day, now)._asdict())
+    found = reckon(here, "spending.js", "it.forecast(new Map(Object.entries(a[0])), new Date(a[1]))", by_day, NOON)
+    spent = sum(used for day, used in by_day.items() if day.startswith("2026-11"))
+    assert found == pytest.approx(expected(spent, daily_use(by_day, now), 14.5)._asdict())
 
 
 @pytest.mark.parametrize(

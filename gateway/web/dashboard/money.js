@@ -1,0 +1,116 @@
+// The first answer: what this month costs, what it will cost, and whether that is within the budget; of each team, too.
+
+import { address } from "./address.js";
+import { get } from "./api.js";
+import { fill, h } from "./dom.js";
+import { NOTHING, count, many, percent, usd } from "./format.js";
+import { MonthChart } from "./month_chart.js";
+import { change } from "./spending.js";
+import { into } from "./states.js";
+import { Table } from "./table.js";
+
+const MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
+
+/** Whether the expected spend of a row is within its budget: the kind of a pill, and words; null: there is no budget. */
+export function verdict({ spent_usd, end_usd, low_usd, high_usd, budget_usd }) {
+  if (budget_usd === null) return null;
+  if (spent_usd >= budget_usd) return ["full", "budget spent"];
+  if (low_usd > budget_usd) return ["full", "over budget by the end"];
+  if (end_usd > budget_usd) return ["near", "probably over budget"];
+  return high_usd > budget_usd ? ["near", "perhaps over budget"] : ["fine", "within budget"];
+}
+
+const pill = (found) => found && h("span", { class: `pill ${found[0]}`, data: { verdict: found[0] } }, found[1]);
+
+const range = (row) => `${usd(row.low_usd)} to ${usd(row.high_usd)}`;
+
+const changed = (row) => change(row.before_usd, row.compared_usd);
+
+const unpriced = (row) => row.unpriced > 0 && h("span", { class: "unknown", title: `The cost of ${many(row.unpriced, "call")} is unknown` }, " + ?");
+
+function budgetBar(row) {
+  if (row.budget_usd === null) return h("span", { class: "unknown" }, "none");
+  const [kind] = verdict(row);
+  const used = h("span", { class: "used" });
+  used.style.width = `${Math.min(100, (100 * row.spent_usd) / (row.budget_usd || 1))}%`;
+  return h(
+    "div",
+    { class: `thin ${kind}` },
+    h("div", { class: "bar-track", "aria-hidden": "true" }, used),
+    h("span", { class: "share-text" }, percent(row.spent_usd, row.budget_usd)),
+    h("small", { class: "moment" }, `of ${usd(row.budget_usd)}`),
+  );
+}
+
+function teamTable(isLinked) {
+  return new Table(
+    [
+      { title: "Team", show: (row) => row.team || "no team", sort: (row) => row.team },
+      { title: "Spent", isNumber: true, show: (row) => [usd(row.spent_usd), unpriced(row)], sort: (row) => row.spent_usd },
+      { title: "Of the budget", class: "quota-cell", show: budgetBar, sort: (row) => (row.budget_usd ? row.spent_usd / row.budget_usd : null), hint: "The team’s quota of US dollars per month" },
+      {
+        title: "Expected at the end",
+        isNumber: true,
+        show: (row) => [h("span", { class: verdict(row)?.[0] === "full" ? "bad" : null }, usd(row.end_usd)), h("small", null, ` ${range(row)}`)],
+        sort: (row) => row.end_usd,
+        hint: "Spent, and for each day left the mean of the last 7 whole days; beside it with the cheapest and with the dearest of the last four weeks",
+      },
+      { title: "Change", isNumber: true, show: (row) => changed(row) || NOTHING, sort: (row) => (row.before_usd ? row.compared_usd / row.before_usd : null), hint: "The whole days of this month, compared with the same days of last month" },
+    ],
+    {
+      caption: "Spend of teams this month",
+      name: (row) => row.team,
+      sort: 1,
+      href: (row) => (isLinked && row.team ? address("teams", row.team) : null),
+      none: "No team has spent anything this month.",
+    },
+  );
+}
+
+/** The figures beside the chart. */
+function facts(money) {
+  const found = verdict(money);
+  const [year, month] = money.month.split("-");
+  const said = changed(money);
+  return h(
+    "div",
+    { class: "answer-facts", data: { figure: "spend" } },
+    h("h3", null, `Spent in ${MONTHS[Number(month) - 1]} ${year}`),
+    h("p", { class: "figure", data: { value: money.spent_usd } }, usd(money.spent_usd), unpriced(money)),
+    money.budget_usd === null
+      ? h("p", { class: "more" }, "There is no budget: a quota of US dollars per month of the gateway, or of teams, is one.")
+      : h("p", { class: "more" }, `${percent(money.spent_usd, money.budget_usd)} of the ${money.budget_of === "teams" ? "teams’ budgets" : "budget"}, `, h("span", { data: { budget: money.budget_usd } }, usd(money.budget_usd)), " ", pill(found)),
+    h("p", { class: "more" }, "Expected at the end: ", h("b", { data: { value: money.end_usd } }, usd(money.end_usd)), h("br"), `${range(money)}, by the cheapest and the dearest of the last four weeks`),
+    said && h("p", { class: "more" }, h("b", null, said), ` on the same days of last month (${usd(money.before_usd)})`),
+    money.unpriced > 0 && h("p", { class: "more" }, `Without ${count(money.unpriced)} calls of unknown cost.`),
+  );
+}
+
+/** The answer as a section; `look` asks again. */
+export function moneyPanel(signal, { isLinked }) {
+  const place = h("div");
+  const [beside, teams] = [h("div"), h("div", { class: "answer-teams" })];
+  const chart = new MonthChart();
+  const table = teamTable(isLinked);
+  const look = () =>
+    into(
+      place,
+      signal,
+      async () => {
+        const money = await get("money", null, signal);
+        fill(beside, facts(money));
+        fill(teams, money.teams.some((row) => row.team) && table.node);
+        if (!place.contains(chart.node)) fill(place, h("div", { class: "answer-money" }, beside, chart.node), teams);
+        chart.show(money);
+        table.show(money.teams);
+      },
+      look,
+    );
+  const node = h(
+    "section",
+    { class: "answer", "aria-labelledby": "money-title" },
+    h("h2", { id: "money-title" }, "Money"),
+    h("div", { class: "panel" }, place),
+  );
+  return { node, look };
+}

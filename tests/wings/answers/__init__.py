@@ -1,0 +1,1 @@
+"""Tests of the two answers of the dashboard's first screen."""
