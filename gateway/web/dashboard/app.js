@@ -61,8 +61,9 @@ function begin({ role, name, team, operations, csrf, version, public_url }) {
   the("version").textContent = ` Gateway ${version}.`;
   for (const id of ["nav", "leave"]) the(id).hidden = false;
   the("pulse").hidden = !isLive;
-  the("role").hidden = role === "admin";
-  the("role").textContent = role;
+  the("role").hidden = false;
+  the("role").textContent = [name.replace(/^(person|token|key) /, ""), role, team].filter(Boolean).join(" · ");
+  the("role").title = the("role").textContent;
   for (const name of Object.keys(VIEWS)) document.querySelector(`#nav a[href="#${name}"]`).hidden = !may(name);
   session.feed.listen(showPulse, ended.signal);
   takeKeptAddress();
@@ -87,6 +88,22 @@ function signOut(why, hasSignIn = session?.isPerson) {
     spellcheck: "false",
   });
   const enter = h("button", { type: "submit", class: "primary" }, "Sign in");
+  const byToken = h(
+    "div",
+    { class: "by-token" },
+    h(
+      "p",
+      null,
+      "With the admin token, the viewer token or another token of this gateway’s configuration, or with your own API " +
+        "key. It is kept for this tab only.",
+    ),
+    h("input", { type: "text", autocomplete: "username", value: "gateway", hidden: true }), // for password managers
+    h("label", { for: "token" }, "Token"),
+    field,
+    trouble,
+    h("footer", null, enter),
+  );
+  if (hasSignIn) enter.classList.remove("primary");
   fill(
     main,
     h(
@@ -103,22 +120,12 @@ function signOut(why, hasSignIn = session?.isPerson) {
         },
       },
       h("h2", null, "Sign in"),
-      hasSignIn && h("p", null, h("a", { id: "sign-in", href: SIGN_IN.href, onclick: keepAddress }, "Sign in with your account")),
-      h(
-        "p",
-        null,
-        "With the admin token, the viewer token or another token of this gateway’s configuration, or with your own API " +
-          "key. It is kept for this tab only.",
-      ),
-      h("input", { type: "text", autocomplete: "username", value: "gateway", hidden: true }), // for password managers
-      h("label", { for: "token" }, "Token"),
-      field,
-      trouble,
-      h("footer", null, enter),
+      hasSignIn && h("a", { id: "sign-in", class: "button primary", href: SIGN_IN.href, onclick: keepAddress }, "Sign in with your account"),
+      hasSignIn ? h("details", { open: !hasSignIn || Boolean(why) }, h("summary", null, "Use a token"), byToken) : byToken,
     ),
   );
   document.title = "Sign in · Completions gateway";
-  field.focus();
+  (the("sign-in") ?? field).focus();
 }
 
 /** Show what the address names. `before`: the address that was shown, of which only what has changed is shown anew; null: none. */

@@ -34,7 +34,7 @@ export function expected(row) {
   const data = { forecast: found.spent?.toISOString() ?? "", end: found.end };
   return found.spent
     ? h("span", { class: "forecast", title, data }, `will be spent ${momentInWords(found.spent, row.per)}`)
-    : h("span", { class: "expected", title, data }, `${percent(found.end, row.limit)} at the end${shares(found, row.limit)}`);
+    : h("span", { class: "expected", title, data }, `at this pace ${percent(found.end, row.limit)} at the end${shares(found, row.limit)}`);
 }
 
 /** The bar of one window; `actions` are buttons that belong to it. */

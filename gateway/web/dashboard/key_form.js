@@ -47,14 +47,14 @@ const numberOf = (text) => (text.trim() === "" ? null : Number(text));
 const warned = ({ warnings = [] }) => warnings.length > 0 && h("p", { class: "why bad" }, warnings.join(" "));
 
 /** The form for a new key (`key` is null), or for one that is there. */
-export function editKey(key, then, { role, publicUrl, can }) {
+export function editKey(key, then, { role, publicUrl, can, teams = null }) {
   const isNew = key === null;
   const isOwn = role === "member";
   const old = key ?? { models: ["*"], limits: {}, quotas: [], ips: [], on_exceeded: "deny" };
   openDialog(
     isNew ? "New key" : `Edit ${key.id}`,
     (close, dialog) => {
-      const team = teamChoice(old.team, can);
+      const team = teamChoice(old.team, can, isOwn ? teams : null);
       const controls = {
         id: input("", {
           required: true,
@@ -63,7 +63,7 @@ export function editKey(key, then, { role, publicUrl, can }) {
           title: "Small letters, digits, - _ . (at most 63)",
         }),
         team: team.control,
-        models: input(old.models.join(", ")),
+        models: input(isOwn && isNew ? "" : old.models.join(", "), isOwn && isNew ? { placeholder: "all that the team allows" } : {}),
         expires: input(old.expires ? new Date(old.expires).toISOString().slice(0, 16) : "", { type: "datetime-local" }),
         ips: input(old.ips.join(", "), { placeholder: "everywhere" }),
         max_parallel: input(old.max_parallel, { type: "number", min: "1", placeholder: "unlimited" }),
@@ -176,7 +176,7 @@ export function editKey(key, then, { role, publicUrl, can }) {
         trouble,
         h("footer", null, h("button", { type: "button", onclick: close }, "Cancel"), save),
       );
-      const before = read();
+      const before = isOwn && isNew ? { ...read(), team: null } : read(); // her team is always named
       return form;
     },
     { kind: "wide" },

@@ -12,7 +12,8 @@ const EVERY_MS = 30_000;
 /**
  * Show a list, and keep it fresh. `what` describes the list: `list` (its name in the API and in addresses), `title`,
  * `columns`, `name(thing)`, `matches(thing, part)`, `filterBy`, `note(found, isWhole)`, `none` (title and words of an
- * empty list), `one` (its name on the button and in ids), `edit(thing, then)`, and `open(name, context, changed)`.
+ * empty list), `one` (its name on the button and in ids), `edit(thing, then)`, `more(signal)` (what is known of each
+ * as `used`, by name), and `open(name, context, changed)`.
  * Returns how to open one by its name.
  */
 export function listing(main, context, what) {
@@ -33,7 +34,8 @@ export function listing(main, context, what) {
       place,
       signal,
       async () => {
-        const { found, isWhole } = await every(what.list, {}, signal);
+        const [{ found: plain, isWhole }, used] = await Promise.all([every(what.list, {}, signal), what.more(signal)]);
+        const found = plain.map((thing) => ({ ...thing, used: used.get(what.name(thing)) }));
         fill(note, what.note(found, isWhole));
         if (!found.length) {
           fill(place, empty(...what.none));

@@ -38,7 +38,7 @@ function row(problem, at, hasPage) {
       { class: "problem-head" },
       h("span", { class: `pill ${kind}` }, said),
       view && hasPage(view) ? h("a", { href: address(view, name) }, name) : h("b", null, name),
-      h("span", { class: "moment", title: `${moment(problem.since)} UTC` }, `since ${recent(problem.since).slice(0, -3)}`, h("small", null, ` ${span(Math.max(0, (Date.parse(at) - Date.parse(problem.since)) / 1000))}`)),
+      h("span", { class: "moment", title: `${moment(problem.since)} UTC` }, `since ${recent(problem.since).slice(0, -3)}`, h("small", null, ` · ${span(Math.max(0, (Date.parse(at) - Date.parse(problem.since)) / 1000))}`)),
     ),
     h("p", { class: "more" }, problem.text, list && [". ", h("a", { href: list }, problem.kind === "quota" ? "The refusals" : "The calls")]),
   );

@@ -5,8 +5,8 @@ import { fill, h } from "./dom.js";
 
 const NEW = "+new"; // no name begins so
 
-/** `control` (a select), `fresh` (the field for a new name), `read()` the chosen name or null, `make()` a new team. */
-export function teamChoice(chosen, can) {
+/** `mine`: a member chooses among these. `control` (a select), `fresh` (the field for a new name), `read()` the chosen name or null, `make()` a new team. */
+export function teamChoice(chosen, can, mine = null) {
   const control = h("select");
   const name = h("input", {
     type: "text",
@@ -28,6 +28,11 @@ export function teamChoice(chosen, can) {
       can("POST /admin/api/teams") && h("option", { value: NEW }, "New team …"),
     );
   };
+  if (mine) {
+    fill(control, mine.length > 1 && h("option", { value: "" }, "choose one"), mine.map((each) => h("option", { value: each }, each)));
+    control.required = true;
+    return { control, fresh: null, read: () => control.value || null, make: async () => {} };
+  }
   options([]);
   control.value = chosen ?? "";
   every("teams", {}).then(
@@ -36,7 +41,7 @@ export function teamChoice(chosen, can) {
       options(found.map((team) => team.name));
       control.value = before;
     },
-    () => {}, // of a member, whose team is hers
+    () => {}, // then only the present one can be chosen
   );
   control.addEventListener("change", () => {
     name.hidden = control.value !== NEW;

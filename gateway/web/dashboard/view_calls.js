@@ -1,9 +1,10 @@
 // Calls and refusals in one list, the newest first, with filters in the address and pages without an end.
 
 import { address as addressOf, detailAddress, noteSettings, replaceAddress } from "./address.js";
+import { get } from "./api.js";
 import { COLUMNS } from "./call.js";
 import { WIDE, calmly, fill, h } from "./dom.js";
-import { count } from "./format.js";
+import { count, day } from "./format.js";
 import { MergedPages } from "./merged_pages.js";
 import { poll } from "./poll.js";
 import { RefusedSinceStart } from "./refusals.js";
@@ -25,6 +26,8 @@ const OUTCOMES = {
   "5xx": { title: "status 5xx", status: "5xx" },
 };
 const STATUS = /^[1-5](xx|\d\d)$/;
+const SUGGESTED = ["key", "team", "model", "upstream"];
+const SUGGESTIONS = 500;
 const SINCE = { "": "any time", "1h": "the last hour", "1d": "the last day", "7d": "the last 7 days" };
 const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id", status: "Status", user: "User", tag: "Tag name:value" };
 
@@ -94,6 +97,8 @@ export function calls(main, { feed, signal, address, query, isLive }) {
 
   const set = (changes) => {
     Object.assign(settings, changes);
+    fill(hint, unread().join(" "));
+    reset.hidden = !Object.values(settings).some(Boolean);
     if (address) replaceAddress(addressOf("calls", "", settings));
     else noteSettings("calls", changes);
     look();
@@ -101,14 +106,34 @@ export function calls(main, { feed, signal, address, query, isLive }) {
   const setSoon = calmly(set);
   const field = (name) => {
     const input = filterField(TEXTS[name], (text) => setSoon({ [name]: text.trim() }));
+    input.title = TEXTS[name];
+    if (SUGGESTED.includes(name)) input.setAttribute("list", `known-${name}`);
     return Object.assign(input, { name, value: settings[name] });
   };
+  /** Names that occur in the calls shown, or that the last 30 days have. */
+  const known = h("span", { hidden: true });
+  const suggest = async () => {
+    const found = await Promise.all(SUGGESTED.map((group) => get("usage", { group_by: group, since: day(29), limit: SUGGESTIONS }, signal)));
+    fill(known, SUGGESTED.map((group, place) => h("datalist", { id: `known-${group}` }, found[place].data.map((row) => row[group] && h("option", { value: row[group] })))));
+  };
+  const reset = h("button", { type: "button", id: "reset", class: "quiet", hidden: !Object.values(settings).some(Boolean) }, "Clear all filters");
+  reset.addEventListener("click", () => {
+    for (const control of filters.querySelectorAll("input, select")) control.value = "";
+    set(Object.fromEntries(names.map((name) => [name, ""])));
+  });
   const select = (name, label, options) =>
     h(
       "select",
       { "aria-label": label, name, value: settings[name], onchange: (event) => set({ [name]: event.target.value }) },
       Object.entries(options).map(([value, title]) => h("option", { value }, title)),
     );
+  const hint = h("p", { class: "trouble", role: "status" });
+  /** What of the settings cannot be used, in words. */
+  const unread = () =>
+    [
+      settings.status && !STATUS.test(settings.status) && "A status is a number such as 429, or 5xx.",
+      settings.tag && !settings.tag.includes(":") && "A tag is NAME:VALUE, such as project:search.",
+    ].filter(Boolean);
   const outcomes = Object.fromEntries(Object.entries(OUTCOMES).map(([name, { title }]) => [name, title]));
 
   const filters = h(
@@ -125,7 +150,10 @@ export function calls(main, { feed, signal, address, query, isLive }) {
         h("input", { type: "datetime-local", name, value: settings[name], onchange: (event) => set({ [name]: event.target.value.slice(0, 16) }) }),
       ),
     ),
+    reset,
   );
+  fill(hint, unread().join(" "));
+  suggest().catch(() => {}); // then nothing is suggested
   const wide = matchMedia(WIDE);
   const box = h("details", { class: "filter-box", open: wide.matches || Object.values(settings).some(Boolean) }, h("summary", null, "Filters"), filters);
   wide.addEventListener("change", () => wide.matches && (box.open = true), { signal });
@@ -136,6 +164,8 @@ export function calls(main, { feed, signal, address, query, isLive }) {
       { "aria-labelledby": "calls-title" },
       h("div", { class: "bar" }, h("h2", { id: "calls-title" }, "Calls and refusals"), note),
       box,
+      hint,
+      known,
       h("div", { class: "panel flush" }, place),
       more,
     ),

@@ -6,6 +6,7 @@ import { teamName } from "./facts.js";
 import { statusPill } from "./key_actions.js";
 import { editKey } from "./key_form.js";
 import { listing } from "./listing.js";
+import { USED_COLUMNS, usedLately } from "./used_lately.js";
 import { openKey } from "./view_key.js";
 
 const columns = (can) => [
@@ -16,6 +17,8 @@ const columns = (can) => [
     show: statusPill,
   },
   { title: "Team", class: "mono", sort: (key) => key.team ?? "", show: (key) => (key.team ? teamName(key.team, can) : NOTHING) },
+  { title: "Owner", class: "clip", sort: (key) => key.owner ?? "", show: (key) => (key.owner ? h("span", { title: key.owner }, key.owner) : NOTHING) },
+  ...USED_COLUMNS,
   {
     title: "Models",
     class: "mono clip",
@@ -56,6 +59,7 @@ export function keys(main, context) {
       "No keys yet",
       context.can("POST /admin/api/keys") ? "Make one: its secret is shown once." : "Whoever has the admin token can make one.",
     ],
+    more: (signal) => usedLately("key", signal),
     edit: editKey,
     open: openKey,
   });

@@ -99,12 +99,17 @@ export function mine(main, context) {
       lookAtUsage,
     );
 
+  let teams = []; // in which she has an active key: only there may she make another
+  const newKey = h("button", { type: "button", class: "primary", id: "new-key", hidden: true, onclick: () => editKey(null, lookAtKeys, { ...context, teams }) }, "New key");
+
   const lookAtKeys = () =>
     into(
       keysPlace,
       signal,
       async () => {
         const [{ data: keys }, { data: windows }] = await Promise.all([get("keys", own, signal), get("quotas", own, signal).then(async ({ data }) => ({ data: await paces.added(data, own, ["key"]) }))]);
+        teams = [...new Set(keys.filter((key) => key.status === "active" && key.team).map((key) => key.team))].sort();
+        newKey.hidden = !teams.length;
         const shared = await sharedWindows(keys, own, signal);
         headline.windows([...windows.filter((row) => row.key !== null), ...shared]);
         const of = (key) => windows.filter((row) => row.scope === `key:${key.id}`);
@@ -156,9 +161,7 @@ export function mine(main, context) {
     keys: section(
       "keys",
       "Your keys, and what is left",
-      isMember &&
-        can("POST /admin/api/keys") &&
-        h("button", { type: "button", class: "primary", id: "new-key", onclick: () => editKey(null, lookAtKeys, context) }, "New key"),
+      isMember && can("POST /admin/api/keys") && newKey,
       h("div", { class: "own-keys" }, keysPlace),
     ),
     refused: section("refused", "Your last refusals", null, h("div", { class: "panel flush" }, refusalPlace)),

@@ -16,7 +16,7 @@ import { problemPanel } from "./problems.js";
 import { firstDay, rangeControl, rangeWords, readRange } from "./range.js";
 import { refusedIn } from "./refused.js";
 import { Reports } from "./reports.js";
-import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
+import { STACKED_AT_MOST, largest, plain, stacked } from "./stack.js";
 import { into } from "./states.js";
 import { StepTable } from "./step_table.js";
 import { MEASURES, dayInNumbers, inOneNumber, total, totals } from "./sums.js";
@@ -29,6 +29,21 @@ const TODAY_EVERY_MS = 15_000;
 const QUICK = ["1h", "24h", "today"];
 
 const titles = (things) => Object.fromEntries(Object.entries(things).map(([name, { title }]) => [name, title]));
+
+/** What comes first where nothing was called yet. */
+const firstSteps = (can) =>
+  h(
+    "section",
+    { class: "panel", id: "first-steps" },
+    h("h2", null, "No call yet"),
+    h(
+      "ol",
+      null,
+      can("POST /admin/api/keys") && h("li", null, h("a", { href: "#keys" }, "Make a key"), ": its secret is shown once, with the settings of each tool."),
+      h("li", null, "Make the first call: with these settings, or in the ", h("a", { href: "#playground" }, "playground"), "."),
+      can("POST /admin/api/teams") && h("li", null, h("a", { href: "#teams" }, "Make a team"), " with a budget: it appears here beside the spend."),
+    ),
+  );
 
 export function overview(main, { feed, signal, query, isLive, can, role }) {
   const chosen = (name, known, usual) => (known.includes(query.get(name)) ? query.get(name) : usual);
@@ -44,7 +59,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
   };
   const reports = new Reports(signal);
   const headline = new Headline(hasPages(can), { hasSpend: !can("GET /admin/api/money") });
-  const [sums, chartPlace, breakdown, chipPlace] = [h("div"), h("div"), h("div"), h("div")];
+  const [sums, chartPlace, breakdown, chipPlace, steps] = Array.from({ length: 5 }, () => h("div"));
   const note = h("p", { class: "note", role: "status" });
   const chart = new DayChart();
   const byStep = new StepTable();
@@ -58,11 +73,13 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
     const rows = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
     const measure = MEASURES[state.metric];
     const all = total(rows);
+    const isNew = !state.groups.length && !Object.keys(state.filters).length && !total(state.sums.days).requests;
+    fill(steps, isNew && firstSteps(can));
     fill(sums, totals(all, { hasTiles: true }));
     headline.sums(state.sums, range, state.refused);
     if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node, byStep.node);
     const parts = state.split
-      ? stacked(state.groups, state.split, state.group, measure, canNarrow(state.group) ? (name) => narrow(state.group, name) : null)
+      ? stacked(state.groups, state.split, state.group, measure, canNarrow(state.group) ? (name) => narrow(state.group, name) : null, state.isOfLargest)
       : plain(measure);
     fill(note, state.groups && !state.split ? `Too many of them by ${state.range.unit} (more than ${STACKED_AT_MOST}, or not kept so): the chart shows their sum.` : "");
     chart.show(rows, {
@@ -74,6 +91,16 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
     });
     byStep.show(range.unit, rows.filter((row) => row.requests));
   }
+
+  /** The sums by step of each of these names. */
+  const ofEach = async (names, group, range, filters) =>
+    (
+      await Promise.all(
+        names.map(async (name) =>
+          (await reports.by([range.unit], range.since, range.until, { ...filters, [group]: name })).map((row) => ({ ...row, [group]: name })),
+        ),
+      )
+    ).flat();
 
   let wanted = 0;
   const look = () =>
@@ -90,9 +117,14 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
           can("GET /admin/api/refusals") ? refusedIn(range, filters, signal) : null,
         ]);
         const isFew = groups.length <= STACKED_AT_MOST && (range.unit === "day" || hasHours(group));
-        const split = isFew ? await reports.by([range.unit, group], range.since, range.until, filters) : null;
+        const canAskEach = FILTERS.includes(group) && (range.unit === "day" || hasHours(group));
+        const split = isFew
+          ? await reports.by([range.unit, group], range.since, range.until, filters)
+          : canAskEach
+            ? await ofEach(largest(groups, group, MEASURES[state.metric]), group, range, filters)
+            : null;
         if (mine !== wanted) return; // something else was chosen meanwhile
-        Object.assign(state, { sums, groups, split, refused });
+        Object.assign(state, { sums, groups, split, refused, isOfLargest: !isFew });
         draw();
         fill(breakdown, groupTable.show(state));
         if (latency) headline.latency(await latency.look(state), range);
@@ -125,6 +157,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
   const problems = can("GET /admin/api/problems") && problemPanel(signal, { hasPage, tell: (runs) => live && live.noteRuns(runs) });
   fill(
     main,
+    steps,
     h("div", { class: "answers" }, money && money.node, problems && problems.node),
     h(
       "section",

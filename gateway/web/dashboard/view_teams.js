@@ -4,10 +4,12 @@ import { h } from "./dom.js";
 import { many, quotaWords } from "./format.js";
 import { listing } from "./listing.js";
 import { editTeam } from "./team_form.js";
+import { USED_COLUMNS, usedLately } from "./used_lately.js";
 import { openTeam } from "./view_team.js";
 
 const COLUMNS = [
   { title: "Team", class: "mono", sort: (team) => team.name, show: (team) => team.name },
+  ...USED_COLUMNS,
   {
     title: "Quotas",
     show: (team) =>
@@ -32,6 +34,7 @@ export function teams(main, context) {
     note: (found, isWhole) =>
       isWhole ? `${many(found.length, "team")}.` : `The first ${many(found.length, "team")} by name.`,
     none: ["No teams yet", "Keys of one team share its quotas, beside their own."],
+    more: (signal) => usedLately("team", signal),
     edit: editTeam,
     open: openTeam,
   });

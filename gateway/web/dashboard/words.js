@@ -56,6 +56,10 @@ export function explain(call) {
       "No upstream was asked: each that serves this model had failed again and again just before, or had no free " +
         "connection.",
     );
+  else if (call.ended === "error" && call.status >= 500 && call.failed?.length) {
+    const { upstream, fault } = call.failed.at(-1);
+    said.push(`The upstream ${upstream} failed: ${attemptOutcome(fault)}.`);
+  }
   else if (call.ended === "error") said.push(STATUS[call.status] ?? `It ended with status ${call.status}.`);
   else said.push("Answered in full.");
   if (call.truncated) said.push("The client has only a part of the answer.");

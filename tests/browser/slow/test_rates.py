@@ -184,7 +184,8 @@ DAILY = {"mean": 2, "low": 1, "high": 4}
     [
         ({"per": "month", "used": 31, "limit": 46, "reset_s": 14.5 * 86400}, 60, "2026-11-24T00:00:00.000Z"),
         ({"per": "month", "used": 31, "limit": 61, "reset_s": 14.5 * 86400}, 60, None),  # not before its end
-        ({"per": "month", "used": 31, "reserved": 15, "limit": 60, "reset_s": 14.5 * 86400}, 60, "2026-11-23T12:00:00.000Z"),
+        ({"per": "month", "used": 31, "reserved": 9, "limit": 54, "reset_s": 14.5 * 86400}, 60,
+         "2026-11-23T12:00:00.000Z"),
         ({"per": "month", "used": 0, "limit": 46, "reset_s": 14.5 * 86400}, 29, None),
         ({"per": "week", "used": 10, "limit": 12, "reset_s": 6.5 * 86400}, 23, "2026-11-17T12:00:00.000Z"),
         ({"per": "day", "used": 10, "limit": 15, "reset_s": 43200}, 11, None),
@@ -197,7 +198,8 @@ def test_what_will_be_used_of_a_window(here: Page, row: dict[str, Any], end: flo
 
 
 EXPECTED = """
-    ((found) => found && {...found, spent: found.spent?.toISOString() ?? null})(it.expectedOf(a[0], a[1], new Date(a[2])))
+    ((found) => found && {...found, spent: found.spent?.toISOString() ?? null})(
+        it.expectedOf(a[0], a[1], new Date(a[2])))
 """
 
 
