@@ -38,6 +38,8 @@ OWNED: Tests = {
 PAGES: Mapping[str, Tests] = {
     "overview": {
         "[data-figure=spend]": "test_spend_of_the_month_and_its_forecast",
+        "section[aria-labelledby=money-title] td": "test_spend_of_the_month_and_its_forecast",
+        "section[aria-labelledby=now-title]": "test_problems_are_those_of_the_api",
         "[data-figure=requests-in-range]": "test_range_is_compared_with_the_period_before",
         "[data-figure=errors-in-range]": OVERVIEW,
         "[data-figure=first-token-p95]": OVERVIEW,

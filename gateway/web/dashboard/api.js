@@ -87,6 +87,7 @@ async function ask(method, path, { query, body, signal } = {}) {
       referrerPolicy: "no-referrer",
       signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
     });
+    if (answer.ok && answer.headers.get("content-type")?.startsWith("text/csv")) return await answer.text();
     if (answer.ok) return answer.status === 204 ? null : await answer.json();
   } catch (error) {
     if (signal?.aborted) throw error;
@@ -102,6 +103,8 @@ const MOST = 10_000;
 const named = (id) => encodeURIComponent(id);
 
 export const get = (path, query, signal) => ask("GET", path, { query, signal });
+/** The same rows as a file of comma-separated values. */
+export const getCsv = (path, query, signal) => ask("GET", path, { query: { ...query, format: "csv" }, signal });
 export const post = (path, body = {}) => ask("POST", path, { body });
 export const patch = (path, body) => ask("PATCH", path, { body });
 export const remove = (path) => ask("DELETE", path);

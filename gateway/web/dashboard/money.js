@@ -1,7 +1,7 @@
 // The first answer: what this month costs, what it will cost, and whether that is within the budget; of each team, too.
 
 import { address } from "./address.js";
-import { get } from "./api.js";
+import { get, getCsv } from "./api.js";
 import { fill, h } from "./dom.js";
 import { NOTHING, count, many, percent, usd } from "./format.js";
 import { MonthChart } from "./month_chart.js";
@@ -42,7 +42,7 @@ function budgetBar(row) {
   );
 }
 
-function teamTable(isLinked) {
+function teamTable(isLinked, signal) {
   return new Table(
     [
       { title: "Team", show: (row) => row.team || "no team", sort: (row) => row.team },
@@ -63,6 +63,7 @@ function teamTable(isLinked) {
       sort: 1,
       href: (row) => (isLinked && row.team ? address("teams", row.team) : null),
       none: "No team has spent anything this month.",
+      whole: () => getCsv("money", null, signal),
     },
   );
 }
@@ -91,7 +92,7 @@ export function moneyPanel(signal, { isLinked }) {
   const place = h("div");
   const [beside, teams] = [h("div"), h("div", { class: "answer-teams" })];
   const chart = new MonthChart();
-  const table = teamTable(isLinked);
+  const table = teamTable(isLinked, signal);
   const look = () =>
     into(
       place,

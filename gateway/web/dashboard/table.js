@@ -12,7 +12,7 @@ const DENSE = 10; // columns from which on headings are wrapped
  * the result of `sort` as data), hint}. Downloads have the result of `sort`, or else the text of `show`.
  * `of`: {caption, name(row) -> the row's own, sort: place, isDown, filter(row, text) -> bool, href(row), none: text,
  * details(row) -> {title, node()} of what is shown below an opened row, or null; saved(rows) -> the rows
- * of the file}.
+ * of the file; whole() -> the text of the file, from the API}.
  */
 export class Table {
   constructor(columns, of) {
@@ -101,9 +101,12 @@ export class Table {
   }
 
   downloadButton() {
-    const save = () =>
-      download(`${this.of.caption}.csv`, tableAsCsv(this.columns, this.sorted(this.of.saved?.(this.found) ?? this.found)));
-    return h("button", { type: "button", class: "quiet csv", onclick: save, title: "All rows, as CSV" }, "Download (CSV)");
+    const save = async () => {
+      const whole = await this.of.whole?.().catch(() => null);
+      download(`${this.of.caption}.csv`, whole ?? tableAsCsv(this.columns, this.sorted(this.of.saved?.(this.found) ?? this.found)));
+    };
+    const title = this.of.whole ? "All that the filters leave, not only what is shown, as CSV" : "All rows, as CSV";
+    return h("button", { type: "button", class: "quiet csv", onclick: save, title }, "Download (CSV)");
   }
 
   heading(column, place) {

@@ -1,7 +1,7 @@
 // Calls and refusals in one list, the newest first, with filters in the address and pages without an end.
 
 import { address as addressOf, detailAddress, noteSettings, replaceAddress } from "./address.js";
-import { get } from "./api.js";
+import { get, getCsv } from "./api.js";
 import { COLUMNS } from "./call.js";
 import { WIDE, calmly, fill, h } from "./dom.js";
 import { count, day } from "./format.js";
@@ -56,6 +56,10 @@ export function calls(main, { feed, signal, address, query, isLive }) {
     name: (row) => row.id,
     sort: null,
     href: (row) => detailAddress(row.id),
+    whole: () => {
+      const [{ kind, query }] = listsOf(settings);
+      return kind === "call" ? getCsv("calls", query, signal) : Promise.reject(new Error("refusals have no file"));
+    },
   });
   let pages = null;
   let rows = [];

@@ -59,7 +59,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
   };
   const reports = new Reports(signal);
   const headline = new Headline(hasPages(can), { hasSpend: !can("GET /admin/api/money") });
-  const [sums, chartPlace, breakdown, chipPlace, steps] = Array.from({ length: 5 }, () => h("div"));
+  const [sums, chartPlace, breakdown, chipPlace, welcome] = Array.from({ length: 5 }, () => h("div"));
   const note = h("p", { class: "note", role: "status" });
   const chart = new DayChart();
   const byStep = new StepTable();
@@ -74,7 +74,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
     const measure = MEASURES[state.metric];
     const all = total(rows);
     const isNew = !state.groups.length && !Object.keys(state.filters).length && !total(state.sums.days).requests;
-    fill(steps, isNew && firstSteps(can));
+    fill(welcome, isNew && firstSteps(can));
     fill(sums, totals(all, { hasTiles: true }));
     headline.sums(state.sums, range, state.refused);
     if (!chartPlace.contains(chart.node)) fill(chartPlace, chart.node, byStep.node);
@@ -157,7 +157,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
   const problems = can("GET /admin/api/problems") && problemPanel(signal, { hasPage, tell: (runs) => live && live.noteRuns(runs) });
   fill(
     main,
-    steps,
+    welcome,
     h("div", { class: "answers" }, money && money.node, problems && problems.node),
     h(
       "section",

@@ -12,6 +12,7 @@ import { empty, into } from "./states.js";
 import { Table, filterField } from "./table.js";
 
 const EVERY_MS = 15_000;
+const FEW = 6; // owners of limits beside the keys
 
 const thin = (row) => {
   const used = h("span", { class: "used" });
@@ -96,6 +97,8 @@ function spentInWords(keys, shared) {
 export function quotas(main, { can, signal }) {
   const whole = h("div");
   const place = h("div");
+  const pair = h("div", { class: "pair" }, whole);
+  const panel = h("div", { class: "panel flush" }, place);
   const note = h("p", { class: "note", role: "status" });
   const paces = new Paces(signal);
   let text = "";
@@ -124,9 +127,9 @@ export function quotas(main, { can, signal }) {
         const data = await paces.added((await get("quotas", null, signal)).data);
         const [keys, shared] = [data.filter((row) => row.key !== null), data.filter((row) => row.key === null)];
         const owned = Map.groupBy(shared, (row) => row.scope);
-        const scopes = [...owned.keys()].sort((one, other) =>
-          one === "gateway" ? -1 : other === "gateway" ? 1 : one < other ? -1 : 1,
-        );
+        const fullest = (scope) => Math.max(...owned.get(scope).map(fullness));
+        const scopes = [...owned.keys()].sort((one, other) => fullest(other) - fullest(one) || (one < other ? -1 : 1));
+        pair.parentNode.insertBefore(pair, scopes.length > FEW ? null : panel); // many of them are below the table
         refill(
           whole,
           scopes.map((scope) =>
@@ -171,8 +174,8 @@ export function quotas(main, { can, signal }) {
       { "aria-labelledby": "quotas-title" },
       h("div", { class: "bar" }, h("h2", { id: "quotas-title" }, "Quotas"), filter),
       note,
-      h("div", { class: "pair" }, whole),
-      h("div", { class: "panel flush" }, place),
+      pair,
+      panel,
     ),
   );
   poll(look, EVERY_MS, signal);

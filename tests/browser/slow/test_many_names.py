@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from selenium import webdriver
@@ -10,7 +13,7 @@ from selenium import webdriver
 from tests.browser.chromium import Page
 from tests.browser.conftest import ago, check_requests
 from tests.conftest import ScriptedUpstream, StartsGateways
-from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, key, model, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, model, settings
 from tests.flows.planted import plant, record
 
 USAGE = "section[aria-labelledby=usage-title]"
@@ -129,3 +132,23 @@ def test_the_first_steps_where_nothing_was_called(new: Page) -> None:
 def test_there_are_no_first_steps_after_the_first_call(here: Page) -> None:
     here.see("[data-figure=requests-in-range]", str(2 * KEYS))
     assert not here.all("#first-steps")
+
+
+def test_the_file_of_calls_has_all_of_them(here: Page, tmp_path: Path) -> None:
+    here.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    here.go("calls")
+    here.see("main .note", "The newest 100.")
+    here.click("main .csv")
+    file = tmp_path / "newest-calls-and-refusals.csv"
+    eventually(file.exists)
+    rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    assert len(rows) == 2 * KEYS
+    assert {"id", "time", "prompt_tokens", "completion_tokens", "cost_usd"} <= set(rows[0])
+
+
+def test_the_file_of_the_month_has_its_forecast(here: Page, tmp_path: Path) -> None:
+    here.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    here.click("section[aria-labelledby=money-title] .csv")
+    file = tmp_path / "spend-of-teams-this-month.csv"
+    eventually(file.exists)
+    assert {"month", "budget_usd", "end_usd", "low_usd"} <= set(next(csv.DictReader(io.StringIO(file.read_text()))))

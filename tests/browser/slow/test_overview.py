@@ -44,6 +44,28 @@ def test_spend_of_the_month_and_its_forecast(admin: Page, gateway: Gateway) -> N
     ends = datetime(now.year, now.month, 1, tzinfo=UTC) + timedelta(days=days)
     expected = sum(month) + sum(whole) / 7 * ((ends - now) / timedelta(days=1))
     assert admin.value("[data-figure=spend] .more b") == pytest.approx(expected, rel=0.01)
+    answer = gateway.admin("money").json
+    rows = {row["Team"]: row for row in admin.rows("section[aria-labelledby=money-title] table")}
+    assert set(rows) == {team["team"] or "no team" for team in answer["teams"]}
+    for team in answer["teams"]:
+        row = rows[team["team"] or "no team"]
+        assert float(row["Spent"]) == pytest.approx(team["spent_usd"])
+        assert float(row["Expected at the end"]) == pytest.approx(team["end_usd"], rel=0.01)
+        share = team["compared_usd"] / team["before_usd"] if team["before_usd"] else None
+        assert row["Change"] == "\u2013" or float(row["Change"]) == pytest.approx(share)
+
+
+def test_problems_are_those_of_the_api(admin: Page, gateway: Gateway) -> None:
+    """The gateway has calls of a model without a price, and a key that is refused."""
+    problems = gateway.admin("problems").json["data"]
+    assert {"price", "quota"} <= {each["kind"] for each in problems}
+    admin.until(lambda: len(admin.all("[data-problem]")) == len(problems))
+    for each, shown in zip(problems, admin.all("[data-problem]"), strict=True):
+        assert (shown.get_attribute("data-problem"), shown.get_attribute("data-subject")) == (
+            each["kind"], each["subject"],
+        )  # fmt: skip
+        assert each["text"] in shown.text
+        assert each["since"][11:16] in shown.text
 
 
 def test_range_is_compared_with_the_period_before(admin: Page, gateway: Gateway) -> None:

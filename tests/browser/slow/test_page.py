@@ -46,7 +46,7 @@ def test_the_overview_asks_for_few_reports(admin: Page) -> None:
     ]
     kinds = Counter(url.partition("?")[0] for url in asked)
     kinds.pop("live", None)  # again and again
-    assert kinds == {"session": 1, "usage": 6, "latency": 3, "quotas": 1, "refusals": 1}
+    assert kinds == {"session": 1, "usage": 6, "latency": 3, "quotas": 1, "refusals": 1, "money": 1, "problems": 1}
 
 
 # --------------------------------------------------------------------------------------------------------------- token

@@ -209,6 +209,8 @@ def test_a_member_makes_pauses_rotates_and_revokes_a_key_of_her_own(page: Page, 
     page.see("[data-key=hers]")
     page.click("#new-key")
     page.type("#field-id", "hers-too")
+    assert [each.text for each in page.all("#field-team option")] == ["crew"]  # the only team of hers
+    assert page.attribute("placeholder", "#field-models") == "all that the team allows"
     assert not page.all("#field-on_exceeded")
     page.click("dialog button[type=submit]")
     secret = page.text("#secret")
