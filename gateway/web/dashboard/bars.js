@@ -26,7 +26,7 @@ export function freeAgain(row) {
 
 const shares = ({ low, high }, limit) => (percent(low, limit) === percent(high, limit) ? "" : ` (${percent(low, limit)} to ${percent(high, limit)})`);
 
-/** What will be used of it at its end, and when it will be spent, where that is before its end. */
+/** Its expected use at its end, and when it will be spent, where that is before its end. */
 export function expected(row) {
   const found = expectedOf(row, row.daily);
   if (!found) return null;

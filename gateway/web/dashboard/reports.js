@@ -33,6 +33,12 @@ export class Reports {
     return added(await this.split(groups, since, until, filters, recent, past), groups);
   }
 
+  /** The rows by step of a range of each of these names of a group. */
+  async ofEach(names, group, { unit, since, until }, filters = {}) {
+    const found = await Promise.all(names.map((name) => this.by([unit], since, until, { ...filters, [group]: name })));
+    return found.flatMap((rows, place) => rows.map((row) => ({ ...row, [group]: names[place] })));
+  }
+
   /** The rows in two parts: those before `recent`, which end with `end`, are kept for a while. */
   async split(groups, since, until, filters, recent, end) {
     const [past, now] = await Promise.all([

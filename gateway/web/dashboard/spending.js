@@ -1,4 +1,4 @@
-// What will be used, by one rule, and the comparison of a period with the one before. Pure.
+// The expected use, by one rule, and the comparison of a period with the one before. Pure.
 
 import { total } from "./sums.js";
 
@@ -11,7 +11,7 @@ export const LOOK_BACK_DAYS = WEEK * WEEKS;
 const mean = (amounts) => amounts.reduce((all, amount) => all + amount, 0) / amounts.length;
 
 /**
- * What is used in a day: the mean of the last 7 whole days (`mean`), and of the cheapest and the dearest of the last four weeks (`low`,
+ * The use of a day: the mean of the last 7 whole days (`mean`), and of the cheapest and the dearest of the last four weeks (`low`,
  * `high`); without a whole day, the pace of today. `byDay`: amounts by day, a Map; `now`: a Date. The rule is that of
  * gateway/wings/answers/forecast.py.
  */
@@ -30,7 +30,7 @@ export function dailyUse(byDay, now) {
   return { mean: means[0], low: Math.min(...means), high: Math.max(...means) };
 }
 
-/** What will be used at the end of a period, with `used` so far and this many days to come. */
+/** The expected use at the end of a period, with `used` so far and this many days to come. */
 export const atTheEnd = (used, daily, left_days) => ({ end: used + daily.mean * left_days, low: used + daily.low * left_days, high: used + daily.high * left_days });
 
 /** The spend of a month at its end, in US dollars; `costs`: by day, a Map. */
@@ -42,7 +42,7 @@ export function forecast(costs, now) {
 }
 
 /**
- * What will be used of a calendar window (a row of the quotas) at its end, with its use of a day (`daily`): `end`, `low` and `high`, and
+ * The expected use of a calendar window (a row of the quotas) at its end, with its use of a day (`daily`): `end`, `low` and `high`, and
  * `spent`: when it will be spent, a Date; null: not before its end. null where nothing is known or to be expected.
  */
 export function expectedOf(row, daily, now = new Date()) {

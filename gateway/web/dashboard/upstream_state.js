@@ -13,7 +13,7 @@ export function withRuns(upstreams, runs) {
   return upstreams.map((row) => ({ ...row, run: known.get(row.name) ?? null }));
 }
 
-/** What failed in a run, by HTTP status or kind: "status 503 × 11". */
+/** The failures of a run, by HTTP status or kind: "status 503 × 11". */
 export const kindsOf = ({ kinds }) => kinds.map(({ fault, status, count: number }) => `${status === null ? attemptOutcome(fault) : `status ${status}`} × ${count(number)}`).join(", ");
 
 const shortTime = (time) => recent(time).slice(0, -3);

@@ -1,4 +1,4 @@
-// What keys or teams spent lately, and when each was used last, as columns of their lists.
+// The spend of keys or teams in the last days, and their last day of use, as columns of their lists.
 
 import { NOTHING, day, usd } from "./format.js";
 import { Reports } from "./reports.js";

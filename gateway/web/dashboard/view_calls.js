@@ -132,7 +132,7 @@ export function calls(main, { feed, signal, address, query, isLive }) {
       Object.entries(options).map(([value, title]) => h("option", { value }, title)),
     );
   const hint = h("p", { class: "trouble", role: "status" });
-  /** What of the settings cannot be used, in words. */
+  /** The settings that cannot be used, in words. */
   const unread = () =>
     [
       settings.status && !STATUS.test(settings.status) && "A status is a number such as 429, or 5xx.",

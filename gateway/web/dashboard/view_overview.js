@@ -5,6 +5,7 @@ import { noteSettings, readAddress } from "./address.js";
 import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
 import { FILTERS, chips, readFilters } from "./filters.js";
+import { firstSteps } from "./first_steps.js";
 import { GroupTable, hasPages } from "./group_table.js";
 import { callsOf, canNarrow, groupControl, hasHours, isGroup } from "./grouping.js";
 import { Headline, firstDayOf } from "./headline.js";
@@ -29,21 +30,6 @@ const TODAY_EVERY_MS = 15_000;
 const QUICK = ["1h", "24h", "today"];
 
 const titles = (things) => Object.fromEntries(Object.entries(things).map(([name, { title }]) => [name, title]));
-
-/** What comes first where nothing was called yet. */
-const firstSteps = (can) =>
-  h(
-    "section",
-    { class: "panel", id: "first-steps" },
-    h("h2", null, "No call yet"),
-    h(
-      "ol",
-      null,
-      can("POST /admin/api/keys") && h("li", null, h("a", { href: "#keys" }, "Make a key"), ": its secret is shown once, with the settings of each tool."),
-      h("li", null, "Make the first call: with these settings, or in the ", h("a", { href: "#playground" }, "playground"), "."),
-      can("POST /admin/api/teams") && h("li", null, h("a", { href: "#teams" }, "Make a team"), " with a budget: it appears here beside the spend."),
-    ),
-  );
 
 export function overview(main, { feed, signal, query, isLive, can, role }) {
   const chosen = (name, known, usual) => (known.includes(query.get(name)) ? query.get(name) : usual);
@@ -92,16 +78,6 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
     byStep.show(range.unit, rows.filter((row) => row.requests));
   }
 
-  /** The sums by step of each of these names. */
-  const ofEach = async (names, group, range, filters) =>
-    (
-      await Promise.all(
-        names.map(async (name) =>
-          (await reports.by([range.unit], range.since, range.until, { ...filters, [group]: name })).map((row) => ({ ...row, [group]: name })),
-        ),
-      )
-    ).flat();
-
   let wanted = 0;
   const look = () =>
     into(
@@ -121,7 +97,7 @@ export function overview(main, { feed, signal, query, isLive, can, role }) {
         const split = isFew
           ? await reports.by([range.unit, group], range.since, range.until, filters)
           : canAskEach
-            ? await ofEach(largest(groups, group, MEASURES[state.metric]), group, range, filters)
+            ? await reports.ofEach(largest(groups, group, MEASURES[state.metric]), group, range, filters)
             : null;
         if (mine !== wanted) return; // something else was chosen meanwhile
         Object.assign(state, { sums, groups, split, refused, isOfLargest: !isFew });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +23,8 @@ from . import problems
 from .failing import runs
 from .money import Budgets, first_day, format_money_csv, money
 
+FRESH_S = 3.0
+"""The age up to which an answer for the whole gateway is returned again, however many dashboards are open."""
 REFUSALS_READ = 1000
 DAYS_READ = 7
 """Days of refusals and of unknown prices; refusals are kept no longer."""
@@ -39,6 +42,10 @@ class AnswerEndpoints:
         self._store = store
         self._away_since: float | None = None
         """When a reading failed first because the store did not answer; None: the last one succeeded."""
+        self._lock = asyncio.Lock()
+        """One answer is made at a time; the requests that wait for it return the same."""
+        self._made = -FRESH_S
+        self._problems_of_all: dict[str, Any] = {}
 
     def routes(self) -> Sequence[web.RouteDef]:
         get = self._access.get
@@ -60,6 +67,15 @@ class AnswerEndpoints:
 
     async def show_problems(self, request: web.Request) -> web.StreamResponse:
         """The present problems; those of a lead are of her team alone."""
+        if not request[SCOPE].is_all:
+            return shown(await self._problems(request))
+        async with self._lock:
+            if time.monotonic() - self._made >= FRESH_S:
+                self._problems_of_all = await self._problems(request)
+                self._made = time.monotonic()
+            return shown(self._problems_of_all)
+
+    async def _problems(self, request: web.Request) -> dict[str, Any]:
         parts, is_all = parts_of(request), request[SCOPE].is_all
         at = parts.clock.now()
         failing = await self._failing(parts, at) if is_all else []
@@ -73,7 +89,7 @@ class AnswerEndpoints:
                 raise
             found.append(problems.of_store(self._away_since, at, parts.accounting.ledger.pending))
         times = [run | {"since": utc(run["since"]), "last": utc(run["last"])} for run in failing]
-        return shown({"object": "problems", "at": utc(at), "data": problems.rows_of(found), "upstreams": times})
+        return {"object": "problems", "at": utc(at), "data": problems.rows_of(found), "upstreams": times}
 
     async def _failing(self, parts: Services, at: float) -> list[dict[str, Any]]:
         reports = await self._ask("everyone", what="upstreams")
