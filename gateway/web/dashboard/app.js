@@ -58,12 +58,13 @@ function begin({ role, name, team, operations, csrf, version, public_url }) {
   const may = (name) => (name === "mine" ? isOwn : !NEEDS[name] || can(NEEDS[name]));
   useSession(csrf);
   session = { role, team, may, can, ownKey: role === "key" ? name.replace(/^key /, "") : null, publicUrl: public_url, isPerson: csrf !== null, isLive, ended, feed: new Feed(ended.signal, isLive) };
-  the("version").textContent = ` Gateway ${version}.`;
+  const who = [name.replace(/^(person|token|key) /, ""), role, team].filter(Boolean).join(" · ");
+  the("version").textContent = ` Gateway ${version}. Signed in as ${who}.`;
   for (const id of ["nav", "leave"]) the(id).hidden = false;
   the("pulse").hidden = !isLive;
   the("role").hidden = false;
-  the("role").textContent = [name.replace(/^(person|token|key) /, ""), role, team].filter(Boolean).join(" · ");
-  the("role").title = the("role").textContent;
+  the("role").textContent = who;
+  the("role").title = who;
   for (const name of Object.keys(VIEWS)) document.querySelector(`#nav a[href="#${name}"]`).hidden = !may(name);
   session.feed.listen(showPulse, ended.signal);
   takeKeptAddress();
@@ -77,6 +78,7 @@ function signOut(why, hasSignIn = session?.isPerson) {
   view.abort();
   token.drop();
   forgetTriedKey();
+  the("version").textContent = the("version").textContent.replace(/ Signed in as .*/, "");
   for (const dialog of document.querySelectorAll("dialog")) dialog.close(LEFT);
   for (const id of ["nav", "leave", "pulse", "role", "banner"]) the(id).hidden = true;
   const trouble = h("p", { class: "trouble", role: "alert" }, why);
