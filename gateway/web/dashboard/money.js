@@ -68,6 +68,22 @@ function teamTable(isLinked, signal) {
   );
 }
 
+/** The numbers of the chart, day by day. */
+const dayTable = () =>
+  new Table(
+    [
+      { title: "Day", isExact: true, sort: (row) => row.day, show: (row) => row.day },
+      ...Object.entries({ "This month": "spent_usd", "Last month": "before_usd" }).map(([title, name]) => ({
+        title,
+        hint: "The sum up to the end of this day",
+        isNumber: true,
+        sort: (row) => row[name],
+        show: (row) => (row[name] === null ? NOTHING : usd(row[name])),
+      })),
+    ],
+    { caption: "Spend up to each day", name: (row) => row.day, sort: 0, isDown: false },
+  );
+
 /** The figures beside the chart. */
 function facts(money) {
   const found = verdict(money);
@@ -93,6 +109,8 @@ export function moneyPanel(signal, { isLinked }) {
   const [beside, teams] = [h("div"), h("div", { class: "answer-teams" })];
   const chart = new MonthChart();
   const table = teamTable(isLinked, signal);
+  const days = dayTable();
+  const byDay = h("details", { class: "as-table" }, h("summary", null, "The same as a table"), days.node);
   const look = () =>
     into(
       place,
@@ -101,8 +119,9 @@ export function moneyPanel(signal, { isLinked }) {
         const money = await get("money", null, signal);
         fill(beside, facts(money));
         fill(teams, money.teams.some((row) => row.team) && table.node);
-        if (!place.contains(chart.node)) fill(place, h("div", { class: "answer-money" }, beside, chart.node), teams);
+        if (!place.contains(chart.node)) fill(place, h("div", { class: "answer-money" }, beside, h("div", { class: "answer-chart" }, chart.node, byDay)), teams);
         chart.show(money);
+        days.show(money.days);
         table.show(money.teams);
       },
       look,

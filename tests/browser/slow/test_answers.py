@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,20 +63,26 @@ def test_the_month_its_budget_and_its_forecast(here: Page, ours: Gateway) -> Non
     assert float(here.attribute("data-budget", "[data-budget]") or 0) == known["budget_usd"] == 10
     drawn = here.run(f"return [...document.querySelectorAll('{MONEY} svg > [class]')].map((each) => each.classList[0])")
     assert {"spent", "ghost", "cone", "likely", "budget"} <= set(drawn)
-    rows = {row["Team"]: row for row in here.rows(f"{MONEY} table")}
+    rows = {row["Team"]: row for row in here.rows(".answer-teams table")}
     assert set(rows) == {"crew", "lab", "no team"}
     for row in known["teams"]:
         assert float(rows[row["team"] or "no team"]["Spent"]) == pytest.approx(row["spent_usd"])
+    here.click(f"{MONEY} details summary")
+    days = {row["Day"]: row for row in here.rows(f"{MONEY} details table")}
+    assert len(days) == len(known["days"])
+    for each in known["days"]:
+        if each["spent_usd"] is not None:
+            assert float(days[each["day"]]["This month"]) == pytest.approx(each["spent_usd"])
     here.run(f"document.querySelector('{MONEY} svg').focus()")
     here.press(LEFT)
     here.see(f"{MONEY} .readout", "by then")
-    here.see(f"{MONEY} tr[data-name=crew] th a").click()
+    here.see(".answer-teams tr[data-name=crew] th a").click()
     here.see("dialog", "Team crew")
 
 
 def test_a_lead_has_the_month_of_her_team(here: Page, ours: Gateway) -> None:
     here.open(token=LEAD)
-    here.until(lambda: [row["Team"] for row in here.rows(f"{MONEY} table")] == ["crew"])
+    here.until(lambda: [row["Team"] for row in here.rows(".answer-teams table")] == ["crew"])
     assert float(here.attribute("data-budget", "[data-budget]") or 0) == 9
 
 
@@ -130,3 +139,11 @@ def test_a_spent_quota_has_its_refusals(here: Page, ours: Gateway, upstream: Scr
     here.see(f"{NOW} [data-subject='key:bob']", "requests per day is spent: 2 requests refused")
     here.click(f"{NOW} [data-subject='key:bob'] a", "The refusals")
     here.until(lambda: [row["Key"] for row in here.rows()] == ["bob", "bob"])
+
+
+def test_the_file_of_the_month_has_its_forecast(here: Page, tmp_path: Path) -> None:
+    here.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    here.click(".answer-teams .csv")
+    file = tmp_path / "spend-of-teams-this-month.csv"
+    eventually(file.exists)
+    assert {"month", "budget_usd", "end_usd", "low_usd"} <= set(next(csv.DictReader(io.StringIO(file.read_text()))))

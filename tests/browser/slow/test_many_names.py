@@ -144,11 +144,3 @@ def test_the_file_of_calls_has_all_of_them(here: Page, tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(file.read_text())))
     assert len(rows) == 2 * KEYS
     assert {"id", "time", "prompt_tokens", "completion_tokens", "cost_usd"} <= set(rows[0])
-
-
-def test_the_file_of_the_month_has_its_forecast(here: Page, tmp_path: Path) -> None:
-    here.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
-    here.click("section[aria-labelledby=money-title] .csv")
-    file = tmp_path / "spend-of-teams-this-month.csv"
-    eventually(file.exists)
-    assert {"month", "budget_usd", "end_usd", "low_usd"} <= set(next(csv.DictReader(io.StringIO(file.read_text()))))

@@ -45,7 +45,7 @@ def test_spend_of_the_month_and_its_forecast(admin: Page, gateway: Gateway) -> N
     expected = sum(month) + sum(whole) / 7 * ((ends - now) / timedelta(days=1))
     assert admin.value("[data-figure=spend] .more b") == pytest.approx(expected, rel=0.01)
     answer = gateway.admin("money").json
-    rows = {row["Team"]: row for row in admin.rows("section[aria-labelledby=money-title] table")}
+    rows = {row["Team"]: row for row in admin.rows(".answer-teams table")}
     assert set(rows) == {team["team"] or "no team" for team in answer["teams"]}
     for team in answer["teams"]:
         row = rows[team["team"] or "no team"]
