@@ -143,6 +143,7 @@ def test_a_spent_quota_has_its_refusals(here: Page, ours: Gateway, upstream: Scr
 
 def test_the_file_of_the_month_has_its_forecast(here: Page, tmp_path: Path) -> None:
     here.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    here.open(token=ADMIN_TOKEN)
     here.click(".answer-teams .csv")
     file = tmp_path / "spend-of-teams-this-month.csv"
     eventually(file.exists)
