@@ -44,7 +44,7 @@ def test_models_and_upstreams_are_those_of_the_api(operator: Page, either: Gatew
     assert shown["main"]["State"].startswith("serving for")
     assert shown["main"]["Address"] == upstreams["main"]["base_url"]
     assert upstreams["main"]["last_failure"]["fault"] == "status"
-    assert shown["main"]["Last failure"].startswith("error status, ")
+    assert shown["main"]["Last failure"].startswith("status 500 \u00d7 1, 1 of ")
     operator.type(".filter", COMPLETIONS)
     operator.until(lambda: [row["Model"] for row in operator.rows(MODELS)] == [COMPLETIONS])
 
