@@ -298,6 +298,7 @@ _UPSTREAM: dict[Fault, tuple[int, str, str]] = {
         "upstream_rate_limited",
         "is used up to a limit of the gateway's account, which all keys share. Retry after the time in Retry-After",
     ),
+    Fault.SPENT: (503, "upstream_quota_spent", "has no money left of what the gateway's operator lets it cost"),
     Fault.AUTH: (502, "upstream_auth_failed", "refused the gateway's own credential; inform the gateway's operator"),
     Fault.BALANCE: (502, "upstream_quota_exceeded", "reports that the gateway's balance is spent; inform the operator"),
     Fault.IN_BAND: (502, "upstream_error", "reported an error inside its answer"),

@@ -372,6 +372,8 @@ class Fault(Enum):
     """A reseller has no channel for this model at present; its other models may work."""
     LIMIT = "upstream_limit"
     """Nothing was sent: the upstream's limit, as configured here, has no room."""
+    SPENT = "upstream_quota"
+    """Nothing was sent: what may be spent at the upstream, as configured here, is spent."""
     CIRCUIT_OPEN = "circuit_open"
     """Nothing was sent: the circuit breaker is open."""
 

@@ -16,7 +16,7 @@ from gateway.formats import FORMATS
 from gateway.quota import ledger_entry, limit_headers, windows
 from gateway.records import UPSTREAM, Call, Claim, Failure, Fault, Granted, Phase, Record, Refused, WindowStatus
 from gateway.store import JournalFull, Ledger, RateDraw, Reserve, StoreUnavailable
-from gateway.upstream.limits import RETRY_AFTER, further
+from gateway.upstream.limits import RETRY_AFTER, Place, further, is_spent, with_end
 
 from .call_record import lost_record, lost_twice
 
@@ -246,11 +246,12 @@ def refusal(refused: Refused, call: Call) -> GatewayError:
 
 def limit_failure(refused: Refused) -> Failure:
     """The failure of an attempt that exceeds an upstream's limit."""
-    status, asked = refused.window_status, refused.asked
-    window = status.window
+    window = refused.window_status.window
+    amounts = window.limit, refused.window_status.used, refused.asked
     if window.per == RETRY_AFTER:
         detail = "The upstream's Retry-After is not over"
     else:
-        detail = f"Limit {window.limit} {window.unit}, Used {status.used}, Requested {asked}"
-    name = window.scope.removeprefix(UPSTREAM)
-    return Failure(name, Phase.CONNECT, Fault.LIMIT, detail, retry_after_s=(refused.retry_after_us or 0) / 1e6)
+        limit, used, asked = [limit_headers.format_amount(window.unit, each) for each in amounts]
+        detail = f"Limit {limit} {window.unit}, Used {used}, Requested {asked}"
+    name, fault = window.scope.removeprefix(UPSTREAM), Fault.SPENT if is_spent(refused) else Fault.LIMIT
+    return Failure(name, Phase.CONNECT, fault, detail, retry_after_s=(with_end(refused).retry_after_us or 0) / 1e6)

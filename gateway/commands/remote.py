@@ -100,10 +100,10 @@ class RemoteRegistry:
     # --------------------------------------------------------------------------------------------- windows and reports
 
     async def reset_quotas(self, scope: str, which: Mapping[str, Any], actor: str) -> list[Shown]:
-        return _rows(await self._change("POST", f"{_owner(scope)}/reset", which))
+        return _rows(await self._change("POST", *_of_owner(scope, "reset", which)))
 
     async def top_up(self, scope: str, grant: Mapping[str, Any], actor: str) -> list[Shown]:
-        return _rows(await self._change("POST", f"{_owner(scope)}/top_up", grant))
+        return _rows(await self._change("POST", *_of_owner(scope, "top_up", grant)))
 
     async def list_people(self, after: str = "", limit: int = 100) -> Page:
         return await self._page("people", after=after, limit=limit)
@@ -215,6 +215,9 @@ def _member(name: str) -> str:
     return f"{_team(team)}/members/{quote(person, safe='')}"
 
 
-def _owner(scope: str) -> str:
+def _of_owner(scope: str, change: str, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The path and the body of a change of windows; scopes without a path of their own are in the body."""
     kind, _, name = scope.partition(":")
-    return {"key": _key, "team": _team, "person": _person, "member": _member}[kind](name) if name else "quotas"
+    if (path := {"key": _key, "team": _team, "person": _person, "member": _member}.get(kind)) is not None:
+        return f"{path(name)}/{change}", body
+    return f"quotas/{change}", body if scope == "gateway" else {**body, "scope": scope}

@@ -64,7 +64,9 @@ def _of_store(config: Config) -> list[dict[str, Any]]:
     statuses = ask(config.store, question) if windows else []
     limits: dict[str, list[dict[str, Any]]] = {}
     for (name, limit), status in zip(every, statuses, strict=False):
-        limits.setdefault(name, []).append(window_status.row(status, now) | {"configured": limit.limit})
+        limits.setdefault(name, []).append(
+            window_status.row(status, now) | {"configured": window_status.shown_amount(limit.unit, limit.limit)}
+        )
     return [
         {"name": name, "base_url": upstream.base_url, "limits": limits.get(name, [])}
         for name, upstream in config.upstreams.items()

@@ -14,6 +14,9 @@ from gateway.reports.registry import WINDOWS
 from .common import UsageError
 from .registry import Actions, Place, actor, add_quotas, add_shape, carry_out, format_rows, quotas_of, read
 
+ANY_SCOPE = "scope"
+"""The kind whose names are whole scopes."""
+
 
 def add_window_actions(actions: Actions, command: str, kind: str, example: str) -> None:
     """Adds the actions on quota windows of a `kind`: a key, a team or a person."""
@@ -39,7 +42,7 @@ def add_window_actions(actions: Actions, command: str, kind: str, example: str) 
 
 
 def _add_owner(parser: argparse.ArgumentParser, kind: str) -> None:
-    parser.add_argument("name", metavar="ID" if kind == "key" else "NAME")
+    parser.add_argument("name", metavar="ID" if kind == "key" else "SCOPE" if kind == ANY_SCOPE else "NAME")
     if kind == PERSON:
         parser.add_argument("--team", metavar="TEAM", help="the windows that she has in this team")
 
@@ -47,7 +50,7 @@ def _add_owner(parser: argparse.ArgumentParser, kind: str) -> None:
 def _scope(kind: str, args: argparse.Namespace) -> str:
     if kind == PERSON and args.team is not None:
         return member_scope(args.team, args.name)
-    return f"{kind}:{args.name}"
+    return str(args.name) if kind == ANY_SCOPE else f"{kind}:{args.name}"
 
 
 def _reset(command: str, kind: str, args: argparse.Namespace, place: Place) -> str:

@@ -156,6 +156,8 @@ class ValidParts:
     members: Mapping[str, Mapping[int, Quota]]
     """The quotas of the people in each team."""
     people: Mapping[str, PersonLimits]
+    budgets: Mapping[str, Mapping[int, Quota]]
+    """The quotas of each upstream."""
     keys: Mapping[int, FileKey]
     quotas: Mapping[int, Quota]
     new_keys: KeyDefaults
@@ -180,6 +182,7 @@ class ValidParts:
             teams={name: dict(enumerate(team.quotas)) for name, team in config.teams.items()},
             members={name: dict(enumerate(team.member_quotas)) for name, team in config.teams.items()},
             people=config.people,
+            budgets={name: dict(enumerate(upstream.quotas)) for name, upstream in config.upstreams.items()},
             keys=dict(enumerate(config.keys)),
             quotas=dict(enumerate(config.quotas)),
             new_keys=config.defaults.keys,
@@ -223,6 +226,10 @@ class ValidParts:
                 name: each
                 for name, each in _sound(PersonLimits, _named(values, "people")).items()
                 if isinstance(name, str)
+            },
+            budgets={
+                name: _sound(Quota, _listed(upstream, "quotas"))
+                for name, upstream in _named(values, "upstreams").items()
             },
             keys=_sound(FileKey, _listed(values, "keys")),
             quotas=_sound(Quota, _listed(values, "quotas")),
@@ -269,6 +276,9 @@ def quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota],
         yield ("teams", name, "member_quotas"), quotas, ("*",)
     for name, person in parts.people.items():
         yield ("people", name, "quotas"), dict(enumerate(person.quotas)), ("*",)
+    for name, quotas in parts.budgets.items():
+        of_upstream = [model for model, each in parts.models.items() if name in [at.upstream for at in each.routes]]
+        yield ("upstreams", name, "quotas"), quotas, tuple(of_upstream)
     for number, key in parts.keys.items():
         yield ("keys", number, "quotas"), dict(enumerate(key.quotas)), with_targets(key.models, parts.aliases)
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -24,8 +23,7 @@ from gateway.api.auth import KnownSecret
 from gateway.config import Config, Team
 from gateway.errors import Unavailable
 from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, may_be_issued
-from gateway.quota.scopes import member_of, person_scope
-from gateway.quota.windows import LimitTable
+from gateway.quota.windows import Limit, LimitTable
 from gateway.records import Key
 from gateway.store import ChangeFeed, DocumentKind, KeyStore, StoreUnavailable
 from gateway.tasks import Tasks
@@ -140,6 +138,10 @@ class KeyCache:
         """All teams by name; of equal names, the team of the file."""
         return self.terms.teams
 
+    def budgets(self, scope: str) -> Sequence[Limit]:
+        """The quotas of the upstream of this scope, with top-ups."""
+        return self.terms.of_scope(scope)
+
     def trust(self) -> None:
         """Raises `Unavailable` if cached keys may be out of date."""
         if self._clock() > self.fresh_until:
@@ -240,16 +242,13 @@ class KeyCache:
         config, teams = self._config, {**self._teams, **self._config.teams}
         if teams.keys() != self.teams.keys():
             self._forget(lambda _: True)  # authentication depends on it
-        self.terms = LimitTable(config.quotas, teams, self._overlays, config.people)
-        for name, digest in self._file_ids.items() if self._overlays else ():
-            overlay, known = self._overlays.get(f"key:{name}", Overlay()), self.known[digest]
-            refusal = auth.REVOKED if overlay.revoked_at is not None else auth.PAUSED if overlay.paused else None
-            self.known[digest] = known._replace(refusal=refusal or self._left(known.key.owner))
-
-    def _left(self, owner: str | None) -> str | None:
-        """Why keys of this owner are refused; None: they are not."""
-        overlay = self._overlays.get(person_scope(owner)) if owner is not None else None
-        return auth.LEFT if overlay is not None and overlay.paused is not None else None
+        budgets = {name: upstream.quotas for name, upstream in config.upstreams.items()}
+        self.terms = LimitTable(config.quotas, teams, self._overlays, config.people, budgets)
+        for scope, overlay in self._overlays.items():
+            digest = self._file_ids.get(scope.removeprefix("key:"))
+            if digest is not None:
+                refusal = auth.REVOKED if overlay.revoked_at is not None else auth.PAUSED if overlay.paused else None
+                self.known[digest] = self.known[digest]._replace(refusal=refusal)
 
     # -------------------------------------------------------------------------------------------------------- look-ups
 

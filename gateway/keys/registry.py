@@ -117,6 +117,8 @@ class QuotaManager(Documents):
         """The windows of a scope, its own alone. Raises `NotFound`."""
         kind, _, name = scope.partition(":")
         config = self._config()
+        if kind == "upstream" and name not in config.upstreams:
+            raise NotFound(f"There is no upstream '{name}'.", code="upstream_not_found")
         teams: Mapping[str, Team] = {}
         if kind == "key":
             of_file = self._file_key(name)
@@ -126,8 +128,9 @@ class QuotaManager(Documents):
             if (team := owner.team) is not None:
                 teams = {team: config.teams.get(team) or (await self._issued_team(team))[1].settings}
         _, overlay = await self._overlay(scope)
-        terms = LimitTable(config.quotas, teams, {scope: overlay}, config.people)
-        return [term.window(now) for term in terms.of(owner) if term.scope == scope]
+        budgets = {name: upstream.quotas for name, upstream in config.upstreams.items()}
+        terms = LimitTable(config.quotas, teams, {scope: overlay}, config.people, budgets)
+        return [term.window(now) for term in terms.of_scope(scope, owner)]
 
 
 class TeamManager(Documents):

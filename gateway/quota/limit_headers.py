@@ -83,7 +83,7 @@ def refusal(refused: Refused, write_headers: WritesHeaders = rate_headers, now: 
     the longest wait."""
     status, window = refused.window_status, refused.window_status.window
     amounts = (window.limit, status.used, status.reserved, refused.asked, status.remaining)
-    limit, used, reserved, asked, left = [format_usd(each) if window.unit == "usd" else str(each) for each in amounts]
+    limit, used, reserved, asked, left = [format_amount(window.unit, each) for each in amounts]
     numbers = f"Limit {limit}, Used {used}, Reserved {reserved}, Requested {asked}"
     headers = {**write_headers(refused.window_statuses, now), **write_headers([status], now), **limit_header(refused)}
     whose = format_scope(window.scope)
@@ -129,6 +129,11 @@ def limit_header(refused: Refused) -> dict[str, str]:
     members["raised-by"] = scope_kind(window.scope).raised_by
     parts = [_encoded(window.scope), *[f"{name}={value}" for name, value in members.items() if value]]
     return {LIMIT_HEADER: "; ".join(parts)}
+
+
+def format_amount(unit: Unit, amount: int) -> str:
+    """An amount of a window in words: money with its sign."""
+    return format_usd(amount) if unit == "usd" else str(amount)
 
 
 def _encoded(name: str) -> str:

@@ -23,13 +23,14 @@ class Owned(NamedTuple):
 
 
 def shared_windows(terms: LimitTable, now: float) -> Iterator[Owned]:
-    """Those of the gateway and of every team, which are enforced for everyone but shadow keys."""
+    """Those of the gateway, of upstreams and of every team, which are enforced for everyone but shadow keys."""
     # Without an own limit, the limits of the team and of the gateway apply.
     yield from (Owned(term.window(now)) for term in terms.of(Key("")))
     for name in terms.teams:
         for term in terms.of(Key("", team=name)):
             if term.scope != "gateway":
                 yield Owned(term.window(now), team=name)
+    yield from (Owned(limit.window(now)) for limits in terms.of_upstreams.values() for limit in limits)
 
 
 def own_windows(terms: LimitTable, keys: Iterable[Key], now: float, seen: set[str] | None = None) -> Iterator[Owned]:
@@ -63,15 +64,16 @@ def row(status: WindowStatus, now: float) -> dict[str, Any]:
         "unit": window.unit,
         "per": window.per or None,
         "model": window.model,
-        "limit": _shown(window.unit, window.limit),
-        "used": _shown(window.unit, status.used),
-        "reserved": _shown(window.unit, status.reserved),
-        "remaining": _shown(window.unit, status.remaining),
+        "limit": shown_amount(window.unit, window.limit),
+        "used": shown_amount(window.unit, status.used),
+        "reserved": shown_amount(window.unit, status.reserved),
+        "remaining": shown_amount(window.unit, status.remaining),
         "reset_s": round(status.reset_us / 1e6, 3),
         "reset_at": format_time(window.resets_us or int(now * 1e6) + status.reset_us) if status.reset_us else None,
         "enforced": window.is_enforced,
     }
 
 
-def _shown(unit: Unit, amount: int) -> int | float:
+def shown_amount(unit: Unit, amount: int) -> int | float:
+    """An amount of a window as it is shown: money in USD."""
     return usd(amount) if unit == "usd" else amount

@@ -50,7 +50,7 @@ from . import pricing
 from .issued import Overlay, topped_up
 from .people import person_limits
 from .pricing import format_usd
-from .scopes import format_scope, member_scope, person_scope, scope_kind
+from .scopes import format_scope, holder, member_scope, person_scope, scope_kind
 
 IN_THE_WAY_US = 1_000_000
 """Suggested wait for running calls to end. Their end is unknown; one second is short and does not flood the gateway."""
@@ -164,17 +164,24 @@ class LimitTable:
         teams: Mapping[str, Team],
         overlays: Mapping[str, Overlay],
         people: Mapping[str, PersonLimits] = MappingProxyType({}),
+        upstreams: Mapping[str, Sequence[Quota]] = MappingProxyType({}),
     ) -> None:
         self._quotas = quotas
         self.teams = teams
         self._overlays = overlays
         self._people = people
+        self._upstreams = upstreams
+        self.of_upstreams = {
+            scope: tuple(self._each(scope, quotas, is_enforced=True))
+            for scope, quotas in [(f"{UPSTREAM}{name}", quotas) for name, quotas in upstreams.items()]
+        }
+        """The quotas of upstreams, by their scopes."""
         self._known: dict[str, tuple[Key, tuple[Limit, ...]]] = {}
         self._of_calls: dict[tuple[str, str, str | None], tuple[Key, int, CallLimits]] = {}
 
     def anew(self) -> LimitTable:
         """The same without the cache: a scan over all keys would evict the entries of active ones."""
-        return LimitTable(self._quotas, self.teams, self._overlays, self._people)
+        return LimitTable(self._quotas, self.teams, self._overlays, self._people, self._upstreams)
 
     def of(self, key: Key) -> tuple[Limit, ...]:
         """The terms of this key, parallel calls last."""
@@ -185,6 +192,12 @@ class LimitTable:
             known = self._known[key.id] = (key, tuple(self._work_out(key)))
         return known[1]
 
+    def of_scope(self, scope: str, owner: Key | None = None) -> Sequence[Limit]:
+        """The terms of a scope alone; those of a key need it as the owner."""
+        if scope.startswith(UPSTREAM):
+            return self.of_upstreams.get(scope, ())
+        return [term for term in self.of(owner or holder(scope)) if term.scope == scope]
+
     def of_call(self, call: Call) -> CallLimits:
         """Those of its key's limits that count this model, with the windows of the day."""
         names, day = (call.key.id, call.params.model, call.target), int(call.started // 86400)
@@ -192,7 +205,7 @@ class LimitTable:
         if known is None or known[1] != day or (known[0] is not call.key and known[0] != call.key):
             if len(self._of_calls) >= MAX_CACHED_KEYS:
                 self._of_calls.clear()
-            limits = [each for each in self.of(call.key) if each.model is None or _covers(each.model, call)]
+            limits = [each for each in self.of(call.key) if each.model is None or covers(each.model, call)]
             known = self._of_calls[names] = call.key, day, CallLimits.of(limits, call.started)
         return known[2]
 
@@ -251,7 +264,7 @@ def _metered(call: Call, limit: Limit, window: Window, output: int) -> Claim:
     if limit.is_enforced:
         if most is None and model.unpriced == "deny":
             is_priced_by_count = call.passed is not None and params.output_param != "model"
-            raise _no_number(call) if is_priced_by_count else ModelNotPriced(params.model, _unpriced_variant(call))
+            raise _no_number(call) if is_priced_by_count else not_priced(call)
         if params.output_limit is None and params.default_output is None and model.max_output_tokens is None:
             raise _limit_missing(call, limit)
     if most is None:
@@ -285,7 +298,7 @@ def dearest(claims: Iterable[Iterable[Claim]]) -> tuple[Claim, ...]:
     return tuple(most.values())
 
 
-def _covers(pattern: str, call: Call) -> bool:
+def covers(pattern: str, call: Call) -> bool:
     """Whether a quota for these models counts the call: by the name that was asked for, or by that of the model."""
     return fnmatchcase(call.params.model, pattern) or fnmatchcase(call.model_name, pattern)
 
@@ -311,9 +324,9 @@ def _no_number(call: Call) -> InvalidRequest:
     )
 
 
-def _unpriced_variant(call: Call) -> str:
-    """The variant that has no price; empty: the whole model has none."""
-    return "" if call.model.price is None else _variant(call.params)
+def not_priced(call: Call) -> ModelNotPriced:
+    """The refusal of a call whose price is unknown: that of the variant, or of the whole model."""
+    return ModelNotPriced(call.params.model, "" if call.model.price is None else _variant(call.params))
 
 
 def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int | None:

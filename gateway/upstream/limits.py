@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from gateway.config import RateLimits, Route, Upstream
 from gateway.config.quantities import read_rate
-from gateway.quota.windows import Limit, output_limit, unreserved
+from gateway.quota.windows import Limit, LimitTable, covers, most_nusd, not_priced, output_limit, unreserved
 from gateway.records import UPSTREAM, Call, Claim, Refused, Window, WindowStatus
 
 from .adaptive_limit import AdaptiveLimit
@@ -55,6 +55,10 @@ class UpstreamLimitTable:
         self._adapted: dict[tuple[str, str, str, str | None], AdaptiveLimit] = {}
         self._sole_key = frozenset(name for name, up in upstreams.items() if len(up.credentials) == 1)
         self._by_limit = frozenset(name for name, upstream in upstreams.items() if upstream.counts_output_limits)
+        budgets = {name: upstream.quotas for name, upstream in upstreams.items() if upstream.quotas}
+        self.budgets: Callable[[str], Sequence[Limit]] = LimitTable((), {}, {}, upstreams=budgets).of_scope
+        """The quotas of the upstream of a scope; a running gateway puts those with top-ups here."""
+        self._budgeted = frozenset(budgets)
         self._whole: dict[str, tuple[Limit, ...]] = {}
         self._keys: dict[str, tuple[tuple[Limit, ...], ...]] = {}
         for name, upstream in upstreams.items():
@@ -73,9 +77,9 @@ class UpstreamLimitTable:
             if any(each):
                 self._keys[name] = tuple(each)
         self._reserving = frozenset([limit.window(0).id for _, limit in self.every() if limit.reserved])
-        self.is_any = bool(self._whole)
+        self.is_any = bool(self._whole or budgets)
         """Whether there is any limit. A field, because every call reads it."""
-        self.counts_tokens = any(limit.unit == "tokens" for _, limit in self.every())
+        self.counts_tokens = any(limit.unit == "tokens" and not limit.is_calendar for _, limit in self.every())
         """Whether one of them is of tokens."""
 
     def __repr__(self) -> str:
@@ -83,7 +87,7 @@ class UpstreamLimitTable:
 
     def binds(self, upstream: str) -> bool:
         """Whether this upstream has any limit."""
-        return upstream in self._whole
+        return upstream in self._whole or upstream in self._budgeted
 
     def binds_keys(self, upstream: str) -> bool:
         """Whether each API key of this upstream has limits of its own."""
@@ -91,15 +95,16 @@ class UpstreamLimitTable:
 
     def binds_any(self, routes: Sequence[Route]) -> bool:
         """Whether one of these routes leads to an upstream with limits."""
-        return any(route.upstream in self._whole for route in routes)
+        return any(self.binds(route.upstream) for route in routes)
 
     def claims(
         self, call: Call, route: Route, key: int | None = None, *, requests: int = 1, at_once: int = 1
     ) -> tuple[Claim, ...]:
         """The claims of a call on this route with this API key: `requests` requests, `at_once` of them in parallel."""
         model = route.model or call.params.model
+        budgets = self._spending(call, route.upstream) if route.upstream in self._budgeted else ()
         if not (limits := self._binding(route.upstream, model, key)):
-            return ()
+            return budgets
         most = output_limit(call)
         is_by_use = call.expected_output is not None and route.upstream not in self._by_limit
         output = min(most, call.expected_output or most) if is_by_use else most
@@ -108,7 +113,22 @@ class UpstreamLimitTable:
         windows = [self.window(limit, call.started) for limit in limits]
         if self._reserving and call.priority != INTERACTIVE:
             windows = [_without_reserved(window, limit) for window, limit in zip(windows, limits, strict=True)]
-        return tuple([Claim(window, min(amounts[window.unit], window.limit)) for window in windows])
+        return tuple([Claim(window, min(amounts[window.unit], window.limit)) for window in windows]) + budgets
+
+    def _spending(self, call: Call, upstream: str) -> tuple[Claim, ...]:
+        """The most that a call spends, on the quotas of the upstream. A read of a task spends nothing."""
+        if call.passed is not None and call.passed.is_read:
+            return ()
+        prompt, output = call.params.prompt_tokens, output_limit(call) * call.params.candidates
+        claims = []
+        for limit in self.budgets(f"{UPSTREAM}{upstream}"):
+            if limit.model is not None and not covers(limit.model, call):
+                continue
+            most = most_nusd(call, prompt, output) if limit.unit == "usd" else prompt + output
+            if most is None and call.model.unpriced == "deny":
+                raise not_priced(call)
+            claims.append(Claim(limit.window(call.started), most or 0))
+        return tuple(claims)
 
     def named(self, call: Call, place: Place) -> dict[str, int]:
         """The amounts that a call draws at a place, by window name, for the waiting room. If the call may not use the
@@ -184,6 +204,9 @@ class UpstreamLimitTable:
             for each in self._keys.get(name, ()):
                 for limit in each:
                     yield name, limit
+        for name in self._budgeted:
+            for limit in self.budgets(f"{UPSTREAM}{name}"):
+                yield name, limit
 
 
 def further(held: Sequence[Claim], wanted: Sequence[Claim]) -> tuple[Claim, ...]:
@@ -195,6 +218,19 @@ def further(held: Sequence[Claim], wanted: Sequence[Claim]) -> tuple[Claim, ...]
 def paused(upstream: str, model: str, key: int | None, wait_s: float) -> Refused:
     """The refusal of a call whose upstream asked by a Retry-After for a pause of `wait_s` before such calls."""
     return Refused(WindowStatus(_pause(upstream, model, key), 1, 0, round(wait_s * 1e6)), 1, round(wait_s * 1e6))
+
+
+def with_end(refused: Refused) -> Refused:
+    """The refusal with the time until its window starts anew, if that is spent: such a call may wait for it."""
+    if refused.retry_after_us is not None:
+        return refused
+    return refused._replace(retry_after_us=refused.window_status.reset_us)
+
+
+def is_spent(refused: Refused) -> bool:
+    """Whether settled use alone fills the window of a day, week or month."""
+    status = refused.window_status
+    return bool(status.window.starts) and status.used + refused.asked > status.window.limit
 
 
 def _pause(upstream: str, model: str, key: int | None) -> Window:

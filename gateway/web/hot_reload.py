@@ -63,7 +63,8 @@ def assemble(
 ) -> Services:  # fmt: skip
     """The parts of a configuration. `kept` is what is known of upstreams already."""
     router = Router(ready.config, accounting.telemetry.show_upstream, kept=kept)
-    plans = Plans(ready.config, ready.find_counter, Stacks(ready.config, router.limits))
+    router.limits.budgets = key_cache.budgets
+    plans = Plans(ready.config.upstreams, ready.find_counter)
     return Services(
         ready.config, key_cache, accounting, ready.pools, router, waiting, bonds, tasks, plans, reports, clock,
         ready.find_counter,

@@ -8,9 +8,10 @@ import pytest
 
 from gateway.api.json_document import parse
 from gateway.config import Config, ConfigError, Model, Route, build
-from gateway.quota.windows import BY_LIMIT, charges, unreserved
-from gateway.records import Call, Claim, Key, Params, Record, Usage
-from gateway.upstream.limits import Place, UpstreamLimitTable, further
+from gateway.errors import ModelNotPriced
+from gateway.quota.windows import BY_LIMIT, charges, refusal, unreserved
+from gateway.records import Call, Claim, Key, Params, Record, Usage, WindowState
+from gateway.upstream.limits import Place, UpstreamLimitTable, further, is_spent, with_end
 from gateway.upstream.router import Router
 
 A, B = Route(upstream="a"), Route(upstream="b", model="b-model")
@@ -181,3 +182,63 @@ def test_a_limit_that_does_not_adapt_stays() -> None:
 def test_without_a_highest_number_nothing_can_adapt() -> None:
     with pytest.raises(ConfigError, match="adaptive needs parallel"):
         config(requests="5/min", adaptive=True)
+
+
+def budgeted(*quotas: Any, **model: Any) -> UpstreamLimitTable:
+    up = {"base_url": "http://up/v1", "quotas": [*quotas], "limits": {"requests": "9/s"}}
+    settings = {
+        "upstreams": {"a": up, "b": {**up, "limits": {}}},
+        "models": {"m": {"routes": [{"upstream": "a"}], **model}},
+    }
+    return UpstreamLimitTable(build(settings).upstreams)
+
+
+PRICED = {"max_output_tokens": 100, "price": {"input": 1, "output": 2}}
+
+
+def test_a_call_draws_the_most_that_it_may_cost_on_what_may_be_spent() -> None:
+    some = budgeted("1 USD/day", {"tokens": 500, "per": "month", "model": "m"}, "2 USD/week:other*", **PRICED)
+    call = a_call()._replace(model=Model(routes=(A, B), **PRICED), expected_output=1)  # type: ignore[arg-type]
+    drawn_on = {claim.window.id: (claim.window.limit, claim.amount) for claim in some.claims(call, B)}
+    assert drawn_on == {
+        "upstream:b|usd|day||1970-01-01": (10**9, 30 * 1000 + 200 * 2000),
+        "upstream:b|tokens|month|m|1970-01": (500, 230),
+    }
+    both = some.claims(call, A)
+    assert [claim.window.unit for claim in both] == ["requests", "usd", "tokens"]
+    assert further(both, some.claims(call, B)) == some.claims(call, B)
+    assert not some.counts_tokens
+    usage = Usage(30, 4, source="reported")
+    record = Record("c", 0, "k", None, "chat", "m", "m", "m", None, "b", 200, False, usage, "done", None, 0, 1)
+    assert charges(record._replace(cost_nusd=7), (*both, *some.claims(call, B))) == [1, 0, 0, 7, 34]
+
+
+def test_a_call_without_a_price_is_refused_where_money_is_counted() -> None:
+    some = budgeted("1 USD/day", **PRICED)
+    with pytest.raises(ModelNotPriced):
+        some.claims(a_call(), B)
+    (claim,) = some.claims(a_call()._replace(model=Model(routes=(B,), unpriced="allow")), B)
+    assert claim.amount == 0
+
+
+@pytest.mark.parametrize(
+    ("quotas", "words"),
+    [
+        (["10 USD/hour"], "per day, week or month"), (["10 requests/day"], "rates and requests are limits"),
+        (["1 USD/day", "2 USD/day"], "counts the same"), (["1M tokens/day"], "max_output_tokens"),
+    ],
+)  # fmt: skip
+def test_what_may_be_spent_is_money_or_tokens_of_a_day_week_or_month(quotas: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        budgeted(*quotas)
+
+
+def test_settled_use_alone_means_spent_until_the_window_starts_anew() -> None:
+    (claim,) = budgeted("1 USD/day", **PRICED).claims(a_call()._replace(model=Model(routes=(B,), unpriced="allow")), B)
+    full = refusal([(claim._replace(amount=5), WindowState(10**9, 0, 0))], 1_000_000)
+    held = refusal([(claim._replace(amount=5), WindowState(0, 10**9, 0))], 1_000_000)
+    assert full is not None
+    assert held is not None
+    assert (is_spent(full), is_spent(held)) == (True, False)
+    assert with_end(full).retry_after_us == 86_399_000_000
+    assert with_end(held) == held

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from gateway.config.proxies import Proxy, read_proxy
 from gateway.config.quantities import read_rate
 
+from .keys import Quota
 from .values import (
     NOT_BOOL,
     OWN_HEADERS,
@@ -275,6 +276,8 @@ class Upstream(Section):
     """Where this upstream differs from OpenAI."""
     discover: Annotated[Discovery | None, BeforeValidator(_read_discover)] = None
     """Serve the models that this upstream lists; true is every one of them."""
+    quotas: tuple[Quota, ...] = ()
+    """The most that the gateway spends here: usd or tokens per day, week or month, such as [100 USD/day]."""
     limits: UpstreamLimits = UpstreamLimits()
     """Its limits, counted exactly over all workers and gateways that share the store."""
 
@@ -309,6 +312,13 @@ class Upstream(Section):
     def credentials(self) -> tuple[SecretStr | None, ...]:
         """The keys that are presented in turn, at least one; None is no key at all."""
         return self.api_keys or (self.api_key,)
+
+    @field_validator("quotas")
+    @classmethod
+    def _are_budgets(cls, quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
+        if any(quota.per_s is not None or quota.unit == "requests" for quota in quotas):
+            raise ValueError("expected usd or tokens per day, week or month; rates and requests are limits: {...}")
+        return quotas
 
     @field_validator("api_keys")
     @classmethod

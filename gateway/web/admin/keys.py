@@ -25,7 +25,7 @@ from gateway.pipeline import Services
 
 from . import request_bodies
 from .common import SCOPE, AdminAccess, actor, changed, page_limit_of, paged, parts_of, read, shown
-from .operations import MAX_ROWS
+from .operations import ANY, MAX_ROWS
 
 OWN_ROTATION_S = 3600
 """Minimum time between a rotation and one by the key itself, so that a leaked key cannot fill the audit log."""
@@ -240,7 +240,7 @@ OWNERS: Mapping[str, str] = {
     "/admin/api/teams/{name}": "team:{name}",
     "/admin/api/teams/{name}/members/{person}": "member:{name}/{person}",
     "/admin/api/people/{person}": "person:{person}",
-    "/admin/api/quotas": "gateway",
+    ANY: "gateway",
 }
 """The owner of the windows, as a scope."""
 
@@ -263,21 +263,31 @@ class QuotaEndpoints:
 
     async def reset(self, request: web.Request) -> web.StreamResponse:
         """Count nothing as used at present: `{"unit": "tokens", "per": "day", "model": "gpt-4*"}`, or all of them."""
-        which = await read(request, request_bodies.ResetQuotas)
-        rows = await self._access.changing(request).reset_quotas(_scope(request), which, actor(request))
+        which = await read(
+            request, request_bodies.ResetAnyQuotas if _path(request) == ANY else request_bodies.ResetQuotas
+        )
+        scope = _scope(request, which)
+        rows = await self._access.changing(request).reset_quotas(scope, which, actor(request))
         return changed(request, {"data": rows})
 
     async def top_up(self, request: web.Request) -> web.StreamResponse:
         """More in the running day, week or month: `{"tokens": 100000, "per": "day"}`."""
-        grant = await read(request, request_bodies.GrantTopUp)
-        rows = await self._access.changing(request).top_up(_scope(request), grant, actor(request))
+        grant = await read(
+            request, request_bodies.GrantAnyTopUp if _path(request) == ANY else request_bodies.GrantTopUp
+        )
+        rows = await self._access.changing(request).top_up(_scope(request, grant), grant, actor(request))
         return changed(request, {"data": rows})
 
 
-def _scope(request: web.Request) -> str:
+def _path(request: web.Request) -> str:
     route = request.match_info.route.resource
-    path = "" if route is None else route.canonical.rpartition("/")[0]
-    return OWNERS[path].format(**request.match_info)
+    return "" if route is None else route.canonical.rpartition("/")[0]
+
+
+def _scope(request: web.Request, body: dict[str, Any]) -> str:
+    """The scope of the path, or the one that the body names, which is taken out."""
+    scope = OWNERS[_path(request)].format(**request.match_info)
+    return str(body.pop("scope", scope))
 
 
 class AuditEndpoints:

@@ -85,14 +85,14 @@ def _change(
     return Operation(summary, "admin", answers, errors, body, parameters, status, is_body_needed)
 
 
-KEYS, TEAMS, PEOPLE = "/admin/api/keys", "/admin/api/teams", "/admin/api/people"
+KEYS, TEAMS, PEOPLE, ANY = "/admin/api/keys", "/admin/api/teams", "/admin/api/people", "/admin/api/quotas"
 
 _OWNERS: Mapping[str, tuple[tuple[Mapping[str, object], ...], str]] = {
     f"{KEYS}/{{id}}": ((_ID,), "a key"),
     f"{TEAMS}/{{name}}": ((_TEAM,), "a team"),
     f"{TEAMS}/{{name}}/members/{{person}}": ((_TEAM, _PERSON), "a person in a team"),
     f"{PEOPLE}/{{person}}": ((_PERSON,), "a person"),
-    "/admin/api/quotas": ((), "the whole gateway"),
+    ANY: ((), "the whole gateway, or of the `scope`"),
 }
 
 ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
@@ -201,14 +201,14 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     **{
         ("POST", f"{path}/reset"): _change(
             f"Count nothing as used in windows of {_OWNERS[path][1]}, at present.", "Windows", *_OWNERS[path][0],
-            body=bodies.ResetQuotas, is_body_needed=False,
+            body=bodies.ResetAnyQuotas if path == ANY else bodies.ResetQuotas, is_body_needed=False,
         )
         for path in _OWNERS
     },
     **{
         ("POST", f"{path}/top_up"): _change(
             f"Let more be spent in a window of {_OWNERS[path][1]}, for the running day, week or month.", "Windows",
-            *_OWNERS[path][0], body=bodies.GrantTopUp,
+            *_OWNERS[path][0], body=bodies.GrantAnyTopUp if path == ANY else bodies.GrantTopUp,
         )
         for path in _OWNERS
     },

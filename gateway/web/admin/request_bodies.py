@@ -227,6 +227,18 @@ class GrantTopUp(OneQuota):
     per: Literal["day", "week", "month"]
 
 
+class ResetAnyQuotas(ResetQuotas):
+    """Which windows of which scope, such as `upstream:openai`."""
+
+    scope: str = "gateway"
+
+
+class GrantAnyTopUp(GrantTopUp):
+    """More for a scope, such as `upstream:openai`."""
+
+    scope: str = "gateway"
+
+
 def read(raw: bytes, kind: type[RequestBody]) -> dict[str, Any]:
     """The members of a body of this kind, as they were sent; none for no body at all. Raises `InvalidRequest`."""
     members = parse(raw).members if raw.strip() else {}

@@ -165,7 +165,9 @@ async def _limits(parts: Services) -> dict[str, list[dict[str, Any]]]:
     except StoreUnavailable:
         return found
     for (name, limit), status in zip(every, answer, strict=True):
-        found.setdefault(name, []).append(window_status.row(status, now) | {"configured": limit.limit})
+        found.setdefault(name, []).append(
+            window_status.row(status, now) | {"configured": window_status.shown_amount(limit.unit, limit.limit)}
+        )
     return found
 
 

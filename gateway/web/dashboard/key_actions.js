@@ -4,7 +4,7 @@ import { keyPath, post, remove, token } from "./api.js";
 import { attempt, confirmFirst, openDialog, showSecret } from "./dialog.js";
 import { h } from "./dom.js";
 import { amount, isCalendar, minute, quotaName } from "./format.js";
-import { PLACES, ownerOf, pathOf } from "./scopes.js";
+import { bodyOf, ownerOf, pathOf, placeOf } from "./scopes.js";
 
 const OVERLAPS = [
   [0, "not at all: it is dead at once"],
@@ -16,7 +16,7 @@ const OVERLAPS = [
 /** Buttons of one window: more of it, if it ends by the calendar; and counting anew; of these what `can` be done. */
 export function windowActions(row, then, can) {
   if (row.unit === "parallel") return [];
-  const may = (action) => can(`POST /admin/api/${PLACES[row.scope.split(":")[0]]}/${action}`);
+  const may = (action) => can(`POST /admin/api/${placeOf(row.scope)}/${action}`);
   return [
     may("top_up") && isCalendar(row) && h("button", { type: "button", class: "quiet", onclick: () => askTopUp(row, then) }, "Top up"),
     may("reset") && row.used > 0 && h("button", { type: "button", class: "quiet", onclick: () => askReset(row, then) }, "Reset"),
@@ -40,7 +40,7 @@ function askTopUp(row, then) {
       const act = async () => {
         const grant = { [row.unit]: Number(more.value), per: row.per };
         if (row.model) grant.model = row.model;
-        await post(pathOf(row.scope, "top_up"), grant);
+        await post(pathOf(row.scope, "top_up"), bodyOf(row.scope, grant));
         close();
         then();
       };
@@ -80,7 +80,7 @@ function askReset(row, then) {
     async () => {
       const which = { unit: row.unit, per: /^\d+$/.test(row.per) ? Number(row.per) : row.per };
       if (row.model) which.model = row.model;
-      await post(pathOf(row.scope, "reset"), which);
+      await post(pathOf(row.scope, "reset"), bodyOf(row.scope, which));
       then();
     },
   );

@@ -4,7 +4,7 @@
 export function pathOf(scope, action) {
   const [kind, ...rest] = scope.split(":");
   const name = encodeURIComponent(rest.join(":"));
-  if (kind === "gateway") return `quotas/${action}`;
+  if (!(kind in PLACES)) return `quotas/${action}`;
   if (kind === "member") {
     const [team, ...person] = rest.join(":").split("/");
     return `teams/${encodeURIComponent(team)}/members/${encodeURIComponent(person.join("/"))}/${action}`;
@@ -12,14 +12,19 @@ export function pathOf(scope, action) {
   return `${kind === "person" ? "people" : `${kind}s`}/${name}/${action}`;
 }
 
-/** The same by kind, as paths of operations. */
-export const PLACES = {
-  gateway: "quotas",
+/** The body of such a change: it names a scope that has no path of its own. */
+export const bodyOf = (scope, body) => (scope === "gateway" || scope.split(":")[0] in PLACES ? body : { ...body, scope });
+
+/** The paths of operations on the scopes that have one, by their kind. */
+const PLACES = {
   key: "keys/{id}",
   team: "teams/{name}",
   person: "people/{person}",
   member: "teams/{name}/members/{person}",
 };
 
+/** The path of the operations on windows of a scope. */
+export const placeOf = (scope) => PLACES[scope.split(":")[0]] ?? "quotas";
+
 /** The owner in words. */
-export const ownerOf = (scope) => (scope === "gateway" ? "the whole gateway" : scope.replace(":", " "));
+export const ownerOf = (scope) => (scope === "gateway" ? "the whole gateway" : scope.replace(":", " ").replace("_", " "));

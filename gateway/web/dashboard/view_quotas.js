@@ -8,6 +8,7 @@ import { amount, count, many, percent, quotaName } from "./format.js";
 import { windowActions } from "./key_actions.js";
 import { Paces } from "./paces.js";
 import { poll } from "./poll.js";
+import { ownerOf as scopeInWords } from "./scopes.js";
 import { empty, into } from "./states.js";
 import { Table, filterField } from "./table.js";
 
@@ -30,7 +31,10 @@ const thin = (row) => {
 };
 
 /** The owner of a window, in words. */
-const ownerOf = (row) => (row.person ? `person ${row.person}` : row.team ? `team ${row.team}` : "the whole gateway");
+const ownerOf = (row) => (row.person ? `person ${row.person}` : isOfTeam(row) ? `team ${row.team}` : scopeInWords(row.scope));
+
+/** Whether a window is a team's own. */
+const isOfTeam = (row) => row.scope.startsWith("team:");
 
 const columns = (opener, can) => [
   {
@@ -64,10 +68,13 @@ const columns = (opener, can) => [
 ];
 
 /** The heading of the windows that a person, a team or the whole gateway has. */
-const sharers = ({ person, team }, can) => [
-  person && ["Person ", h("b", null, person), team && " in the "],
-  team ? [person ? "team " : "Team ", teamName(team, can)] : !person && "The whole gateway",
-];
+const sharers = ({ person, team, scope }, can) => {
+  if (!person && scope !== "gateway" && !scope.startsWith("team:")) return h("b", null, scopeInWords(scope));
+  return [
+    person && ["Person ", h("b", null, person), team && " in the "],
+    team ? [person ? "team " : "Team ", teamName(team, can)] : !person && "The whole gateway",
+  ];
+};
 
 /** Which quotas of others keep a key from calling. */
 const blocked = ({ spent }) =>
@@ -79,7 +86,7 @@ function fullestOfEach(windows, shared) {
   const byKey = Map.groupBy(windows, (row) => row.key);
   return [...byKey.values()].map((rows) => {
     const [first, ...others] = rows.sort((one, other) => fullness(other) - fullness(one));
-    const spent = shared.filter((row) => first.enforced && isSpent(row) && !row.person && [null, first.team].includes(row.team));
+    const spent = shared.filter((row) => first.enforced && isSpent(row) && (isOfTeam(row) ? row.team === first.team : row.scope === "gateway"));
     return { ...first, others, spent };
   });
 }

@@ -119,6 +119,7 @@ const OUTCOMES = {
   rate_limited: "rate limited",
   auth_failed: "refused our credentials",
   balance_spent: "our balance is spent",
+  upstream_quota: "its quota here is spent",
   error_event: "error in the stream",
   unfit_answer: "unfit answer",
   no_channel: "no channel",

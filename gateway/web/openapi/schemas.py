@@ -16,6 +16,7 @@ from gateway.config.rates import ROWS
 from gateway.config.sections import EndpointName
 from gateway.identity.permissions import ROLES
 from gateway.quota.issued import SECRET_PATTERN
+from gateway.quota.scopes import SCOPES
 from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
 from gateway.reports import latency
 from gateway.store import MEASURE_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, RefusalEntry
@@ -186,7 +187,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "SessionsEnded": _exact(_WARNINGS, object={"const": "person"}, name=_TEXT, sessions_ended_at=_TIME),
     "Changes": _exact(
         data=_list(_exact(
-            id=_TEXT, kind={"enum": ["key", "team", "gateway", "person", "member"]}, name=_TEXT, time=_TIME,
+            id=_TEXT, kind={"enum": ["key", *SCOPES]}, name=_TEXT, time=_TIME,
             actor=_TEXT, action=_TEXT, before={}, after={},
         )),
         next=_TEXT_OR_NULL,

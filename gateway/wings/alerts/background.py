@@ -15,7 +15,6 @@ from gateway.keys.cache import KeyCache
 from gateway.keys.registry import Registry
 from gateway.pipeline import Services
 from gateway.quota import window_status
-from gateway.quota.scopes import holder
 from gateway.records import Window
 from gateway.tasks import Tasks
 from gateway.web.background import WingWork
@@ -73,8 +72,10 @@ async def _present(key_cache: KeyCache, windows: Sequence[Window], now: float) -
     keys = {key.id: key for key in await key_cache.named(frozenset(name for kind, _, name in owners if kind == "key"))}
     found = []
     for window, (kind, _, name) in zip(windows, owners, strict=True):
-        owner = keys.get(name) if kind == "key" else holder(window.scope)
-        present = (term.window(now) for term in key_cache.terms.of(owner)) if owner is not None else ()
+        is_gone = kind == "key" and name not in keys
+        present = (
+            () if is_gone else [term.window(now) for term in key_cache.terms.of_scope(window.scope, keys.get(name))]
+        )
         found.append(next((each for each in present if each.id == window.id), window))
         await asyncio.sleep(0)
     return found
