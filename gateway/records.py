@@ -74,6 +74,7 @@ class Key:
     max_wait_s: float | None = None
     owner: str | None = None
     """The person whose key it is."""
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def in_team(self) -> KeyInTeam:

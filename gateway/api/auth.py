@@ -68,6 +68,7 @@ def read(key: KeySettings) -> Key:
         weight=key.weight,
         max_wait_s=key.max_wait_s,
         owner=key.owner,
+        labels=tuple(key.labels.items()),
     )
 
 

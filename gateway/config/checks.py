@@ -535,14 +535,20 @@ def _check_keys(parts: ValidParts) -> Iterator[ConfigFault]:
 def _check_quotas(parts: ValidParts) -> Iterator[ConfigFault]:
     """A window is identified by owner, unit, length and models, not by its limit: two such quotas would share it."""
     for path, quotas, _ in quota_lists(parts):
-        yield from check_list(path, quotas)
+        yield from check_list(path, quotas, may_have_labels=path[0] == "quotas" or path[::2] == ("teams", "quotas"))
+        if path[0] == "teams" and "/" in str(path[1]) and any(quota.label for quota in quotas.values()):
+            yield ConfigFault(format_faults(path), "a team with quotas of labels has no '/' in its name")
 
 
-def check_list(path: Place, quotas: Mapping[int, Quota]) -> Iterator[ConfigFault]:
+def check_list(path: Place, quotas: Mapping[int, Quota], *, may_have_labels: bool = False) -> Iterator[ConfigFault]:
     """One list of quotas, by index."""
     seen: dict[tuple[object, ...], int] = {}
     for index, quota in quotas.items():
-        if (first := seen.setdefault((quota.unit, quota.per, quota.model), index)) != index:
+        if quota.label is not None and not may_have_labels:
+            yield ConfigFault(
+                format_faults((*path, index, "label")), "only quotas of the gateway and of teams can have a label"
+            )
+        if (first := seen.setdefault((quota.unit, quota.per, quota.model, quota.label), index)) != index:
             yield ConfigFault(
                 format_faults((*path, index)), f"counts the same as {format_faults((*path, first))}; keep one"
             )

@@ -42,7 +42,7 @@ def read_team(values: Mapping[str, Any], config: Config) -> Team:
     def check(team: Team) -> Iterator[ConfigFault]:
         for name, each in (("quotas", team.quotas), ("member_quotas", team.member_quotas)):
             quotas = dict(enumerate(each))
-            yield from check_list((name,), quotas)
+            yield from check_list((name,), quotas, may_have_labels=name == "quotas")
             yield from check_outputs((name,), quotas, ("*",), config.models)
 
     return _read(Team, values, check)

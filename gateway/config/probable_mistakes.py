@@ -273,13 +273,18 @@ def _larger_than_the_team(config: Config) -> Warnings:
         team = config.teams.get(key.team) if key.team is not None else None
         for index, quota in enumerate(key.quotas):
             for other in team.quotas if team is not None else ():
-                same = (quota.unit, quota.per, quota.model) == (other.unit, other.per, other.model)
+                same = _counts(quota) == _counts(other)
                 if same and quota.limit > other.limit:
                     yield _warning(
                         ("keys", number, "quotas", index),
                         f"is larger than the same quota of the team {printable(str(key.team))!r}, which then refuses "
                         "first",
                     )
+
+
+def _counts(quota: Quota) -> tuple[object, ...]:
+    """Equal for quotas that count the same, whatever their limits are."""
+    return quota.unit, quota.per, quota.model, quota.label
 
 
 def _wide_limits(config: Config) -> Warnings:
@@ -536,10 +541,10 @@ PARAMETERS = frozenset({
 
 
 def _larger_than_the_gateway(config: Config) -> Warnings:
-    of_gateway = {(quota.unit, quota.per, quota.model): quota.limit for quota in config.quotas}
+    of_gateway = {_counts(quota): quota.limit for quota in config.quotas}
     for path, quotas, _ in quota_lists(ValidParts.of(config)):
         for index, quota in quotas.items() if path != ("quotas",) else ():
-            if quota.limit > of_gateway.get((quota.unit, quota.per, quota.model), quota.limit):
+            if quota.limit > of_gateway.get(_counts(quota), quota.limit):
                 yield _warning(
                     (*path, index), "is larger than the same quota of the whole gateway, which refuses first"
                 )
@@ -558,7 +563,7 @@ def _overtaken_quotas(config: Config) -> Warnings:
 
 
 def _overtakes(other: Quota, quota: Quota) -> bool:
-    is_same = (other.unit, other.model) == (quota.unit, quota.model)
+    is_same = (other.unit, other.model, other.label) == (quota.unit, quota.model, quota.label)
     return is_same and _length_s(other) > _length_s(quota) and other.limit <= quota.limit
 
 

@@ -12,9 +12,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TypeVar
 
@@ -22,10 +24,11 @@ from gateway.api import auth
 from gateway.api.auth import KnownSecret
 from gateway.config import Config, Team
 from gateway.errors import Unavailable
-from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, may_be_issued
-from gateway.quota.windows import Limit, LimitTable
-from gateway.records import Key
-from gateway.store import ChangeFeed, DocumentKind, KeyStore, StoreUnavailable
+from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, format_time, may_be_issued
+from gateway.quota.labels import NOT_SEEN, with_value
+from gateway.quota.windows import Limit, LimitTable, calendar_window
+from gateway.records import Call, Key
+from gateway.store import ChangeFeed, DocumentKind, KeyStore, StoreChange, StoreUnavailable
 from gateway.tasks import Tasks
 
 from .token_bucket import TokenBucket
@@ -97,6 +100,7 @@ class KeyCache:
         """How often something was changed, as far as we have heard."""
         self._waiting: dict[bytes, asyncio.Future[KnownSecret | None]] = {}
         self._allowance = TokenBucket(UNKNOWN_PER_S, UNKNOWN_AT_ONCE)
+        self._noting = asyncio.Lock()
         self._tasks = Tasks()
         self.configure(config)
 
@@ -137,6 +141,30 @@ class KeyCache:
     def teams(self) -> Mapping[str, Team]:
         """All teams by name; of equal names, the team of the file."""
         return self.terms.teams
+
+    async def know(self, call: Call) -> None:
+        """Note the values of the call's tags that have quotas and are new in this month, so that each has windows of
+        its own, at all workers and gateways. While the store is away they share those of `other`."""
+        month = calendar_window("month", call.started)[0]
+        if not self.terms.labels.unknown(call, month):
+            return
+        with suppress(StoreUnavailable):
+            async with self._noting:
+                for label, value in self.terms.labels.unknown(call, month):
+                    await self._note(label, value, month, call.started)
+
+    async def _note(self, label: str, value: str, month: str, started: float) -> None:
+        while True:
+            (text,) = await self._store.read("overlay", [label])
+            overlay = Overlay() if text is None else _read_overlay(text)
+            if (seen := with_value(overlay.seen or NOT_SEEN, value, month)) is None:
+                break
+            overlay, event = overlay._replace(seen=seen), {"actor": "a call's tag", "action": "note", "before": None}
+            audit = json.dumps({"time": format_time(started), **event, "after": value})
+            if await self._store.change(StoreChange("overlay", label, text, overlay.encode(), audit)):
+                break
+        self._overlays[label] = overlay
+        self._apply()
 
     def budgets(self, scope: str) -> Sequence[Limit]:
         """The quotas of the upstream of this scope, with top-ups."""

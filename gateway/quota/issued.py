@@ -187,6 +187,13 @@ class TopUp(NamedTuple):
     """Amount in units of the window."""
 
 
+class SeenValues(NamedTuple):
+    """The values of a label that tags brought in a month, which have windows of their own (`labels.py`)."""
+
+    month: str = ""
+    values: frozenset[str] = frozenset()
+
+
 class Overlay(NamedTuple):
     """The changes that operators made to a key or team of the file, and to a person."""
 
@@ -200,16 +207,17 @@ class Overlay(NamedTuple):
     """A person's own quotas, in place of those of the role or of all people."""
     role: str | None = None
     """Role of a person's last sign-in, where roles have quotas."""
-    more: Mapping[str, Any] = MappingProxyType({})
-    """Facts of wings and of other versions, which are kept as they are."""
+    seen: SeenValues | None = None
+    """Noted values of a label; None of anything else."""
 
     def encode(self) -> str:
-        values = _without_pause(self._asdict()) | {"quotas": self.quotas and shown_quotas(self.quotas)}
-        if self.quotas is None:
-            del values["quotas"]
-        if self.role is None:
-            del values["role"]
-        return _encode({**values.pop("more"), **values})
+        values = _without_pause(self._asdict())
+        of_person = {
+            "quotas": None if self.quotas is None else shown_quotas(self.quotas), "role": values.pop("role"),
+            "seen": None if self.seen is None else [self.seen.month, sorted(self.seen.values)],
+        }  # fmt: skip
+        del values["quotas"], values["seen"]
+        return _encode(values | {name: value for name, value in of_person.items() if value is not None})
 
     @classmethod
     def decode(cls, text: str) -> Overlay:
@@ -217,14 +225,14 @@ class Overlay(NamedTuple):
         with _unreadable():
             values = json.loads(text)
             top_ups = tuple(TopUp(*top_up) for top_up in values["top_ups"])
-            quotas = values.get("quotas")
+            quotas, seen = values.get("quotas"), values.get("seen")
             return cls(
                 values["revoked_at"],
                 top_ups,
                 _read_pause(values.get("paused")),
                 None if quotas is None else tuple([Quota.model_validate(quota) for quota in quotas]),
                 values.get("role"),
-                {name: value for name, value in values.items() if name not in cls._fields},
+                None if seen is None else SeenValues(seen[0], frozenset(seen[1])),
             )
 
     def topped_up(self, more: TopUp) -> Overlay:

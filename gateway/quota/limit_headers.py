@@ -27,7 +27,7 @@ _HEADERS: Mapping[Unit, tuple[str, str, str]] = {
 
 LIMIT_HEADER = "x-gateway-limit"
 
-_PLAIN = frozenset(b":/@#*?+[]! _.-~" + string.ascii_letters.encode() + string.digits.encode())
+_PLAIN = frozenset(b":/@#*?+=[]! _.-~" + string.ascii_letters.encode() + string.digits.encode())
 """Signs of names that stay as they are in that header; others are written as in an address."""
 
 WritesHeaders = Callable[[Iterable[WindowStatus], float], Mapping[str, str]]

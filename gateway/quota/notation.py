@@ -37,8 +37,9 @@ class Named(NamedTuple):
         return settings if self.model is None else {**settings, "model": self.model}
 
     def is_that(self, quota: Mapping[str, Any]) -> bool:
-        """Whether these settings are of the quota that is named: same unit, time and models."""
-        return self.unit in quota and (quota["per"], quota.get("model")) == (self.per, self.model)
+        """Whether these settings are of the quota that is named: same unit, time and models, and without a label."""
+        which = quota["per"], quota.get("model"), quota.get("label")
+        return self.unit in quota and which == (self.per, self.model, None)
 
 
 def read_quota(unit: str, text: str) -> Named:

@@ -1,7 +1,8 @@
 """Whose a window is: the kinds of scopes in words, who may raise a limit of each, and the holder of its windows.
 
 A scope is a kind, and the owner's name behind a colon: `key:ID`, `person:NAME`, `member:TEAM/NAME` (a person in one of
-her teams), `team:NAME`, `upstream:NAME`, or `gateway` alone.
+her teams), `team:NAME`, `label:NAME=VALUE` and `team_label:TEAM/NAME=VALUE` (a value of a label), `upstream:NAME`, or
+`gateway` alone.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import NamedTuple
 
 from gateway.records import Key
 
-PERSON, MEMBER = "person", "member"
+PERSON, MEMBER, LABEL, TEAM_LABEL = "person", "member", "label", "team_label"
 
 
 class ScopeKind(NamedTuple):
     """How the owner of a window is called in a message to its user, and who may raise its limits."""
 
     whose: str
-    """`{name}` is the owner's name; of a member `{team}` and `{name}`."""
+    """`{name}` is the owner's name; of a member and of a team's label `{team}` and `{name}`."""
     raised_by: str
     """The roles that may raise the limit, for a header."""
 
@@ -33,6 +34,8 @@ SCOPES: Mapping[str, ScopeKind] = {
     PERSON: ScopeKind("the person {name} over all her keys", "operator"),
     MEMBER: ScopeKind("the person {name} in the team {team}", "operator"),
     "team": ScopeKind("your team {name}", "operator"),
+    LABEL: ScopeKind("the label {name}", "operator"),
+    TEAM_LABEL: ScopeKind("the label {name} in your team {team}", "operator"),
     "upstream": ScopeKind("the upstream {name}", "operator"),
     "gateway": ScopeKind("the whole gateway", "operator"),
 }
@@ -48,6 +51,20 @@ def member_scope(team: str, person: str) -> str:
     return f"{MEMBER}:{team}/{person}"
 
 
+def label_scope(team: str | None, name: str) -> str:
+    """The scope of a label of the gateway or of a team, without a value."""
+    return f"{LABEL}:{name}" if team is None else f"{TEAM_LABEL}:{team}/{name}"
+
+
+def value_scope(label: str, value: str) -> str:
+    """The scope of one value of a label."""
+    return f"{label}={value}"
+
+
+def is_of_label(scope: str) -> bool:
+    return scope.startswith((f"{LABEL}:", f"{TEAM_LABEL}:"))
+
+
 def scope_kind(scope: str) -> ScopeKind:
     """The row of a scope."""
     return SCOPES[scope.partition(":")[0]]
@@ -57,22 +74,27 @@ def format_scope(scope: str) -> str:
     """A window's owner in the words of a message to its user."""
     team, person = member_of(scope)
     name = scope.partition(":")[2] if person is None else person
+    if scope.startswith(f"{TEAM_LABEL}:"):
+        name = name.partition("/")[2]
     return scope_kind(scope).whose.format(name=name, team=team)
 
 
 def member_of(scope: str) -> tuple[str | None, str | None]:
     """The team and the person of a scope, as far as it is of one; the team of a key is not in its scope.
 
-    A team with quotas for its members has no `/` in its name (`config/checks.py`).
+    A team with quotas for its members or of labels has no `/` in its name (`config/checks.py`).
     """
     kind, _, name = scope.partition(":")
+    team, _, person = name.partition("/")
     if kind == MEMBER:
-        team, _, person = name.partition("/")
         return team, person
+    if kind == TEAM_LABEL:
+        return team, None
     return (name if kind == "team" else None), (name if kind == PERSON else None)
 
 
 def holder(scope: str) -> Key:
     """Someone whom the windows of this scope bind, and no key of the file or the store."""
     team, person = member_of(scope)
-    return Key("", team=team, owner=person)
+    name, _, value = scope.partition(":")[2].removeprefix("" if team is None else f"{team}/").partition("=")
+    return Key("", team=team, owner=person, labels=((name, value),) if is_of_label(scope) else ())

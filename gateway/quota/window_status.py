@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from gateway.records import Key, Unit, Window, WindowStatus
 
 from .pricing import usd
-from .scopes import member_of
+from .scopes import is_of_label, member_of
 from .windows import LimitTable, format_time
 
 
@@ -30,18 +30,19 @@ def shared_windows(terms: LimitTable, now: float) -> Iterator[Owned]:
         for term in terms.of(Key("", team=name)):
             if term.scope != "gateway":
                 yield Owned(term.window(now), team=name)
+    yield from (Owned(limit.window(now), team=team) for team, limit in terms.of_labels(now))
     yield from (Owned(limit.window(now)) for limits in terms.of_upstreams.values() for limit in limits)
 
 
 def own_windows(terms: LimitTable, keys: Iterable[Key], now: float, seen: set[str] | None = None) -> Iterator[Owned]:
-    """Those of these keys, and those of their owners, each once: but for the ones that were `seen`, to which they are
-    added."""
+    """Those of these keys, and those of their owners and labels, each once: but for the ones that were `seen`, to which
+    they are added."""
     seen = set() if seen is None else seen
     for key in keys:
         for owned in binding_windows(terms, key, now):
             if owned.key is not None:
                 yield owned
-            elif owned.person is not None and owned.window.id not in seen:
+            elif (owned.person is not None or is_of_label(owned.window.scope)) and owned.window.id not in seen:
                 seen.add(owned.window.id)
                 yield owned
 

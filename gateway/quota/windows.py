@@ -48,9 +48,10 @@ from gateway.records import (
 
 from . import pricing
 from .issued import Overlay, topped_up
+from .labels import LabelTable
 from .people import person_limits
 from .pricing import format_usd
-from .scopes import format_scope, holder, member_scope, person_scope, scope_kind
+from .scopes import format_scope, holder, is_of_label, member_scope, person_scope, scope_kind
 
 IN_THE_WAY_US = 1_000_000
 """Suggested wait for running calls to end. Their end is unknown; one second is short and does not flood the gateway."""
@@ -176,8 +177,9 @@ class LimitTable:
             for scope, quotas in [(f"{UPSTREAM}{name}", quotas) for name, quotas in upstreams.items()]
         }
         """The quotas of upstreams, by their scopes."""
+        self.labels = LabelTable(quotas, teams, overlays)
         self._known: dict[str, tuple[Key, tuple[Limit, ...]]] = {}
-        self._of_calls: dict[tuple[str, str, str | None], tuple[Key, int, CallLimits]] = {}
+        self._of_calls: dict[tuple[str, str, str | None, tuple[str, ...]], tuple[Key, int, CallLimits]] = {}
 
     def anew(self) -> LimitTable:
         """The same without the cache: a scan over all keys would evict the entries of active ones."""
@@ -200,12 +202,17 @@ class LimitTable:
 
     def of_call(self, call: Call) -> CallLimits:
         """Those of its key's limits that count this model, with the windows of the day."""
-        names, day = (call.key.id, call.params.model, call.target), int(call.started // 86400)
+        tagged: tuple[str, ...] = ()
+        day = int(call.started // 86400)
+        if self.labels.owners and call.tags:
+            tagged = self.labels.of_tags(call, calendar_window("month", call.started)[0])
+        names = (call.key.id, call.params.model, call.target, tagged)
         known = self._of_calls.get(names)
         if known is None or known[1] != day or (known[0] is not call.key and known[0] != call.key):
             if len(self._of_calls) >= MAX_CACHED_KEYS:
                 self._of_calls.clear()
-            limits = [each for each in self.of(call.key) if each.model is None or covers(each.model, call)]
+            each_limit = [*self.of(call.key), *[each for scope in tagged for each in self._of_label(scope, call.key)]]
+            limits = [each for each in each_limit if each.model is None or covers(each.model, call)]
             known = self._of_calls[names] = call.key, day, CallLimits.of(limits, call.started)
         return known[2]
 
@@ -222,6 +229,9 @@ class LimitTable:
                 yield from self._each(member_scope(key.team, key.owner), team.member_quotas, is_enforced)
             yield from self._each(f"team:{key.team}", team.quotas, is_enforced)
         yield from self._each("gateway", self._quotas, is_enforced)
+        if key.labels:
+            for scope, quotas in self.labels.of_key(key):
+                yield from self._each(scope, quotas, is_enforced)
         if key.max_parallel is not None:
             yield Limit(own, "parallel", "", None, key.max_parallel, is_enforced=is_enforced)
         if person is not None and person.max_parallel is not None:
@@ -230,12 +240,22 @@ class LimitTable:
                 is_enforced=is_of_person_enforced,
             )  # fmt: skip
 
+    def _of_label(self, scope: str, key: Key) -> Iterator[Limit]:
+        return self._each(scope, self.labels.quotas_of(scope, key), not key.is_shadow)
+
+    def of_labels(self, now: float) -> Iterator[tuple[str | None, Limit]]:
+        """The terms of the values that tags brought, each with its team."""
+        for team, scope, quotas in self.labels.values(calendar_window("month", now)[0]):
+            yield from [(team, limit) for limit in self._each(scope, quotas, is_enforced=True)]
+
     def _person(self, name: str) -> PersonLimits:
         return person_limits(self._people, name, self._overlays.get(person_scope(name)))
 
     def _each(self, scope: str, quotas: Iterable[Quota], is_enforced: bool) -> Iterator[Limit]:
-        overlay = self._overlays.get(scope)
+        overlay, has_label = self._overlays.get(scope), is_of_label(scope)
         for quota in quotas:
+            if (quota.label is not None) != has_label:
+                continue
             seconds, per = quota.per_s, str(quota.per)
             top_ups = topped_up(overlay.top_ups, quota.unit, per, quota.model) if overlay else {}
             yield Limit(

@@ -64,6 +64,8 @@ class Quota(Section):
 day, week and month are calendar windows in UTC."""
     model: Annotated[str, Field(min_length=1), BeforeValidator(refuse_signs)] | None = None
     """Pattern of the models that this quota counts; default: all."""
+    label: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,31}$")] | None = None
+    """Label of keys or tag of calls, each value of which has this quota; of the gateway and of teams only."""
 
     @model_validator(mode="before")
     @classmethod

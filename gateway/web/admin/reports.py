@@ -210,6 +210,7 @@ class ReportEndpoints:
         terms, now, of_people = parts.key_cache.terms.anew(), parts.clock.now(), set[str]()
         if not after:
             shared = await asyncio.to_thread(_wanted, window_status.shared_windows(terms, now), wanted, scope)
+            of_people |= {each.window.id for each in shared}
             async for rows in _states(parts.accounting.ledger, shared, now):
                 yield rows
         async for keys in self._access.registry.every_key(wanted.get("key"), after, scope.covers, scope.groups):

@@ -116,6 +116,7 @@ class OneQuota(RequestBody):
 
 class QuotaBody(OneQuota):
     per: Span
+    label: str | None = None
 
 
 def _as_it_is(value: Any) -> Any:

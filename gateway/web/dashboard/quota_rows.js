@@ -40,12 +40,14 @@ function quotaRow(quota, drop) {
     seconds,
     h("span", null, "for"),
     model,
+    quota.label && h("span", null, `for each ${quota.label}`),
     h("button", { type: "button", class: "quiet", "aria-label": "Remove this quota", onclick: () => drop(node) }, "✕"),
   );
   node.read = () => ({
     [of.value]: Number(amount.value),
     per: per.value === "other" ? Number(seconds.value) : per.value,
     ...(model.value.trim() ? { model: model.value.trim() } : {}),
+    ...(quota.label ? { label: quota.label } : {}),
   });
   return node;
 }

@@ -164,7 +164,7 @@ SCHEMAS: Mapping[str, Schema] = {
         secret={**_TEXT, "pattern": f"^{SECRET_PATTERN}$"},
     ),
     "QuotaOf": _exact(
-        dict.fromkeys(("requests", "tokens", "usd"), _AMOUNT) | {"model": _TEXT},
+        dict.fromkeys(("requests", "tokens", "usd"), _AMOUNT) | {"model": _TEXT, "label": _TEXT},
         per={"type": ["string", "integer"]},
     ),
     "TopUpOf": _exact(

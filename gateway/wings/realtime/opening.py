@@ -188,6 +188,8 @@ async def open_session(
     candidates = router.candidates(routes, call.params.model, call.affinity, call.key.id)
     places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
     drawn = [place._replace(claims=_parallel(place.claims)) for place in places]
+    if call.tags and services.key_cache.terms.labels.owners:
+        await services.key_cache.know(call)
     own = _parallel(windows.claims(call, services.key_cache.terms.of_call(call)))
     first = candidates[0] if candidates else routes[0]
     reservation = Admission(services.accounting.ledger, call, own, first, places=drawn)

@@ -1,0 +1,106 @@
+"""Quotas of a label: a project has one budget, whatever keys call for it, by their labels or by a tag."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import ScriptedUpstream, StartsGateways
+from tests.fakes.scripted import ok_json
+
+from .client import Answer
+from .gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, model, run, settings
+
+TOKEN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+
+
+@pytest.fixture(scope="module")
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream, store_url: str) -> Gateway:
+    quotas = [{"requests": 2, "per": "day", "label": "project"}, {"usd": 1, "per": "month", "label": "project"}]
+    config = settings(
+        shared_upstream.url,
+        store={"url": store_url},
+        quotas=quotas,
+        teams={"red": {"quotas": [{"requests": 1, "per": "day", "label": "stage"}]}},
+        keys=[key("alice"), key("bob", labels={"project": "ops"}), key("carl", labels={"project": "ops"}),
+              key("dora", team="red")],
+        models={COMPLETIONS: model("completions", price={"input": 1, "output": 1})},
+    )  # fmt: skip
+    return start_shared_gateway(config)
+
+
+@pytest.fixture(autouse=True)
+def good_upstream(upstream: ScriptedUpstream) -> Iterator[None]:
+    upstream.answer_with(always=ok_json())
+    yield
+    upstream.answer_with()
+
+
+def ask(gateway: Gateway, who: str = "alice", **tags: str) -> Answer:
+    headers = {f"x-gateway-tag-{name}": value for name, value in tags.items()}
+    return gateway.post("/v1/completions", {"model": COMPLETIONS, "prompt": "Hello"}, key=who, headers=headers)
+
+
+def windows(gateway: Gateway) -> dict[str, dict[str, Any]]:
+    return {row["scope"]: row for row in gateway.admin("quotas").json["data"] if row["unit"] == "requests"}
+
+
+def test_each_value_of_a_tag_has_a_budget_of_its_own(gateway: Gateway) -> None:
+    assert [ask(gateway, project="web").status for _ in range(3)] == [200, 200, 429]
+    assert [ask(gateway, project="api").status for _ in range(3)] == [200, 200, 429]
+    assert ask(gateway).status == 200
+    refused = ask(gateway, project="web")
+    assert refused.refusal == (429, "insufficient_quota", None, "insufficient_quota")
+    assert "the label project=web" in refused.error["message"]
+    assert refused.headers["x-gateway-limit"] == (
+        "label:project=web; unit=requests; per=day; limit=2; used=2; reserved=0; requested=1; raised-by=operator"
+    )
+    rows = windows(gateway)
+    assert (rows["label:project=web"]["used"], rows["label:project=api"]["used"]) == (2, 2)
+
+
+def test_the_label_of_a_key_counts_before_a_tag(gateway: Gateway) -> None:
+    assert ask(gateway, "bob", project="web").status == 200
+    assert ask(gateway, "carl", project="free").status == 200
+    assert ask(gateway, "bob").headers["x-gateway-limit"].startswith("label:project=ops; unit=requests; per=day")
+    of_key = [row for row in gateway.get("/v1/key", key="carl").json["quotas"] if row["unit"] == "requests"]
+    assert [(row["scope"], row["used"]) for row in of_key] == [("label:project=ops", 2)]
+    assert windows(gateway)["label:project=ops"]["used"] == 2
+
+
+def test_a_team_has_labels_of_its_own(gateway: Gateway) -> None:
+    assert [ask(gateway, "dora", stage="test").status for _ in range(2)] == [200, 429]
+    assert ask(gateway, "dora", stage="live").status == 200
+    refused = ask(gateway, "dora", stage="live")
+    assert "the label stage=live in your team red" in refused.error["message"]
+    assert ask(gateway, "alice", stage="live").status == 200
+    row = windows(gateway)["team_label:red/stage=live"]
+    assert (row["team"], row["used"]) == ("red", 1)
+
+
+def test_the_budget_of_a_value_is_topped_up_and_reset(gateway: Gateway) -> None:
+    while ask(gateway, project="new").status == 200:
+        pass
+    topped = gateway.send(
+        "POST", "/admin/api/quotas/top_up", {"scope": "label:project=new", "requests": 1, "per": "day"}, headers=TOKEN
+    )
+    assert topped.status == 200, topped
+    eventually(lambda: ask(gateway, project="new").status == 200)
+    assert ask(gateway, project="new").status == 429
+    env = {"GATEWAY_TOKEN": ADMIN_TOKEN}
+    for scope, used in (("label:project=new", 3), ("team_label:red/stage=test", 1)):
+        assert windows(gateway)[scope]["used"] == used
+        done = run("quotas", "reset", scope, "--json", "--url", gateway.url, env=env)
+        assert done.returncode == 0, done.stderr
+        assert {row["used"] for row in json.loads(done.stdout)} == {0}
+    assert ask(gateway, project="new").status == 200
+
+
+def test_the_audit_log_has_each_value_once(gateway: Gateway) -> None:
+    for _ in range(3):
+        ask(gateway, project="audited")
+    rows = [row for row in gateway.admin("audit").json["data"] if row["after"] == "audited"]
+    assert [(row["kind"], row["name"], row["action"]) for row in rows] == [("label", "project", "note")]
