@@ -20,8 +20,8 @@ from gateway.config.quantities import read_per
 from gateway.config.sections import NAME_PATTERN
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.quota import window_status
-from gateway.quota.issued import IssuedTeam, TopUp, show_team, show_top_ups
-from gateway.quota.scopes import holder
+from gateway.quota.issued import IssuedTeam, Overlay, TopUp, show_team, show_top_ups
+from gateway.quota.scopes import MEMBER, TEAM_LABEL, holder
 from gateway.quota.windows import LimitTable, calendar_window
 from gateway.records import Key, Window
 from gateway.store import DocumentKind
@@ -174,12 +174,16 @@ class TeamManager(Documents):
         now = self._clock()
         made = IssuedTeam(team, created_at=now, updated_at=now)
         doing = AuditEvent(actor, "create", after=shown_team(team))
-        # A team of this name that was deleted may have left windows and top-ups.
+        # A team of this name that was deleted may have left windows and top-ups, also of its members and labels.
         (known,) = await self._store.read("team", [name])
         text, _ = await self._overlay(f"team:{name}")
-        if known is None and text is not None:
-            await self._write("overlay", f"team:{name}", text, None, doing)
-        await self._write("team", name, None, made.encode(), doing, resets=self._own_windows(name, team))
+        left = [] if text is None else [(f"team:{name}", text)]
+        windows = await self._own_windows(name, team)
+        for prefix in (f"{MEMBER}:{name}/", f"{TEAM_LABEL}:{name}/"):
+            left += await self._overlays_below(prefix)
+        for scope, text in left if known is None else ():
+            await self._write("overlay", scope, text, None, doing)
+        await self._write("team", name, None, made.encode(), doing, resets=windows)
         return await self.show_team(name)
 
     async def update_team(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
@@ -211,12 +215,28 @@ class TeamManager(Documents):
                 code="team_in_use",
             )
         doing = AuditEvent(actor, "delete", before=shown_team(team.settings))
-        await self._write("team", name, text, None, doing, resets=self._own_windows(name, team.settings))
+        await self._write("team", name, text, None, doing, resets=await self._own_windows(name, team.settings))
 
-    def _own_windows(self, name: str, team: Team) -> list[Window]:
-        """The windows of this team alone, at present."""
-        now, limits = self._clock(), LimitTable((), {name: team}, {}).of(Key("", team=name))
-        return [limit.window(now) for limit in limits if limit.scope == f"team:{name}"]
+    async def _own_windows(self, name: str, team: Team) -> list[Window]:
+        """The windows of this team, of its members and of its labels, at present."""
+        keys = [
+            Key("", team=name, owner=key.settings.owner, labels=tuple(key.settings.labels.items()))
+            async for key in self._issued_keys(groups=[("team", name)])
+        ]
+        noted = {scope: Overlay.decode(text) for scope, text in await self._overlays_below(f"{TEAM_LABEL}:{name}/")}
+        terms, now = LimitTable((), {name: team}, noted), self._clock()
+        limits = [limit for key in [Key("", team=name), *keys] for limit in terms.of(key)] + [
+            limit for _, limit in terms.of_labels(now)
+        ]
+        return list(dict.fromkeys([limit.window(now) for limit in limits]))
+
+    async def _overlays_below(self, prefix: str) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        async for page in self._pages("overlay", prefix):
+            found += [(scope, text) for scope, text in page if scope.startswith(prefix)]
+            if not page[-1][0].startswith(prefix):
+                break
+        return found
 
     async def _changeable_team(self, name: str) -> tuple[str, IssuedTeam]:
         if name in self._config().teams:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from gateway.errors import Conflict, InvalidRequest, NotFound
-from gateway.records import Claim
+from gateway.quota import labels
+from gateway.records import Call, Claim, Document, Key, Params
 from tests.store.worker import Worker
 
 from .conftest import BY, Scenario, settings
@@ -112,3 +116,53 @@ async def test_quotas_of_her_own_replace_quotas_alone(scenario: Scenario) -> Non
     await scenario.registry.create_key({"id": "one", "owner": ANN}, BY)
     shown = await scenario.registry.update_person(ANN, {"quotas": MORE}, BY)
     assert (shown["quotas"], shown["max_parallel"], shown["on_exceeded"]) == (MORE, 4, "shadow")
+
+
+async def test_a_team_made_again_leaves_its_members_and_labels_nothing(scenario: Scenario) -> None:
+    """Neither use nor top-ups of the people of a team that was deleted come back with its name, nor those of labels."""
+    scenario.config = settings()
+    labelled = {"requests": 5, "per": "day", "label": "project"}
+    scopes = (f"member:again/{ANN}", "team_label:again/project=web", "team_label:again/project=ops")
+    secret = ""
+    for round_ in ("first", "second"):
+        await scenario.registry.create_team({"name": "again", "member_quotas": DAILY, "quotas": [labelled]}, BY)
+        made = await scenario.registry.create_key(
+            {"id": round_, "owner": ANN, "team": "again", "labels": {"project": "ops"}}, BY
+        )
+        cache, secret = scenario.book(), made.secret
+        await cache.hear()
+        key = replace(await scenario.caller(cache, secret), labels=())
+        call = Call(
+            "c", scenario.now, key, "chat", Params(Document("", {}), "m"), scenario.config.models["gpt-4o"], "m", 0.0,
+            tags="project=web",
+        )  # fmt: skip
+        await cache.know(call)
+        for scope in scopes:
+            (row,) = await scenario.registry.top_up(scope, {"requests": 1, "per": "day"}, BY)
+            assert (row["used"], row["limit"]) == (0, 6), (round_, scope)
+            (window,) = await scenario.registry._windows(scope, scenario.now)
+            await Worker(scenario.store).granted(Claim(window, 3), time=scenario.now)
+        await scenario.registry.revoke_key(round_, BY)
+        await scenario.registry.delete_team("again", BY)
+
+
+async def test_workers_agree_on_the_values_of_a_label(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gives the first values windows of their own, whichever worker notes them, and further ones to `other`."""
+    monkeypatch.setattr(labels, "MAX_VALUES", 3)
+    scenario.config = settings(quotas=[{"requests": 5, "per": "day", "label": "project"}])
+    caches = [scenario.book(), scenario.book()]
+
+    def call(value: str) -> Call:
+        return Call(
+            "c", scenario.now, Key("k"), "chat", Params(Document("", {}), "m"), scenario.config.models["gpt-4o"], "m",
+            0.0, tags=f"project={value}",
+        )  # fmt: skip
+
+    values = [f"v{number}" for number in range(6)]
+    await asyncio.gather(*[
+        cache.know(call(value)) for cache, some in zip(caches, (values, values[::-1]), strict=True) for value in some
+    ])  # fmt: skip
+    seen = [[each.scope for value in values for each in cache.terms.of_call(call(value)).each] for cache in caches]
+    assert seen[0] == seen[1]
+    assert seen[0].count("label:project=other") == 3
+    assert len(set(seen[0])) == 4
