@@ -107,8 +107,8 @@ there before. Whatever such a feature changes in the trunk or in another wing is
 
 CEILINGS = {
     "files": 420,
-    "lines": 68_813,
-    "lines of the trunk": 50_364,
+    "lines": 68_826,
+    "lines of the trunk": 50_377,
     "arrows from the trunk to wings": 87,
     "arrows between wings": 14,
 }

@@ -117,8 +117,6 @@ class QuotaManager(Documents):
         """The windows of a scope, its own alone. Raises `NotFound`."""
         kind, _, name = scope.partition(":")
         config = self._config()
-        if kind == "upstream" and name not in config.upstreams:
-            raise NotFound(f"There is no upstream '{name}'.", code="upstream_not_found")
         teams: Mapping[str, Team] = {}
         if kind == "key":
             of_file = self._file_key(name)

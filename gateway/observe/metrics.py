@@ -430,9 +430,10 @@ class Telemetry:
 
 
 class QuotaRow(NamedTuple):
-    """The state of a key's quota in its units, for usd in US dollars. `used` includes reservations."""
+    """The state of a quota in its units, for usd in US dollars. `used` includes reservations."""
 
     key: str
+    """The key's id, or the scope of another owner, which has a colon or is `gateway`."""
     unit: str
     per: str
     used: float
@@ -440,34 +441,40 @@ class QuotaRow(NamedTuple):
 
 
 def quota_rows(statuses: Iterable[WindowStatus], label: Callable[[str], str]) -> Iterator[QuotaRow]:
-    """The rows of those windows that metrics show: of all models, and of keys that have a label of their own."""
+    """The rows of those windows that metrics show: of all models, and of no key that has no label of its own."""
     for status in statuses:
         window = status.window
         kind, _, name = window.scope.partition(":")
-        if kind == "key" and label(name) == name and window.model is None and window.unit != "parallel":
+        if (kind != "key" or label(name) == name) and window.model is None and window.unit != "parallel":
+            name = name if kind == "key" else window.scope
             amounts = status.used + status.reserved, window.limit
             used, limit = [pricing.usd(units) for units in amounts] if window.unit == "usd" else amounts
             yield QuotaRow(name, window.unit, window.per, used, limit)
 
 
 class KeyCollector(Collector):
-    """The quota gauges of one scrape: keys with a label of their own, and their teams."""
+    """The quota gauges of one scrape: keys with a label of their own, their teams, and those who share a quota."""
 
     def __init__(self, rows: Iterable[QuotaRow], teams: Mapping[str, str | None]) -> None:
-        self._rows = rows
+        self._rows = list(rows)
         self._teams = teams
 
     def collect(self) -> Iterator[Metric]:
-        labels = ("key", "unit", "per")
-        used = GaugeMetricFamily(
-            "gateway_quota_used", "Used and reserved amount of a key's quota; unit usd: US dollars.", labels=labels
-        )
-        limit = GaugeMetricFamily("gateway_quota_limit", "Limit of a key's quota; unit usd: US dollars.", labels=labels)
-        for row in self._rows:
-            used.add_metric(row[:3], row.used)
-            limit.add_metric(row[:3], row.limit)
-        yield used
-        yield limit
+        rows = [(":" in row.key or row.key == "gateway", row) for row in self._rows]
+        for is_shared, prefix, label, owner in (
+            (False, "gateway_quota", "key", "a key's quota"),
+            (True, "gateway_shared_quota", "scope", "a quota of several keys"),
+        ):
+            labels = (label, "unit", "per")
+            used = GaugeMetricFamily(
+                f"{prefix}_used", f"Used and reserved amount of {owner}; unit usd: US dollars.", labels=labels
+            )
+            limit = GaugeMetricFamily(f"{prefix}_limit", f"Limit of {owner}; unit usd: US dollars.", labels=labels)
+            for row in [row for is_of_several, row in rows if is_of_several == is_shared]:
+                used.add_metric(row[:3], row.used)
+                limit.add_metric(row[:3], row.limit)
+            yield used
+            yield limit
         team = GaugeMetricFamily(
             "gateway_key_info", "Always 1; maps keys with their own label to teams.", labels=("key", "team")
         )

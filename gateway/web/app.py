@@ -29,6 +29,7 @@ from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import open_tracer
 from gateway.pipeline import CurrentServices, Services
 from gateway.queueing import WaitingRoom
+from gateway.quota.window_status import shared_windows
 from gateway.records import Key, WindowStatus
 from gateway.relay.deferred import DeferredPoller
 from gateway.store import Store, StoreUnavailable
@@ -245,14 +246,21 @@ def _alone(live: CurrentServices, telemetry: Telemetry) -> Ask:
     return answer
 
 
+MAX_SHARED_WINDOWS = 1000
+"""Windows that metrics show at most besides those of keys."""
+
+
 async def labelled_keys(parts: Services) -> tuple[list[Key], list[WindowStatus]]:
-    """The keys with a label of their own in metrics, and the state of their windows; none while the store is
-    unavailable."""
+    """The keys with a label of their own in metrics, and the state of their windows and of shared ones; none while the
+    store is unavailable."""
     now, key_cache = parts.clock.now(), parts.key_cache
     try:
         keys = await key_cache.named(await asyncio.to_thread(parts.accounting.telemetry.key_labels.every))
+        shared = [owned.window for owned in shared_windows(key_cache.terms, now)]
         windows = [term.window(now) for key in keys for term in key_cache.terms.of(key)]
         own = [window for window in windows if window.scope.startswith("key:")]
-        return keys, await parts.accounting.ledger.window_statuses(own, now)
+        others = {window.id: window for window in [*windows, *shared] if not window.scope.startswith("key:")}
+        shown = [*own, *list(others.values())[:MAX_SHARED_WINDOWS]]
+        return keys, await parts.accounting.ledger.window_statuses(shown, now)
     except StoreUnavailable:
         return [], []

@@ -60,6 +60,7 @@ def test_each_value_of_a_tag_has_a_budget_of_its_own(gateway: Gateway) -> None:
     )
     rows = windows(gateway)
     assert (rows["label:project=web"]["used"], rows["label:project=api"]["used"]) == (2, 2)
+    assert gateway.metric("gateway_shared_quota_used", scope="label:project=web", unit="requests", per="day") == 2
 
 
 def test_the_label_of_a_key_counts_before_a_tag(gateway: Gateway) -> None:

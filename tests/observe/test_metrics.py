@@ -352,6 +352,7 @@ def test_quotas_of_keys_with_a_label_of_their_own() -> None:
         standing("key:b"),
         standing("team:a"),
         standing("gateway"),
+        standing("person:ann"),
     ]
     made.registry.register(KeyCollector(quota_rows(standings, made.key_labels), {"a": "crew", "b": None}))
     samples = [s for f in made.registry.collect() if f.name.startswith("gateway_quota") for s in f.samples]
@@ -362,6 +363,12 @@ def test_quotas_of_keys_with_a_label_of_their_own() -> None:
         ("gateway_quota_limit", "a", "tokens", "day"): 100,
         ("gateway_quota_limit", "a", "usd", "month"): 50,
         ("gateway_quota_limit", "a", "requests", "90"): 100,
+    }
+    shared = [s for f in made.registry.collect() if f.name.startswith("gateway_shared_quota") for s in f.samples]
+    assert {(s.name, s.labels["scope"]): s.value for s in shared} == {
+        (f"gateway_shared_quota_{name}", scope): value
+        for scope in ("team:a", "gateway", "person:ann")
+        for name, value in (("used", 42), ("limit", 100))
     }
     assert made.registry.get_sample_value("gateway_key_info", {"key": "a", "team": "crew"}) == 1
     assert made.registry.get_sample_value("gateway_key_info", {"key": "b", "team": ""}) == 1

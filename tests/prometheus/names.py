@@ -21,7 +21,7 @@ def exported() -> dict[str, set[str]]:
     metrics = [each for each in (*vars(made).values(), *made._of_wings.values()) if hasattr(each, "_labelnames")]
     labels = {metric._name: set(metric._labelnames) for metric in metrics}
     registry = CollectorRegistry()
-    registry.register(KeyCollector([QuotaRow("k", "usd", "day", 1, 2)], {"k": None}))
+    registry.register(KeyCollector([QuotaRow(name, "usd", "day", 1, 2) for name in ("k", "team:t")], {"k": None}))
     registry.register(SupervisorMetrics(Reloads(1, {"applied": 0})))
     for family in registry.collect():
         labels[family.name] = {name for sample in family.samples for name in sample.labels}
