@@ -101,7 +101,7 @@ def test_every_setting_of_a_key_can_be_wished_for() -> None:
     assert set(request_bodies.LimitsBody.model_fields) == set(Limits.model_fields)
     assert (
         set(request_bodies.QuotaBody.model_fields)
-        == set(request_bodies.GrantTopUp.model_fields)
+        == {*request_bodies.GrantTopUp.model_fields, "label"}
         == set(Quota.model_fields)
     )
     assert (
