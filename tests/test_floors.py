@@ -47,9 +47,8 @@ PARTS = {
     "online": "commands.online",
     "demo_history": "commands.demo_history",
     "usage": "commands.usage",
-    "operations": "web.admin.operations",
-    "desk": "web.admin.routes",
-    "permissions": "identity.permissions",
+    "command": "cli",
+    "endpoints": "web.wings",
 }
 """The module of the trunk that asks every wing for its module of this name."""
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from gateway.config import Route
 from gateway.quota import windows
 from gateway.quota.output_fit import OutputFit
-from gateway.records import Claim, Record, Refused, WindowStatus
-from gateway.store import RateDraw, StoreUnavailable
+from gateway.records import Call, Claim, Record, Refused, WindowStatus
+from gateway.store import Ledger, RateDraw, StoreUnavailable
 from gateway.upstream.limits import Place, is_spent, with_end
 
 from .reservation import Reservation, WaitsForRoom, refusal
@@ -55,13 +55,12 @@ class Admission(Reservation):
 
     async def _admit(self) -> Refused | None:
         """Reserve. Returns the refusal that ends first, if there was no room."""
-        reservation = self._reservation
         if self._places:
             refused = await self._find_place()
-            if refused is None or not reservation.call.fallbacks or not is_spent(refused):
+            if refused is None or not self.call.fallbacks or not is_spent(refused):
                 return refused
             # Every upstream of this model is out of money: the call goes on without a place, to its fallbacks.
-        refused = await reservation.draw(reservation.likely)
+        refused = await self.draw(self.likely)
         while refused is not None and self._shrink(refused):
             refused = await self.draw(self.likely)
         return refused

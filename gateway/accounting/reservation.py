@@ -16,7 +16,7 @@ from gateway.formats import FORMATS
 from gateway.quota import ledger_entry, limit_headers, windows
 from gateway.records import UPSTREAM, Call, Claim, Failure, Fault, Granted, Phase, Record, Refused, WindowStatus
 from gateway.store import JournalFull, Ledger, RateDraw, Reserve, StoreUnavailable
-from gateway.upstream.limits import RETRY_AFTER, Place, further, is_spent, with_end
+from gateway.upstream.limits import RETRY_AFTER, further, is_spent, with_end
 
 from .call_record import lost_record, lost_twice
 

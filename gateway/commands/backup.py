@@ -13,10 +13,8 @@ from .place import add_config
 EPILOG = """\
 example: gateway backup --config gateway.yaml /backups/gateway-$(date +%F).sqlite
 
-To restore it: stop the gateway; copy the file over the store's own (its name is printed), and remove the two files
-beside it with the endings -wal and -shm; start the gateway. Usage since the backup is not in it. Calls
-that were under way then are closed at their estimates 60 s after the start, and keys that were revoked since work
-again. Keep the journal folder as it is: usage that a killed gateway left there is then delivered.
+To restore it: stop the gateway, gateway restore, start it. Calls that were under way are closed at their estimates
+60 s after the start. Keep the journal folder as it is: what a killed gateway left there is then delivered.
 """
 
 

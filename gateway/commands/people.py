@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from gateway.errors import NotFound
+from gateway.keys.manage_people import BY_OPERATOR
 from gateway.keys.registry import Registry
 from gateway.quota.scopes import PERSON
 from gateway.reports.registry import PEOPLE
@@ -59,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     end.add_argument("person", metavar="PERSON", help="the owner of her keys, as the audit log names her")
     add_shape(end)
+    for name, help_text, do in (
+        ("end-access", "refuse all keys, tokens and sessions of a person", _end_access),
+        ("give-access", "give a person her access back, whatever has ended it", _give_access),
+    ):
+        access = actions.add(name, help_text, do, f"gateway people {name} {ANN} --config gateway.yaml")
+        access.add_argument("person", metavar="PERSON")
+        add_shape(access)
     add_window_actions(actions, "people", PERSON, ANN)
 
 
@@ -84,6 +92,22 @@ def _update(args: argparse.Namespace, place: Place) -> str:
                 known = (await registry.show_person(args.person))["quotas"]
             given = merged(known, quotas)
         return await registry.update_person(args.person, {"quotas": given}, actor("people"))
+
+    return format_row(args, carry_out(place, change))
+
+
+def _end_access(args: argparse.Namespace, place: Place) -> str:
+    return _with_access(args, place, BY_OPERATOR)
+
+
+def _give_access(args: argparse.Namespace, place: Place) -> str:
+    return _with_access(args, place, None)
+
+
+def _with_access(args: argparse.Namespace, place: Place, ended_by: str | None) -> str:
+    async def change(registry: Registry) -> dict[str, Any]:
+        await registry.set_access(args.person, ended_by, actor("people"))
+        return await registry.show_person(args.person)
 
     return format_row(args, carry_out(place, change))
 

@@ -114,6 +114,9 @@ class RemoteRegistry:
     async def update_person(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
         return await self._change("PATCH", _person(name), changes)
 
+    async def set_access(self, person: str, ended_by: str | None, actor: str) -> Shown:
+        return await self._change("POST", f"{_person(person)}/{'give' if ended_by is None else 'end'}_access")
+
     async def end_sessions(self, person: str, actor: str) -> Shown:
         return await self._change("POST", f"{_person(person)}/end_sessions")
 

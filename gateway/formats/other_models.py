@@ -38,20 +38,6 @@ def changes(call: Call, route: Route, names: Sequence[str]) -> dict[str, Any]:
     return changed
 
 
-def renaming(
-    rename: Callable[[Mapping[str, Any], str], dict[str, Any]], *, always: bool = False
-) -> Callable[..., dict[str, Any]]:
-    """The `Format.changes` of a body that names its model inside: with the name at the upstream, where it differs or
-    `always`. Another process writes large bodies (`Format.rename`)."""
-
-    def changed(call: Call, route: Route, *_: object) -> dict[str, Any]:
-        name, document = route.model or call.params.model, call.params.document
-        is_sent = (always or name != call.params.model) and document.large is None
-        return rename(document.members, name) if is_sent else {}
-
-    return changed
-
-
 def keeping(*names: str) -> Callable[[Params], Collection[str]]:
     """These members, of a request that names a further model."""
     return lambda params: names if params.other_models else ()

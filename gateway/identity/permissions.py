@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, get_args
 
-from gateway.config import KeySettings, Priority, QueueSettings
-from gateway.wings import parts
+from pydantic import SecretStr
+
+from gateway.config import AdminSettings, KeySettings, Priority, QueueSettings, is_expired
+from gateway.errors import Unauthorized
 
 Role = Literal["operator", "lead", "member", "viewer", "key"]
 """`key`: a request that presents an API key of the data plane instead of a token or a session."""
@@ -26,13 +28,6 @@ _REACHES: Mapping[str, Reach] = {"all": "all", "team": "team", "own": "own", "se
 
 PRIORITIES: Sequence[Priority] = get_args(Priority)
 """Priorities in order of urgency, the most urgent first."""
-
-
-class WingRows(NamedTuple):
-    """Rows of the table for the operations of a wing, each with its line end."""
-
-    text: str
-
 
 _TABLE = """
                                            operator  lead  member  viewer  key
@@ -90,7 +85,7 @@ def read_permissions(table: str) -> Mapping[tuple[str, str], Mapping[Role, Reach
     }
 
 
-PERMISSIONS = _read(_TABLE + "".join([each.text for each in parts(WingRows, "permissions")]))
+PERMISSIONS = read_permissions(_TABLE)
 """Roles that may use an operation, each with its reach, by method and path of the operation."""
 
 

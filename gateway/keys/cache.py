@@ -15,6 +15,7 @@ import asyncio
 import json
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -26,6 +27,7 @@ from gateway.config import Config, Team
 from gateway.errors import Unavailable
 from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, format_time, may_be_issued
 from gateway.quota.labels import NOT_SEEN, with_value
+from gateway.quota.scopes import member_of, person_scope
 from gateway.quota.windows import Limit, LimitTable, calendar_window
 from gateway.records import Call, Key
 from gateway.store import ChangeFeed, DocumentKind, KeyStore, StoreChange, StoreUnavailable
@@ -146,7 +148,7 @@ class KeyCache:
         """Note the values of the call's tags that have quotas and are new in this month, so that each has windows of
         its own, at all workers and gateways. While the store is away they share those of `other`."""
         month = calendar_window("month", call.started)[0]
-        if not self.terms.labels.unknown(call, month):
+        if not self.terms.labels.owners or not self.terms.labels.unknown(call, month):
             return
         with suppress(StoreUnavailable):
             async with self._noting:
@@ -272,11 +274,15 @@ class KeyCache:
             self._forget(lambda _: True)  # authentication depends on it
         budgets = {name: upstream.quotas for name, upstream in config.upstreams.items()}
         self.terms = LimitTable(config.quotas, teams, self._overlays, config.people, budgets)
-        for scope, overlay in self._overlays.items():
-            digest = self._file_ids.get(scope.removeprefix("key:"))
-            if digest is not None:
-                refusal = auth.REVOKED if overlay.revoked_at is not None else auth.PAUSED if overlay.paused else None
-                self.known[digest] = self.known[digest]._replace(refusal=refusal)
+        for name, digest in self._file_ids.items() if self._overlays else ():
+            overlay, known = self._overlays.get(f"key:{name}", Overlay()), self.known[digest]
+            refusal = auth.REVOKED if overlay.revoked_at is not None else auth.PAUSED if overlay.paused else None
+            self.known[digest] = known._replace(refusal=refusal or self._left(known.key.owner))
+
+    def _left(self, owner: str | None) -> str | None:
+        """Why keys of this owner are refused; None: they are not."""
+        overlay = self._overlays.get(person_scope(owner)) if owner is not None else None
+        return auth.LEFT if overlay is not None and overlay.paused is not None else None
 
     # -------------------------------------------------------------------------------------------------------- look-ups
 

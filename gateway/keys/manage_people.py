@@ -27,6 +27,10 @@ from .key_index import KeyGroup
 WINDOWS_AT_ONCE = 50
 
 
+BY_OPERATOR = "operator"
+"""Why the access of a person has ended, where an operator ended it."""
+
+
 class PeopleManager(Documents):
     """Shows people and sets their limits, and ends their sessions."""
 

@@ -33,45 +33,16 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone.
     """
     plan, routes = services.plans.of(call)
-    if call.params.refers_to is not None:
-        call, routes = await _continued(call, routes, services)
-    if call.tags and services.key_cache.terms.labels.owners:
-        await services.key_cache.know(call)
-    limits = services.key_cache.terms.of_call(call)
-    router = services.router
-    if limits.is_by_use or router.limits.counts_tokens:
-        call = _expecting(call, services)
-    fit = None
-    if call.model.min_output_tokens is not None and OutputFit.may_shrink(call):
-        fit = _output_fit(call, services)
-        call = fit.at_first()
-    if call.passed is not None and call.passed.is_read:
-        limits = windows.CallLimits.of(windows.request_rates(limits.each), call.started)
-    claims = windows.claims(call, limits)
-    fallbacks: Sequence[_Fallback] = ()
-    if call.fallbacks:
-        fallbacks = _fallbacks(call, services)
-        claims = windows.dearest([claims, *[each.claims for each in fallbacks]])
-    has_limits = router.limits.is_any and router.limits.binds_any(_all_routes(routes, fallbacks))
-    may_wait = services.waiting.settings.max_wait_s or call.key.max_wait_s or call.model.max_wait_s
-    candidates: Sequence[Route] = routes
-    if has_limits or may_wait or len(routes) > 1:
-        candidates = router.candidates(
-            routes, call.params.model, call.affinity, call.key.id, is_firm=bool(call.params.account_bound_by)
-        )
-    places = waiting.places(call, candidates, plan, services) if has_limits or may_wait else ()
-    likely = candidates[0] if candidates else routes[0]
-    reservation = Reservation(services.accounting.ledger, call, claims, likely)
-    admission = ticket = None
-    if places or fit is not None:
-        ticket = waiting.ticket(call, places, services, is_new=True) if places else None
-        pause = waiting.pause(call, ticket, services) if places else None
-        reservation.admission = admission = Admission(reservation, places, ticket, fit, pause)
-    call_log = CallLog(services.accounting, call, reservation, trace)
-    keepalive = FORMATS[call.endpoint].keepalive
-    keepalive_s = services.config.server.keepalive_comment_s if call.params.stream and keepalive else 0
-    client = ClientStream(port.open_stream, call_log.headers, keepalive_s, keepalive, port.hold, port.loop)
-    client.position = None if ticket is None else ticket.position
+    active = ActiveCall(call, plan, routes, services)
+    for step in plan.stack.steps:
+        await step(active)
+    call, accounting = active.call, services.accounting
+    reservation = active.reserve(accounting.ledger, call, active.claims, active.likely)
+    active.log = log = CallLog(accounting, call, reservation, trace)
+    active.client = client = ClientStream(
+        port.open_stream, log.headers, plan.keepalive_s, plan.keepalive, port.hold, port.loop,
+        is_stream=call.params.stream, position=active.position,
+    )  # fmt: skip
     try:
         async with log:
             port.reserved()

@@ -32,6 +32,8 @@ async def others(active: ActiveCall) -> None:
 async def draw_fitting(active: ActiveCall) -> None:
     """Finds what the call draws, with less output where its quotas never have room for its model's default."""
     call, services = active.call, active.services
+    if call.tags:
+        await services.key_cache.know(call)
     limits = services.key_cache.terms.of_call(call)
     if limits.is_by_use or services.router.limits.counts_tokens:
         call = expecting(call, services)

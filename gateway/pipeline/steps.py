@@ -27,6 +27,8 @@ _INSTEAD = {
 async def draw(active: ActiveCall) -> None:
     """Finds what the call draws on the limits of its key."""
     call, services = active.call, active.services
+    if call.tags:
+        await services.key_cache.know(call)
     limits = services.key_cache.terms.of_call(call)
     if limits.is_by_use or services.router.limits.counts_tokens:
         active.call = call = expecting(call, services)
@@ -52,8 +54,10 @@ def expecting(call: Call, services: Services) -> Call:
 
 async def draw_requests(active: ActiveCall) -> None:
     """Finds what a read of a task draws: it is counted as a request, and uses nothing else."""
-    call = active.call
-    limits = active.services.key_cache.terms.of_call(call)
+    call, key_cache = active.call, active.services.key_cache
+    if call.tags:
+        await key_cache.know(call)
+    limits = key_cache.terms.of_call(call)
     active.claims = windows.claims(call, windows.CallLimits.of(windows.request_rates(limits.each), call.started))
 
 

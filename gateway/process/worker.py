@@ -142,8 +142,8 @@ class WorkerProcess:
         return site
 
     async def _close_listener(self, site: web.SockSite) -> None:
-        """From the last worker's call on a new connection is refused, so that a proxy takes the next gateway by itself.
-        Those that the kernel has accepted already are taken first: they would be reset, and their calls lost."""
+        """Closes the listener: when the last worker has, new connections are refused, so a proxy takes another gateway
+        by itself. Those that the kernel has accepted already are taken first: they would be reset, their calls lost."""
         connected, last = cast("web.Server", self._runners[0].server), self._listener.dup()
         await site.stop()
         with last, suppress(BlockingIOError):

@@ -207,17 +207,20 @@ class Overlay(NamedTuple):
     """A person's own quotas, in place of those of the role or of all people."""
     role: str | None = None
     """Role of a person's last sign-in, where roles have quotas."""
+    more: Mapping[str, Any] = MappingProxyType({})
+    """Facts of wings and of other versions, which are kept as they are."""
     seen: SeenValues | None = None
     """Noted values of a label; None of anything else."""
 
     def encode(self) -> str:
-        values = _without_pause(self._asdict())
-        of_person = {
-            "quotas": None if self.quotas is None else shown_quotas(self.quotas), "role": values.pop("role"),
-            "seen": None if self.seen is None else [self.seen.month, sorted(self.seen.values)],
-        }  # fmt: skip
-        del values["quotas"], values["seen"]
-        return _encode(values | {name: value for name, value in of_person.items() if value is not None})
+        values = _without_pause(self._asdict()) | {
+            "quotas": self.quotas and shown_quotas(self.quotas),
+            "seen": self.seen and [self.seen.month, sorted(self.seen.values)],
+        }
+        for name in ("quotas", "role", "seen"):
+            if getattr(self, name) is None:
+                del values[name]
+        return _encode({**values.pop("more"), **values})
 
     @classmethod
     def decode(cls, text: str) -> Overlay:
@@ -232,6 +235,7 @@ class Overlay(NamedTuple):
                 _read_pause(values.get("paused")),
                 None if quotas is None else tuple([Quota.model_validate(quota) for quota in quotas]),
                 values.get("role"),
+                {name: value for name, value in values.items() if name not in cls._fields},
                 None if seen is None else SeenValues(seen[0], frozenset(seen[1])),
             )
 

@@ -161,7 +161,7 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
         log.add_cost(read.charged)
         return exchange.failure(Fault.UNFIT, str(unfit))
     if not read.has_output or b'"error"' in body:  # the reason in a good answer, or that of an item of its output
-        body = refusal.cleaned_body(body, this.hidden, ERRORS if read.has_output else refusal.REASONS)
+        body = await cleaned_body(body, this.hidden, ERRORS if read.has_output else refusal.REASONS)
     for rider in this.riders:
         if await rider.answered(read.facts, read.charged.usage):
             break

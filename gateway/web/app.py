@@ -127,13 +127,9 @@ async def build(
         deferred = DeferredPoller(store, lambda: live.parts, store.clock.now)
         passed = PassthroughCalls(plane, status, capacity, large_bodies, deferred)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
-        admin = AdminAPI(
-            registry,
-            TokenAuth(telemetry),
-            ask or _alone(live, telemetry),
-            store,
-        )
-        made_of = WebParts(plane, status, capacity, admin.access, store)
+        ask = ask or _alone(live, telemetry)
+        admin = AdminAPI(registry, TokenAuth(telemetry), ask, store)
+        made_of = WebParts(plane, status, capacity, admin.access, store, ask)
         behind = [*ops.inside(), *admin.routes(), *routes_of_wings(made_of, "admin"), *Dashboard().routes()]
         most = config.server.max_request_bytes
         has_own_listener = config.admin.listen is not None

@@ -64,7 +64,7 @@ def assemble(
     """The parts of a configuration. `kept` is what is known of upstreams already."""
     router = Router(ready.config, accounting.telemetry.show_upstream, kept=kept)
     router.limits.budgets = key_cache.budgets
-    plans = Plans(ready.config.upstreams, ready.find_counter)
+    plans = Plans(ready.config, ready.find_counter, Stacks(ready.config, router.limits))
     return Services(
         ready.config, key_cache, accounting, ready.pools, router, waiting, bonds, tasks, plans, reports, clock,
         ready.find_counter,

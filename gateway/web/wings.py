@@ -13,6 +13,7 @@ from gateway.wings import parts
 
 from .admin.common import AdminAccess
 from .admin.operations import ADMIN_OPERATIONS
+from .admin.whole_gateway import Ask
 from .capacity import Capacity
 from .endpoints import DataPlane
 from .openapi.operation import Operation
@@ -34,6 +35,8 @@ class WebParts(NamedTuple):
     access: AdminAccess
     """`access.get` and `access.change` make the routes of the admin API; `access.gate` checks other tokens."""
     store: Store
+    ask: Ask
+    """Asks all workers of this gateway."""
 
 
 class WingEndpoints(NamedTuple):

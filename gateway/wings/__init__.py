@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TypeVar
 
-WINGS = ("alerts", "answers", "invoices")
+WINGS = ("init", "litellm", "realtime", "stored", "alerts", "answers", "invoices", "transfer", "leavers", "scim")
 """The names of the folders, in the order in which their parts are used."""
 
 T = TypeVar("T")

@@ -59,6 +59,7 @@ def test_each_operation_on_keys_teams_and_people_is_a_command() -> None:
         ("POST", "/{}/rotate"): "rotate", ("POST", "/{}/pause"): "pause", ("POST", "/{}/resume"): "resume",
         ("POST", "/{}/delete"): "delete", ("DELETE", "/{}"): "revoke", ("POST", "/{}/reset"): "reset",
         ("POST", "/{}/top_up"): "top-up", ("POST", "/{}/end_sessions"): "end-sessions",
+        ("POST", "/{}/end_access"): "end-access", ("POST", "/{}/give_access"): "give-access",
     }  # fmt: skip
     seen = 0
     places = [(method, path.replace(MEMBERS, "/admin/api/people")) for method, path in admin_operations()]

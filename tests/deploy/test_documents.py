@@ -157,7 +157,7 @@ def test_pages_name_only_what_there_is(path: Path) -> None:
     text = path.read_text()
     for metric in re.findall(r"\bgateway_[a-z_]+", text):
         assert metric in metric_names(), f"{path.name} names the metric {metric}"
-    operations = [each for room in ("web", "formats") for each in (ROOT / "gateway" / room).rglob("*.py")]
+    operations = [each for room in ("web", "formats", "wings") for each in (ROOT / "gateway" / room).rglob("*.py")]
     known = " ".join(each.read_text() for each in (*operations, ROOT / "config" / "tasks.yaml"))
     for address in re.findall(r"/(?:admin/api|v1)/[a-z_/]+", text):
         assert address in known or address in NOT_SERVED or "litellm" in path.name, f"{path.name} names {address}"

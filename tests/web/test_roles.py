@@ -62,7 +62,6 @@ MAY: Mapping[str, set[tuple[str, str]]] = {
     "viewer": READING - {("GET", "/admin/api/audit"), ("GET", "/admin/api/reload")},
     "lead": {
         *REPORTS, ("GET", "/admin/api/teams"), ("GET", "/admin/api/teams/{name}"), ("POST", "/admin/api/keys"),
-        ("GET", "/admin/api/money"), ("GET", "/admin/api/problems"),
         *((method, "/admin/api/keys/{id}") for method in ("PATCH", "DELETE")),
         *(("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("rotate", "reset", "top_up")),
         *(("POST", f"/admin/api/keys/{{id}}/{what}") for what in ("pause", "resume", "delete")),

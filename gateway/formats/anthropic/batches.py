@@ -1,7 +1,8 @@
 """Anthropic's message batches (anthropic-sdk-python, `types/messages/batch_create_params.py`): many requests in one
 body, answered within a day, at a price of their own (the variant `batch`).
 
-Each request is checked as a body of /v1/messages. All of one batch name the same model, for its one record.
+Each request is checked as a body of /v1/messages. All of one batch name the same model, because a batch has one record
+and one reservation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Messages, Part
 from gateway.config import Limits
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.formats import other_models
 from gateway.formats.ceilings import output_ceiling, prompt_ceiling
 from gateway.formats.format import BatchFormat, BatchLine, BatchState, Format, no_usage
 from gateway.formats.openai.batches import VARIANT, answered, facts_when_made, read_object

@@ -21,7 +21,6 @@ from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import MAX_PROMPTS
 from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
-from gateway.formats import other_models
 from gateway.formats.format import Format, PlainFacts
 from gateway.records import Call, Document, Params
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, QuotaSpent
-from gateway.formats import gathered, other_models
+from gateway.formats import gathered
 from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, no_usage
 from gateway.formats.reader import objects
 from gateway.records import Call, Endpoint

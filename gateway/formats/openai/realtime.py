@@ -229,8 +229,8 @@ def transcriber_of(session: Any) -> tuple[bool, str | None]:
 
 def answers_speech(session: Any) -> bool | None:
     """Whether an upstream with these settings answers a speech by itself; None: they do not name it."""
-    for holder in (_member(_member(session, "audio"), "input"), session):
-        if isinstance(found := _member(_member(holder, "turn_detection"), "create_response"), bool):
+    for holder in (value_at(session, ("audio", "input")), session):
+        if isinstance(found := value_at(holder, ("turn_detection", "create_response")), bool):
             return found
     return None
 

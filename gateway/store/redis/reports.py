@@ -36,7 +36,6 @@ async def usage(
     link: RedisConnection, cache: ReportCache, base: str, group_by: Sequence[str], since: str | None,
     until: str | None, only: ReportScope | None = None, where: Where = (),
 ) -> UsageReport:  # fmt: skip
-    """The usage report. Raises `StoreUnavailable`."""
     (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
     has = range_of(group_by, since, until).has
     if attribution_in(group_by) is None:

@@ -6,14 +6,13 @@ Its routes, the check of query parameters and the OpenAPI document are made from
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from gateway.config.sections import MAX_PERSON, NAME_PATTERN
 from gateway.records import Ended
 from gateway.reports.latency import MEASURED_CALLS
 from gateway.store import HOURS_KEPT_DAYS, MEASURE_GROUPS, NARROWING_GROUPS
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_path, in_query, named
-from gateway.wings import parts
 
 from . import request_bodies as bodies
 
@@ -23,14 +22,6 @@ page."""
 
 PAGE_ROWS = 100
 """Rows of a page if the request names no `limit`."""
-
-
-class WingReading(NamedTuple):
-    """An operation of a wing that only reads."""
-
-    path: str
-    operation: Operation
-
 
 _PERIOD: Mapping[str, object] = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}(T([01][0-9]|2[0-3]))?$"}
 _SINCE = in_query(
@@ -231,6 +222,5 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
                             type="string"),
         ),
     ),
-    **{("GET", each.path): each.operation for each in parts(WingReading, "operations")},
 }  # fmt: skip
 """Operations of the admin API by method and path."""

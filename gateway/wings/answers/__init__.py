@@ -2,5 +2,5 @@
 `GET /admin/api/problems` (what is wrong now, and since when?).
 
 `forecast.py` is the one rule for what will be used; `money.py`, `failing.py` and `problems.py` decide, without I/O;
-`operations.py` documents the two readings, `desk.py` serves them.
+`operations.py` documents the two readings, `endpoints.py` serves them.
 """

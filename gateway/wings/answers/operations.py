@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from gateway.web.admin.operations import WingReading
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_query
 
 _TEXT: Schema = {"type": "string"}
@@ -58,19 +58,14 @@ _PROBLEMS = _exact(
 
 _FORMAT: Any = in_query("format", "The format of the rows.", type="string", enum=["json", "csv"], default="json")
 
-MONEY = WingReading(
-    "/admin/api/money",
-    Operation(
+OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("GET", "/admin/api/money"): Operation(
         "The spend of this month by day and team, beside the month before and the budget, with a forecast.", "viewer",
         {JSON: _MONEY, "text/csv": {"type": "string", "description": "One line for each team, behind one for all."}},
         (401, 403, 429), parameters=(_FORMAT,),
     ),
-)  # fmt: skip
-
-PROBLEMS = WingReading(
-    "/admin/api/problems",
-    Operation(
+    ("GET", "/admin/api/problems"): Operation(
         "The present problems, the newest first; and the failures of upstreams within the last hour.", "viewer",
         {JSON: _PROBLEMS}, (401, 403, 429),
     ),
-)  # fmt: skip
+}  # fmt: skip

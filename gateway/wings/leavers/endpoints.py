@@ -6,14 +6,12 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
+from gateway.keys.manage_people import BY_OPERATOR
 from gateway.web.admin.common import AdminAccess, actor, changed
 from gateway.web.openapi.operation import JSON, Operation, in_path, named
 from gateway.web.wings import WingEndpoints
 
 END, GIVE = "/admin/api/people/{person}/end_access", "/admin/api/people/{person}/give_access"
-
-CAUSE = "operator"
-"""Why access has ended, where an operator ended it."""
 
 
 class AccessEndpoints:
@@ -28,7 +26,7 @@ class AccessEndpoints:
 
     async def end(self, request: web.Request) -> web.StreamResponse:
         """Refuse all keys, tokens and sessions of a person."""
-        return await self._set(request, CAUSE)
+        return await self._set(request, BY_OPERATOR)
 
     async def give(self, request: web.Request) -> web.StreamResponse:
         """Give her access back, whatever has ended it."""

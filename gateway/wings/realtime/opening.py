@@ -30,9 +30,6 @@ from gateway.quota import windows
 from gateway.quota.output_fit import OutputFit
 from gateway.records import Call, Claim, Failure, Key
 from gateway.relay.charge import Ending
-from gateway.relay.realtime import MakesCalls, NextCall, ResponseAccounts, SessionEnd
-from gateway.relay.realtime_output import MAX_SENT, Bound, OutputLimits
-from gateway.relay.realtime_transcription import UNKNOWN
 from gateway.upstream.account import position_of
 from gateway.upstream.ask import cleaned_body
 from gateway.upstream.health import AttemptHandle
@@ -188,7 +185,7 @@ async def open_session(
     candidates = router.candidates(routes, call.params.model, call.affinity, call.key.id)
     places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
     drawn = [place._replace(claims=_parallel(place.claims)) for place in places]
-    if call.tags and services.key_cache.terms.labels.owners:
+    if call.tags:
         await services.key_cache.know(call)
     own = _parallel(windows.claims(call, services.key_cache.terms.of_call(call)))
     first = candidates[0] if candidates else routes[0]

@@ -10,18 +10,20 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.identity.permissions import read_permissions
 from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.quota.limit_headers import limit_name
 from gateway.reports.table import utc
 from gateway.store import RefusalQuery, ReportScope, RequestStore, StoreUnavailable
 from gateway.web.admin.common import SCOPE, AdminAccess, csv_response, parts_of, shape_of, shown
-from gateway.web.admin.routes import WingDesk
 from gateway.web.admin.whole_gateway import Ask
+from gateway.web.wings import WingEndpoints
 
 from . import problems
 from .failing import runs
 from .money import Budgets, first_day, format_money_csv, money
+from .operations import OPERATIONS
 
 FRESH_S = 3.0
 """The age up to which an answer for the whole gateway is returned again, however many dashboards are open."""
@@ -151,4 +153,13 @@ def _budgets(parts: Services, now: float) -> Budgets:
     return Budgets(gateway, teams)
 
 
-DESK = WingDesk(lambda access, ask, store: AnswerEndpoints(access, ask, store).routes())
+ENDPOINTS = WingEndpoints(
+    OPERATIONS,
+    lambda parts: AnswerEndpoints(parts.access, parts.ask, parts.store).routes(),
+    read_permissions("""
+                                operator  lead  member  viewer  key
+    GET    /admin/api/money     all       team  -       all     -
+    GET    /admin/api/problems  all       team  -       all     -
+    """),
+    "admin",
+)
