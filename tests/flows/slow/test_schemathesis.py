@@ -30,7 +30,7 @@ from schemathesis.core.transport import Response
 from gateway.api.schema import Part
 from gateway.config.sections import EndpointName
 from gateway.web.admin import request_bodies
-from gateway.web.openapi.document import FORM, OPERATIONS
+from gateway.web.openapi.document import FORM, every_operation
 from gateway.web.openapi.operation import JSON, Operation
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import forms
@@ -40,6 +40,8 @@ from tests.flows.client import ERROR_KEYS, TIMEOUT_S, events
 from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, secret, settings
 from tests.flows.steering import Operator
 
+OPERATIONS = {place: each for place, each in every_operation().items() if not place[1].startswith("/scim")}
+"""All but SCIM, which has a token and bodies of its own: tests/wings/scim."""
 FITTING, UNFIT = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 CONFORMS = (
     "status_code_conformance", "content_type_conformance", "response_headers_conformance",
@@ -286,20 +288,24 @@ def there(gateway: Gateway, method: str, path: str) -> dict[str, str]:
     return {part: known.get(part, name) for part in re.findall(r"{(\w+)}", path)}
 
 
+UNSURE = ("team", "ips", "expires", "model", "scope", "label", *UNITS)
+"""Members that name what has to be there."""
+
+
 def made_to_fit(body: Any, kind: type[Part]) -> Any:
     """A body that fits the document, made to fit what is there as well: teams, names, quotas of one unit.
 
     Those that are left as they are show that all else is refused as it should be."""
     if not isinstance(body, dict):
         return body
-    fitting = {name: value for name, value in body.items() if name not in ("team", "ips", "expires", "model", *UNITS)}
+    fitting = {name: value for name, value in body.items() if name not in UNSURE}
     if "quotas" in fitting:
         fitting["quotas"] = [{"tokens": 5, "per": 100}]
     if "overlap_s" in fitting:
         fitting["overlap_s"] = "1m" if isinstance(fitting["overlap_s"], str) else min(fitting["overlap_s"], 60)
     if fitting.get("per") not in (None, "day", "month"):
         fitting["per"] = "day"
-    if kind is request_bodies.GrantTopUp:
+    if issubclass(kind, request_bodies.GrantTopUp):
         fitting["per"] = "month"  # which keys, teams and the gateway have
         fitting[next((unit for unit in UNITS if unit in body), "tokens")] = 5
     for name in ("id", "name"):
@@ -395,7 +401,9 @@ def refusals(operation: Operation, path: str) -> set[int]:
         return {400, 404}  # what is kept at the upstream is refused
     if any(parameter["name"] == "own" for parameter in operation.parameters):
         return {400, 404}
-    return {404} if "{" in path else {400}
+    if "{" in path:
+        return {404}
+    return {400} if operation.body is None else {400, 429}  # an output limit that is a large part of a rate waits
 
 
 SOCKETS = {("GET", "/v1/responses"), ("GET", "/v1/realtime")}
