@@ -91,7 +91,7 @@ def refuse_misread(row: Passthrough, members: Mapping[str, Any]) -> None:
     in a text that is read in several ways; and for an address that the upstream would call."""
     if not row.callbacks:
         for name, value in members.items():
-            if value and not _CALLBACKS.isdisjoint((folded(name), folded(outer(name)))):
+            if value not in (None, False, "") and not _CALLBACKS.isdisjoint((folded(name), folded(outer(name)))):
                 raise InvalidRequest(
                     f"Unsupported parameter: '{name}'. The gateway does not let upstreams call other addresses: read "
                     "the task instead.",

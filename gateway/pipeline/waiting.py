@@ -94,9 +94,10 @@ async def room(active: ActiveCall) -> None:
     routes = [*active.routes, *[route for other in active.others for route in other.routes]]
     waits = services.waiting.settings.max_wait_s or call.key.max_wait_s or call.model.max_wait_s
     found: Sequence[Place] = ()
-    if waits or router.limits.binds_any(routes):
-        in_order = candidates(active)
-        active.likely = next(iter(in_order), active.routes[0])
+    may_have_places = waits or router.limits.binds_any(routes)
+    in_order = candidates(active) if may_have_places or len(active.routes) > 1 else active.routes
+    active.likely = next(iter(in_order), active.routes[0])
+    if may_have_places:
         found = places(active, in_order)
     admitted = ticket(call, found, services, is_new=True) if found else None
     active.position = None if admitted is None else admitted.position

@@ -124,7 +124,7 @@ def may_wait(failure: Failure) -> bool:
     return failure.fault is Fault.RATE_LIMITED and failure.phase is Phase.REFUSED and bool(failure.retry_after_s)
 
 
-_ACCOUNT_FAULTS = frozenset({Fault.AUTH, Fault.BALANCE})
+_ACCOUNT_FAULTS = frozenset({Fault.AUTH, Fault.BALANCE, Fault.SPENT})
 
 
 def _by_pause(item: tuple[Route, float]) -> float:

@@ -268,6 +268,7 @@ ODD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("kling", {"Model_Name": "kling-v9"}, "model_name"), ("kling", {"modelName": "kling-v9"}, "model_name"),
     ("kling", {"CallBack_Url": "https://a.example/"}, "CallBack_Url"), ("kling", {"mode[]": "pro"}, "mode"),
     ("kling", {"callbackUrl": "https://a.example/" + "x" * 9000}, "callbackUrl"),
+    ("kling", {"callback_url": {"url": "https://a.example/" + "x" * 600, "pad": ["x" * 9000]}}, "callback_url"),
     ("veo", {"parameters": {"duration_seconds": 60}}, "durationSeconds"),
     ("veo", {"Parameters": {"durationSeconds": 60}}, "parameters"),
     ("veo", {"parameters": [{"durationSeconds": 60}]}, "parameters"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from gateway.errors import Forbidden
+from gateway.errors import Conflict, Forbidden
 from gateway.keys.documents import AuditEvent
 from gateway.keys.registry import Registry
 from gateway.quota.issued import Overlay
@@ -16,13 +17,16 @@ from .settings import LeaverSettings
 MEMBER = "leavers"
 """Its member of a person's overlay: a `Seen`."""
 
+GIVEN_BACK = {"sign-in": (INACTIVE, NO_GROUP), "token": (INACTIVE,)}
+"""Causes of an end that a sign-in or a call with a token of the identity provider gives back."""
+
 WATCHER = "gateway, leavers"
 """The author of what the watcher does, in the audit log."""
 
 
 def seen_of(overlay: Overlay) -> Seen:
     """When the person of this overlay was here."""
-    return Seen(*overlay.more.get(MEMBER, (None,)))
+    return Seen(*overlay.more.get(MEMBER, (None,))[: len(Seen._fields)])
 
 
 def _with_seen(overlay: Overlay, seen: Seen) -> Overlay:
@@ -34,10 +38,10 @@ class Access(Registry):
     and `Conflict`."""
 
     async def note_sign_in(self, name: str, by: str) -> None:
-        """A person is here. It gives back an access that ended because she was not. Raises `Forbidden` for one that
-        ended otherwise."""
+        """A person is here. It gives back an access that ended because she was not; one that ended for want of a group,
+        only at a sign-in, which shows groups. Raises `Forbidden` for one that ended otherwise."""
         text, overlay = await self._overlay(person_scope(name))
-        if overlay.paused is not None and overlay.paused.by not in (INACTIVE, NO_GROUP):
+        if overlay.paused is not None and overlay.paused.by not in GIVEN_BACK[by]:
             raise Forbidden("Your access here has ended. Ask an operator of the gateway.", code="access_ended")
         now, seen = self._clock(), seen_of(overlay)
         if overlay.paused is None and seen.warned_at is None and seen.at is not None and now - seen.at < NOTED_EVERY_S:
@@ -58,15 +62,20 @@ class Access(Registry):
         now, found = self._clock(), []
         names = [name for name in await self._everyone() if not is_exempt(name, settings)]
         for name in names:
-            text, overlay = await self._overlay(person_scope(name))
-            seen = seen_of(overlay)
-            what = due(seen, settings, now) if overlay.paused is None else None
-            if what == "end":
-                await self.set_access(name, INACTIVE, WATCHER, found=(None,))
-            elif what is not None:
-                noted = Seen(now) if what == "begin" else seen._replace(warned_at=now)
-                doing = AuditEvent(WATCHER, "warn_of_end" if what == "warn" else "watch_sign_ins")
-                await self._write("overlay", person_scope(name), text, _with_seen(overlay, noted).encode(), doing)
-            if what is not None:
-                found.append((name, what))
+            with suppress(Conflict):  # she has just signed in, or has another change: the next look finds her again
+                if (what := await self._look_at(name, settings, now)) is not None:
+                    found.append((name, what))
         return found
+
+    async def _look_at(self, name: str, settings: LeaverSettings, now: float) -> Due | None:
+        """Do what is due for one person, and return it."""
+        text, overlay = await self._overlay(person_scope(name))
+        seen = seen_of(overlay)
+        what = due(seen, settings, now) if overlay.paused is None else None
+        if what == "end":
+            await self.set_access(name, INACTIVE, WATCHER, found=(None,))
+        elif what is not None:
+            noted = Seen(now) if what == "begin" else seen._replace(warned_at=now)
+            doing = AuditEvent(WATCHER, "warn_of_end" if what == "warn" else "watch_sign_ins")
+            await self._write("overlay", person_scope(name), text, _with_seen(overlay, noted).encode(), doing)
+        return what

@@ -53,7 +53,7 @@ WHY: Mapping[str, str] = {
     "background_health_checks": "see upstreams.NAME.probe_s",
     "health_check_interval": "see upstreams.NAME.probe_s",
     "allowed_ips": "see keys[].ips",
-    "provider_budget_config": "an upstream has no quota of money; see quotas[].model for its models",
+    "provider_budget_config": "see upstreams.NAME.quotas",
     "reasoning_effort": _PARAMETER,
     "thinking": _PARAMETER,
     "temperature": _PARAMETER,

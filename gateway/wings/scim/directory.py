@@ -118,7 +118,7 @@ class Directory:
             person = each.person(self._person) if each is not None and each.kind == "User" else None
             stays = after is not None and after.is_active and after.person(self._person) == person
             if person is not None and not stays:
-                await self._registry.set_access(person, CAUSE, self._actor)
+                await self._registry.set_access(person, CAUSE, self._actor, found=(None,))
 
     async def _give_access(self, resource: Resource) -> None:
         person = resource.person(self._person) if resource.kind == "User" and resource.is_active else None

@@ -148,7 +148,7 @@ def _answers(document: Callable[[], dict[str, Any]]) -> Doing:
 
 def _number(request: web.Request, name: str, default: int, least: int) -> int:
     text = request.query.get(name, str(default))
-    if not text.lstrip("-").isdecimal() or len(text) > 9:
+    if not text.removeprefix("-").isdecimal() or len(text) > 9:
         raise ScimFault(400, f"Expected {name} as a number.", "invalidValue")
     return max(int(text), least)
 

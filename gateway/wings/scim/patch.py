@@ -51,6 +51,8 @@ def _apply(resource: dict[str, Any], verb: str, text: str, value: Any) -> None:
     if text.lower().startswith(EXTENSION):
         urn, _, rest = text.rpartition(":") if not isinstance(value, dict) else (text, "", "")
         extension = resource.setdefault(urn, {})
+        if not isinstance(extension, dict):
+            raise ScimFault(400, f"{urn[:100]} is no object.", "invalidValue")
         for name, one in value.items() if isinstance(value, dict) else [(rest, value)]:
             _apply(extension, verb, name, one)
         return
@@ -82,6 +84,8 @@ def _change_several(resource: dict[str, Any], verb: str, path: Path, value: Any)
         resource[path.name] = _at_filter(present, verb, path, value)
         return
     given = [each if isinstance(each, dict) else {"value": each} for each in _listed(value)]
+    if not all(isinstance(each.get("value"), str | None) for each in given):
+        raise ScimFault(400, f"The values of {path.name} are texts.", "invalidValue")
     names = {each.get("value") for each in given}
     if verb == "replace":
         resource[path.name] = given

@@ -12,6 +12,7 @@ from gateway.keys.cache import KeyCache
 from gateway.observe.metrics import Telemetry
 from gateway.wings.leavers.access import Access
 from gateway.wings.leavers.background import look
+from gateway.wings.leavers.policy import NO_GROUP
 from gateway.wings.leavers.settings import DAY_S
 from tests.keys.conftest import BY, SECRET, Scenario, settings
 
@@ -89,6 +90,15 @@ async def test_a_sign_in_does_not_undo_what_someone_else_decided(scenario: Scena
     assert raised.value.code == "access_ended"
     assert not await access.leave_groups(ANN)
     assert (await scenario.registry.show_person(ANN))["access_ended_by"] == "scim"
+
+
+async def test_a_token_shows_no_group_and_gives_nothing_back(scenario: Scenario, access: Access) -> None:
+    assert await access.leave_groups(ANN)
+    with pytest.raises(Forbidden):
+        await access.note_sign_in(ANN, "token")
+    assert (await scenario.registry.show_person(ANN))["access_ended_by"] == NO_GROUP
+    await access.note_sign_in(ANN, "sign-in")
+    assert (await scenario.registry.show_person(ANN))["access_ended_by"] is None
 
 
 async def test_another_change_of_a_person_keeps_when_she_was_seen(scenario: Scenario, access: Access) -> None:

@@ -145,7 +145,7 @@ CASES: dict[str, Case] = {
         with_settings(SETTINGS, max_budget=5, budget_duration="30d"), "quotas[0].usd", 5, "is per month here"
     ),
     "`router_settings.provider_budget_config`": Case(
-        with_settings(ROUTER, provider_budget_config={"openai": {"budget_limit": 1}}), note="no quota of money"
+        with_settings(ROUTER, provider_budget_config={"openai": {"budget_limit": 1}}), note="upstreams.NAME.quotas"
     ),
     "`default_internal_user_params`, `max_internal_user_budget`": Case(
         with_settings(SETTINGS, max_internal_user_budget=1), note="people.defaults.quotas"
