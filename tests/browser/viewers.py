@@ -69,6 +69,22 @@ def _refusals(narrowed: str) -> Poll:
     return Poll(f"refusals?{narrowed}&since={{29}}T00%3A00%3A00Z&limit=200", 60)
 
 
+def _paces(of: str, every_s: float, narrowed: str = "") -> tuple[Poll, ...]:
+    """What forecasts of quotas ask for: the use of each key or team by day."""
+    return (
+        Poll(f"usage?group_by={of}%2Cday&since={{28}}&until={{2}}{narrowed}", 600),
+        Poll(f"usage?group_by={of}%2Cday&since={{1}}&until={{0}}{narrowed}", every_s),
+    )
+
+
+def _lately(of: str) -> tuple[Poll, ...]:
+    """What the columns of spend and last use ask for."""
+    return (
+        Poll(f"usage?group_by={of}%2Cday&since={{29}}&until={{2}}", 600),
+        Poll(f"usage?group_by={of}%2Cday&since={{1}}&until={{0}}", 30),
+    )
+
+
 VIEWS: Views = {
     "overview": (
         Poll("usage?group_by=day&since={first}&until={2}", 600), Poll("usage?group_by=day&since={1}&until={0}", 60),
@@ -77,25 +93,29 @@ VIEWS: Views = {
         Poll("usage?group_by=day%2Cmodel&since={1}&until={0}", 60),
         Poll("latency?group_by=model&since={29}&until={0}", 60), Poll("latency?group_by=day&since={29}&until={0}", 60),
         Poll("latency?group_by=%2C&since={29}&until={0}", 60), Poll("quotas", 60),
-        Poll("refusals?since={29}T00%3A00%3A00Z&limit=1000", 60),
+        Poll("refusals?since={29}T00%3A00%3A00Z&limit=1000", 60), Poll("money", 60), Poll("problems", 10),
     ),
-    "calls": (Poll("calls?limit=100", 10), Poll("refusals?limit=100", 10)),
-    "quotas": (Poll("quotas", 15),),
-    "keys": (Poll("keys?limit=500", 30),),
+    "calls": (
+        Poll("calls?limit=100", 10), Poll("refusals?limit=100", 10),
+        *[Poll(f"usage?group_by={of}&since={{0}}&limit=500", ONCE_S) for of in ("key", "team", "model", "upstream")],
+    ),
+    "quotas": (Poll("quotas", 15), *_paces("key", 15), *_paces("team", 15)),
+    "keys": (Poll("keys?limit=500", 30), *_lately("key")),
     "keys/{key}": (Poll("keys?limit=500", 30), Poll("keys/{key}", 3), Poll("quotas?key={key}&binding=true", 3),
-                   *_subject("key={key}", "model"), _refusals("key={key}")),
-    "teams": (Poll("teams?limit=500", 30),),
+                   *_subject("key={key}", "model"), _refusals("key={key}"), *_paces("key", 3, "&key={key}")),
+    "teams": (Poll("teams?limit=500", 30), *_lately("team")),
     "teams/{team}": (
         Poll("teams?limit=500", 30), Poll("teams/{team}", 5), Poll("quotas?team={team}", 5),
         Poll("keys?team={team}&limit=500", 5), *_subject("team={team}", "key"), _refusals("team={team}"),
+        *_paces("key", 5, "&team={team}"), *_paces("team", 5, "&team={team}"),
     ),
-    "models": (Poll("models", 15), Poll("upstreams", 15)),
+    "models": (Poll("models", 15), Poll("upstreams", 15), Poll("problems", 15)),
     "models/{model}": (
         Poll("models", 5), Poll("upstreams", 5), *_subject("model={model}", "key", ("model", "day%2Cmodel")),
-        _refusals("model={model}"),
+        _refusals("model={model}"), Poll("problems", 5),
     ),
     "upstreams/{upstream}": (
-        Poll("models", 5), Poll("upstreams", 5),
+        Poll("models", 5), Poll("upstreams", 5), Poll("problems", 5),
         *_subject("upstream={upstream}", "model", ("model%2Cupstream", "day%2Cupstream", "upstream")),
     ),
     "playground": (),
@@ -103,7 +123,9 @@ VIEWS: Views = {
 """What each view asks for besides. A list of keys or teams goes on with `after` until it is whole."""
 
 MEMBER_VIEWS: Views = {
-    "mine": (*[each._replace(every_s=max(each.every_s, 30)) for each in VIEWS["overview"] if each.path != "quotas"],
+    "mine": (*[each._replace(every_s=max(each.every_s, 30)) for each in VIEWS["overview"]
+               if each.path not in ("quotas", "money", "problems")],
+             *_paces("key", 30),
              Poll("quotas", 30), Poll("keys", 30), Poll("quotas?key={key}&binding=true", 30),
              Poll("refusals?limit=20", 30), Poll("/v1/models", ONCE_S)),
     "playground": (Poll("/v1/models", ONCE_S),),

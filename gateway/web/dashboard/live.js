@@ -122,7 +122,7 @@ export function livePanel(feed, signal) {
     /** Shows the runs of failures of upstreams, too. */
     noteRuns(found) {
       runs = new Map(found.map((run) => [run.upstream, run]));
-      draw();
+      if (feed.last) draw();
     },
     strip: h("section", { "aria-labelledby": "live-title" }, h("h2", { id: "live-title" }, "Live"), strip),
     upstreams: h("section", { "aria-labelledby": "upstreams-title" }, h("h2", { id: "upstreams-title" }, "Upstreams"), list),

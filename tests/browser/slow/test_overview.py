@@ -309,7 +309,7 @@ def test_closing_a_page_leads_back_to_where_its_reader_came_from(admin: Page, ga
     admin.press(ESCAPE)
     admin.gone("dialog")
     admin.see("main tr[data-name=crew]")
-    assert admin.driver.current_url.endswith("#teams")
+    admin.until(lambda: admin.driver.current_url.endswith("#teams"))
 
 
 def test_the_browsers_back_button_closes_a_page(admin: Page, gateway: Gateway) -> None:

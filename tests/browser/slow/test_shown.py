@@ -94,7 +94,7 @@ def test_chart_says_in_words_and_in_a_table_what_it_draws(admin: Page, gateway: 
     admin.run("document.querySelector('section[aria-labelledby=usage-title] svg.chart').focus()")
     admin.press(LEFT, LEFT)
     yesterday = next(row for row in gateway.usage(group_by="day") if row["day"] == ago(1))
-    assert f"{yesterday['prompt_tokens']:,} prompt" in admin.text(".readout")
+    assert f"{yesterday['prompt_tokens']:,} prompt" in admin.text("section[aria-labelledby=usage-title] .readout")
     assert len(admin.all("section[aria-labelledby=usage-title] svg.chart .mark.on")) == 1
 
 
@@ -231,7 +231,7 @@ def test_calls_and_refusals_are_one_list(admin: Page, gateway: Gateway) -> None:
     admin.choose("select[name=outcome]", "failed")
     admin.until(lambda: [row["Key"] for row in admin.rows("main table")] == ["carol", "bob", "alice"])
     admin.click("main table tbody tr th a")
-    assert "The upstream failed" in admin.text("dialog .why")
+    assert "The upstream main failed" in admin.text("dialog .why")
     admin.see("dialog .attempts", "error status")
     admin.press(ESCAPE)
     admin.gone("dialog")

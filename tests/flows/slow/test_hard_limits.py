@@ -50,7 +50,7 @@ def held(gate: threading.Event) -> Behaviour:
     return behaviour
 
 
-WHOLE = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{"choices": []}'
+WHOLE = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n{"choices": [{"text": "Hi"}]}'
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_bodies_beyond_the_room_are_sent_away(
 
 def test_answers_take_room_until_they_are_taken(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     """They are paid for, and so not sent away themselves, however large."""
-    long = ok_json({"choices": [], "x": "x" * 30_000_000})
+    long = ok_json({"choices": [{"text": "x" * 30_000_000}]})
     upstream.answer_with(long, ok_json(), ok_json())
     with gateway.connect() as slow:
         slow.post("/v1/completions", body(100), secret("alice"))

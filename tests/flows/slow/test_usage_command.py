@@ -70,7 +70,8 @@ def says(done: Done, code: int, *words: str) -> None:
 
 
 def counted(prompt: int, completion: int) -> Any:
-    return ok_json({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})
+    choices = [{"text": "", "finish_reason": "stop"}]
+    return ok_json({"choices": choices, "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})
 
 
 @pytest.fixture(scope="module")
