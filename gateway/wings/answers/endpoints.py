@@ -22,7 +22,7 @@ from gateway.web.wings import WingEndpoints
 
 from . import problems
 from .failing import runs
-from .money import Budgets, first_day, format_money_csv, money
+from .money import Budgets, budgets_of, first_day, format_money_csv, money
 from .operations import OPERATIONS
 
 FRESH_S = 3.0
@@ -140,17 +140,7 @@ async def _unusual(parts: Services, only: ReportScope | None, at: float) -> list
 
 def _budgets(parts: Services, now: float) -> Budgets:
     """The quotas of money per month that hold now."""
-    gateway: float | None = None
-    teams: dict[str, float] = {}
-    for owned in window_status.shared_windows(parts.key_cache.terms.anew(), now):
-        window = owned.window
-        if window.unit == "usd" and window.per == "month" and not window.model:
-            usd = window.limit / 1e9
-            if owned.team is None:
-                gateway = usd
-            else:
-                teams[owned.team] = usd
-    return Budgets(gateway, teams)
+    return budgets_of([each.window for each in window_status.shared_windows(parts.key_cache.terms.anew(), now)])
 
 
 ENDPOINTS = WingEndpoints(

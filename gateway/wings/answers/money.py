@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from gateway.config import NUSD
+from gateway.records import Window
 from gateway.reports.csv_text import csv_text
 from gateway.reports.table import plain_usd
 
@@ -66,6 +68,18 @@ class Month(NamedTuple):
 def first_day(now: datetime) -> str:
     """The first day whose sums are needed: the first of the month before, which is never less than four weeks ago."""
     return Month(now).before[0]
+
+
+def budgets_of(windows: Iterable[Window]) -> Budgets:
+    """Those of the gateway and of teams as a whole, out of windows of any scopes: a quota of a label or of an upstream
+    is no budget of its gateway or team."""
+    usd = {
+        each.scope: each.limit / NUSD
+        for each in windows
+        if each.unit == "usd" and each.per == "month" and not each.model
+    }
+    teams = {scope.removeprefix("team:"): amount for scope, amount in usd.items() if scope.startswith("team:")}
+    return Budgets(usd.get("gateway"), teams)
 
 
 def money(rows: Iterable[Mapping[str, Any]], budgets: Budgets, now: datetime) -> dict[str, Any]:

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.wings.answers.money import COLUMNS, Budgets, first_day, format_money_csv, money
+from gateway.config import build
+from gateway.quota.issued import Overlay, SeenValues
+from gateway.quota.window_status import shared_windows
+from gateway.quota.windows import LimitTable
+from gateway.wings.answers.money import COLUMNS, Budgets, budgets_of, first_day, format_money_csv, money
 
 NOW = datetime(2026, 11, 21, 6, tzinfo=UTC)
 NO_BUDGET = Budgets(None, {})
@@ -44,6 +48,25 @@ def test_the_curve_ends_today_and_the_ghost_with_its_month() -> None:
     assert days[21]["spent_usd"] is None
     march = money([row("2026-02-28", 4.0)], NO_BUDGET, datetime(2026, 3, 31, 12, tzinfo=UTC))["days"]
     assert [each["before_usd"] for each in march[26:30]] == [0.0, 4.0, None, None]
+
+
+def test_only_quotas_of_the_whole_gateway_and_of_whole_teams_are_budgets() -> None:
+    of_label = {"usd": 7, "per": "month", "label": "project"}
+    others: list[Any] = [of_label, "3 USD/day", "900 tokens/month", {"usd": 2, "per": "month", "model": "m"}]
+    up: dict[str, Any] = {"base_url": "http://127.0.0.1:9/v1", "quotas": ["5 USD/month"]}
+    made = build({
+        "upstreams": {"up": up},
+        "models": {"m": {"routes": [{"upstream": "up"}], "max_output_tokens": 10, "price": {"input": 1, "output": 2}}},
+        "quotas": ["90 USD/month", *others],
+        "teams": {"crew": {"quotas": ["20 USD/month", *others]}, "lab": {"quotas": others}},
+    })  # fmt: skip
+    seen = Overlay(seen=SeenValues("2026-11", frozenset({"web"})))
+    overlays = dict.fromkeys(["label:project", "team_label:crew/project", "team_label:lab/project"], seen)
+    budgets = {name: each.quotas for name, each in made.upstreams.items()}
+    terms = LimitTable(made.quotas, made.teams, overlays, upstreams=budgets)
+    windows = [each.window for each in shared_windows(terms, NOW.timestamp())]
+    assert {"label:project=web", "team_label:lab/project=web", "upstream:up"} <= {each.scope for each in windows}
+    assert budgets_of(windows) == Budgets(90, {"crew": 20})
 
 
 @pytest.mark.parametrize(
