@@ -6,11 +6,13 @@ newest first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any, NamedTuple
 
+from gateway.quota.scopes import SCOPES
 from gateway.reports.table import utc
 from gateway.store import RefusalEntry
 
@@ -18,8 +20,10 @@ from .failing import in_words
 
 SPENT = "insufficient_quota"
 """The code of a refusal because a quota is spent."""
-OWNERS = ("key:", "team:", "person:", "gateway ")
+OWNERS = ("gateway ", *[f"{kind}:" for kind in SCOPES])
 """The beginnings of limits that name their owner."""
+_LIMIT = re.compile("(.+) ((?:US dollars|usd|tokens|requests) per .+|parallel requests)")
+"""A limit with its owner, whose name may have blanks."""
 TIMES = 3
 """A day is unusual from this many times the usual day on."""
 LEAST_DAYS = 5
@@ -86,7 +90,8 @@ def of_quotas(refusals: Iterable[RefusalEntry], spent: Container[str], at: float
     found = []
     for limit, times in by_limit.items():
         if limit in spent or at - max(times) <= RECENT_S:
-            owner, _, what = limit.partition(" ")
+            parted = _LIMIT.fullmatch(limit)
+            owner, what = parted.groups() if parted else limit.split(" ", 1)
             text = f"the quota of {what} is spent: {_many(len(times), 'request')} refused"
             found.append(Problem("quota", owner, min(times), max(times), len(times), "refused requests", text))
     return found

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.quota.scopes import SCOPES
 from gateway.store import RefusalEntry
 from gateway.wings.answers.problems import (
     Problem,
@@ -45,6 +46,15 @@ def test_a_spent_quota_counts_its_refusals() -> None:
     assert (key.subject, key.since, key.last, key.number) == ("key:ci", NOW - 700, NOW - 30, 2)
     assert key.text == "the quota of tokens per day is spent: 2 requests refused"
     assert (team.subject, team.text) == ("team:crew", "the quota of usd per month is spent: 1 request refused")
+
+
+def test_a_limit_of_every_kind_of_scope_keeps_its_owner() -> None:
+    names = {"member": "crew/ann b", "label": "a=web shop", "team_label": "crew/a=web shop"}
+    for kind in SCOPES:
+        scope = "gateway" if kind == "gateway" else f"{kind}:{names.get(kind, 'x')}"
+        for what in ("US dollars per month for models gpt-4*", "parallel requests"):
+            (problem,) = of_quotas([refused(30, f"{scope} {what}")], (), NOW)
+            assert (problem.subject, problem.text) == (scope, f"the quota of {what} is spent: 1 request refused")
 
 
 @pytest.mark.parametrize(
