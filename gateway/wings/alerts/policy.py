@@ -9,6 +9,7 @@ after the higher one.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from html import escape
 from typing import Any, NamedTuple
 
 from gateway.config import NUSD, Config, Quota
@@ -90,7 +91,7 @@ def message(alert: Alert, now: float, namespace: str, team: str | None) -> dict[
     window = alert.window_status.window
     kind, _, name = window.scope.partition(":")
     return {
-        "text": sentence(alert),
+        "text": escape(sentence(alert), quote=False),  # links and mentions of Slack begin with `<`; clients choose tags
         "type": "quota_alert",
         "level": alert.level,
         "key": name if kind == "key" else None,

@@ -136,6 +136,16 @@ def test_sentence(text: str) -> None:
     assert policy.sentence(found[-1]) == text
 
 
+@pytest.mark.parametrize("kind", ["label", "team_label", "person", "member"])
+def test_a_name_that_others_choose_is_text_to_slack(kind: str) -> None:
+    scope = f"{kind}:a/b=<!channel> <https://evil.example/|Approve> R&D"
+    (alert,) = policy.reached([standing(money(10**10, scope=scope).window, 8 * 10**9)], (), NOON)
+    message = policy.message(alert, Clock().now, "acme", None)
+    assert not {"<", ">", "R&D"} & {*message["text"], *message["text"].split()}
+    assert "=&lt;!channel&gt; &lt;https://evil.example/|Approve&gt; R&amp;D" in message["text"]
+    assert message["scope"] == scope  # data is as it is
+
+
 def test_message() -> None:
     window = money(10**10, model="gpt-*").window
     (alert,) = policy.reached([standing(window, 8 * 10**9, 10**9)], (), NOON)
