@@ -146,26 +146,27 @@ class KeyCache:
 
     async def know(self, call: Call) -> None:
         """Note the values of the call's tags that have quotas and are new in this month, so that each has windows of
-        its own, at all workers and gateways. While the store is away they share those of `other`."""
+        its own, at all workers and gateways. While the store is away they share those of all others."""
         month = calendar_window("month", call.started)[0]
         if not self.terms.labels.owners or not self.terms.labels.unknown(call, month):
             return
         with suppress(StoreUnavailable):
             async with self._noting:
-                for label, value in self.terms.labels.unknown(call, month):
-                    await self._note(label, value, month, call.started)
+                for tag, value in self.terms.labels.unknown(call, month):
+                    await self._note(tag, value, call, month)
 
-    async def _note(self, label: str, value: str, month: str, started: float) -> None:
+    async def _note(self, tag: str, value: str, call: Call, month: str) -> None:
         while True:
-            (text,) = await self._store.read("overlay", [label])
+            (text,) = await self._store.read("overlay", [tag])
             overlay = Overlay() if text is None else _read_overlay(text)
-            if (seen := with_value(overlay.seen or NOT_SEEN, value, month)) is None:
+            if (seen := with_value(overlay.seen or NOT_SEEN, value, call.key.id, month)) is None:
                 break
-            overlay, event = overlay._replace(seen=seen), {"actor": "a call's tag", "action": "note", "before": None}
-            audit = json.dumps({"time": format_time(started), **event, "after": value})
-            if await self._store.change(StoreChange("overlay", label, text, overlay.encode(), audit)):
+            overlay, actor = overlay._replace(seen=seen), f"a tag of the key {call.key.id}"
+            event = {"actor": actor, "action": "note", "before": None, "after": value}
+            audit = json.dumps({"time": format_time(call.started), **event})
+            if await self._store.change(StoreChange("overlay", tag, text, overlay.encode(), audit)):
                 break
-        self._overlays[label] = overlay
+        self._overlays[tag] = overlay
         self._apply()
 
     def budgets(self, scope: str) -> Sequence[Limit]:

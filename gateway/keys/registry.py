@@ -21,7 +21,7 @@ from gateway.config.sections import NAME_PATTERN
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.quota import window_status
 from gateway.quota.issued import IssuedTeam, Overlay, TopUp, show_team, show_top_ups
-from gateway.quota.scopes import MEMBER, TEAM_LABEL, holder
+from gateway.quota.scopes import MEMBER, TEAM_LABEL, TEAM_TAG, holder
 from gateway.quota.windows import LimitTable, calendar_window
 from gateway.records import Key, Window
 from gateway.store import DocumentKind
@@ -177,7 +177,7 @@ class TeamManager(Documents):
         text, _ = await self._overlay(f"team:{name}")
         left = [] if text is None else [(f"team:{name}", text)]
         windows = await self._own_windows(name, team)
-        for prefix in (f"{MEMBER}:{name}/", f"{TEAM_LABEL}:{name}/"):
+        for prefix in [f"{kind}:{name}/" for kind in (MEMBER, TEAM_LABEL, TEAM_TAG)]:
             left += await self._overlays_below(prefix)
         for scope, text in left if known is None else ():
             await self._write("overlay", scope, text, None, doing)
@@ -221,7 +221,7 @@ class TeamManager(Documents):
             Key("", team=name, owner=key.settings.owner, labels=tuple(key.settings.labels.items()))
             async for key in self._issued_keys(groups=[("team", name)])
         ]
-        noted = {scope: Overlay.decode(text) for scope, text in await self._overlays_below(f"{TEAM_LABEL}:{name}/")}
+        noted = {scope: Overlay.decode(text) for scope, text in await self._overlays_below(f"{TEAM_TAG}:{name}/")}
         terms, now = LimitTable((), {name: team}, noted), self._clock()
         limits = [limit for key in [Key("", team=name), *keys] for limit in terms.of(key)] + [
             limit for _, limit in terms.of_labels(now)

@@ -191,7 +191,8 @@ class SeenValues(NamedTuple):
     """The values of a label that tags brought in a month, which have windows of their own (`labels.py`)."""
 
     month: str = ""
-    values: frozenset[str] = frozenset()
+    values: Mapping[str, str] = MappingProxyType({})
+    """The id of the key that brought each."""
 
 
 class Overlay(NamedTuple):
@@ -215,7 +216,7 @@ class Overlay(NamedTuple):
     def encode(self) -> str:
         values = _without_pause(self._asdict()) | {
             "quotas": self.quotas and shown_quotas(self.quotas),
-            "seen": self.seen and [self.seen.month, sorted(self.seen.values)],
+            "seen": self.seen and [self.seen.month, {**self.seen.values}],
         }
         for name in ("quotas", "role", "seen"):
             if getattr(self, name) is None:
@@ -236,7 +237,7 @@ class Overlay(NamedTuple):
                 None if quotas is None else tuple([Quota.model_validate(quota) for quota in quotas]),
                 values.get("role"),
                 {name: value for name, value in values.items() if name not in cls._fields},
-                None if seen is None else SeenValues(seen[0], frozenset(seen[1])),
+                None if seen is None else SeenValues(seen[0], dict(seen[1])),
             )
 
     def topped_up(self, more: TopUp) -> Overlay:
@@ -284,8 +285,7 @@ def show_key(key: IssuedKey, now: float) -> dict[str, Any]:
         "revoked_at": format_time(key.revoked_at),
         "paused_at": format_time(key.paused.at) if key.paused else None,
         "secrets": [
-            {"created_at": format_time(secret.created_at), "expires_at": format_time(secret.until)}
-            for secret in secrets
+            {"created_at": format_time(each.created_at), "expires_at": format_time(each.until)} for each in secrets
         ],
     }
 
@@ -293,41 +293,28 @@ def show_key(key: IssuedKey, now: float) -> dict[str, Any]:
 def show_file_key(settings: KeySettings, overlay: Overlay, now: float) -> dict[str, Any]:
     """A key of the file, as it is shown."""
     return {
-        "object": "key",
-        **shown_key(settings),
-        "managed_by": "file",
+        "object": "key", **shown_key(settings), "managed_by": "file",
         "status": _status(settings, overlay.revoked_at, overlay.paused, now),
-        "created_at": None,
-        "updated_at": None,
-        "revoked_at": format_time(overlay.revoked_at),
+        "created_at": None, "updated_at": None, "revoked_at": format_time(overlay.revoked_at),
         "paused_at": format_time(overlay.paused.at) if overlay.paused else None,
         "secrets": [{"created_at": None, "expires_at": None}],
-    }
+    }  # fmt: skip
 
 
 def show_team(name: str, settings: Team, issued: IssuedTeam | None = None) -> dict[str, Any]:
     """A team as it is shown; `issued` where the store keeps it."""
     return {
-        "object": "team",
-        "name": name,
-        **shown_team(settings),
-        "managed_by": "file" if issued is None else "store",
+        "object": "team", "name": name, **shown_team(settings), "managed_by": "file" if issued is None else "store",
         "created_at": format_time(issued.created_at) if issued else None,
         "updated_at": format_time(issued.updated_at) if issued else None,
-    }
+    }  # fmt: skip
 
 
 def show_top_ups(overlay: Overlay) -> list[dict[str, Any]]:
     """The top-ups as they are shown; money in USD."""
     return [
-        {
-            "unit": top_up.unit,
-            "per": top_up.per,
-            "model": top_up.model,
-            "window": top_up.starts,
-            "amount": usd(top_up.amount) if top_up.unit == "usd" else top_up.amount,
-        }
-        for top_up in overlay.top_ups
+        {"unit": unit, "per": per, "model": model, "window": starts, "amount": usd(amount) if unit == "usd" else amount}
+        for unit, per, model, starts, amount in overlay.top_ups
     ]
 
 

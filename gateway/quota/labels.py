@@ -1,9 +1,10 @@
 """Quotas of a label: each value of it has windows of its own, of the whole gateway or of one team.
 
 The value of a call is that of its key's label, else that of its tag. Labels of keys are chosen by operators and leads,
-tags by clients. So the values of tags are bounded: the first `MAX_VALUES` of a month are noted in the store, before the
-call that brings one draws on its windows, and all further ones share the windows of `other`. The noted values only
-grow, so all workers and gateways draw on the same windows.
+tags by clients. So the windows of tags are apart, and no client spends what keys with a label have. They are bounded:
+the first `MAX_VALUES` of a month, `MAX_VALUES_OF_A_KEY` of each key, are noted in the store before the call that brings
+one draws on its windows; further ones share the windows of the tag without a value. The noted values only grow, so all
+workers and gateways draw on the same windows.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.config import Quota, Team
-from gateway.records import OTHER, TAG_SEPARATOR, Call, Key
+from gateway.records import TAG_SEPARATOR, Call, Key
 
 from .issued import Overlay, SeenValues
-from .scopes import label_scope, value_scope
+from .scopes import label_scope, tag_scope, value_scope
 
 MAX_VALUES = 1000
 """Values of one label with windows of their own in a month, of those that tags bring."""
+MAX_VALUES_OF_A_KEY = 20
+"""Those that one key brings first."""
 
 NOT_SEEN = SeenValues()
 
@@ -26,7 +29,7 @@ Labelled = Mapping[str, Sequence[Quota]]
 
 
 class LabelTable:
-    """The quotas of labels of the gateway and of teams. `overlays` have the noted values, by `label_scope`."""
+    """The quotas of labels of the gateway and of teams. `overlays` have the noted values, by `tag_scope`."""
 
     def __init__(self, quotas: Sequence[Quota], teams: Mapping[str, Team], overlays: Mapping[str, Overlay]) -> None:
         self._overlays = overlays
@@ -44,30 +47,30 @@ class LabelTable:
     def of_tags(self, call: Call, month: str) -> tuple[str, ...]:
         """The scopes of the values that the tags of a call add."""
         return tuple([
-            value_scope(scope, value if value in self._seen(scope, month).values else OTHER)
+            value_scope(scope, value) if value in self._seen(scope, month).values else scope
             for scope, value in self._tagged(call)
         ])  # fmt: skip
 
     def quotas_of(self, scope: str, key: Key) -> Sequence[Quota]:
         """The quotas of a value's scope that bind the key."""
-        found = [quotas for team, name, quotas in self._binding(key) if scope.startswith(f"{label_scope(team, name)}=")]
-        return found[0] if found else ()
+        for team, name, quotas in self._binding(key):
+            tag = tag_scope(team, name)
+            if scope == tag or scope.startswith((f"{tag}=", f"{label_scope(team, name)}=")):
+                return quotas
+        return ()
 
     def unknown(self, call: Call, month: str) -> list[tuple[str, str]]:
         """The values of the call's tags that have to be noted first, each with the scope of its label."""
-        return [
-            (scope, value)
-            for scope, value in self._tagged(call)
-            if with_value(self._seen(scope, month), value, month) is not None
-        ]
+        key, tagged = call.key.id, self._tagged(call)
+        return [each for each in tagged if with_value(self._seen(each[0], month), each[1], key, month) is not None]
 
     def values(self, month: str) -> Iterator[tuple[str | None, str, Sequence[Quota]]]:
-        """Each noted value: its team, its scope and its quotas."""
+        """All values together that are not noted, and each noted one: the team, the scope and the quotas."""
         for team, labelled in self.owners.items():
             for name, quotas in labelled.items():
-                scope = label_scope(team, name)
-                seen = self._seen(scope, month).values
-                for value in sorted(seen | {OTHER} if len(seen) >= MAX_VALUES else seen):
+                scope = tag_scope(team, name)
+                yield team, scope, quotas
+                for value in sorted(self._seen(scope, month).values):
                     yield team, value_scope(scope, value), quotas
 
     def _binding(self, key: Key) -> Iterator[tuple[str | None, str, Sequence[Quota]]]:
@@ -80,7 +83,7 @@ class LabelTable:
         tags = dict([tag.split("=", 1) for tag in call.tags.split(TAG_SEPARATOR)]) if call.tags else {}
         for team, name, _ in self._binding(call.key):
             if name not in own and name in tags:
-                yield label_scope(team, name), tags[name]
+                yield tag_scope(team, name), tags[name]
 
     def _seen(self, scope: str, month: str) -> SeenValues:
         overlay = self._overlays.get(scope)
@@ -88,15 +91,15 @@ class LabelTable:
         return seen if seen.month >= month else NOT_SEEN
 
 
-def with_value(seen: SeenValues, value: str, month: str) -> SeenValues | None:
-    """The values with another one; None where it is one of them, or has no place in this month."""
-    if value == OTHER:
-        return None
+def with_value(seen: SeenValues, value: str, key: str, month: str) -> SeenValues | None:
+    """The values with another one that this key brings; None where it is one of them, or has no place in this month."""
     if seen.month < month:
-        return SeenValues(month, frozenset({value}))
+        return SeenValues(month, {value: key})
     if value in seen.values or len(seen.values) >= MAX_VALUES:
         return None
-    return seen._replace(values=seen.values | {value})
+    if sum([each == key for each in seen.values.values()]) >= MAX_VALUES_OF_A_KEY:
+        return None
+    return seen._replace(values={**seen.values, value: key})
 
 
 def _labelled(quotas: Sequence[Quota]) -> Labelled:

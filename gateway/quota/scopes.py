@@ -1,8 +1,8 @@
 """Whose a window is: the kinds of scopes in words, who may raise a limit of each, and the holder of its windows.
 
 A scope is a kind, and the owner's name behind a colon: `key:ID`, `person:NAME`, `member:TEAM/NAME` (a person in one of
-her teams), `team:NAME`, `label:NAME=VALUE` and `team_label:TEAM/NAME=VALUE` (a value of a label), `upstream:NAME`, or
-`gateway` alone.
+her teams), `team:NAME`, `label:NAME=VALUE` and `team_label:TEAM/NAME=VALUE` (a label of keys), `tag:NAME=VALUE` and
+`team_tag:TEAM/NAME=VALUE` (a tag; without a value: all further ones), `upstream:NAME`, or `gateway` alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gateway.records import Key
 
-PERSON, MEMBER, LABEL, TEAM_LABEL = "person", "member", "label", "team_label"
+PERSON, MEMBER, LABEL, TEAM_LABEL, TAG, TEAM_TAG = "person", "member", "label", "team_label", "tag", "team_tag"
 
 
 class ScopeKind(NamedTuple):
@@ -36,6 +36,8 @@ SCOPES: Mapping[str, ScopeKind] = {
     "team": ScopeKind("your team {name}", "operator"),
     LABEL: ScopeKind("the label {name}", "operator"),
     TEAM_LABEL: ScopeKind("the label {name} in your team {team}", "operator"),
+    TAG: ScopeKind("the tag {name}", "operator"),
+    TEAM_TAG: ScopeKind("the tag {name} in your team {team}", "operator"),
     "upstream": ScopeKind("the upstream {name}", "operator"),
     "gateway": ScopeKind("the whole gateway", "operator"),
 }
@@ -56,13 +58,18 @@ def label_scope(team: str | None, name: str) -> str:
     return f"{LABEL}:{name}" if team is None else f"{TEAM_LABEL}:{team}/{name}"
 
 
+def tag_scope(team: str | None, name: str) -> str:
+    """The same of its values that tags bring; it is that of all values without windows of their own, too."""
+    return f"{TAG}:{name}" if team is None else f"{TEAM_TAG}:{team}/{name}"
+
+
 def value_scope(label: str, value: str) -> str:
     """The scope of one value of a label."""
     return f"{label}={value}"
 
 
 def is_of_label(scope: str) -> bool:
-    return scope.startswith((f"{LABEL}:", f"{TEAM_LABEL}:"))
+    return scope.partition(":")[0] in (LABEL, TEAM_LABEL, TAG, TEAM_TAG)
 
 
 def scope_kind(scope: str) -> ScopeKind:
@@ -74,7 +81,7 @@ def format_scope(scope: str) -> str:
     """A window's owner in the words of a message to its user."""
     team, person = member_of(scope)
     name = scope.partition(":")[2] if person is None else person
-    if scope.startswith(f"{TEAM_LABEL}:"):
+    if scope.startswith((f"{TEAM_LABEL}:", f"{TEAM_TAG}:")):
         name = name.partition("/")[2]
     return scope_kind(scope).whose.format(name=name, team=team)
 
@@ -88,7 +95,7 @@ def member_of(scope: str) -> tuple[str | None, str | None]:
     team, _, person = name.partition("/")
     if kind == MEMBER:
         return team, person
-    if kind == TEAM_LABEL:
+    if kind in (TEAM_LABEL, TEAM_TAG):
         return team, None
     return (name if kind == "team" else None), (name if kind == PERSON else None)
 

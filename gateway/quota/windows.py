@@ -198,6 +198,8 @@ class LimitTable:
         """The terms of a scope alone; those of a key need it as the owner."""
         if scope.startswith(UPSTREAM):
             return self.of_upstreams.get(scope, ())
+        if is_of_label(scope):
+            return list(self._of_label(scope, holder(scope)))
         return [term for term in self.of(owner or holder(scope)) if term.scope == scope]
 
     def of_call(self, call: Call) -> CallLimits:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.quota.labels import MAX_VALUES_OF_A_KEY
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import ok_json
 
@@ -26,7 +27,7 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         quotas=quotas,
         teams={"red": {"quotas": [{"requests": 1, "per": "day", "label": "stage"}]}},
         keys=[key("alice"), key("bob", labels={"project": "ops"}), key("carl", labels={"project": "ops"}),
-              key("dora", team="red")],
+              key("dora", team="red"), key("erin", labels={"project": "payroll"}), key("frank")],
         models={COMPLETIONS: model("completions", price={"input": 1, "output": 1})},
     )  # fmt: skip
     return start_shared_gateway(config)
@@ -54,13 +55,13 @@ def test_each_value_of_a_tag_has_a_budget_of_its_own(gateway: Gateway) -> None:
     assert ask(gateway).status == 200
     refused = ask(gateway, project="web")
     assert refused.refusal == (429, "insufficient_quota", None, "insufficient_quota")
-    assert "the label project=web" in refused.error["message"]
+    assert "the tag project=web" in refused.error["message"]
     assert refused.headers["x-gateway-limit"] == (
-        "label:project=web; unit=requests; per=day; limit=2; used=2; reserved=0; requested=1; raised-by=operator"
+        "tag:project=web; unit=requests; per=day; limit=2; used=2; reserved=0; requested=1; raised-by=operator"
     )
     rows = windows(gateway)
-    assert (rows["label:project=web"]["used"], rows["label:project=api"]["used"]) == (2, 2)
-    assert gateway.metric("gateway_shared_quota_used", scope="label:project=web", unit="requests", per="day") == 2
+    assert (rows["tag:project=web"]["used"], rows["tag:project=api"]["used"]) == (2, 2)
+    assert gateway.metric("gateway_shared_quota_used", scope="tag:project=web", unit="requests", per="day") == 2
 
 
 def test_the_label_of_a_key_counts_before_a_tag(gateway: Gateway) -> None:
@@ -76,9 +77,9 @@ def test_a_team_has_labels_of_its_own(gateway: Gateway) -> None:
     assert [ask(gateway, "dora", stage="test").status for _ in range(2)] == [200, 429]
     assert ask(gateway, "dora", stage="live").status == 200
     refused = ask(gateway, "dora", stage="live")
-    assert "the label stage=live in your team red" in refused.error["message"]
+    assert "the tag stage=live in your team red" in refused.error["message"]
     assert ask(gateway, "alice", stage="live").status == 200
-    row = windows(gateway)["team_label:red/stage=live"]
+    row = windows(gateway)["team_tag:red/stage=live"]
     assert (row["team"], row["used"]) == ("red", 1)
 
 
@@ -86,13 +87,13 @@ def test_the_budget_of_a_value_is_topped_up_and_reset(gateway: Gateway) -> None:
     while ask(gateway, project="new").status == 200:
         pass
     topped = gateway.send(
-        "POST", "/admin/api/quotas/top_up", {"scope": "label:project=new", "requests": 1, "per": "day"}, headers=TOKEN
+        "POST", "/admin/api/quotas/top_up", {"scope": "tag:project=new", "requests": 1, "per": "day"}, headers=TOKEN
     )
     assert topped.status == 200, topped
     eventually(lambda: ask(gateway, project="new").status == 200)
     assert ask(gateway, project="new").status == 429
     env = {"GATEWAY_TOKEN": ADMIN_TOKEN}
-    for scope, used in (("label:project=new", 3), ("team_label:red/stage=test", 1)):
+    for scope, used in (("tag:project=new", 3), ("team_tag:red/stage=test", 1)):
         assert windows(gateway)[scope]["used"] == used
         done = run("quotas", "reset", scope, "--json", "--url", gateway.url, env=env)
         assert done.returncode == 0, done.stderr
@@ -104,4 +105,24 @@ def test_the_audit_log_has_each_value_once(gateway: Gateway) -> None:
     for _ in range(3):
         ask(gateway, project="audited")
     rows = [row for row in gateway.admin("audit").json["data"] if row["after"] == "audited"]
-    assert [(row["kind"], row["name"], row["action"]) for row in rows] == [("label", "project", "note")]
+    assert [(row["kind"], row["name"], row["action"], row["actor"]) for row in rows] == [
+        ("tag", "project", "note", "a tag of the key alice")
+    ]
+
+
+def test_a_client_does_not_spend_what_keys_with_a_label_have(gateway: Gateway) -> None:
+    while ask(gateway, project="payroll").status == 200:
+        pass
+    assert ask(gateway, "erin").status == 200
+    rows = windows(gateway)
+    assert (rows["tag:project=payroll"]["used"], rows["label:project=payroll"]["used"]) == (2, 1)
+
+
+def test_the_share_of_a_key_leaves_the_others_theirs(gateway: Gateway) -> None:
+    """A client that makes up values shares one window with itself, and with others that do: `other` is none of it."""
+    answers = [ask(gateway, "frank", project=f"made-up-{number}") for number in range(MAX_VALUES_OF_A_KEY + 3)]
+    assert [each.status for each in answers] == [200] * (MAX_VALUES_OF_A_KEY + 2) + [429]
+    assert answers[-1].headers["x-gateway-limit"].startswith("tag:project; unit=requests; per=day; limit=2; used=2")
+    assert "the tag project of" in answers[-1].error["message"]
+    assert [ask(gateway, project=value).status for value in ("other", "a-new-one")] == [200, 200]
+    assert windows(gateway)["tag:project=other"]["used"] == 1

@@ -122,7 +122,12 @@ async def test_a_team_made_again_leaves_its_members_and_labels_nothing(scenario:
     """Neither use nor top-ups of the people of a team that was deleted come back with its name, nor those of labels."""
     scenario.config = settings()
     labelled = {"requests": 5, "per": "day", "label": "project"}
-    scopes = (f"member:again/{ANN}", "team_label:again/project=web", "team_label:again/project=ops")
+    scopes = (
+        f"member:again/{ANN}",
+        "team_tag:again/project=web",
+        "team_tag:again/project",
+        "team_label:again/project=ops",
+    )
     secret = ""
     for round_ in ("first", "second"):
         await scenario.registry.create_team({"name": "again", "member_quotas": DAILY, "quotas": [labelled]}, BY)
@@ -146,23 +151,30 @@ async def test_a_team_made_again_leaves_its_members_and_labels_nothing(scenario:
         await scenario.registry.delete_team("again", BY)
 
 
+def a_call(scenario: Scenario, value: str) -> Call:
+    """A call with this value of the tag `project`."""
+    return Call(
+        "c", scenario.now, Key("k"), "chat", Params(Document("", {}), "m"), scenario.config.models["gpt-4o"], "m",
+        0.0, tags=f"project={value}",
+    )  # fmt: skip
+
+
 async def test_workers_agree_on_the_values_of_a_label(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each gives the first values windows of their own, whichever worker notes them, and further ones to `other`."""
+    """Each gives the first values windows of their own, whichever worker notes them; others share one."""
     monkeypatch.setattr(labels, "MAX_VALUES", 3)
     scenario.config = settings(quotas=[{"requests": 5, "per": "day", "label": "project"}])
     caches = [scenario.book(), scenario.book()]
 
-    def call(value: str) -> Call:
-        return Call(
-            "c", scenario.now, Key("k"), "chat", Params(Document("", {}), "m"), scenario.config.models["gpt-4o"], "m",
-            0.0, tags=f"project={value}",
-        )  # fmt: skip
-
     values = [f"v{number}" for number in range(6)]
     await asyncio.gather(*[
-        cache.know(call(value)) for cache, some in zip(caches, (values, values[::-1]), strict=True) for value in some
+        cache.know(a_call(scenario, value))
+        for cache, some in zip(caches, (values, values[::-1]), strict=True)
+        for value in some
     ])  # fmt: skip
-    seen = [[each.scope for value in values for each in cache.terms.of_call(call(value)).each] for cache in caches]
+    seen = [
+        [each.scope for value in values for each in cache.terms.of_call(a_call(scenario, value)).each]
+        for cache in caches
+    ]
     assert seen[0] == seen[1]
-    assert seen[0].count("label:project=other") == 3
+    assert seen[0].count("tag:project") == 3
     assert len(set(seen[0])) == 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,9 +14,9 @@ from gateway.config.issued import read_key, read_team
 from gateway.config.probable_mistakes import warnings_of
 from gateway.quota import labels
 from gateway.quota.issued import Overlay, SeenValues, TopUp
-from gateway.quota.labels import MAX_VALUES, with_value
+from gateway.quota.labels import MAX_VALUES, MAX_VALUES_OF_A_KEY, with_value
 from gateway.quota.notation import merged_quotas, read_quota
-from gateway.quota.scopes import format_scope, holder, label_scope, member_of, value_scope
+from gateway.quota.scopes import format_scope, holder, label_scope, member_of, tag_scope, value_scope
 from gateway.quota.window_status import own_windows, shared_windows
 from gateway.quota.windows import LimitTable
 from gateway.records import TAG_SEPARATOR, Call, Key, Params
@@ -46,27 +46,28 @@ def scopes(terms: LimitTable, call: Call) -> list[str]:
 
 
 def seen(*values: str) -> Overlay:
-    return Overlay(seen=SeenValues(MONTH, frozenset(values)))
+    return Overlay(seen=SeenValues(MONTH, dict.fromkeys(values, "k")))
 
 
 def test_the_value_is_that_of_the_keys_label_else_of_the_tag() -> None:
-    terms = table({"label:cost-center": seen("web", "api")}, quotas=[CENTER, "9 USD/month"])
+    terms = table({"tag:cost-center": seen("web", "ops")}, quotas=[CENTER, "9 USD/month"])
     plain, labelled = Key("a"), Key("b", labels=(("cost-center", "ops"), ("else", "x")))
     assert scopes(terms, a_call(plain)) == ["gateway"]
-    assert scopes(terms, a_call(plain, cost_center="web", other="y")) == ["gateway", "label:cost-center=web"]
-    assert scopes(terms, a_call(plain, cost_center="api")) == ["gateway", "label:cost-center=api"]
+    assert scopes(terms, a_call(plain, cost_center="web", other="y")) == ["gateway", "tag:cost-center=web"]
+    assert scopes(terms, a_call(plain, cost_center="ops")) == ["gateway", "tag:cost-center=ops"]
     for call in (a_call(labelled), a_call(labelled, cost_center="web")):
         assert scopes(terms, call) == ["gateway", "label:cost-center=ops"]
 
 
 def test_a_team_has_values_of_its_own() -> None:
-    overlays = {"label:cost-center": seen("web"), "team_label:red/cost-center": seen("web")}
+    overlays = {"tag:cost-center": seen("web"), "team_tag:red/cost-center": seen("web")}
     terms = table(overlays, quotas=[CENTER], teams={"red": {"quotas": [CENTER, "1 USD/day"]}, "blue": {}})
-    both = ["team_label:red/cost-center=web", "label:cost-center=web"]
+    both = ["team_tag:red/cost-center=web", "tag:cost-center=web"]
+    others = {("team_tag:red/cost-center", "red"), ("tag:cost-center", None)}
     assert scopes(terms, a_call(Key("a", team="red"), cost_center="web")) == ["team:red", *both]
     assert scopes(terms, a_call(Key("b", team="blue"), cost_center="web")) == both[1:]
     shown = [(each.window.scope, each.team) for each in shared_windows(terms, NOW)]
-    assert set(shown) == {("team:red", "red"), (both[0], "red"), (both[1], None)}
+    assert set(shown) == {("team:red", "red"), (both[0], "red"), (both[1], None)} | others
     own = Key("c", team="red", labels=(("cost-center", "x|=/y"),))
     assert [each.window.scope for each in own_windows(terms, [own, own], NOW)] == [
         "team_label:red/cost-center=x|=/y", "label:cost-center=x|=/y",
@@ -74,46 +75,66 @@ def test_a_team_has_values_of_its_own() -> None:
 
 
 def test_values_that_are_not_noted_share_one_window() -> None:
-    full = SeenValues(MONTH, frozenset(map(str, range(MAX_VALUES))))
-    terms = table({"label:cost-center": Overlay(seen=full)}, quotas=[CENTER])
+    """No value of a tag has its name: `other` is a value like any, and none is empty."""
+    full = SeenValues(MONTH, {str(number): str(number) for number in range(MAX_VALUES)})
+    terms = table({"tag:cost-center": Overlay(seen=full)}, quotas=[CENTER])
     for value in ("new", "newer", "other"):
         call = a_call(Key("a"), cost_center=value)
-        assert scopes(terms, call) == ["label:cost-center=other"]
+        assert scopes(terms, call) == ["tag:cost-center"]
         assert terms.labels.unknown(call, MONTH) == []
-    assert scopes(terms, a_call(Key("a"), cost_center="7")) == ["label:cost-center=7"]
-    assert "label:cost-center=other" in [each.window.scope for each in shared_windows(terms, NOW)]
+    assert scopes(terms, a_call(Key("a"), cost_center="7")) == ["tag:cost-center=7"]
+    terms = table({"tag:cost-center": seen("other")}, quotas=[CENTER])
+    assert scopes(terms, a_call(Key("a"), cost_center="other")) == ["tag:cost-center=other"]
+    for noted in (terms, table(quotas=[CENTER])):
+        assert "tag:cost-center" in [each.window.scope for each in shared_windows(noted, NOW)]
 
 
 def test_a_value_is_noted_once_in_a_month() -> None:
-    terms = table({"label:cost-center": seen("web")}, quotas=[CENTER])
+    terms = table({"tag:cost-center": seen("web")}, quotas=[CENTER])
     assert terms.labels.unknown(a_call(Key("a"), cost_center="web"), MONTH) == []
-    assert terms.labels.unknown(a_call(Key("a"), cost_center="api"), MONTH) == [("label:cost-center", "api")]
+    assert terms.labels.unknown(a_call(Key("a"), cost_center="api"), MONTH) == [("tag:cost-center", "api")]
     assert terms.labels.unknown(a_call(Key("a", labels=(("cost-center", "x"),)), cost_center="api"), MONTH) == []
-    assert terms.labels.unknown(a_call(Key("a"), cost_center="web"), "2026-12") == [("label:cost-center", "web")]
+    assert terms.labels.unknown(a_call(Key("a"), cost_center="web"), "2026-12") == [("tag:cost-center", "web")]
+
+
+def test_one_key_does_not_use_up_the_values_of_all() -> None:
+    values = [str(number) for number in range(MAX_VALUES_OF_A_KEY)]
+    terms = table({"tag:cost-center": seen(*values)}, quotas=[CENTER])
+    assert terms.labels.unknown(a_call(Key("k"), cost_center="new"), MONTH) == []
+    assert scopes(terms, a_call(Key("k"), cost_center="new")) == ["tag:cost-center"]
+    assert scopes(terms, a_call(Key("k"), cost_center="7")) == ["tag:cost-center=7"]
+    assert terms.labels.unknown(a_call(Key("another"), cost_center="new"), MONTH) == [("tag:cost-center", "new")]
+    assert terms.labels.unknown(a_call(Key("k"), cost_center="new"), "2026-12") == [("tag:cost-center", "new")]
 
 
 @pytest.mark.parametrize(
     ("known", "value", "month", "after"),
     [
-        (("", ""), "a", MONTH, {"a"}), ((MONTH, "a"), "b", MONTH, {"a", "b"}), ((MONTH, "a"), "a", MONTH, None),
-        ((MONTH, "a"), "b", "2026-12", {"b"}), ((MONTH, "ab"), "c", MONTH, None),
-        (("2026-12", "a"), "b", MONTH, {"a", "b"}), (("", ""), "other", MONTH, None),
-        ((MONTH, "a"), "other", MONTH, None),
+        (("", ""), "a", MONTH, {"a": "k"}), ((MONTH, "a"), "b", MONTH, {"a": "j", "b": "k"}),
+        ((MONTH, "a"), "a", MONTH, None), ((MONTH, "a"), "b", "2026-12", {"b": "k"}), ((MONTH, "ab"), "c", MONTH, None),
+        (("2026-12", "a"), "b", MONTH, {"a": "j", "b": "k"}), (("", ""), "other", MONTH, {"other": "k"}),
     ],
 )  # fmt: skip
 def test_how_the_noted_values_grow(
-    known: tuple[str, str], value: str, month: str, after: set[str] | None, monkeypatch: pytest.MonkeyPatch
+    known: tuple[str, str],
+    value: str,
+    month: str,
+    after: dict[str, str] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(labels, "MAX_VALUES", 2)
-    grown = with_value(SeenValues(known[0], frozenset(known[1])), value, month)
-    assert (None if grown is None else set(grown.values)) == after
+    grown = with_value(SeenValues(known[0], dict.fromkeys(known[1], "j")), value, "k", month)
+    assert (None if grown is None else grown.values) == after
     assert grown is None or grown.month == max(known[0], month)
 
 
 @pytest.mark.parametrize("value", ["web", "a=b", "a/b", "x|y", "ŝ é;", "a:b"])
 @pytest.mark.parametrize("team", [None, "red"])
-def test_a_scope_leads_back_to_its_value(team: str | None, value: str) -> None:
-    scope = value_scope(label_scope(team, "cost-center"), value)
+@pytest.mark.parametrize("scope_of", [label_scope, tag_scope])
+def test_a_scope_leads_back_to_its_value(
+    team: str | None, value: str, scope_of: Callable[[str | None, str], str]
+) -> None:
+    scope = value_scope(scope_of(team, "cost-center"), value)
     assert holder(scope) == Key("", team=team, labels=(("cost-center", value),))
     assert member_of(scope) == (team, None)
     assert f"cost-center={value}" in format_scope(scope)
@@ -121,11 +142,20 @@ def test_a_scope_leads_back_to_its_value(team: str | None, value: str) -> None:
     assert [limit.scope for limit in terms.of_scope(scope)] == [scope]
 
 
-def test_a_top_up_is_of_one_value() -> None:
+@pytest.mark.parametrize("kind", ["label:cost-center=", "tag:cost-center="])
+def test_a_top_up_is_of_one_value(kind: str) -> None:
     more = TopUp("usd", "month", None, MONTH, 10**9)
-    terms = table({"label:cost-center=web": Overlay(top_ups=(more,))}, quotas=[CENTER])
-    limit_of = {value: terms.of_scope(f"label:cost-center={value}")[0].window(NOW).limit for value in ("web", "api")}
+    terms = table({f"{kind}web": Overlay(top_ups=(more,))}, quotas=[CENTER])
+    limit_of = {value: terms.of_scope(f"{kind}{value}")[0].window(NOW).limit for value in ("web", "api")}
     assert limit_of == {"web": 6 * 10**9, "api": 5 * 10**9}
+
+
+def test_the_values_that_are_not_noted_are_topped_up_together() -> None:
+    more = TopUp("usd", "month", None, MONTH, 10**9)
+    terms = table({"tag:cost-center": Overlay(top_ups=(more,))}, quotas=[CENTER])
+    (limit,) = terms.of_call(a_call(Key("a"), cost_center="new")).each
+    assert [limit.window(NOW).limit] == [each.window(NOW).limit for each in terms.of_scope("tag:cost-center")]
+    assert limit.window(NOW).limit == 6 * 10**9
 
 
 def test_noted_values_are_read_again_and_unknown_to_gateways_before() -> None:

@@ -57,10 +57,11 @@ def window(gateway: Gateway, scope: str) -> dict[str, Any]:
     return dict(row)
 
 
-def test_a_project_has_exactly_its_budget_with_labels_and_tags(
+def test_a_project_has_exactly_its_budget_with_labels_and_with_tags(
     gateways: list[Gateway], upstream: ScriptedUpstream
 ) -> None:
-    """Half of the calls have the value by their key's label, half by a tag that both gateways hear of at once."""
+    """Half of the calls have the value by their key's label, half by a tag that both gateways hear of at once: both
+    have the budget."""
     upstream.answer_with(always=ok_json({"model": "up", "usage": USAGE, "choices": [{"text": "a", "index": 0}]}))
     body = {"model": COMPLETIONS, "prompt": "Hello", "max_tokens": 5}
     tagged = body | {"metadata": {"project": "web"}}
@@ -70,11 +71,12 @@ def test_a_project_has_exactly_its_budget_with_labels_and_tags(
         else (gateways[number // 2 % 2].port, "/v1/completions", secret("tagged"), tagged)
         for number in range(CALLS)
     ]
-    assert Counter(all_statuses(calls)) == {200: LIMIT, 429: CALLS - LIMIT}
-    assert upstream.hits == LIMIT
+    assert Counter(all_statuses(calls)) == {200: 2 * LIMIT, 429: CALLS - 2 * LIMIT}
+    assert upstream.hits == 2 * LIMIT
     for gateway in gateways:
-        row = window(gateway, "label:project=web")
-        assert (row["used"], row["reserved"]) == (LIMIT, 0)
+        for scope in ("label:project=web", "tag:project=web"):
+            row = window(gateway, scope)
+            assert (row["used"], row["reserved"]) == (LIMIT, 0)
     assert gateways[0].complete("bob").status == 200
 
 

@@ -60,12 +60,12 @@ def test_only_quotas_of_the_whole_gateway_and_of_whole_teams_are_budgets() -> No
         "quotas": ["90 USD/month", *others],
         "teams": {"crew": {"quotas": ["20 USD/month", *others]}, "lab": {"quotas": others}},
     })  # fmt: skip
-    seen = Overlay(seen=SeenValues("2026-11", frozenset({"web"})))
-    overlays = dict.fromkeys(["label:project", "team_label:crew/project", "team_label:lab/project"], seen)
+    seen = Overlay(seen=SeenValues("2026-11", {"web": "k"}))
+    overlays = dict.fromkeys(["tag:project", "team_tag:crew/project", "team_tag:lab/project"], seen)
     budgets = {name: each.quotas for name, each in made.upstreams.items()}
     terms = LimitTable(made.quotas, made.teams, overlays, upstreams=budgets)
     windows = [each.window for each in shared_windows(terms, NOW.timestamp())]
-    assert {"label:project=web", "team_label:lab/project=web", "upstream:up"} <= {each.scope for each in windows}
+    assert {"tag:project=web", "team_tag:lab/project=web", "upstream:up"} <= {each.scope for each in windows}
     assert budgets_of(windows) == Budgets(90, {"crew": 20})
 
 
