@@ -17,7 +17,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import TypeVar
 
@@ -44,6 +43,9 @@ CHANGES_WHILE_AWAY_S = 0.3
 CHANGES_WITHIN_S = 1.0
 FIRST_WITHIN_S = 10.0
 """How long a look may take: the first one reads every team and overlay."""
+
+NOTED_WITHIN_S = 5.0
+"""How long a call waits until its tags are noted, and how long none waits after the store has failed at it."""
 
 RESTORE_WITHIN_S = 30.0
 """How long one look may make lost changes again; the next look continues."""
@@ -102,7 +104,7 @@ class KeyCache:
         """How often something was changed, as far as we have heard."""
         self._waiting: dict[bytes, asyncio.Future[KnownSecret | None]] = {}
         self._allowance = TokenBucket(UNKNOWN_PER_S, UNKNOWN_AT_ONCE)
-        self._noting = asyncio.Lock()
+        self._noting, self._notes_again_at = asyncio.Lock(), 0.0
         self._tasks = Tasks()
         self.configure(config)
 
@@ -150,10 +152,13 @@ class KeyCache:
         month = calendar_window("month", call.started)[0]
         if not self.terms.labels.owners or not self.terms.labels.unknown(call, month):
             return
-        with suppress(StoreUnavailable):
-            async with self._noting:
+        try:
+            async with asyncio.timeout(NOTED_WITHIN_S), self._noting:
                 for tag, value in self.terms.labels.unknown(call, month):
-                    await self._note(tag, value, call, month)
+                    if self._clock() >= self._notes_again_at:  # else the store failed while this waited, or before
+                        await self._note(tag, value, call, month)
+        except (StoreUnavailable, TimeoutError):
+            self._notes_again_at = self._clock() + NOTED_WITHIN_S
 
     async def _note(self, tag: str, value: str, call: Call, month: str) -> None:
         while True:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.keys import cache as under_test
 from gateway.quota import labels
 from gateway.records import Call, Claim, Document, Key, Params
+from gateway.store import DocumentKind
 from tests.store.worker import Worker
 
 from .conftest import BY, Scenario, settings
@@ -178,3 +182,38 @@ async def test_workers_agree_on_the_values_of_a_label(scenario: Scenario, monkey
     assert seen[0] == seen[1]
     assert seen[0].count("tag:project") == 3
     assert len(set(seen[0])) == 4
+
+
+class Hanging:
+    """A store that answers no more until it `may_answer`, and counts what it is asked."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.asked = 0
+        self.may_answer = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read(self, kind: DocumentKind, names: Sequence[str]) -> list[str | None]:
+        self.asked += 1
+        await self.may_answer.wait()
+        found: list[str | None] = await self._store.read(kind, names)
+        return found
+
+
+async def test_calls_do_not_queue_for_a_store_that_hangs(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All wait for one answer at most; then new values share the windows of all others, until it is asked again."""
+    monkeypatch.setattr(under_test, "NOTED_WITHIN_S", 0.01)
+    scenario.config = settings(quotas=[{"requests": 5, "per": "day", "label": "project"}])
+    scenario.store = hanging = Hanging(scenario.store)
+    cache = scenario.book()
+    await asyncio.gather(*[cache.know(a_call(scenario, f"v{number}")) for number in range(20)])
+    await cache.know(a_call(scenario, "late"))
+    assert hanging.asked == 1
+    assert [each.scope for each in cache.terms.of_call(a_call(scenario, "late")).each] == ["tag:project"]
+    hanging.may_answer.set()
+    monkeypatch.undo()
+    scenario.now += 1
+    await cache.know(a_call(scenario, "late"))
+    assert [each.scope for each in cache.terms.of_call(a_call(scenario, "late")).each] == ["tag:project=late"]
