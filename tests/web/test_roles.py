@@ -141,7 +141,7 @@ async def client(store_url: str, inside: Inside, tmp_path: Path) -> AsyncIterato
             "rival": {"quotas": QUOTAS},
         },
         "people": {"defaults": {"quotas": QUOTAS}},
-        "quotas": QUOTAS,
+        "quotas": [*QUOTAS, {"requests": 9, "per": "day", "label": "cost-center"}],
         "oidc": OIDC,
         "admin": {"token": ADMIN_TOKEN, "viewer_token": SECRETS["admin.viewer_token"], "tokens": TOKENS},
     }
@@ -335,6 +335,13 @@ async def test_a_lead_cannot_lead_out_of_the_teams_limits(client: Client) -> Non
         assert await refused("PATCH", "/stored", {"team": team}) == "team"
     assert await refused("POST", "", {"id": "climber", "on_exceeded": "shadow"}) == "on_exceeded"
     assert await refused("PATCH", "/stored", {"on_exceeded": "shadow"}) == "on_exceeded"
+    # A label with quotas of the whole gateway says whose budget a key spends; another one is hers to set.
+    assert await refused("POST", "", {"id": "climber", "labels": {"cost-center": "payroll"}}) == "labels"
+    assert (await ask(client, "ci", "PATCH", "/admin/api/keys/stored", {"labels": {"cost-center": "x"}}))[0] == 200
+    for labels in ({"cost-center": "payroll"}, {}, {"stage": "test"}):
+        assert await refused("PATCH", "/stored", {"labels": labels}) == "labels"
+    labels = {"cost-center": "x", "stage": "test"}
+    assert (await ask(client, "head", "PATCH", "/admin/api/keys/stored", {"labels": labels}))[0] == 200
     assert (await ask(client, "admin.token", "GET", "/admin/api/keys/climber"))[0] == 404
     status, text = await ask(client, "head", "POST", "/admin/api/keys", {"id": "made"})
     assert (status, json.loads(text)["team"]) == (201, "ours")

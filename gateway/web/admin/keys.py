@@ -161,9 +161,8 @@ def check_settings(body: dict[str, Any], scope: Scope, *, is_new: bool = False) 
     if body.get("team", scope.principal.team) != scope.principal.team:
         raise Forbidden(
             f"Your keys belong to the team '{scope.principal.team}'. Leave out 'team'.",
-            param="team",
-            code="role_not_allowed",
-        )
+            param="team", code="role_not_allowed",
+        )  # fmt: skip
     if body.get("on_exceeded") == "shadow":
         raise Forbidden(
             "Only an operator can take a key out of all limits (on_exceeded: shadow).",
@@ -174,10 +173,17 @@ def check_settings(body: dict[str, Any], scope: Scope, *, is_new: bool = False) 
 def raises_nothing(request: web.Request) -> ChecksChange:
     """The check of a change of settings that operators alone may raise."""
     config = parts_of(request).config
+    labels = [quota.label for quota in config.quotas if quota.label is not None]
     of_models = [each.max_wait_s for each in config.models.values()]
     longest_s = max([config.queue.max_wait_s, *[each for each in of_models if each is not None]])
 
     def check(before: KeySettings, after: KeySettings) -> None:
+        for label in labels:
+            if before.labels.get(label) != after.labels.get(label):
+                raise Forbidden(
+                    f"Only an operator can change the label '{label}': its values have quotas of the whole gateway.",
+                    param="labels", code="role_not_allowed",
+                )  # fmt: skip
         if (name := raised(before, after, config.queue, longest_s)) is not None:
             raise Forbidden(
                 f"Only an operator can raise '{name}': it puts the key before keys of other teams. You may lower it.",
