@@ -240,9 +240,10 @@ class KeyCache:
     async def _take_in(self, feed: ChangeFeed) -> None:
         if self._position is None or not feed.is_complete:
             self._changes += 1
-            self._teams, self._overlays = {}, {}
-            _put(self._teams, await self._every("team"), _read_team)
-            _put(self._overlays, await self._every("overlay"), _read_overlay)
+            every = await self._every("team"), await self._every("overlay")
+            self._teams, self._overlays = {}, {}  # after the last wait: calls apply what is here meanwhile (`know`)
+            _put(self._teams, every[0], _read_team)
+            _put(self._overlays, every[1], _read_overlay)
             self._forget(lambda _: True)
             self._apply()
         elif feed.changed:
