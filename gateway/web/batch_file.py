@@ -27,7 +27,7 @@ from gateway.formats.openai.batches import LINE_FORMATS, VARIANT
 from gateway.pipeline import Services
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
-from gateway.records import Call, Claim, Key, LineCeilings, Params
+from gateway.records import Call, Key, LineCeilings, Params
 from gateway.relay.charge import SentRequest
 
 from .forms import StoredForm
@@ -121,7 +121,7 @@ class BatchChecker:
         self._output_tokens = 0
         self._ceilings = LineCeilings()
         self._began = services.clock.now()
-        self._claims = [Claim(term.window(self._began), 0) for term in services.key_cache.terms.of(key)]
+        self._is_counted = any(term.unit in ("tokens", "usd") for term in services.key_cache.terms.of(key))
 
     async def check(self, file: UploadedFile) -> BatchInput:
         """The facts of a file. Raises `InvalidRequest` or `ModelNotFound` for the first fault, with its line."""
@@ -161,8 +161,7 @@ class BatchChecker:
         self._ceilings = self._ceilings.plus(*(await _at_leisure(len(data), _ceilings, call, route, asked)))
         self._prompt_tokens += call.params.prompt_tokens
         self._output_tokens += windows.output_limit(call) * call.params.candidates
-        able = self._services.config.upstreams[route.upstream].capabilities
-        changes = changed_members(call, self._claims, route, able)
+        changes = changed_members(call, (), route, self._services.config.upstreams[route.upstream].capabilities)
         if not changes:
             return data
         body = await _at_leisure(len(data), json_document.replace, call.params.document, changes)
@@ -209,9 +208,11 @@ class BatchChecker:
             raise capabilities.wrong_endpoint(spec.name, model.endpoints)
         self._model = asked.model
         params = validate.restrict(asked, key.limits, model.limits)
-        is_counted = any(claim.window.unit in ("tokens", "usd") for claim in self._claims)
-        if is_counted and params.output_limit is None and params.default_output is None and not model.max_output_tokens:
-            _refuse(f"your key has a quota, so set '{params.output_param}'.")
+        if params.output_limit is None and params.default_output is None:
+            if (most := model.max_output_tokens) is None and self._is_counted:
+                _refuse(f"your key has a quota, so set '{params.output_param}'.")
+            # Also where the key has no quota: the upstream may have one, and another key may make the batch.
+            params = params._replace(output_limit=most, is_output_limit_added=most is not None)
         call = Call(
             id="", started=self._began, key=key, endpoint=spec.name, params=params._replace(variant=VARIANT),
             model=model, label_model="", arrived=0.0, target=None if found.alias is None else found.name,

@@ -154,6 +154,13 @@ def test_models_are_mapped_and_limits_written_in_the_file(gateway: Gateway) -> N
     assert (record["model"], record["routed_model"]) == ("plain", CHAT)
 
 
+def test_a_line_without_a_limit_gets_the_one_that_is_reserved_for_it(gateway: Gateway) -> None:
+    """The key has no quota, and that of the upstream may be what binds."""
+    file_id = upload(gateway, line("a", max_tokens=None), who="bob").json["id"]
+    kept = json.loads(gateway.get(f"/v1/files/{file_id}/content", key="bob").body)
+    assert kept["body"]["max_completion_tokens"] == 4096
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_line(gateway: Gateway, simulator: str) -> None:
     file = upload(gateway, b"\xef\xbb\xbf", line("a"), line("b"))
     assert file.status == 200, file.body
