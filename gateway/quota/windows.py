@@ -655,7 +655,8 @@ def charges(record: Record, claims: Sequence[Claim]) -> list[int]:
     A quota for other models than the one that was asked for or served, which was reserved for a fallback, is not used.
     An unknown cost counts as what was reserved: that is nothing where the model has no price, and the most that the
     call was expected to cost where a unit that was used has none. An upstream has seen each request that was reserved
-    there, and the tokens where it served the call; where it counts output limits, those of each request.
+    there, and the tokens where it served the call; where it counts output limits, those of each request. Where a dearer
+    model took over, a day, week or month there has two claims: the first is charged.
     """
     usage, cost, charged = record.usage, record.cost_nusd, []
     for window, amount in claims:
@@ -668,13 +669,17 @@ def charges(record: Record, claims: Sequence[Claim]) -> list[int]:
             charged.append(1 if unit == "requests" else 0 if unit == "parallel" else amount if cost is None else cost)
     if claims and claims[-1][0].id.startswith(UPSTREAM):
         served = (f"{UPSTREAM}{record.upstream}|", f"{UPSTREAM}{record.upstream}#")
+        counted = set[str]()
         for place, (window, amount) in enumerate(claims):
             if not window.id.startswith(UPSTREAM):
                 continue
+            is_again = window.id in counted and (cost is not None or window.unit == "tokens")
             if window.unit == "requests" or window.id.endswith(BY_LIMIT):
                 charged[place] = amount
-            elif not window.id.startswith(served):
+            elif is_again or not window.id.startswith(served):
                 charged[place] = 0
+            elif window.starts:
+                counted.add(window.id)
     return charged
 
 

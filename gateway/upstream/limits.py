@@ -10,6 +10,7 @@ A call that needs more than a whole limit reserves the whole limit, and is serve
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -101,9 +102,8 @@ class UpstreamLimitTable:
         self, call: Call, route: Route, key: int | None = None, *, requests: int = 1, at_once: int = 1
     ) -> tuple[Claim, ...]:
         """The claims of a call on this route with this API key: `requests` requests, `at_once` of them in parallel."""
-        model = route.model or call.params.model
         budgets = self._spending(call, route.upstream) if route.upstream in self._budgeted else ()
-        if not (limits := self._binding(route.upstream, model, key)):
+        if not (limits := self._binding(route.upstream, route.model or call.params.model, key)):
             return budgets
         most = output_limit(call)
         is_by_use = call.expected_output is not None and route.upstream not in self._by_limit
@@ -171,9 +171,8 @@ class UpstreamLimitTable:
 
     def refused(self, upstream: str, model: str, key: int | None) -> None:
         """Record an answer 429 to a request for this model."""
-        now = self._clock()
         for limit in self._binding(upstream, model, key):
-            self._assumed[_name(limit)] = self._assumed.get(_name(limit), Assumed()).refused(now)
+            self._assumed[_name(limit)] = self._assumed.get(_name(limit), Assumed()).refused(self._clock())
 
     def heard(
         self,
@@ -210,9 +209,15 @@ class UpstreamLimitTable:
 
 
 def further(held: Sequence[Claim], wanted: Sequence[Claim]) -> tuple[Claim, ...]:
-    """The claims of another attempt that its call has not reserved yet; each attempt is another request."""
-    names = {claim.window.id for claim in held}
-    return tuple([claim for claim in wanted if claim.window.unit == "requests" or claim.window.id not in names])
+    """The claims of another attempt that its call has not reserved yet; each attempt is another request. Of a day, week
+    or month it claims what another model may use beyond the amount that is held."""
+    amounts = Counter[str]()
+    for window, amount in held:
+        amounts[window.id] += amount
+    return tuple([
+        Claim(window, amount - amounts[window.id] if window.starts else amount) for window, amount in wanted
+        if window.unit == "requests" or window.id not in amounts or (window.starts and amount > amounts[window.id])
+    ])  # fmt: skip
 
 
 def paused(upstream: str, model: str, key: int | None, wait_s: float) -> Refused:
@@ -222,9 +227,8 @@ def paused(upstream: str, model: str, key: int | None, wait_s: float) -> Refused
 
 def with_end(refused: Refused) -> Refused:
     """The refusal with the time until its window starts anew, if that is spent: such a call may wait for it."""
-    if refused.retry_after_us is not None:
-        return refused
-    return refused._replace(retry_after_us=refused.window_status.reset_us)
+    is_known = refused.retry_after_us is not None
+    return refused if is_known else refused._replace(retry_after_us=refused.window_status.reset_us)
 
 
 def is_spent(refused: Refused) -> bool:

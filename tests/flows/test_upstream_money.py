@@ -16,6 +16,8 @@ from .gateway_process import ADMIN_TOKEN, Gateway, eventually, key, run, setting
 USED = {"prompt_tokens": 10, "completion_tokens": 5}
 COST = 15_000  # USD 0.000015 at a dollar for a million tokens, in billionths
 PRICE = {"input": 1, "output": 1}
+DEAR = {"input": 100, "output": 100}
+TOO_LONG = error_json(400, message="Too long.", type="invalid_request_error", code="context_length_exceeded")
 TOKEN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 
 
@@ -34,10 +36,12 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         "tried": limited(url, "1 USD/day"),
         "poor": limited(url, "0.0001 USD/day"),
         "small": limited(url, "0.000001 USD/day"),
+        "tight": limited(url, "0.001 USD/day"),
+        "wide": limited(url, "1 USD/day"),
     }
     routes = {
         "pair": ["first", "second"], "alone": ["alone"], "falls": ["poor"], "retried": ["tried", "second"],
-        "small": ["small"], "other": ["second"],
+        "small": ["small"], "other": ["second"], "tight": ["tight"], "wide": ["wide"],
     }  # fmt: skip
     models: dict[str, Any] = {
         f"gpt-{name}": {
@@ -47,6 +51,9 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         for name, names in routes.items()
     }  # fmt: skip
     models["gpt-falls"]["fallbacks"] = ["gpt-other"]
+    for name in ("tight", "wide"):  # a cheap model and a dear one at one upstream
+        models[f"gpt-{name}"]["fallbacks"] = [f"gpt-dear-{name}"]
+        models[f"gpt-dear-{name}"] = {**models[f"gpt-{name}"], "price": DEAR, "fallbacks": []}
     config = settings(url, store={"url": store_url}, upstreams=upstreams, models=models, keys=[key("alice")])
     return start_shared_gateway(config)
 
@@ -142,3 +149,22 @@ def test_a_call_that_costs_more_than_the_whole_is_not_sent_there(gateway: Gatewa
     hits = upstream.hits
     assert ask(gateway, "small").refusal[0] == 503
     assert upstream.hits == hits
+
+
+def test_a_dearer_model_is_reserved_at_the_upstream_where_a_cheap_one_was(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    """The cheap model refuses the prompt: what the dear one may cost more has to be there before it is asked."""
+    upstream.answer_with(TOO_LONG, always=ok_json({"model": "up", "usage": USED}))
+    hits = upstream.hits
+    refused = ask(gateway, "tight")
+    assert (refused.status, refused.error["code"], upstream.hits - hits) == (503, "upstream_quota_spent", 1)
+    row = window(gateway, "tight")
+    assert (row["used"], row["reserved"]) == (0, 0)
+
+
+def test_a_dearer_model_at_the_same_upstream_is_charged_once(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    upstream.answer_with(TOO_LONG, always=ok_json({"model": "up", "usage": USED}))
+    assert ask(gateway, "wide").headers["x-gateway-model"] == "gpt-dear-wide"
+    row = window(gateway, "wide")
+    assert (row["used"], row["reserved"]) == (100 * COST / 1e9, 0)

@@ -632,6 +632,25 @@ async def test_an_extension_may_draw_again_on_the_same_window(worker: Worker, st
     assert await levels(store, clock, claim) == [(2, 0)]
 
 
+async def test_two_claims_on_one_day_of_an_upstream_are_charged_once(
+    worker: Worker, store: Store, clock: Clock
+) -> None:
+    """A dearer model took over: its claim is the rest of what it may use."""
+    first = [money(100, 10, scope="upstream:up"), tokens(100, 20, scope="upstream:up")]
+    more = [money(100, 50, scope="upstream:up"), tokens(100, 30, scope="upstream:up")]
+    for cost_nusd, charged in ((40, 40), (None, 60)):  # a cost that is not known is what was reserved
+        wish = await worker.granted(*first)
+        before = await levels(store, clock, *first)
+        assert isinstance(await extend(worker, extended(wish, *more), 2), Granted)
+        assert await levels(store, clock, *first) == [
+            (used, held + more[n].amount) for n, (used, held) in enumerate(before)
+        ]
+        await worker.settle(extended(wish, *more), 35, cost_nusd=cost_nusd)
+        assert await levels(store, clock, *first) == [(before[0][0] + charged, 0), (before[1][0] + 35, 0)]
+    too_much = extended(await worker.granted(*[claim._replace(amount=0) for claim in first]), more[0])
+    assert isinstance(await extend(worker, too_much, 2), Refused)
+
+
 async def test_a_void_gives_back_what_an_extension_drew(worker: Worker, store: Store, clock: Clock) -> None:
     wish = await worker.granted(daily(5))
     more = extended(wish, parallel(3, scope="upstream:up"))
@@ -657,6 +676,21 @@ async def test_an_extended_lease_of_a_silent_worker_is_lost_as_a_whole(
     await other.send()
     assert await endings(store) == ["lost"]
     assert await levels(store, clock, *more.claims) == [(1, 0), (0, 0)]
+
+
+async def test_a_lost_lease_with_two_claims_on_one_day_is_corrected_once(
+    worker: Worker, other: Worker, store: Store, clock: Clock
+) -> None:
+    claim = money(100, 10, scope="upstream:up")
+    wish = await worker.granted(claim)
+    more = extended(wish, money(100, 50, scope="upstream:up"))
+    more = Reserve.of(more.record, more.claims)
+    await extend(worker, more, 1)
+    await other.listen(clock, SILENT_S + 1)
+    await other.send()
+    assert await levels(store, clock, claim) == [(10, 0)]
+    await worker.send(worker.closing(settlement(more, cost_nusd=40)))
+    assert await levels(store, clock, claim) == [(40, 0)]
 
 
 async def test_an_upstream_that_did_not_serve_is_charged_its_request_only(

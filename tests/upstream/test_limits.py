@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from gateway.api.json_document import parse
-from gateway.config import Config, ConfigError, Model, Route, build
+from gateway.config import Config, ConfigError, Model, Price, Route, build
 from gateway.errors import ModelNotPriced
 from gateway.quota.windows import BY_LIMIT, charges, refusal, unreserved
 from gateway.records import Call, Claim, Key, Params, Record, Usage, WindowState
@@ -125,6 +126,19 @@ def test_another_attempt_is_another_request_and_nothing_else_is_drawn_twice() ->
     first = whole.claims(a_call(), A)
     assert further((), first) == first
     assert [claim.window.unit for claim in further(first, first)] == ["requests"]
+
+
+def test_a_dearer_attempt_draws_the_rest_of_what_it_may_cost() -> None:
+    some = budgeted("1 USD/day", {"tokens": 500, "per": "month"}, **PRICED)
+    cheap, dear = [
+        some.claims(
+            a_call()._replace(model=Model(routes=(B,), max_output_tokens=100, price=Price(input=usd, output=usd))), B
+        )
+        for usd in (Decimal(1), Decimal(3))
+    ]
+    (rest,) = further(cheap, dear)
+    assert rest == Claim(cheap[0].window, dear[0].amount - cheap[0].amount)
+    assert further((*cheap, rest), dear) == further(dear, cheap) == ()
 
 
 async def test_places_are_routes_and_keys_in_the_order_of_the_routes() -> None:

@@ -142,16 +142,20 @@ local function lost_leases()
     lost[lease] = false
   end
 
-  -- A lost lease is `id of its record TAB drawn_us TAB entry`. Its charges are replaced by those of `item`, or by 0.
+  -- A lost lease is `id of its record TAB drawn_us TAB entry`. Its charges are replaced by those of `item`, by window in
+  -- the order of its claims, or by 0.
   local function end_lost(lease, item)
     local id, drawn, from = match(lost[lease], '^(%S+)\t(%d+)\t()')
     local head, actual = head_of(lost[lease], from), {}
     for j = 15, #item, 3 do
-      actual[states[item[j]].id] = item[j + 2]
+      local id = states[item[j]].id
+      actual[id] = actual[id] or {}
+      insert(actual[id], item[j + 2])
     end
     for _, claim in ipairs(head[5]) do
       local shape, window = touch(claim)
-      correct(shape, window, claim[8], actual[claim[1]] or 0, now - drawn)
+      local used = actual[claim[1]]
+      correct(shape, window, claim[8], used and table.remove(used, 1) or 0, now - drawn)
     end
     take_back(lease, lost[lease], id, head, from)
   end

@@ -156,8 +156,10 @@ class LedgerTransaction:
         if record.id in self.drawn_us:
             self._settle(record, claims, self._end_lease(record.id), charged)
         elif record.id in self.lost:
-            used_of = zip(claims, windows.charges(record, claims), strict=True)
-            self._end_lost(record.id, {claim.window.id: used for claim, used in used_of})
+            actual: dict[str, list[int]] = {}
+            for claim, used in zip(claims, windows.charges(record, claims), strict=True):
+                actual.setdefault(claim.window.id, []).append(used)
+            self._end_lost(record.id, actual)
         else:
             age_us = self.now_us - int(record.time * 1e6)
             for (window, _), used in zip(claims, windows.charges(record, claims), strict=True):
@@ -200,13 +202,13 @@ class LedgerTransaction:
             states[name] = state if state.used else windows.leak(window, state, self.now_us)
             changed[name] = window
 
-    def _end_lost(self, lease: str, actual: Mapping[str, int]) -> None:
-        """Replace the charges of a lost lease by the actual ones, by window; 0 for a window without one."""
+    def _end_lost(self, lease: str, actual: Mapping[str, list[int]]) -> None:
+        """Replace the charges of a lost lease by the actual ones, by window in the order of its claims; or by 0."""
         lost = self.lost.pop(lease)
         self._take_back(lease, lost)
         age_us = self.now_us - lost.drawn_us
         for (window, _), charged in zip(lost.settlement.claims, windows.charges(*lost.settlement), strict=True):
-            used = actual.get(window.id, 0)
+            used = actual[window.id].pop(0) if actual.get(window.id) else 0
             self._set(window, windows.correct(window, self.states[window.id], charged, used, age_us))
 
     def _take_back(self, lease: str, lost: LostCalls) -> None:
