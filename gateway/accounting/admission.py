@@ -15,7 +15,7 @@ from gateway.quota import windows
 from gateway.quota.output_fit import OutputFit
 from gateway.records import Call, Claim, Record, Refused, WindowStatus
 from gateway.store import Ledger, RateDraw, StoreUnavailable
-from gateway.upstream.limits import Place, is_spent, with_end
+from gateway.upstream.limits import Place, with_end
 
 from .reservation import Reservation, WaitsForRoom, refusal
 
@@ -57,9 +57,9 @@ class Admission(Reservation):
         """Reserve. Returns the refusal that ends first, if there was no room."""
         if self._places:
             refused = await self._find_place()
-            if refused is None or not self.call.fallbacks or not is_spent(refused):
+            if refused is None or not self.call.fallbacks or not refused.window_status.window.starts:
                 return refused
-            # Every upstream of this model is out of money: the call goes on without a place, to its fallbacks.
+            # No upstream of this model has money left: the call goes on without a place, to its fallbacks.
         refused = await self.draw(self.likely)
         while refused is not None and self._shrink(refused):
             refused = await self.draw(self.likely)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.conftest import ScriptedUpstream, StartsGateways
-from tests.fakes.scripted import error_json, ok_json
+from tests.fakes.scripted import Wire, error_json, ok_json
 
 from .client import Answer
 from .gateway_process import ADMIN_TOKEN, Gateway, eventually, key, run, settings
@@ -38,10 +40,12 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         "small": limited(url, "0.000001 USD/day"),
         "tight": limited(url, "0.001 USD/day"),
         "wide": limited(url, "1 USD/day"),
+        "held": limited(url, "0.0001 USD/day"),
     }
     routes = {
         "pair": ["first", "second"], "alone": ["alone"], "falls": ["poor"], "retried": ["tried", "second"],
         "small": ["small"], "other": ["second"], "tight": ["tight"], "wide": ["wide"],
+        "held": ["held"],
     }  # fmt: skip
     models: dict[str, Any] = {
         f"gpt-{name}": {
@@ -50,7 +54,7 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         }
         for name, names in routes.items()
     }  # fmt: skip
-    models["gpt-falls"]["fallbacks"] = ["gpt-other"]
+    models["gpt-falls"]["fallbacks"] = models["gpt-held"]["fallbacks"] = ["gpt-other"]
     for name in ("tight", "wide"):  # a cheap model and a dear one at one upstream
         models[f"gpt-{name}"]["fallbacks"] = [f"gpt-dear-{name}"]
         models[f"gpt-dear-{name}"] = {**models[f"gpt-{name}"], "price": DEAR, "fallbacks": []}
@@ -133,6 +137,31 @@ def test_another_model_serves_where_the_money_of_the_first_is_spent(gateway: Gat
         "second",
         "gpt-other",
     )
+
+
+def test_another_model_serves_where_a_running_call_holds_the_money_of_the_first(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    inside, leave, answers = threading.Event(), threading.Event(), list[Answer]()
+    good = ok_json({"model": "up", "usage": USED})
+
+    async def hold(wire: Wire) -> None:
+        inside.set()
+        await asyncio.to_thread(leave.wait)
+        await good(wire)
+
+    upstream.answer_with(hold, always=good)
+    caller = threading.Thread(target=lambda: answers.append(ask(gateway, "held")))
+    caller.start()
+    try:
+        inside.wait()
+        answers.append(ask(gateway, "held"))
+    finally:
+        leave.set()
+        caller.join()
+    assert [(each.status, each.headers.get("x-gateway-upstream")) for each in answers] == [
+        (200, "second"), (200, "held"),
+    ]  # fmt: skip
 
 
 def test_a_failed_attempt_leaves_nothing_reserved(gateway: Gateway, upstream: ScriptedUpstream) -> None:
