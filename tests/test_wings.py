@@ -110,8 +110,8 @@ there before. Whatever such a feature changes in the trunk or in another wing is
 
 CEILINGS = {
     "files": 420,
-    "lines": 69_000,
-    "lines of the trunk": 49_750,
+    "lines": 69_250,
+    "lines of the trunk": 50_000,
     "arrows from the trunk to wings": 77,
     "arrows between wings": 14,
 }

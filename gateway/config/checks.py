@@ -277,6 +277,8 @@ def quota_lists(parts: ValidParts) -> Iterator[tuple[Place, Mapping[int, Quota],
     for name, person in parts.people.items():
         yield ("people", name, "quotas"), dict(enumerate(person.quotas)), ("*",)
     for name, quotas in parts.budgets.items():
+        if not quotas:
+            continue  # each model asks for these lists
         of_upstream = [model for model, each in parts.models.items() if name in [at.upstream for at in each.routes]]
         yield ("upstreams", name, "quotas"), quotas, tuple(of_upstream)
     for number, key in parts.keys.items():
