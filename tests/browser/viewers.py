@@ -102,12 +102,13 @@ VIEWS: Views = {
     "quotas": (Poll("quotas", 15), *_paces("key", 15), *_paces("team", 15)),
     "keys": (Poll("keys?limit=500", 30), *_lately("key")),
     "keys/{key}": (Poll("keys?limit=500", 30), Poll("keys/{key}", 3), Poll("quotas?key={key}&binding=true", 3),
-                   *_subject("key={key}", "model"), _refusals("key={key}"), *_paces("key", 3, "&key={key}")),
+                   *_subject("key={key}", "model"), _refusals("key={key}"), *_paces("key", 3, "&key={key}"),
+                   *_lately("key")),
     "teams": (Poll("teams?limit=500", 30), *_lately("team")),
     "teams/{team}": (
         Poll("teams?limit=500", 30), Poll("teams/{team}", 5), Poll("quotas?team={team}", 5),
         Poll("keys?team={team}&limit=500", 5), *_subject("team={team}", "key"), _refusals("team={team}"),
-        *_paces("key", 5, "&team={team}"), *_paces("team", 5, "&team={team}"),
+        *_paces("key", 5, "&team={team}"), *_paces("team", 5, "&team={team}"), *_lately("team"),
     ),
     "models": (Poll("models", 15), Poll("upstreams", 15), Poll("problems", 15)),
     "models/{model}": (
