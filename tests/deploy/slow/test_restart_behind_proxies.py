@@ -5,7 +5,6 @@ The proxies get no new configuration, and do not ask /readyz. Clients are plain 
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import itertools
 import json
@@ -26,14 +25,13 @@ from tests.deploy.examples import DEPLOY, settle
 from tests.deploy.nginx import is_up, nginx
 from tests.deploy.programs import Running, on_some_port
 from tests.fakes.redis_servers import RedisServer
-from tests.fakes.scripted import CHUNKED, Authority, Wire, chunk, dead_port, event, ok_json
+from tests.fakes.scripted import Authority, dead_port
 from tests.flows.client import TIMEOUT_S
 from tests.flows.gateway_process import CHAT, COMPLETIONS, Gateway, eventually, key, secret, settings
+from tests.flows.slow.test_rolling import answer
 
 NAME = "gateway.example.com"
 HERE = "127.0.0.1"
-EVENTS = 20
-USAGE = {"prompt_tokens": 3, "completion_tokens": EVENTS, "total_tokens": 3 + EVENTS}
 CALLS_BETWEEN = 60
 """How many calls are served between two steps of the restart."""
 
@@ -91,18 +89,6 @@ FRONTS: dict[str, Callable[[Path, Sequence[int], Path], Any]] = {
     "caddy": behind_caddy,
     "haproxy": behind_haproxy,
 }
-
-
-async def answer(wire: Wire) -> None:
-    if not wire.request.json.get("stream"):
-        await ok_json()(wire)
-        return
-    await wire.write(CHUNKED)
-    for number in range(EVENTS):
-        piece = {"index": 0, "delta": {"content": f" {number}"}, "finish_reason": "stop" if number > 18 else None}
-        await wire.write(chunk(event({"model": "up", "choices": [piece]})))
-        await asyncio.sleep(0.02)
-    await wire.write(chunk(event({"choices": [], "usage": USAGE})) + chunk(event("[DONE]")) + b"0\r\n\r\n")
 
 
 class RawCaller(threading.Thread):
