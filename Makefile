@@ -107,10 +107,10 @@ LOCKED := Written by `make lock` for all platforms, from pyproject.toml
 lock: .venv/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
 	$(LOCK) pyproject.toml --upgrade --output-file requirements.lock
-	$(LOCK) pyproject.toml --upgrade --extra tokens --extra otel --extra oidc --extra brotli --output-file requirements-extras.lock
+	$(LOCK) pyproject.toml --upgrade --extra tokens --extra otel --extra oidc --extra brotli --extra aws --extra google --extra azure --output-file requirements-extras.lock
 	$(LOCK) --group release --upgrade --output-file requirements-release.lock
 	@sed -i '1i # $(LOCKED). The image installs it with --require-hashes.' requirements.lock
-	@sed -i '1i # $(LOCKED) with the extras tokens, otel, oidc and brotli. The image installs it with --require-hashes.' requirements-extras.lock
+	@sed -i '1i # $(LOCKED) with the extras tokens, otel, oidc, brotli, aws, google and azure. The image installs it with --require-hashes.' requirements-extras.lock
 	@sed -i '1i # $(LOCKED), group release. Releases are built with it; it is not in the image.' requirements-release.lock
 
 chart: .venv/.installed

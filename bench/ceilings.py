@@ -40,6 +40,10 @@ STEPS: Mapping[str, Steps] = {
     "a draw and its settlement, 64 at once": Steps(52.3, 79.0),
 }
 
+ON_REDIS = "a draw and its settlement on Redis, alone"
+STEPS_ON_REDIS = Steps(164.0, 301.0)
+"""Redis' own work is below, in `REDIS`. Of redis-py and asyncio are as many functions again, which are not counted."""
+
 SYSTEM_CALLS: Mapping[str, float] = {"a plain call, 64 at once": 13.0}
 """Not of a call alone, nor of a chunk: what runs by the clock makes more of them for one that takes longer."""
 

@@ -190,8 +190,10 @@ async def _measured(
 
 
 async def redis(bench: Bench) -> list[str]:
-    """Commands and bytes of a draw and of a settlement in Redis."""
-    return [redis_script.table(await redis_script.commands(bench.new_folder()))]
+    """Commands and bytes of a draw and of a settlement in Redis, and what both enter in the worker."""
+    entered = bench.rows(await redis_script.functions(bench.new_folder()), redis_script.CALLS)
+    found = await redis_script.commands(bench.new_folder())
+    return [redis_script.table(found), tally.table(ceilings.ON_REDIS, entered, bench.shown)]
 
 
 async def redis_instructions(bench: Bench) -> list[str]:
@@ -227,6 +229,8 @@ def main() -> int:
         try:
             if args.ceilings:
                 print(ceilings.spell(uvloop.run(functions(bench))))
+                on_redis = bench.rows(uvloop.run(redis_script.functions(bench.new_folder())), redis_script.CALLS)
+                print(ceilings.spell({ceilings.ON_REDIS: on_redis}))
                 print(ceilings.spell_redis(uvloop.run(redis_script.commands(bench.new_folder()))))
                 return 0
             for name, part in PARTS.items():

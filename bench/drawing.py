@@ -1,4 +1,4 @@
-"""A draw and its settlement alone: a bookkeeper with its journal over the embedded store, in this process."""
+"""A draw and its settlement alone: a bookkeeper with its journal over a store, in this process."""
 
 from __future__ import annotations
 
@@ -22,23 +22,26 @@ from .ledger import Keys
 HERE = "tests."
 
 
-async def count(folder: Path, calls: int, at_once: int, windows: int = 3, *, is_alone: bool = False) -> list[Function]:
+async def count(
+    folder: Path, calls: int, at_once: int, windows: int = 3, *, is_alone: bool = False, redis_url: str = ""
+) -> list[Function]:
     """What is entered for so many calls, of which so many draw, and then settle, in the same moment.
 
-    `is_alone`: as in a gateway with one worker.
+    `is_alone`: as in a gateway with one worker. The store is the embedded one without the URL of a Redis.
     """
     counter = Functions()
     with ExitStack() as quick:
         for module in (disk, sqlite_store):  # a busy machine is slow at times, and then threads write
             quick.enter_context(patch.object(module, "SLOW_S", 600))
-        return await _count(counter, folder, calls, at_once, windows, is_alone=is_alone)
+        url = redis_url or f"embedded:{folder / 'data'}"
+        return await _count(counter, folder, url, calls, at_once, windows, is_alone=is_alone)
 
 
 async def _count(
-    counter: Functions, folder: Path, calls: int, at_once: int, windows: int, *, is_alone: bool
+    counter: Functions, folder: Path, url: str, calls: int, at_once: int, windows: int, *, is_alone: bool
 ) -> list[Function]:
     try:
-        settings = Settings(url=f"embedded:{folder / 'data'}", journal_dir=str(folder), namespace="counts")
+        settings = Settings(url=url, journal_dir=str(folder), namespace="counts")
         store, journal = await open_store(settings, is_alone=is_alone), Journal.create(folder, "counts")
         client = LedgerClient(store, journal, settings, changed_windows=ChangedWindows(), is_alone=is_alone)
         keys = Keys(10, windows)

@@ -21,6 +21,8 @@ from gateway.store import Batch, Item, Reserve, Settle
 from gateway.store.redis.store import RedisStore
 from tests.fakes.redis_servers import MissingServer, RedisServer
 
+from . import drawing
+from .counter import Function
 from .instruments import Callgrind, Missing
 from .ledger import Keys
 
@@ -127,6 +129,12 @@ async def commands(folder: Path) -> dict[str, CommandCount]:
                     await portion()
                     found[name] = _read(server.cli("INFO", "all"), CALLS)
     return found
+
+
+async def functions(folder: Path) -> list[Function]:
+    """What a lone draw and its settlement enter in a worker on Redis. Raises `Missing`."""
+    with _server(folder) as server:
+        return await drawing.count(folder, CALLS, 1, WINDOWS, redis_url=server.url)
 
 
 async def instructions(folder: Path, *, by_function: bool) -> dict[str, Counter[str]]:

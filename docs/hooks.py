@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = {
     "deployment.md": "deploy/README.md",
     "examples.md": "examples/README.md",
+    "example-plugin.md": "examples/plugin/README.md",
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
     "security-policy.md": "SECURITY.md",

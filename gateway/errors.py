@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from .records import Failure, Fault
 
@@ -34,9 +35,17 @@ class GatewayError(Exception):
     """The limit that refused the call, for the log."""
     limit_state: str | None = None
     """The state of that limit, for the log."""
+    scan: Any = None
+    """The scan of the stream that it ends, if the client has a part of that."""
     is_final = False
     """Whether the same request cannot succeed a little later: `x-should-retry: false` stops the official SDKs, which
     repeat a 409 and a 429, and Claude Code, which repeats a 401 for minutes without a word."""
+
+    def __init_subclass__(cls, **attributes: Any) -> None:
+        """Sets attributes of the class: the head of a class is its row in the table of errors."""
+        super().__init_subclass__()
+        for name, value in attributes.items():
+            setattr(cls, name, value)
 
     def __init__(
         self,
@@ -62,21 +71,12 @@ class GatewayError(Exception):
         return error_body(self.message, self.type, self.param, self.code)
 
 
-class InvalidRequest(GatewayError):
+class InvalidRequest(GatewayError, status=400, type="invalid_request_error", reason="invalid_request", is_final=True):
     """400: the client has to change the request; `param` names the parameter."""
 
-    status = 400
-    type = "invalid_request_error"
-    reason = "invalid_request"
-    is_final = True
 
-
-class Unauthorized(GatewayError):
+class Unauthorized(GatewayError, status=401, type="invalid_request_error", reason="unauthorized"):
     """401: no key, or an unknown one."""
-
-    status = 401
-    type = "invalid_request_error"
-    reason = "unauthorized"
 
     def __init__(self, message: str, *, code: str | None = None, may_be_renewed: bool = False) -> None:
         """`may_be_renewed`: a client with a helper for its tokens asks it for a new one, and repeats the request."""
@@ -84,20 +84,12 @@ class Unauthorized(GatewayError):
         super().__init__(message, code=code, headers={"WWW-Authenticate": "Bearer"})
 
 
-class NotFound(GatewayError):
+class NotFound(GatewayError, status=404, type="invalid_request_error", reason="not_found", is_final=True):
     """404: no such address, or a model that this endpoint does not serve."""
 
-    status = 404
-    type = "invalid_request_error"
-    reason = "not_found"
-    is_final = True
 
-
-class ModelNotFound(NotFound):
+class ModelNotFound(NotFound, code="model_not_found", reason="model_not_found"):
     """404: the model does not exist, or not for this key; the error does not show which."""
-
-    code = "model_not_found"
-    reason = "model_not_found"
 
     def __init__(self, model: str, near: str | None = None) -> None:
         """`near`: a name that the key may use and that was probably meant."""
@@ -109,14 +101,15 @@ _MAX_VARIANT = 40
 """Characters of a variant that an error repeats: as many as its row may have."""
 
 
-class ModelNotPriced(GatewayError):
+class ModelNotPriced(
+    GatewayError,
+    status=403,
+    type="invalid_request_error",
+    code="model_not_priced",
+    reason="model_not_priced",
+    is_final=True,
+):
     """403: a quota of money limits the call, and the model, or the variant that it asks for, has no price."""
-
-    status = 403
-    type = "invalid_request_error"
-    code = "model_not_priced"
-    reason = "model_not_priced"
-    is_final = True
 
     def __init__(self, model: str, variant: str = "") -> None:
         of_variant = f" for `{variant[:_MAX_VARIANT]}`" if variant else ""
@@ -128,33 +121,21 @@ class ModelNotPriced(GatewayError):
         )
 
 
-class Forbidden(GatewayError):
+class Forbidden(
+    GatewayError, status=403, type="invalid_request_error", code="read_only_token", reason="forbidden", is_final=True
+):
     """403: the token does not allow this operation."""
 
-    status = 403
-    type = "invalid_request_error"
-    code = "read_only_token"
-    reason = "forbidden"
-    is_final = True
 
-
-class MethodNotAllowed(GatewayError):
+class MethodNotAllowed(
+    GatewayError, status=405, type="invalid_request_error", reason="method_not_allowed", is_final=True
+):
     """405: the address exists, this method does not."""
 
-    status = 405
-    type = "invalid_request_error"
-    reason = "method_not_allowed"
-    is_final = True
 
-
-class UpgradeRequired(GatewayError):
+class UpgradeRequired(GatewayError, status=426, type="invalid_request_error", reason="upgrade_required", is_final=True):
     """426: the client asked for a WebSocket, which is not served. Codex then goes on by HTTP at once; after another
     status it tries again."""
-
-    status = 426
-    type = "invalid_request_error"
-    reason = "upgrade_required"
-    is_final = True
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -164,33 +145,20 @@ class UpgradeRequired(GatewayError):
         )
 
 
-class Conflict(GatewayError):
+class Conflict(GatewayError, status=409, type="invalid_request_error", reason="conflict"):
     """409: the request is valid, but the current state does not allow it; `code` is the reason."""
-
-    status = 409
-    type = "invalid_request_error"
-    reason = "conflict"
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         self.is_final = code != "changed_meanwhile"
         super().__init__(message, param=param, code=code)
 
 
-class BodyTimeout(GatewayError):
+class BodyTimeout(GatewayError, status=408, type="invalid_request_error", reason="body_timeout"):
     """408: the body did not arrive in time."""
 
-    status = 408
-    type = "invalid_request_error"
-    reason = "body_timeout"
 
-
-class BodyTooLarge(GatewayError):
+class BodyTooLarge(GatewayError, status=413, type="server_error", reason="body_too_large", is_final=True):
     """413, with the type that OpenAI gives it."""
-
-    status = 413
-    type = "server_error"
-    reason = "body_too_large"
-    is_final = True
 
 
 LONGEST_RETRY_MS = 120_000
@@ -208,25 +176,18 @@ def retry_headers(ms: int) -> dict[str, str]:
     return headers if ms <= LONGEST_RETRY_MS else {**headers, **NO_RETRY}
 
 
-class RateLimited(GatewayError):
+class RateLimited(GatewayError, status=429, code="rate_limit_exceeded", reason="rate_limited"):
     """429: come back in `retry_after_ms`. The unit that ran out is the type, as OpenAI has it: requests or tokens."""
-
-    status = 429
-    code = "rate_limit_exceeded"
-    reason = "rate_limited"
 
     def __init__(self, message: str, *, unit: str, retry_after_ms: int, headers: Mapping[str, str]) -> None:
         super().__init__(message, headers={**headers, **retry_headers(retry_after_ms)})
         self.type = "tokens" if unit == "tokens" else "requests"
 
 
-class TooManyWrongTokens(GatewayError):
+class TooManyWrongTokens(
+    GatewayError, status=429, type="requests", code="too_many_wrong_tokens", reason="too_many_wrong_tokens"
+):
     """429: wrong tokens from this address; its requests are refused for `wait_s`."""
-
-    status = 429
-    type = "requests"
-    code = "too_many_wrong_tokens"
-    reason = "too_many_wrong_tokens"
 
     def __init__(self, wait_s: float) -> None:
         seconds = "1 second" if wait_s <= 1 else f"{math.ceil(wait_s)} seconds"
@@ -236,39 +197,28 @@ class TooManyWrongTokens(GatewayError):
         )
 
 
-class QuotaSpent(GatewayError):
+class QuotaSpent(
+    GatewayError, status=429, type="insufficient_quota", code="insufficient_quota", reason="quota_spent", is_final=True
+):
     """429 that no retry can mend before the window ends; `x-should-retry` is the one signal both SDKs obey."""
-
-    status = 429
-    type = "insufficient_quota"
-    code = "insufficient_quota"
-    reason = "quota_spent"
-    is_final = True
 
     def __init__(self, message: str, *, headers: Mapping[str, str]) -> None:
         super().__init__(message, headers=headers)
 
 
-class Unavailable(GatewayError):
+class Unavailable(GatewayError, status=503, type="server_error", reason="unavailable"):
     """503: temporarily unavailable; `code` is the reason."""
-
-    status = 503
-    type = "server_error"
-    reason = "unavailable"
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message, code=code, headers=retry_headers(1000))
         self.reason = code
 
 
-class UpstreamRefused(GatewayError):
+class UpstreamRefused(GatewayError, reason="upstream_refused", is_final=True):
     """The upstream's own 400, 404, 413 or 422, without the gateway's own texts; the client has to change its request.
 
     `detail` is for the log only, not for the client.
     """
-
-    reason = "upstream_refused"
-    is_final = True
 
     def __init__(
         self, status: int, message: str, error_type: str, param: str | None, code: str | None, *, detail: str = ""
@@ -312,10 +262,9 @@ _UPSTREAM: dict[Fault, tuple[int, str, str]] = {
 }  # fmt: skip
 
 
-class UpstreamFailed(GatewayError):
+class UpstreamFailed(GatewayError, reason="upstream_failed"):
     """Every attempt failed. The last failure decides status, code and message; none of them blames the client."""
 
-    reason = "upstream_failed"
     may_try_elsewhere = False
     """Whether nothing may have been billed, so that another model may serve the call."""
 
@@ -341,13 +290,9 @@ class UpstreamFailed(GatewayError):
         return error
 
 
-class StreamInterrupted(GatewayError):
+class StreamInterrupted(GatewayError, status=502, code="stream_interrupted", reason="stream_interrupted"):
     """A stream has ended, and the response with this id goes on without it. After the last event a status makes no
     difference."""
-
-    status = 502
-    code = "stream_interrupted"
-    reason = "stream_interrupted"
 
     def __init__(self, response: str) -> None:
         super().__init__(

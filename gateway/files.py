@@ -100,15 +100,10 @@ def network_file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
     real = os.path.realpath(path)
     found, depth = "", -1
     for line in lines:
-        place, kind = _mount(line)
+        fields, _, rest = line.partition(" - ")
+        place, kind = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields.split(" ")[4]), rest.split(" ")[0]
         # Of two mounts on one place, the later one hides the other.
         if len(place) >= depth and (place == real or real.startswith(place.rstrip("/") + "/")):
             found, depth = kind, len(place)
     kind = found.removeprefix("fuse.")
     return kind if kind in NETWORK_TYPES else None
-
-
-def _mount(line: str) -> tuple[str, str]:
-    """Where a file system is mounted, and its type."""
-    fields, _, rest = line.partition(" - ")
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields.split(" ")[4]), rest.split(" ")[0]

@@ -18,33 +18,14 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from . import units
-from .config import Limits, Model, Passthrough, Priority, Quota
+from .config import Limits, Model, NamedModel, Passthrough, Priority, Quota
 
 Endpoint = Literal[
-    "completions",
-    "chat",
-    "embeddings",
-    "messages",
-    "count_tokens",
-    "responses",
-    "input_tokens",
-    "compact",
-    "moderations",
-    "rerank",
-    "images",
-    "image_edits",
-    "image_variations",
-    "speech",
-    "transcriptions",
-    "translations",
-    "generate_content",
-    "count_content_tokens",
-    "embed_content",
-    "batch_embed_contents",
-    "batches",
-    "message_batches",
+    "completions", "chat", "embeddings", "messages", "count_tokens", "responses", "input_tokens", "compact",
+    "moderations", "rerank", "images", "image_edits", "image_variations", "speech", "transcriptions", "translations",
+    "generate_content", "count_content_tokens", "embed_content", "batch_embed_contents", "batches", "message_batches",
     "realtime",
-]
+]  # fmt: skip
 UsageSource = Literal["reported", "estimated", "none"]
 Ended = Literal["done", "error", "client_gone", "lost"]
 
@@ -296,7 +277,7 @@ class Call(NamedTuple):
     arrived: float
     """When the head was there, on the clock of `time.perf_counter`."""
     body_wait_s: float = 0.0
-    """How long the client took to send the body."""
+    """How long the client took to send the body, and others that were asked about the call to answer."""
     forwarded_headers: tuple[tuple[str, str], ...] = ()
     client_request_id: str | None = None
     remote: str | None = None
@@ -330,6 +311,37 @@ class Call(NamedTuple):
     """Upstream request of a call of a passthrough row, whose name is `endpoint`; None for other calls."""
     expected_output: int | None = None
     """The output tokens of one candidate that the call draws on rates; None: its output limit."""
+    model_reason: str = ""
+    """Why another model serves than the one that was asked for, as `Record.model_reason`."""
+    amended: str = ""
+    """The changes that wings have made, as `Record.amended`."""
+    waits: tuple[tuple[str, str, float, float], ...] = ()
+    """They asked others about it: the name, the fault, if any, and its begin and end in seconds since it arrived."""
+
+
+class Amended(NamedTuple):
+    """The changes of wings, or of one of them, to a call that is not reserved yet."""
+
+    words: str = ""
+    waits: tuple[tuple[str, str, float, float], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    """Headers for the upstream in place of the client's; an empty one is left out."""
+    body: Sequence[bytes | bytearray | memoryview] | None = None
+    """The JSON in place of the client's, which is checked and counted like hers; None: it stays."""
+    waited_s: float = 0.0
+    model: NamedModel | None = None
+    """Another model that serves; None: it stays."""
+    model_reason: str = ""
+
+    def plus(self, later: Amended) -> Amended:
+        """Returns the changes of both, as far as they are kept for the end of the checks."""
+        words = "; ".join(filter(None, (self.words, later.words)))
+        waits, waited_s = self.waits + later.waits, self.waited_s + later.waited_s
+        reason = later.model_reason or self.model_reason
+        return Amended(words, waits, self.headers + later.headers, None, waited_s, model_reason=reason)
+
+
+NOT_AMENDED = Amended()
 
 
 class Phase(Enum):
@@ -397,6 +409,8 @@ class Failure:
     was_held_back: bool = False
     """The client read the answer slowly, which delayed reading from the upstream: the cause cannot be attributed to the
     upstream."""
+    message: str = field(default="", repr=False)
+    """The first line of the upstream's message, without secrets: for the admin API, never for the log."""
 
 
 class Usage(NamedTuple):
@@ -467,6 +481,10 @@ class Record(NamedTuple):
     the call arrived, with spaces between. Kept for a call with several attempts, or that waited for room at its
     upstreams. An attempt without a fault answered the call, or a part; a wait has no upstream. Empty where it is not
     known."""
+    model_reason: str = ""
+    """Why another model was chosen than was asked for, in the words of `x-gateway-model-reason`; empty: none was."""
+    amended: str = ""
+    """Changes to the request before it was reserved, in the words of `x-gateway-amended`; empty: there were none."""
 
 
 TAG_SEPARATOR = "\x1f"

@@ -38,14 +38,15 @@ FORKED_TIERS = ("fast", "slow")
 LONGEST = tuple(
     f"tests/{name}.py"
     for name in (
-        "flows/slow/test_schemathesis", "browser/slow/test_accessibility", "flows/slow/test_kills",
-        "flows/slow/test_redis_away", "browser/slow/test_sign_in", "store/slow/test_torn_append_only",
+        "flows/slow/test_schemathesis", "wings/slow/test_cut_off", "browser/slow/test_accessibility",
+        "flows/slow/test_kills", "flows/slow/test_redis_away", "browser/slow/test_sign_in",
+        "store/slow/test_torn_append_only",
         "slow/test_package", "flows/slow/test_sdk_suites", "snippets/slow/test_run", "browser/slow/test_numbers",
         "browser/slow/test_steering", "browser/slow/test_shown", "store/slow/test_schedules", "slow/test_interrupted",
         "browser/slow/test_overview", "browser/slow/test_page", "browser/slow/test_questions",
         "flows/slow/test_stranger", "flows/slow/test_upstreams_under_load", "flows/slow/test_frameworks",
         "flows/slow/test_cli", "flows/slow/test_batch_kills", "flows/slow/test_task_kills", "flows/slow/test_backup",
-        "slow/test_stack", "flows/slow/test_background_kills", "wings/slow/test_cut_off",
+        "slow/test_stack", "flows/slow/test_background_kills",
         # Of the fast tier.
         "flows/test_routing", "upstream/test_connection", "flows/test_background_responses",
         "flows/test_background_streams", "wings/alerts/test_watcher", "flows/test_stream", "web/test_roles",
@@ -72,8 +73,8 @@ TWINS: dict[object, object] = {
 which has a file of its own in the fast tier, and is the store of its gateways; and what does not run on uvloop, as a
 worker does."""
 
-USED_REDIS = "tiers/redis"
-"""In the cache of pytest: the server of the last run of the fast tier on one server, or None."""
+USED_REDIS, SKIPPED = "tiers/redis", "tiers/skipped"
+"""In the cache of pytest: the server of the last run of the fast tier on one server, or None; what that run skipped."""
 
 AT_ONCE = 2 * (os.cpu_count() or 1)
 """Two processes a core, because many tests wait, for time limits or for gateways that start."""
@@ -156,14 +157,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _keep_the_rest(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """All tests if `make test` found no Redis: it skipped those that need one."""
+    """All tests if `make test` has not been run. If it found no Redis, it skipped those that need one."""
     cache = getattr(config, "cache", None)
-    used = cache.get(USED_REDIS, None) if cache is not None else None
-    if used is None:
+    skipped = cache.get(SKIPPED, None) if cache is not None else None
+    if cache is None or skipped is None:
         return
-    others = {name_of(binary) for binary in servers_to_test()} - {used}
-    rest = left_to_the_rest(items)
-    _select(config, items, lambda item: item in rest or is_run_again(item, others))
+    others = {name_of(binary) for binary in servers_to_test()} - {cache.get(USED_REDIS, None)}
+    rest, again = left_to_the_rest(items), set(skipped)
+    _select(config, items, lambda item: item in rest or item.nodeid in again or is_run_again(item, others))
 
 
 def _select(config: pytest.Config, items: list[pytest.Item], is_selected: Callable[[pytest.Item], bool]) -> None:
@@ -205,6 +206,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     cache.set(f"tiers/{config.getoption('tier')}", int(exitstatus))
     if os.environ[SERVERS_VARIABLE] == "first":
         cache.set(USED_REDIS, next((name_of(binary) for binary in servers_to_test() if shutil.which(binary)), None))
+        printed = config.pluginmanager.get_plugin("terminalreporter")
+        cache.set(SKIPPED, [report.nodeid for report in printed.stats.get("skipped", [])] if printed else [])
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -99,14 +99,69 @@ def test_a_start_imports_no_more_packages_and_loads_the_store_before_workers_are
 ) -> None:
     (tmp_path / "gateway.yaml").write_text(
         f"store: {{url: '{url}', journal_dir: journal}}\n"
+        "server: {workers: 2}\n"
         "upstreams: {u: {base_url: 'http://127.0.0.1:9/v1'}}\n"
         "models: {m: {routes: [{upstream: u}], max_output_tokens: 10, price: null}}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", START, "gateway.yaml"], capture_output=True, text=True, check=True,
-        cwd=tmp_path, env={**os.environ, **WITHOUT_TOKENS},
-    )  # fmt: skip
-    files = json.loads(done.stdout)
+    files = _start(START, tmp_path)
     installed = {name.partition(".")[0] for name, file in files.items() if "site-packages" in file}
     assert installed - WHERE_INSTALLED[url.partition(":")[0]] == PACKAGES | client
     assert module in files
+
+
+def _start(code: str, folder: Path) -> dict[str, str]:
+    """What a start with `folder`'s configuration prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "gateway.yaml"], capture_output=True, text=True, check=True,
+        cwd=folder, env={**os.environ, **WITHOUT_TOKENS},
+    )  # fmt: skip
+    files: dict[str, str] = json.loads(done.stdout)
+    return files
+
+
+def test_the_supervisor_of_one_worker_loads_nothing_of_the_worker(tmp_path: Path) -> None:
+    """Else the pages of these modules would be in memory twice, as soon as the worker uses them."""
+    (tmp_path / "gateway.yaml").write_text(
+        "upstreams: {u: {base_url: 'http://127.0.0.1:9/v1'}}\n"
+        "models: {m: {routes: [{upstream: u}], max_output_tokens: 10}}\n"
+    )
+    files = _start(START, tmp_path)
+    packages = {name.partition(".")[0] for name in files}
+    assert not packages & {"aiohttp", "uvloop", "httptools"}
+    assert not {name for name in files if name.startswith(("gateway.web", "gateway.pipeline", "gateway.relay"))}
+
+
+REST = """
+import asyncio, json, sys
+from gateway.config.source import Source
+from gateway.observe.metrics import Telemetry
+from gateway.process import worker
+from gateway.api import schema
+
+async def scrape():
+    raise AssertionError
+
+async def rest():
+    config = Source(sys.argv[1], {}).read().config
+    async with worker.app.build(config, Telemetry([], 0), scrape):
+        built = [each.__name__ for each in schema.Part.__subclasses__() if each.__pydantic_complete__]
+        print(json.dumps({**dict.fromkeys(sys.modules, "module"), **dict.fromkeys(built, "schema")}))
+
+asyncio.run(rest())
+"""
+UNUSED = {
+    "gateway.simulator", "gateway.store.redis.store", "gateway.web.openapi.schemas", "genai_prices", "redis",
+    "opentelemetry", "tiktoken", "multiprocessing", "schema",
+}  # fmt: skip
+"""What a worker of a plain configuration never needs, or not before a client asks for it."""
+
+
+def test_a_worker_at_rest_has_loaded_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text(
+        "store: {url: 'embedded:data'}\n"
+        "upstreams: {u: {base_url: 'http://127.0.0.1:9/v1'}}\n"
+        "models: {m: {routes: [{upstream: u}], max_output_tokens: 10}}\n"
+    )
+    files = _start(REST, tmp_path)
+    assert "gateway.web.dashboard" in files
+    assert not UNUSED & {*files, *files.values()}

@@ -19,9 +19,9 @@ from pydantic import BaseModel
 
 from gateway import cli, errors
 from gateway.accounting import bonds
-from gateway.config import Limits, ModelSettings, Quota, build, resolve
+from gateway.config import Limits, Quota, build, resolve
 from gateway.config.sections import FullRows, LaterPrice, Price, PriceHours, PriceTier, Rows, TieredRows
-from gateway.config.wings import whole_file
+from gateway.config.wings import model_kinds, whole_file
 from gateway.formats import FORMATS
 from gateway.observe.exposition import Reloads, SupervisorMetrics
 from gateway.observe.metrics import KeyCollector, Telemetry
@@ -43,7 +43,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 SHARED = {
     Quota: "quotas[]",
     Limits: "limits",
-    ModelSettings: "models.NAME",
+    model_kinds()[0]: "models.NAME",
     PriceTier: "models.NAME.price.tiers[]",
     Price: "models.NAME.price",
 }

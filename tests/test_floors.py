@@ -22,14 +22,14 @@ PACKAGE = ROOT / "gateway"
 
 FLOORS: dict[str, int] = {
     "units": 0, "spelling": 0, "wings": 0,
-    "config": 1, "files": 1, "chunked": 1,
+    "config": 1, "files": 1, "chunked": 1, "standard_webhooks": 1,
     "records": 2,
     "errors": 3, "tasks": 3,
     "api": 4, "quota": 4,
     "formats": 5,
     "observe": 6,
     "store": 7, "journal": 7, "upstream": 7, "simulator": 7,
-    "accounting": 8, "identity": 8, "keys": 8, "reports": 8, "queueing": 8,
+    "accounting": 8, "identity": 8, "keys": 8, "reports": 8,
     "relay": 9,
     "bridge": 10,
     "pipeline": 11,
@@ -40,6 +40,7 @@ TOP = max(FLOORS.values())
 
 PARTS = {
     "settings": "config.wings",
+    "pool": "upstream.pool",
     "metrics": "observe.metrics",
     "background": "web.background",
     "sign_in": "web.background",
@@ -49,6 +50,12 @@ PARTS = {
     "usage": "commands.usage",
     "command": "cli",
     "endpoints": "web.wings",
+    "paths": "web.middleware",
+    "ready": "web.ops",
+    "layers": "pipeline.stack",
+    "amending": "pipeline.services",
+    "overlay": "keys.cache",
+    "disclosing": "pipeline.services",
 }
 """The module of the trunk that asks every wing for its module of this name."""
 
@@ -316,12 +323,12 @@ def test_tasks_are_held() -> None:
 PURE = frozenset({
     "api", "formats", "quota", "store.rules",
     "accounting.outage", "accounting.served_models",
-    "bridge.answer", "bridge.bridges", "bridge.request", "bridge.rewriting", "bridge.translate",
+    "bridge.bridges", "bridge.request", "bridge.rewriting", "bridge.translate",
     "config.discovered", "config.model_names",
     "keys.restoration", "keys.token_bucket",
-    "observe.span_attributes", "queueing.fair_queue", "queueing.classes", "queueing.promises",
+    "observe.span_attributes",
     "relay.charge",
-    "upstream.circuit_breaker", "upstream.error_shapes", "upstream.first_bytes", "upstream.learned_limits",
+    "upstream.circuit_breaker", "upstream.error_shapes", "upstream.learned_limits",
     "upstream.provider_errors", "upstream.refusal", "upstream.retry_policy", "upstream.status",
     "web.admin.request_bodies", "web.http_guard.login_throttle",
 })  # fmt: skip

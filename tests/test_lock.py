@@ -15,7 +15,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, GROUPS = PYPROJECT["project"], PYPROJECT["dependency-groups"]
-EXTRAS = ("tokens", "otel", "oidc", "brotli")
+EXTRAS = ("tokens", "otel", "oidc", "brotli", "aws", "google", "azure")
 WANTED = {
     "requirements.lock": PROJECT["dependencies"],
     "requirements-extras.lock": [

@@ -22,6 +22,7 @@ def load(path: Path) -> Config:
     """As `gateway check` reads it: whole, with every cross-check; each variable that it names has a value."""
     text = path.read_text()
     given = {name: f"a-secret-of-24-characters-{name}" for name in re.findall(r"\$\{(\w+)\}", text)}
+    given |= {name: f"whsec_{'bm90LXJlYWQh' * 3}" for name in given if name == "HOOK_SECRET"}
     return build(resolve(text, given).values)
 
 

@@ -11,7 +11,7 @@ from gateway import formats
 from gateway.api import auth, json_document, validate
 from gateway.api.capabilities import Adaptation
 from gateway.config import Config, build
-from gateway.pipeline.plan import MAX_PLANS, Plans
+from gateway.pipeline.plan import MAX_PLANS, Plans, Stack
 from gateway.pipeline.request import changed_members
 from gateway.pipeline.stack import Stacks
 from gateway.quota import windows
@@ -118,32 +118,36 @@ def layers(outer: Any) -> str:
     return " ".join(names)
 
 
-EVERYTHING = {
+EVERYTHING: dict[str, Any] = {
     "models": {
         "all": {
             "routes": [{"upstream": "up"}, {"upstream": "other"}], "endpoints": ["completions"], "fallbacks": ["plain"],
-            "hedge_after": "p95", "min_output_tokens": 10, "max_output_tokens": 50,
+            "min_output_tokens": 10, "max_output_tokens": 50,
         },
         "plain": {"routes": [{"upstream": "up"}]},
     },
     "upstreams": {
-        "up": {"base_url": "http://up/v1", "capabilities": {"prompt_arrays": False}, "limits": {"parallel": 2}},
+        "up": {"base_url": "http://up/v1", "limits": {"parallel": 2}},
         "other": {"base_url": "http://other/v1"},
     },
-    "queue": {"max_wait_s": 5},
     "keys": [{"id": "k", "secret": "s" * 24}],
 }  # fmt: skip
 
 
-def test_the_layers_of_a_call_with_every_feature_are_in_the_documented_order() -> None:
-    settings = build(EVERYTHING)
+def stack_of_all(settings: Config) -> Stack:
+    """The stack of a call to the model `all`."""
     (key,) = auth.index(settings.keys).values()
     model = settings.models["all"]
     asked = validate.restrict(formats.read("completions", b'{"model":"all","prompt":"x"}'), key.limits, model.limits)
-    stack = plans_of(settings).work_out(Call("r", 0.0, key, "completions", asked, model, "all", arrived=0.0)).stack
+    return plans_of(settings).work_out(Call("r", 0.0, key, "completions", asked, model, "all", arrived=0.0)).stack
+
+
+def test_the_layers_of_a_call_with_every_feature_are_in_the_documented_order() -> None:
+    """Those of wings are in `tests/wings/test_layers.py`."""
+    stack = stack_of_all(build(EVERYTHING))
     assert layers(stack.whole) == "AsGranted Fallbacks"
-    assert layers(stack.last) == "Queue Retry FanOut RouteLimits Hedge Attempts"
-    assert layers(stack.passing) == "Retry FanOut RouteLimits Hedge Attempts"
+    assert layers(stack.last) == "Retry RouteLimits Attempts"
+    assert layers(stack.passing) == "Retry RouteLimits Attempts"
     assert layers(stack.single) == "Retry RouteLimits Attempts"
     assert [step.__name__ for step in stack.steps] == ["draw_fitting", "others", "room"]
 

@@ -145,26 +145,32 @@ def test_make_test_leaves_out_twins_and_what_is_marked() -> None:
     assert left_to_the_rest(EVERY) == {*TWINS_OF_THEM, *MARKED}
 
 
-def test_what_make_test_leaves_out_is_run_by_make_test_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Run:
-        """As much of pytest's configuration as the choice of tests reads."""
+class Run:
+    """As much of pytest's configuration as the choice of tests reads, behind a run that left this in the cache."""
 
-        rootpath = ROOT
-        hook = SimpleNamespace(pytest_deselected=lambda items: None)
-        cache = SimpleNamespace(get=lambda *_: "redis-7.0.15")
+    rootpath = ROOT
+    hook = SimpleNamespace(pytest_deselected=lambda items: None)
 
-        def __init__(self, is_rest: bool) -> None:
-            monkeypatch.setenv(SERVERS_VARIABLE, "all" if is_rest else "first")
-            self.items = list(EVERY)
-            self._is_rest = is_rest
+    def __init__(self, is_rest: bool, **cached: object) -> None:
+        self.cache = SimpleNamespace(get=lambda name, _: cached.get(name.removeprefix("tiers/")))
+        self.items = list(EVERY)
+        self._is_rest = is_rest
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(SERVERS_VARIABLE, "all" if is_rest else "first")
             pytest_collection_modifyitems(cast("pytest.Config", self), self.items)
 
-        def getoption(self, name: str) -> bool:
-            assert name == "rest"
-            return self._is_rest
+    def getoption(self, name: str) -> bool:
+        assert name == "rest"
+        return self._is_rest
 
+
+def test_what_make_test_leaves_out_is_run_by_make_test_rest() -> None:
+    left = {*TWINS_OF_THEM, *MARKED, STAY[-1]}
     assert set(Run(False).items) == set(STAY)
-    assert set(Run(True).items) == {*TWINS_OF_THEM, *MARKED, STAY[-1]}
+    assert set(Run(True, redis="redis-7.0.15", skipped=[]).items) == left
+    skipped = cast("Item", STAY[0])
+    assert set(Run(True, redis="redis-7.0.15", skipped=[skipped.nodeid]).items) == {*left, skipped}
+    assert set(Run(True).items) == set(EVERY)  # make test was not run
 
 
 def test_tests_that_start_interpreters_are_left_to_the_rest() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from bench.soak.observed import Truth, members
 from gateway.simulator.choices import Generated, chat, complete
 from gateway.simulator.requests import ChatRequest, CompletionRequest, EmbeddingRequest, parse
-from gateway.simulator.vectors import embeddings_body
-from gateway.simulator.vectors import usage_of as usage_of_embeddings
+from gateway.simulator.server import embeddings_body
+from gateway.simulator.server import usage_of as usage_of_embeddings
 from tests.fakes.redis_servers import ROOT
 from tests.fakes.scripted import dead_port
 from tests.flows.gateway_process import Process

@@ -6,5 +6,3 @@ what a worker may admit during an outage.
 """
 
 from .ledger_client import LedgerClient
-
-__all__ = ["LedgerClient"]

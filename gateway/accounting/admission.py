@@ -6,6 +6,7 @@ the store, so a call that waits holds neither.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from gateway.records import Call, Claim, Record, Refused, WindowStatus
 from gateway.store import Ledger, RateDraw, StoreUnavailable
 from gateway.upstream.limits import Place, with_end
 
-from .reservation import Reservation, WaitsForRoom, refusal
+from .reservation import Reservation, WaitsForRoom, is_granted, known, refusal, reserve_of, unavailable
 
 SHRINKS = 3
 """Maximum reductions of one call's output limit: other calls may take the remaining quota in between."""
@@ -28,7 +29,8 @@ class Admission(Reservation):
 
     `places` are the routes with limits of their own: the first one with room is `place`, and drawn on with the call's
     windows. With a `ticket` the call waits where none has room. `pause` returns whether the upstream of a place has
-    asked for a pause. With a `fit` the call gets less output where its caller's quotas have no room.
+    asked for a pause. With a `fit` the call gets less output where its caller's quotas have no room. Made
+    `is_in_advance`, for a call that may never be, it leaves no record where its caller leaves meanwhile.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Admission(Reservation):
         places: Sequence[Place] = (), ticket: WaitsForRoom | None = None, fit: OutputFit | None = None,
         pause: Callable[[Place], Refused | None] | None = None, is_in_advance: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(ledger, call, claims, likely, is_in_advance=is_in_advance)
+        super().__init__(ledger, call, claims, likely)
         self.place: Place | None = None
         """The route that the first attempt reserved, if routes have limits."""
         self.place_statuses: tuple[WindowStatus, ...] = ()
@@ -45,6 +47,11 @@ class Admission(Reservation):
         self._ticket = ticket
         self._fit = fit
         self._pause = pause
+        self._is_in_advance = is_in_advance
+        self._is_again = False
+        """Whether the call has been reserved before, and its end is recorded in any case."""
+        self._is_held = False
+        """Whether the store has reserved what is `held`."""
         self._shrinks_left = 0 if fit is None else SHRINKS
         if fit is not None and call.params.output_limit is not None:
             self._show_output(call.params.output_limit)
@@ -74,7 +81,7 @@ class Admission(Reservation):
         Meanwhile the call holds nothing, so that others can be served. The requests that upstreams have seen stay
         counted there.
         """
-        of_place = self.give_back()
+        of_place = self._give_back()
         if self._ticket is not None:
             self._ticket.taken_back([claim.window.id for claim in of_place])
         if seen := tuple([claim for claim in of_place if claim.window.unit == "requests"]):
@@ -85,10 +92,47 @@ class Admission(Reservation):
         try:
             refused = await self._find_place()
         finally:
-            self.forget_unless_held()
+            if not self._is_held:
+                self.held = reserve_of(self.call, self.likely, self.claims)
         if refused is None or windows.is_of_upstream(refused.window_status.window):
             return refused
         raise refusal(refused, self.call)
+
+    def _give_back(self) -> tuple[Claim, ...]:
+        """Cancel what is held; the call stays open, and is drawn again. Returns the claims on windows of its place."""
+        of_place = self._of_place
+        self.ledger.void(self.held)
+        self.held = reserve_of(self.call, self.likely, self.claims)
+        self._is_again, self._is_held = True, False
+        return of_place
+
+    @property
+    def _of_place(self) -> tuple[Claim, ...]:
+        return self.held.claims[len(self.claims) :]
+
+    async def _draw(self) -> Refused | None:
+        """Draws once. The verdict on a draw in advance, or of a call that was reserved before, is awaited even if this
+        is cancelled: the log closes a call that was reserved before, and one in advance leaves no record."""
+        if not (self._is_again or self._is_in_advance):
+            refused = await super()._draw()
+            self._is_held = self._is_held or refused is None
+            return refused
+        drawing = self.ledger.draw(self.held)
+        try:
+            await known(drawing)
+            verdict = drawing.result()
+        except StoreUnavailable as away:
+            raise unavailable(away) from None
+        except asyncio.CancelledError:
+            if is_granted(drawing):
+                self._is_held = self._is_again
+                if self._is_in_advance:
+                    self.take_back()
+            raise
+        if isinstance(verdict, Refused):
+            return verdict
+        self.window_statuses, self._is_held = verdict.window_statuses, True
+        return None
 
     def settle(self, record: Record) -> None:
         if self.is_open:
@@ -114,7 +158,7 @@ class Admission(Reservation):
         self.waited_s += ended - began
         if ticket is not None and ticket.has_waited:
             arrived = self.call.arrived
-            self.waits = (*self.waits, (began - arrived, ended - arrived))
+            self.waits = (*self.waits, ("", "", began - arrived, ended - arrived))
         return min(refusals, key=lambda refused: refused.retry_after_us or 0, default=None)
 
     async def _draw_place(self) -> Sequence[Refused]:

@@ -98,6 +98,8 @@ class Batcher:
         """Timer of the next send; None: ends are sent at once."""
         self.is_closing = False
         self._store = store
+        self._is_elsewhere = store.apply_now is None
+        """Whether no batch can be applied within this turn of the event loop."""
         self._journal = journal
         self._outage = outage
         self._carrier = carrier
@@ -118,7 +120,7 @@ class Batcher:
     def send(self) -> None:
         """Send what waits: in this turn of the event loop, or by the task that sends batches."""
         is_under_way = self._is_sending or self._has_sent
-        if is_under_way or self._draws_a_batch > FEW_DRAWS or not self._send_now():
+        if is_under_way or self._is_elsewhere or self._draws_a_batch > FEW_DRAWS or not self._send_now():
             self._wake.set()
 
     def send_ends(self) -> None:
@@ -154,6 +156,7 @@ class Batcher:
             return False
         sent = self._gather()
         try:
+            assert self._store.apply_now is not None
             applied = self._store.apply_now(Batch(self._journal.name, self._seq + 1, self._acked, sent.items))
         except Exception as error:
             self._seq += 1
@@ -191,7 +194,7 @@ class Batcher:
                 await asyncio.sleep(space_s)
             if not (is_heartbeat or self._must_send()):
                 continue  # it was sent meanwhile
-            if self._draws_a_batch <= FEW_DRAWS and self._send_now():
+            if not self._is_elsewhere and self._draws_a_batch <= FEW_DRAWS and self._send_now():
                 continue
             sent: SentBatch | None = None
             self._is_sending = True
@@ -221,7 +224,7 @@ class Batcher:
         room_for_ends = room - min(len(self.draws), room // 2)
         ends = self.ends.take(room_for_ends)
         room -= len(ends)
-        draws = take_first(self.draws, room)
+        draws = take_first(self.draws, room) if self.draws else []
         self._sent_at = self._loop.time()
         self._draws_a_batch += LATEST * (len(draws) - self._draws_a_batch)
         return SentBatch(forced, ends, draws)

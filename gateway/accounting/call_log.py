@@ -24,6 +24,7 @@ from gateway.quota.recent_output import RecentOutput
 from gateway.records import OTHER, Call, Ended, Fault, Record, Usage
 from gateway.store import Ledger
 from gateway.tasks import is_cut_off
+from gateway.wings import OfWings
 
 from .call_record import EndedAttempt, cost_nusd, failed_text, lost_record, record_of, timeline_text, with_earlier
 from .deferral import Deferral, encode_deferral
@@ -89,6 +90,8 @@ class Accounting:
     """The names under patterns that are groups of the daily sums."""
     recent: RecentOutput = field(default_factory=RecentOutput)
     """How much output calls had lately, for what the next ones draw on rates."""
+    of_wing: OfWings = field(default_factory=OfWings)
+    """The notes of wings about calls; they outlive configurations."""
 
 
 class CallProgress(NamedTuple):
@@ -168,6 +171,8 @@ class CallLog:
         return (
             ("x-gateway-upstream", self.route.upstream if self.route else ""),
             *((("x-gateway-model", model),) if model is not None else ()),
+            *((("x-gateway-model-reason", self.call.model_reason),) if self.call.model_reason else ()),
+            *((("x-gateway-amended", self.call.amended),) if self.call.amended else ()),
             ("x-gateway-attempts", str(self.attempts)),
             *reserved.more_headers,
             *self.more_headers,
@@ -175,6 +180,10 @@ class CallLog:
         )
 
     # ------------------------------------------------------------------------------------------------------- progress
+
+    def traced_by(self, trace: Trace) -> None:
+        """Report to this trace from now on, which passes on everything to the one before."""
+        self.trace = trace
 
     def attempt_began(self, route: Route, more_headers: tuple[tuple[str, str], ...] = ()) -> None:
         """An attempt on this route has begun, with further headers for the client if it answers."""
@@ -318,7 +327,7 @@ class CallLog:
             found.append(running)
         if len(found) != self.attempts:
             return ""
-        return timeline_text([*found, *[EndedAttempt("", "", *wait) for wait in self.reservation.waits]])
+        return timeline_text([*found, *[EndedAttempt(*wait) for wait in self.reservation.waits]])
 
     def running(self, duration_s: float) -> EndedAttempt | None:
         """The attempt that has not failed, if there is one, as it is after `duration_s`."""

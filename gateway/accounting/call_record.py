@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from gateway.api import other_models
 from gateway.config import Model, Price, Route
 from gateway.quota import pricing, windows
 from gateway.records import Call, Ended, Record, Usage
@@ -23,7 +24,7 @@ class EndedAttempt(NamedTuple):
     """An attempt that has ended, or the wait of a call for room."""
 
     upstream: str
-    """Name of the upstream; empty for a wait."""
+    """Name of the upstream, or of another that was asked about the call; empty for a wait."""
     fault: str
     """Empty: the attempt answered the call."""
     began_s: float
@@ -82,6 +83,8 @@ def record_of(
 ) -> Record:
     """A call and what became of it on this route; None: it was tried on none."""
     price = call.model.price
+    if call.other_models and not usage.parts:
+        price = _of_served(call, route, usage, returned_model)
     others = _other_prices(call, route, usage) if usage.parts else {}
     cost_nusd = price_text = None
     if price is not None:
@@ -113,13 +116,33 @@ def record_of(
         user=call.user,
         tags=call.tags,
         timeline=timeline,
+        model_reason=call.model_reason,
+        amended=call.amended,
     )
 
 
 def cost_nusd(call: Call, route: Route | None, usage: Usage) -> int | None:
     """Returns the cost in billionths of a US dollar; None if a price is not known."""
     others = _other_prices(call, route, usage) if usage.parts else {}
-    return pricing.cost_nusd(call.model.price, usage, call.started, others)
+    price = _of_served(call, route, usage, None) if call.other_models and not usage.parts else call.model.price
+    return pricing.cost_nusd(price, usage, call.started, others)
+
+
+def _of_served(call: Call, route: Route | None, usage: Usage, returned_model: str | None) -> Price | None:
+    """The price of a call that names further models, by the model that the answer names. Where a router may have served
+    with any of them and the answer has no name of one, the dearest counts; None: the price is not known."""
+    for known, model in _known(call, route):
+        if returned_model is not None and _is_version(returned_model, known):
+            return model.price
+    if not other_models.may_choose(call.params.document.members):
+        return call.model.price
+    prices = [call.model.price, *[model.price for _, model in call.other_models]]
+    costs = [pricing.cost_nusd(price, usage, call.started) for price in prices]
+    return None if None in costs else max(zip(costs, prices, strict=True), key=lambda pair: pair[0] or 0)[1]
+
+
+def _is_version(name: str, known: str) -> bool:
+    return name.startswith(known) and _VERSION.fullmatch(name, len(known)) is not None
 
 
 def _without_parts(usage: Usage, others: Mapping[str, Price | None]) -> Usage:
@@ -135,7 +158,7 @@ def _other_prices(call: Call, route: Route | None, usage: Usage) -> dict[str, Pr
     found = {}
     for name in {part.model for part in usage.parts if part.model}:
         for known, model in _known(call, route):
-            if name.startswith(known) and _VERSION.fullmatch(name, len(known)):
+            if _is_version(name, known):
                 found[name] = model.price
                 break
     return found

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from gateway.config import StoreSettings as Settings
@@ -298,8 +299,9 @@ class LedgerClient:
     async def carry(self, sent: SentBatch, batch: Batch) -> None:
         timer = self._loop.call_later(self._acknowledged_within_s, self._commit_waiters.store_is_slow)
         try:
-            await self._write_journal()
-            applied = await self._store.apply(batch)
+            is_written = self._journal.write_now() or await self._write_journal()
+            of_ends = partial(self._commit_waiters.are_safe, sent.ends[-1].number) if is_written and sent.ends else None
+            applied = await self._store.apply(batch, of_ends)
         except asyncio.CancelledError:
             self._batcher.put_back(sent)
             raise
@@ -353,7 +355,10 @@ class LedgerClient:
     async def _answer(self, drawn: _Drawn) -> None:
         """Answer reservations when the journal has their entries: a verdict each, or the error."""
         self._open_granted(drawn)
-        await self._answer_when_written(drawn)
+        if self._journal.write_now():
+            self._resolve(drawn, is_written=True)
+        else:
+            await self._answer_when_written(drawn)
 
     def _open_granted(self, drawn: _Drawn) -> None:
         for (opening, _), verdict in drawn:

@@ -17,6 +17,7 @@ from gateway.quota import ledger_entry, limit_headers, windows
 from gateway.records import UPSTREAM, Call, Claim, Failure, Fault, Granted, Phase, Record, Refused, WindowStatus
 from gateway.store import JournalFull, Ledger, RateDraw, Reserve, StoreUnavailable
 from gateway.upstream.limits import RETRY_AFTER, further, is_spent, with_end
+from gateway.upstream.retry_policy import may_client_repeat
 
 from .call_record import lost_record, lost_twice
 
@@ -29,12 +30,14 @@ _WHY_NOT = {
 
 
 class WaitsForRoom(Protocol):
-    """One call's way through the queue. Implemented by queueing/waiting_room.py."""
+    """One call's way through the queue. Implemented by the wing `queue`."""
 
     has_waited: bool
     """Whether the call was in the queue in the last `admit`."""
 
     async def admit(self, attempt: Callable[[], Awaitable[Sequence[Refused]]]) -> Sequence[Refused]: ...
+
+    def position(self) -> int | None: ...
 
     def taken_back(self, windows: Collection[str]) -> None: ...
 
@@ -46,21 +49,17 @@ class WaitsForRoom(Protocol):
 class Reservation:
     """The reservation of one call.
 
-    `likely` is the most probable route of the call: a lost call is counted there. `is_in_advance`: for a call that may
-    never be, so that one whose caller leaves while it is made leaves no record.
+    `likely` is the most probable route of the call: a lost call is counted there.
     """
 
-    def __init__(
-        self, ledger: Ledger, call: Call, claims: tuple[Claim, ...], likely: Route | None = None, *,
-        is_in_advance: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, ledger: Ledger, call: Call, claims: tuple[Claim, ...], likely: Route | None = None) -> None:
         self.ledger = ledger
         self.call = call
         """The call, with the reserved output limit."""
         self.claims = claims
         """Those on the caller's own windows."""
         self.likely = likely or call.model.routes[0]
-        self.held = _reserve_of(call, self.likely, claims)
+        self.held = reserve_of(call, self.likely, claims)
         """The claims, and the record of the call if it is lost."""
         self.window_statuses: tuple[WindowStatus, ...] = ()
         """Status of the caller's windows, including this call."""
@@ -68,18 +67,15 @@ class Reservation:
         """Further headers of the gateway about what was reserved."""
         self.waited_s = 0.0
         """Seconds spent waiting for free capacity."""
-        self.waits: tuple[tuple[float, float], ...] = ()
-        """When the call began and ended to wait in the queue, in seconds since it arrived."""
+        self.waits = call.waits
+        """Those of the call, and when it began and ended to wait in the queue, in the same form without a name."""
+        self.ended: tuple[Callable[[Record, tuple[Claim, ...]], None], ...] = ()
+        """They hear the record and the claims when the call is settled."""
         self.is_open = True
         self.settled: asyncio.Future[None] | None = None
         """Done when the settlement is stored or, if the store is slow, in the journal."""
         self._growing: asyncio.Lock | None = None
         """Held while the reservation is extended."""
-        self._is_in_advance = is_in_advance
-        self._is_again = False
-        """Whether the call has been reserved before, and its end is recorded in any case."""
-        self._is_held = False
-        """Whether the store has reserved what is `held`."""
 
     def __repr__(self) -> str:
         return f"<Reservation {self.call.id} {'open' if self.is_open else 'closed'}>"
@@ -93,21 +89,8 @@ class Reservation:
 
     async def draw(self, route: Route, of_place: tuple[Claim, ...] = ()) -> Refused | None:
         """Reserve the caller's windows and those of a place, in one step of the store. Returns the refusal, if any."""
-        self.held = _reserve_of(self.call, route, self.claims + of_place)
+        self.held = reserve_of(self.call, route, self.claims + of_place)
         return await self._draw()
-
-    def give_back(self) -> tuple[Claim, ...]:
-        """Cancel what is held; the call stays open, and is drawn again. Returns the claims on windows of its place."""
-        of_place = self._of_place
-        self.ledger.void(self.held)
-        self.held = _reserve_of(self.call, self.likely, self.claims)
-        self._is_again, self._is_held = True, False
-        return of_place
-
-    def forget_unless_held(self) -> None:
-        """Resets `held` after a draw that was refused or failed, because its claims are not reserved."""
-        if not self._is_held:
-            self.held = _reserve_of(self.call, self.likely, self.claims)
 
     async def extend(self, wanted: Sequence[Claim]) -> Refused | None:
         """Reserve further windows for another attempt. Returns the refusal, if any; then nothing is added.
@@ -131,7 +114,7 @@ class Reservation:
         grown = Reserve.of(record, self.held.claims + more, held=len(self.held.claims))
         drawing = self.ledger.extend(grown)
         try:
-            await _known(drawing)
+            await known(drawing)
         except asyncio.CancelledError:
             self._note_extension(drawing, grown)
             raise
@@ -149,31 +132,25 @@ class Reservation:
     async def _draw(self) -> Refused | None:
         drawing = self.ledger.draw(self.held)
         try:
-            if self._is_again or self._is_in_advance:
-                await _known(drawing)
             verdict = await drawing
         except StoreUnavailable as away:
-            raise Unavailable(_WHY_NOT[away.code], code=away.code) from None
+            raise unavailable(away) from None
         except asyncio.CancelledError:
             # A pending reservation is voided by the ledger; one that was granted in this turn has to be voided here.
-            # A call that was reserved before is closed by its log.
-            is_known = not drawing.cancelled() and drawing.exception() is None
-            if is_known and isinstance(drawing.result(), Granted):
-                self._is_held = self._is_again
-                if self._is_in_advance:
-                    self.take_back()
-                elif not self._is_again:
-                    self.ledger.settle(self.held.taken_back(), self.held.claims)
+            if is_granted(drawing):
+                self.ledger.settle(self.held.taken_back(), self.held.claims)
             raise
         if isinstance(verdict, Refused):
             return verdict
-        self.window_statuses, self._is_held = verdict.window_statuses, True
+        self.window_statuses = verdict.window_statuses
         return None
 
     def settle(self, record: Record) -> None:
         """Close with the actual use. Queued for the store without waiting."""
         if self.is_open:
             self.is_open, self.settled = False, self.ledger.settle(record, self.held.claims)
+            for hears in self.ended:
+                hears(record, self.held.claims)
 
     def take_back(self) -> None:
         """Cancel the reservation: no request is counted, no record is written. Queued for the store without waiting."""
@@ -192,18 +169,24 @@ class Reservation:
         if self.is_open:
             self.ledger.note_deferral(record, self.held.claims, note)
 
-    @property
-    def _of_place(self) -> tuple[Claim, ...]:
-        return self.held.claims[len(self.claims) :]
 
-
-def _reserve_of(call: Call, route: Route, claims: tuple[Claim, ...]) -> Reserve:
+def reserve_of(call: Call, route: Route, claims: tuple[Claim, ...]) -> Reserve:
     """The request to the store, with the record of the call if it is lost on this route."""
     record = lost_record(call, route)
     return Reserve(record, claims, ledger_entry.encode(record, claims))
 
 
-async def _known(drawing: asyncio.Future[Granted | Refused]) -> None:
+def is_granted(drawing: asyncio.Future[Granted | Refused]) -> bool:
+    """Whether the store has reserved what was asked for, as far as its answer is known."""
+    return not drawing.cancelled() and drawing.exception() is None and isinstance(drawing.result(), Granted)
+
+
+def unavailable(away: StoreUnavailable) -> Unavailable:
+    """The error of a call that cannot be reserved while the store or the journal is away."""
+    return Unavailable(_WHY_NOT[away.code], code=away.code)
+
+
+async def known(drawing: asyncio.Future[Granted | Refused]) -> None:
     """Wait for the store's answer, also if this is cancelled, so that it is known what is reserved."""
     try:
         await asyncio.wait([drawing])
@@ -227,7 +210,7 @@ async def count_request(
     try:
         verdict = await ledger.draw(RateDraw(claims))
     except StoreUnavailable as away:
-        raise Unavailable(_WHY_NOT[away.code], code=away.code) from None
+        raise unavailable(away) from None
     if isinstance(verdict, Refused):
         raise limit_headers.refusal(verdict, write_headers, started)
 
@@ -238,7 +221,7 @@ def refusal(refused: Refused, call: Call) -> GatewayError:
     if not windows.is_of_upstream(status.window):
         return limit_headers.refusal(refused, FORMATS[call.endpoint].rate_headers, call.started)
     failure = limit_failure(refused)
-    error = UpstreamFailed.after(failure)
+    error = UpstreamFailed.after(failure, may_repeat=may_client_repeat(call.model, [failure]))
     error.reason, error.limit, error.limit_state = failure.fault.value, status.window.id, failure.detail
     error.headers = {**error.headers, **limit_headers.limit_header(refused)}
     return error

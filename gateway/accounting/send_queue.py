@@ -139,7 +139,8 @@ class SendQueue:
 
 
 class CommitWaiters:
-    """Delay the end of an answer until its settlement is stored, or journalled if the store is slow.
+    """Delay the end of an answer until its settlement is stored or on its way to the store, or journalled if the store
+    is slow.
 
     `write_journal` returns when all settlements are written, if they can be.
     """
@@ -174,6 +175,11 @@ class CommitWaiters:
     def store_is_well(self, number: int) -> None:
         """The store has answered in time, and has all settlements up to this number."""
         self._is_store_slow = False
+        self.are_safe(number)
+
+    def are_safe(self, number: int) -> None:
+        """All settlements up to this number are in the journal, and on their way to the store: what a client does when
+        its answer has ended comes there after them."""
         if self._waiting:
             for each in [waiting for waiting in self._waiting if waiting <= number]:
                 self.store_has(each)

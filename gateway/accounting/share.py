@@ -1,7 +1,7 @@
 """The log of a part of a call, for one of several attempts that run at the same time.
 
-`bridge/fan_out.py` has one for each prompt, `relay/hedge.py` one for each route. The owner closes the log of the whole
-when all parts have ended.
+Fan-out has one for each prompt, hedging one for each route. The owner closes the log of the whole when all parts have
+ended.
 """
 
 from __future__ import annotations

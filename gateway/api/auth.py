@@ -1,19 +1,67 @@
 """Authentication: finds the key of a secret and checks that it may be used. Keys are looked up by the SHA-256 of the
-whole secret; secrets are not stored."""
+whole secret; secrets are not stored.
+
+A client's address behind proxies is that of X-Forwarded-For, as far as it is trustworthy. Each proxy appends the
+address that it was called from, so the list is only as good as its writers, from the right: what a trusted proxy has
+appended is true, and everything left of the first address that is not a trusted proxy's may have been made up by the
+client. (The same reading as nginx's real_ip_recursive.)
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase, translate
-from typing import NamedTuple
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import NamedTuple, get_args
 
-from gateway.config import Config, FileKey, KeySettings, is_expired, is_pattern
-from gateway.errors import Unauthorized
+from gateway.config import Config, FileKey, KeySettings, Priority, is_expired, is_pattern
+from gateway.config.sections import folded_name
+from gateway.errors import InvalidRequest, Unauthorized
 from gateway.records import Key
 
-from .client_ip import read_address
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+def client_address(peer: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> str | None:
+    """The client's address, given that of the connection and the values of X-Forwarded-For in their order.
+
+    None: a trusted proxy does not know it (`unknown`), or sent a text that is no address. All trusted: the first.
+    """
+    address = read_address(peer or "")
+    if address is None or not forwarded or not _is_in(address, trusted):
+        return peer
+    for hop in reversed(",".join(forwarded).split(",")):
+        address = read_address(_without_port(hop.strip(" \t")))
+        if address is None or not _is_in(address, trusted):
+            break
+    return None if address is None else str(address)
+
+
+@lru_cache(maxsize=1024)
+def read_address(text: str) -> Address | None:
+    """The address that this is, IPv4 where it is mapped into IPv6; None where it is none."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _without_port(hop: str) -> str:
+    """Some proxies add one: `192.0.2.1:4711`, `[2001:db8::1]:4711`."""
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    host, colon, port = hop.partition(":")
+    return host if colon and ":" not in port else hop
+
+
+def _is_in(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address in network for network in networks)
+
 
 NO_KEY = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
@@ -55,21 +103,11 @@ def index(keys: Iterable[FileKey]) -> Mapping[bytes, Key]:
 def read(key: KeySettings) -> Key:
     """The settings of a key that a call needs, from the configuration file or the store."""
     return Key(
-        id=key.id,
-        team=key.team,
-        models=key.models,
-        expires=key.expires,
-        ips=key.ips,
-        max_parallel=key.max_parallel,
-        limits=key.limits,
-        quotas=key.quotas,
-        is_shadow=key.on_exceeded == "shadow",
-        priority=key.priority,
-        weight=key.weight,
-        max_wait_s=key.max_wait_s,
-        owner=key.owner,
-        labels=tuple(key.labels.items()),
-    )
+        id=key.id, team=key.team, models=key.models, expires=key.expires, ips=key.ips,
+        max_parallel=key.max_parallel, limits=key.limits, quotas=key.quotas,
+        is_shadow=key.on_exceeded == "shadow", priority=key.priority, weight=key.weight, max_wait_s=key.max_wait_s,
+        owner=key.owner and folded_name(key.owner), labels=tuple(key.labels.items()),
+    )  # fmt: skip
 
 
 BEARER = frozenset({"bearer"})
@@ -154,9 +192,9 @@ def _is_from(key: Key, remote: str | None) -> bool:
     return address is not None and any(address in network for network in key.ips)
 
 
-def may_use(key: Key, model: str) -> bool:
-    """Whether one of the key's model patterns matches."""
-    return "*" in key.models or any(fnmatchcase(model, pattern) for pattern in key.models)
+def may_use(key: Key, *names: str) -> bool:
+    """Whether one of the key's model patterns matches one of the names of a model."""
+    return "*" in key.models or any(fnmatchcase(name, pattern) for pattern in key.models for name in names)
 
 
 def offered(key: Key, config: Config) -> list[str]:
@@ -168,3 +206,27 @@ def offered(key: Key, config: Config) -> list[str]:
     models = [name for name in config.models if not is_pattern(name) and matches(name)]
     aliases = [alias for alias, name in config.aliases.items() if matches(alias) or matches(name)]
     return sorted({*models, *aliases})
+
+
+# ---------------------------------------------------------------------------------------------------- classes of calls
+
+FACTORS: Mapping[Priority, int] = {"interactive": 16, "normal": 4, "batch": 1}
+"""How much of an upstream each class gets where calls of several wait. A class is a factor on the weight of a key and
+no strict precedence: an interactive call goes before batch calls unless its key has had more than 16 times the service
+per weight, and batch is never starved."""
+
+PRIORITY_HEADER = "X-Gateway-Priority"
+
+
+def lowered(own: Priority, asked: str) -> Priority:
+    """The class of a call whose client asked for one: the lower one of that and the key's own.
+
+    Raises `InvalidRequest` for a word that is no class.
+    """
+    for priority in get_args(Priority):
+        if asked.strip().lower() == priority:
+            return min(own, priority, key=FACTORS.__getitem__)
+    raise InvalidRequest(
+        f"The header {PRIORITY_HEADER} must be one of {', '.join(get_args(Priority))}. Send one of them, or leave it "
+        "out."
+    )

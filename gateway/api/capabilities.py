@@ -66,13 +66,13 @@ class Adaptation(Enum):
 SPLIT_WAYS = frozenset({Adaptation.ONE_BY_ONE, Adaptation.VIA_CHAT})
 """The ways in which each prompt of a call is a request of its own."""
 
+PROMPTS_AT_ONCE = 8
+"""Prompts of one call that are under way at the same time; the others wait for their turn. One call with 2048 prompts
+must not take every connection to its upstream, nor spend the whole rate of our account there in a second."""
+
 
 CannotTranslate = Callable[[Endpoint, Params, Capabilities], InvalidRequest | None]
 """Why a call cannot be translated for an upstream with these capabilities; None: it can be."""
-
-
-def _never_refuses(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> None:
-    return None
 
 
 def is_translated(endpoint: Endpoint, capabilities: Capabilities) -> bool:
@@ -94,7 +94,7 @@ def adaptation(endpoint: Endpoint, params: Params, capabilities: Capabilities) -
 def routes_of_all(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> tuple[Route, ...] | None:
     """The routes that take every call of this endpoint, in their order; None: that depends on its parameters, or there
     is no such route."""
-    if _takes_all(model, endpoint, upstreams):
+    if endpoint in _PLAIN_ENDPOINTS and all(upstreams[route.upstream].capabilities.is_all for route in model.routes):
         return model.routes
     if may_rewrite(model, endpoint, upstreams):
         return None
@@ -113,17 +113,12 @@ def fixed_adaptations(model: Model, endpoint: Endpoint, upstreams: Mapping[str, 
     }
 
 
-def _takes_all(model: Model, endpoint: Endpoint, upstreams: Mapping[str, Upstream]) -> bool:
-    is_plain = endpoint in _PLAIN_ENDPOINTS
-    return is_plain and all(upstreams[route.upstream].capabilities.is_all for route in model.routes)
-
-
 def fitting(
     model: Model,
     endpoint: Endpoint,
     params: Params,
     upstreams: Mapping[str, Upstream],
-    cannot_translate: CannotTranslate = _never_refuses,
+    cannot_translate: CannotTranslate = lambda endpoint, params, capabilities: None,
 ) -> tuple[Route, ...]:
     """The routes that can take this call, in their order.
 

@@ -20,6 +20,7 @@ from gateway.records import Document, FormBody, Params, StoredBytes
 
 from . import prompt_tokens, validation_errors
 from .multipart import FormPart, shown
+from .other_models import refuse_for_routers
 from .prompt_tokens import FindsCounter
 from .validate import Rules, refuse_other_case
 
@@ -69,6 +70,7 @@ def read(
     """The parameters of a form, checked by the API's own rules. Raises `InvalidRequest` for the first fault."""
     members, places = _members(rules, parts)
     refuse_other_case(members, rules.names)
+    refuse_for_routers(members)
     document = Document("", members, form=FormBody(stored, places))
     try:
         body = rules.schema.model_validate(members)

@@ -79,8 +79,9 @@ def brief(
         long = [
             name for name in (*keep, *(reads or ())) if name in places and places[name][1] - places[name][0] > MAX_KEPT
         ]
+        remedy = f": shorten '{long[0]}', which has to be read as a whole" if long else ""
         raise InvalidRequest(
-            f"The body has too many parameters, or too long ones or names of them{_among(long)}.",
+            f"The body has too many parameters, or too long ones or names of them{remedy}.",
             param=long[0] if long else None,
         )
     return found
@@ -88,10 +89,6 @@ def brief(
 
 def line(known: Mapping[str, Any]) -> bytes:
     return json.dumps(known, separators=(",", ":")).encode() + b"\n"
-
-
-def _among(names: Sequence[str]) -> str:
-    return f": shorten '{names[0]}', which has to be read as a whole" if names else ""
 
 
 def from_brief(known: Mapping[str, Any], pieces: Sequence[Piece]) -> Params:

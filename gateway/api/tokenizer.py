@@ -6,16 +6,66 @@ prose, 0.6 ms for the worst kilobyte. Without the package, prompts are estimated
 
 Building one table takes 0.2 to 0.4 s and holds the interpreter lock, also in a thread. All tables are therefore built
 at the start, before the first call, including those that only a later configuration needs: together about 110 MB.
+
+The token encoding of each model follows tiktoken (model.py), by upstream model names; a fine-tuned model has the
+encoding of its base model. Tokens of unknown names are estimated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from gateway.config import Model, ModelTable, is_pattern
 
-from . import encodings
 from .prompt_tokens import Counter, FindsCounter, no_counter
+
+CL100K = "cl100k_base"
+O200K = "o200k_base"
+EVERY = (CL100K, O200K)
+
+# The first matching pattern applies.
+_ENCODINGS: tuple[tuple[str, str], ...] = (
+    ("gpt-5*", O200K),
+    ("gpt-4o*", O200K),
+    ("chatgpt-4o*", O200K),
+    ("gpt-4.1*", O200K),
+    ("gpt-4.5*", O200K),
+    ("o1*", O200K),
+    ("o3*", O200K),
+    ("o4*", O200K),
+    ("gpt-4", CL100K),
+    ("gpt-4-*", CL100K),
+    ("gpt-3.5-*", CL100K),
+    ("gpt-35-*", CL100K),
+    ("text-embedding-3-*", CL100K),
+    ("text-embedding-ada-002", CL100K),
+    ("davinci-002*", CL100K),
+    ("babbage-002*", CL100K),
+)
+
+
+@lru_cache(maxsize=1024)
+def of_name(name: str) -> str | None:
+    """The encoding of the model with this name at the upstream."""
+    plain = name.removeprefix("ft:")
+    return next((encoding for pattern, encoding in _ENCODINGS if fnmatchcase(plain, pattern)), None)
+
+
+def of_model(settings: Model, name: str) -> str | None:
+    """The encoding of the model that is asked for by this name, if all of its routes have the same."""
+    found = {of_name(route.model or name) for route in settings.routes}
+    return found.pop() if len(found) == 1 else None
+
+
+def needed(models: Mapping[str, Model]) -> frozenset[str]:
+    """The encodings that calls for these models can need; a pattern may serve any name, so it can need all."""
+    encodings: set[str | None] = {of_model(settings, name) for name, settings in models.items()}
+    if any(is_pattern(name) and any(route.model is None for route in models[name].routes) for name in models):
+        encodings.update(EVERY)
+    return frozenset(encoding for encoding in encodings if encoding is not None)
+
 
 _MORE_THAN_ANY_TEXT = 1 << 40
 
@@ -35,7 +85,7 @@ class Counters:
 
     def _look_up(self, name: str) -> Counter | None:
         found = self._models.find(name)
-        encoding = None if found is None else encodings.of_model(found.model, found.name)
+        encoding = None if found is None else of_model(found.model, found.name)
         return None if encoding is None else self._by_encoding.get(encoding)
 
 
@@ -52,14 +102,14 @@ def load(models: Mapping[str, Model], aliases: Mapping[str, str] = {}) -> FindsC
     first time."""
     if not is_installed():
         return no_counter
-    return Counters(models, aliases, {encoding: _counter(encoding) for encoding in encodings.EVERY})
+    return Counters(models, aliases, {encoding: _counter(encoding) for encoding in EVERY})
 
 
 def describe(models: Mapping[str, Model]) -> str:
     """Describes for which models prompts are counted, as `gateway check` prints it. Loads no tables."""
     if not is_installed():
         return "estimated: the optional extra 'tokens' is not installed"
-    counted = [name for name, settings in models.items() if encodings.needed({name: settings})]
+    counted = [name for name, settings in models.items() if needed({name: settings})]
     estimated = [name for name in models if name not in counted]
     parts = (("counted for", counted), ("estimated for", estimated))
     return "; ".join(f"{how} {', '.join(names)}" for how, names in parts if names)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
@@ -23,9 +23,11 @@ from gateway.records import Document, Params
 
 from . import prompt_tokens, validation_errors
 from .json_document import parse
+from .other_models import for_routers
 from .prompt_tokens import Counter, FindsCounter
 from .schema import Body, Generation, StreamOptions
 
+_Schema = TypeVar("_Schema", bound=BaseModel)
 Reads = Callable[[Document, Any, Counter | None], Params]
 
 
@@ -50,8 +52,10 @@ class Rules:
 def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
     """The parameters of the body, checked by the API's own rules, and the number of its prompt tokens."""
     document = parse(raw)
+    others: list[str] = []
     if not document.members.keys() <= rules.names:
         refuse_other_case(document.members, rules.names)
+        others = for_routers(document.members, rules.names)
     options = document.members.get("stream_options")
     if isinstance(options, dict) and "stream_options" in rules.names:
         refuse_other_case(options, _STREAM_OPTIONS, "stream_options.")
@@ -59,7 +63,18 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
         body = rules.schema.model_validate(document.members)
     except ValidationError as error:
         raise _with_path(rules.explain(error), document.members) from None
-    return rules.read(document, body, find_counter(body.model))
+    params = rules.read(document, body, find_counter(body.model))
+    if others:
+        params = params._replace(other_models=tuple(dict.fromkeys((*params.other_models, *others))))
+    return params
+
+
+def checked(schema: type[_Schema], members: Mapping[str, Any]) -> _Schema:
+    """The members by this schema. Raises `InvalidRequest` for the first fault."""
+    try:
+        return schema.model_validate(members)
+    except ValidationError as error:
+        raise validation_errors.explain(error) from None
 
 
 def _with_path(fault: InvalidRequest, members: Mapping[str, Any]) -> InvalidRequest:
@@ -113,20 +128,13 @@ def generation(
         _check_bias(body.logit_bias)
     given = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
     return Params(
-        document=document,
-        model=body.model,
-        stream=bool(body.stream),
+        document=document, model=body.model, stream=bool(body.stream),
         include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
-        n=body.n or 1,
-        best_of=best_of,
-        prompts=prompt.prompts,
-        prompt_tokens=prompt.tokens,
-        is_prompt_exact=prompt.is_exact,
+        n=body.n or 1, best_of=best_of,
+        prompts=prompt.prompts, prompt_tokens=prompt.tokens, is_prompt_exact=prompt.is_exact,
         output_limit=max(given) if given else None,  # an upstream may read one of them only
-        output_param=output_param,
-        prompt_param=prompt_param,
-        default_output=default_output,
-    )
+        output_param=output_param, prompt_param=prompt_param, default_output=default_output,
+    )  # fmt: skip
 
 
 def _check_bias(bias: Mapping[str, Any]) -> None:
@@ -168,11 +176,7 @@ def refuse_other_case(given: Iterable[str], known: frozenset[str], inside: str =
     """All known names are lower case, so a name that folds to a known one differs only in case, width or blanks."""
     for name in given:
         if name not in known and (meant := unicodedata.normalize("NFKC", name).casefold().strip()) in known:
-            raise InvalidRequest(
-                f"Unknown parameter: '{inside}{name}'. Did you mean '{inside}{meant}'?",
-                param=inside + name,
-                code="unknown_parameter",
-            )
+            raise validation_errors.misspelled(inside + name, inside + meant, inside + name)
 
 
 # ------------------------------------------------------------------------------------------ limits of keys and models

@@ -121,6 +121,12 @@ def _unreadable(path: str, why: str) -> InvalidRequest:
     return wrong_value(path, sentence) if path else InvalidRequest(sentence, code="invalid_value")
 
 
+def misspelled(given: str, meant: str, param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unknown parameter: '{given}'. Did you mean '{meant}'?", param=param, code="unknown_parameter"
+    )
+
+
 def missing(path: str) -> InvalidRequest:
     return InvalidRequest(f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter")
 

@@ -164,6 +164,15 @@ def _fail_response(error: GatewayError, scan: Scan | None, request_id: str) -> b
     return FORMATS["responses"].error_event(error, None, request_id)
 
 
+_NAMES_OF_RESPONSES = {
+    "messages": "input", "max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format", "reasoning_effort": "reasoning.effort", "verbosity": "text.verbosity",
+}  # fmt: skip
+_NAMES_OF_MESSAGES = {
+    "max_completion_tokens": "max_tokens", "stop": "stop_sequences", "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort", "user": "metadata.user_id",
+}  # fmt: skip
+
 WAYS: Mapping[Endpoint, _Way] = {
     "responses": _Way(
         target="chat",
@@ -171,26 +180,13 @@ WAYS: Mapping[Endpoint, _Way] = {
         of_note=responses_request.AskedResponse.of_note,
         write=ResponseWriter,
         fail=_fail_response,
-        names={
-            "messages": "input",
-            "max_tokens": "max_output_tokens",
-            "max_completion_tokens": "max_output_tokens",
-            "response_format": "text.format",
-            "reasoning_effort": "reasoning.effort",
-            "verbosity": "text.verbosity",
-        },
+        names=_NAMES_OF_RESPONSES,
     ),
     "messages": _Way(
         target="chat",
         ask=lambda members, field, _: messages_request.translate(members, limit_field=field),
         write=MessageWriter,
-        names={
-            "max_completion_tokens": "max_tokens",
-            "stop": "stop_sequences",
-            "response_format": "output_config.format",
-            "reasoning_effort": "output_config.effort",
-            "user": "metadata.user_id",
-        },
+        names=_NAMES_OF_MESSAGES,
     ),
     "chat": _Way(
         target="messages",

@@ -75,8 +75,7 @@ def taken(rewriting: Rewriting, known: Mapping[str, Any], pieces: Sequence[Piece
     return known["note"], large_body.from_written(known, pieces)
 
 
-def renamed(document: Document, model: str) -> Document:
-    """The document with this name of the model in each place inside it."""
-    large = document.large
-    found = None if large is None else large.rewritten.get(Rewriting("renamed", model))
-    return document if found is None else document._replace(large=found.large)
+def renamed(large: LargeBody, model: str) -> LargeBody:
+    """The body with this name of the model in each place inside it."""
+    found = large.rewritten.get(Rewriting("renamed", model))
+    return large if found is None else found.large

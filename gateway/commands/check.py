@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,9 @@ class WingLine(NamedTuple):
     """A line of a wing about the configuration."""
 
     title: str
-    text: Callable[[Config], str]
+    text: Callable[[Config], str] | None = None
+    findings: Callable[[Config, Sequence[str]], list[str]] = lambda config, files: []
+    """Warnings about what is around the configuration and its files."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     now = datetime.now(UTC)
     doubts = [whole.locate(each).located() for each in warnings_of(config, now)]
     doubts += [f"include: {pattern} matches no file" for pattern in whole.unmatched]
+    of_wings = parts(WingLine, "check")
+    doubts += [found for each in of_wings for found in each.findings(config, [*whole.texts])]
     server, warnings = config.server, [*doubts, *_look_at(config.store)]
     upstreams = ", ".join(f"{name} ({_where(upstream)})" for name, upstream in config.upstreams.items())
     keys = ", ".join(key.id for key in config.keys)
@@ -70,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         f"  tokens     {tokenizer.describe(listed.models)}",
         f"  keys       {keys or 'none in the file; gateway keys create makes some'}",
         f"  admin API  {_admin(config)}",
-        *[f"  {each.title:<9}  {each.text(config)}" for each in parts(WingLine, "check")],
+        *[f"  {each.title:<9}  {each.text(config)}" for each in of_wings if each.text is not None],
         *[f"  warning    {warning}" for warning in warnings],
         *answers,
     ]

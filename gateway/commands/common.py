@@ -105,7 +105,7 @@ def read_count(text: str) -> int:
 
 
 def put(text: str) -> int:
-    """Write a report; returns the exit code."""
+    """Write a report, or a part of it; returns the exit code. Raises `SystemExit` where it cannot be written."""
     try:
         encoding = sys.stdout.encoding or "utf-8"  # which may be unable to encode a name
         print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
@@ -113,7 +113,8 @@ def put(text: str) -> int:
         # So that the interpreter does not try again, and complain, when it ends (Python's signal, "Note on SIGPIPE").
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):  # such as `| head`, which has read enough
-            return fail(f"cannot write the report: {(error.strerror or '').lower()}")
+            raise SystemExit(fail(f"cannot write the report: {(error.strerror or '').lower()}")) from None
+        raise SystemExit(0) from None
     return 0
 
 

@@ -8,10 +8,23 @@ import asyncio
 import secrets
 import socket
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from gateway.wings import parts
 
 from .serve import port_number, supervise
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from gateway import simulator
+    from gateway.config import Config
+
+    from .demo_history import WingDemo
 
 DEMO_MODELS: dict[str, dict[str, Any]] = {
     "gpt-3.5-turbo-instruct": {"endpoints": ["completions"], "price": {"input": 1.5, "output": 2}},
@@ -34,17 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve the demo; returns the exit code."""
-    from gateway.config import build
     from gateway.config.source import Reading
 
     with tempfile.TemporaryDirectory(prefix="gateway-demo-") as folder:
         demo = Demo(args.port, folder, host=args.host, is_empty=args.empty)
-        config = build(demo.values)
         if not args.empty:
             from .demo_history import write_history
 
-            asyncio.run(write_history(config))
-        return supervise(Reading(config, demo.values, frozenset()), None, demo)
+            asyncio.run(write_history(demo.config, demo.began))
+        return supervise(Reading(demo.config, demo.values, frozenset()), None, demo)
 
 
 class Demo:
@@ -53,6 +64,8 @@ class Demo:
     def __init__(self, port: int, folder: str, *, host: str = "127.0.0.1", is_empty: bool = False) -> None:
         from gateway.tasks import Tasks
 
+        self.began = time.time()
+        """The Unix time at which the past ends."""
         self._tasks = Tasks()
         self.key_secrets: dict[str, str] = {}
         """Secrets of the keys that the demo itself calls with, by key id."""
@@ -61,6 +74,7 @@ class Demo:
         self._upstream_key = secrets.token_urlsafe(24)
         self._upstream = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._shaky: socket.socket | None = None
+        self._of_wings: list[WingDemo] = []
         self.values: dict[str, Any] = {
             "server": {"host": host, "port": port, "access_log": "off", "drain_delay_s": 0, "drain_timeout_s": 5},
             "store": {"url": f"embedded:{folder}/data", "journal_dir": f"{folder}/journal"},
@@ -88,7 +102,7 @@ class Demo:
 
     def _add_life(self) -> None:
         """More keys, in teams, and a second upstream, which fails now and then."""
-        from .demo_history import PEOPLE, SPARE, TEAMS
+        from .demo_history import PEOPLE, SPARE, TEAMS, WingDemo
 
         self._shaky = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.values["upstreams"][SPARE] = self._settings_of(self._shaky)
@@ -103,9 +117,19 @@ class Demo:
                 "team": person.team,
                 "quotas": list(person.quotas),
                 "labels": {"center": person.center},
+                "owner": person.owner,
             }
             for name, person in PEOPLE.items()
         ]
+        self._of_wings = parts(WingDemo, "demo_history")
+        for each in self._of_wings:
+            self.values[each.section] = each.settings(self.values["upstreams"])
+
+    @cached_property
+    def config(self) -> Config:
+        from gateway.config import build
+
+        return build(self.values)
 
     def _settings_of(self, listener: socket.socket) -> dict[str, Any]:
         """The settings of the simulated upstream that listens there."""
@@ -122,9 +146,16 @@ class Demo:
         from gateway import simulator
 
         settings = simulator.Settings(api_key=self._upstream_key, first_token_delay_s=0.15, tokens_per_s=40)
-        await simulator.serve_on(self._upstream, settings)
+        await simulator.serve_on(self._upstream, settings, self._built("simulator"))
         if self._shaky is not None:
-            await simulator.serve_on(self._shaky, replace(settings, fails_every_s=240, fails_for_s=40))
+            failing = replace(settings, fails_every_s=240, fails_for_s=40)
+            await simulator.serve_on(self._shaky, failing, self._built("shaky"))
+
+    def _built(self, upstream: str) -> Callable[[simulator.Settings], web.Application]:
+        from gateway import simulator
+
+        made = [partial(each.build, upstream, self.config, self.began) for each in self._of_wings]
+        return made[0] if made else simulator.build_app
 
     def welcome(self, address: str) -> str:
         """The commands to type next. Begins the calls of the other keys."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import aiohttp
+from aiohttp import web
 
+from gateway import simulator
 from gateway.api import auth
 from gateway.config import Config, Model
 from gateway.quota.ledger_entry import encode
@@ -53,6 +54,15 @@ class WingPast(NamedTuple):
     write: Callable[[Store, Config, float], Awaitable[None]]
 
 
+class WingDemo(NamedTuple):
+    """A wing's part of the demo: its section of the file, from those of the upstreams; and the application of a
+    simulated upstream, from its name, the configuration and the Unix time at which the past ends."""
+
+    section: str
+    settings: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    build: Callable[[str, Config, float, simulator.Settings], web.Application]
+
+
 class DemoCaller(NamedTuple):
     """The behaviour of one key's calls."""
 
@@ -70,18 +80,19 @@ class DemoCaller(NamedTuple):
     """The label `center` of the key."""
     users: tuple[str, ...] = ("",)
     project: str = ""
+    owner: str | None = None
 
 
 PEOPLE: Mapping[str, DemoCaller] = {
     "support-bot": DemoCaller(
         "platform", {"gpt-4o-mini": 0.85, "claude-sonnet-5": 0.15}, 62, 1900, 420,
         ({"requests": 600, "per": "minute"}, {"usd": 4.5, "per": "month"}), "operations",
-        ("ada", "grace", "edsger"), "helpdesk",
+        ("ada", "grace", "edsger"), "helpdesk", "ada@example.org",
     ),
     "ci-bot": DemoCaller(
         "platform", {"gpt-3.5-turbo-instruct": 0.7, "gpt-4o-mini": 0.3}, 24, 900, 240,
         ({"tokens": 60000, "per": "day"}, {"usd": 1.25, "per": "month"}), "operations",
-        project="builds",
+        project="builds", owner="ada@example.org",
     ),
     "search-index": DemoCaller(
         "search", {"text-embedding-3-small": 1.0}, 70, 4200, 0,
@@ -89,11 +100,12 @@ PEOPLE: Mapping[str, DemoCaller] = {
     ),
     "notebooks": DemoCaller(
         "research", {"claude-sonnet-5": 0.6, "deepseek-reasoner": 0.4}, 16, 6200, 1500,
-        ({"usd": 12.5, "per": "month"},), "product", ("barbara", "alan"), "evaluation",
+        ({"usd": 12.5, "per": "month"},), "product", ("barbara", "alan"), "evaluation", "barbara@example.org",
     ),
     "alice": DemoCaller(
         "research", {"gpt-4o-mini": 0.6, "deepseek-reasoner": 0.4}, 9, 1100, 600,
         ({"requests": 60, "per": "minute"}, {"usd": 0.35, "per": "month"}), "people",
+        owner="alice@example.org",
     ),
 }  # fmt: skip
 """Callers of the demo, by the ids of their keys."""
@@ -199,9 +211,8 @@ def refusals(now: float) -> list[RefusalEntry]:
     return made
 
 
-async def write_history(config: Config) -> None:
-    """Put the past into the store of the demo, with what it used of the running windows."""
-    now = time.time()
+async def write_history(config: Config, now: float) -> None:
+    """Put the past until a Unix time into the store of the demo, with what it used of the running windows."""
     store = await open_store(config.store)
     try:
         await _settle(store, config, now)

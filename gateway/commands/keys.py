@@ -1,21 +1,25 @@
-"""`gateway keys`: the same as the admin API, on the store itself."""
+"""`gateway keys`: the same as the admin API, on the store itself.
+
+`KEY_SETTINGS` has the options of `gateway keys create` and `update`, one row for each member of the request body but
+`quotas`, `limits` and `labels`: a change of one of them keeps the others, so they are merged.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, get_args
 
-from gateway.config import shown_quotas
-from gateway.config.quantities import read_duration_s
+from gateway.config import Priority
+from gateway.config.quantities import QUOTA_EXAMPLES, is_duration, read_count, read_duration_s
 from gateway.keys.registry import CreatedKey, Registry
+from gateway.quota.notation import NONE, read_moment
 from gateway.reports.registry import KEYS, KEYS_IN_TABLE, format_one
 from gateway.reports.table import format_json
 
 from .common import PAGE, UsageError, warn
-from .key_settings import add_settings, settings_of
-from .place import RemoteGateway
 from .registry import (
     Actions,
     Place,
@@ -28,12 +32,66 @@ from .registry import (
     format_rows,
     limits_of,
     merged,
+    names_of,
     one_name,
     quotas_of,
     read,
 )
 from .registry import run as run
 from .windows import add_window_actions
+
+
+class Setting(NamedTuple):
+    """One option. `read` raises `ValueError` for what it cannot read; None: the value is a list of names."""
+
+    option: str
+    help: str
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    read: Callable[[str], Any] | None = str
+    none: Any = None
+    """The meaning of `none` for `keys create`; for `keys update` it is always the default."""
+
+
+def _moment(text: str) -> str:
+    moment = read_moment(text, datetime.now(UTC))
+    return text if is_duration(text) else moment  # a duration begins where the key is made
+
+
+KEY_SETTINGS: Mapping[str, Setting] = {
+    "team": Setting("--team", "its team"),
+    "models": Setting("--models", "patterns with commas, such as 'gpt-4*'", "NAMES", read=None, none=["*"]),
+    "expires": Setting(
+        "--expires", "2027-01-01 (UTC), 2027-01-01T12:00:00+02:00, or 30d from now", "WHEN", read=_moment
+    ),
+    "ips": Setting("--ips", "with commas, such as 10.0.0.0/8", "NETWORKS", read=None, none=[]),
+    "max_parallel": Setting("--max-parallel", "calls under way at once", "N", read=read_count),
+    "on_exceeded": Setting("--on-exceeded", "shadow: count and report, never block", choices=("deny", "shadow")),
+    "priority": Setting("--priority", "its class where calls wait for an upstream", choices=get_args(Priority)),
+    "weight": Setting("--weight", "its share where calls wait for an upstream, 1 to 1000", "N", read=read_count),
+    "max_wait_s": Setting(
+        "--max-wait", "how long its calls may wait for an upstream, such as 20s", "TIME", read=read_duration_s
+    ),
+    "owner": Setting("--owner", "the person whose key it is, such as an e-mail address"),
+    "note": Setting("--note", "text for people"),
+}  # fmt: skip
+"""Options of the settings of a key, by member of `CreateKey` and `UpdateKey`."""
+
+
+def settings_of(args: argparse.Namespace, *, is_new: bool) -> dict[str, Any]:
+    """The settings that were given; for `none`, what that means. Raises `UsageError`."""
+    given: dict[str, Any] = {}
+    for name, setting in KEY_SETTINGS.items():
+        text = getattr(args, name)
+        if text is None:
+            continue
+        if setting.read is None:
+            value = names_of(setting.option, text)
+        else:
+            value = None if text == NONE else read(setting.option, setting.read, text)
+        given[name] = setting.none if value is None and is_new else value
+    return given
+
 
 EXAMPLE = "gateway keys create --config gateway.yaml --id alice --team platform"
 
@@ -95,7 +153,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser, quota: str) -> None:
-    add_settings(parser)
+    for name, setting in KEY_SETTINGS.items():
+        parser.add_argument(
+            setting.option, dest=name, help=setting.help, metavar=setting.metavar, choices=setting.choices or None,
+            action="store" if setting.read else "append",
+        )  # fmt: skip
     parser.add_argument(
         "--limit", action="append", metavar="NAME=N", help="such as n=4, max_tokens=1024, deny=logprobs"
     )
@@ -120,10 +182,8 @@ def _labels(texts: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
 
 def _create(args: argparse.Namespace, place: Place) -> str:
     body = {"id": one_name(args, "--id"), **settings_of(args, is_new=True)}
-    if quotas := quotas_of(args):
-        # Over the network the defaults are not known: the key has the named quotas only.
-        default = () if isinstance(place, RemoteGateway) else place.defaults.keys.quotas
-        body["quotas"] = merged(shown_quotas(default), quotas)
+    if quotas_of(args):  # which reads them, so that a fault names its option
+        body["quota_changes"] = {unit: texts for unit in QUOTA_EXAMPLES if (texts := getattr(args, unit))}
     if args.limit:
         body["limits"] = limits_of(args.limit)
     if args.label:
@@ -171,30 +231,22 @@ def _revoke(args: argparse.Namespace, place: Place) -> str:
     if not args.yes and sys.stdin.isatty() and sys.stderr.isatty():
         print(
             f"A revoked key is refused for ever; gateway keys pause {args.name} can be undone. "
-            f"Type {args.name} to revoke it: ",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
+            f"Type {args.name} to revoke it: ", end="", file=sys.stderr, flush=True,
+        )  # fmt: skip
         if sys.stdin.readline().strip() != args.name:
             raise UsageError(f"{args.name} is not revoked")
     return format_row(args, carry_out(place, lambda registry: registry.revoke_key(args.name, actor("keys"))))
 
 
 def _pause(args: argparse.Namespace, place: Place) -> str:
-    return format_row(
-        args,
-        carry_out(
-            place,
-            lambda registry: registry.pause_key(args.name, "operator", lambda by: by != "operator", actor("keys")),
-        ),
-    )
+    role = "operator"
+    row = carry_out(place, lambda registry: registry.pause_key(args.name, role, lambda by: by != role, actor("keys")))
+    return format_row(args, row)
 
 
 def _resume(args: argparse.Namespace, place: Place) -> str:
-    return format_row(
-        args, carry_out(place, lambda registry: registry.resume_key(args.name, lambda _: None, actor("keys")))
-    )
+    row = carry_out(place, lambda registry: registry.resume_key(args.name, lambda _: None, actor("keys")))
+    return format_row(args, row)
 
 
 def _delete(args: argparse.Namespace, place: Place) -> str:

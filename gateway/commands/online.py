@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from gateway.config import Config, Upstream
+from gateway.config.faults import few
 from gateway.upstream.ask import Listing, ask, list_models
 from gateway.wings import parts
 
@@ -63,20 +66,36 @@ def lines_of(asked: Iterable[Asked]) -> list[str]:
 
 
 async def _upstream(name: str, upstream: Upstream, config: Config, spends: bool) -> Sequence[Asked]:
-    keys = len(upstream.credentials)
+    keys = len(upstream.credentials) if upstream.lists_models else 0
     listings = await asyncio.gather(*[list_models(upstream, WITHIN_S, key=place) for place in range(keys)])
     asked = []
     for place, listing in enumerate(listings):
         which = f" with key {place + 1} of {keys}" if keys > 1 else ""
         came, is_good = _judge(listing, has_key=upstream.credentials[place] is not None)
+        if listing.reply.status in (None, 400) and upstream.way is None and await _speaks_tls(upstream.base_url):
+            came = f"{came}: this port speaks TLS; write https:// in base_url"
         asked.append(Asked(f"upstream {name}, GET {upstream.base_url}/models{which}", came, is_good))
     listed = next((listing.names for listing in listings if listing.names is not None), None)
-    wanted = _sent_names(name, config)
+    wanted = sent_names(name, config)
     if listed is not None and (missing := [each for each in wanted if each not in listed]):
-        asked.append(Asked(f"upstream {name}, models", f"not in its list: {_few(missing)}", is_doubtful=True))
+        asked.append(Asked(f"upstream {name}, models", f"not in its list: {few(missing, MAX_NAMED)}", is_doubtful=True))
     if spends:
         asked.append(await _spend(name, upstream, wanted or listed or ()))
     return asked
+
+
+async def _speaks_tls(base_url: str) -> bool:
+    """Whether this is the plain address of a port with TLS: many servers close such a connection without an answer."""
+    address, context = urlsplit(base_url), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if address.scheme != "http":
+        return False
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent over it
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            (await asyncio.open_connection(address.hostname, address.port or 80, ssl=context))[1].close()
+    except (OSError, TimeoutError):
+        return False
+    return True
 
 
 def _judge(listing: Listing, *, has_key: bool) -> tuple[str, bool]:
@@ -97,7 +116,7 @@ def _judge(listing: Listing, *, has_key: bool) -> tuple[str, bool]:
     return reply.describe("it"), False
 
 
-def _sent_names(upstream: str, config: Config) -> list[str]:
+def sent_names(upstream: str, config: Config) -> list[str]:
     """The exact names that routes to an upstream send."""
     names = [
         route.model or name for name, model in config.models.items() for route in model.routes
@@ -124,11 +143,6 @@ def _has_choices(body: bytes) -> bool:
         return bool(json.loads(body)["choices"])
     except (ValueError, LookupError, TypeError):
         return False
-
-
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 # -------------------------------------------------------------------------------------------------- everything else

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gateway.errors import NotFound
@@ -60,11 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     end.add_argument("person", metavar="PERSON", help="the owner of her keys, as the audit log names her")
     add_shape(end)
-    for name, help_text, do in (
-        ("end-access", "refuse all keys, tokens and sessions of a person", _end_access),
-        ("give-access", "give a person her access back, whatever has ended it", _give_access),
+    for name, help_text, cause in (
+        ("end-access", "refuse all keys, tokens and sessions of a person", BY_OPERATOR),
+        ("give-access", "give a person her access back, whatever has ended it", None),
     ):
-        access = actions.add(name, help_text, do, f"gateway people {name} {ANN} --config gateway.yaml")
+        access = actions.add(
+            name, help_text, partial(_set_access, ended_by=cause), f"gateway people {name} {ANN} --config gateway.yaml"
+        )
         access.add_argument("person", metavar="PERSON")
         add_shape(access)
     add_window_actions(actions, "people", PERSON, ANN)
@@ -72,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _list(args: argparse.Namespace, place: Place) -> str:
     rows = every_row(place, lambda registry, after: registry.list_people(after, PAGE))
+    rows.sort(key=lambda row: -max([each["used"] / each["limit"] for each in row["windows"]], default=0))
     return format_rows(args, PEOPLE, rows)
 
 
@@ -96,15 +100,7 @@ def _update(args: argparse.Namespace, place: Place) -> str:
     return format_row(args, carry_out(place, change))
 
 
-def _end_access(args: argparse.Namespace, place: Place) -> str:
-    return _with_access(args, place, BY_OPERATOR)
-
-
-def _give_access(args: argparse.Namespace, place: Place) -> str:
-    return _with_access(args, place, None)
-
-
-def _with_access(args: argparse.Namespace, place: Place, ended_by: str | None) -> str:
+def _set_access(args: argparse.Namespace, place: Place, ended_by: str | None) -> str:
     async def change(registry: Registry) -> dict[str, Any]:
         await registry.set_access(args.person, ended_by, actor("people"))
         return await registry.show_person(args.person)

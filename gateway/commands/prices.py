@@ -1,24 +1,91 @@
 """`gateway prices`: what each model would be charged, and why. Uses no running gateway, and no network but for
-`update`."""
+`update`.
+
+`gateway prices update` writes the newest price table into the file that the configuration names.
+"""
 
 from __future__ import annotations
 
 import argparse
+import http.client
+import json
 import os
+import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gateway.config import Config, Model, ModelTable, Price, is_pattern
-from gateway.config.price_table import PriceTable, Unpriced, Wanted, price_of, provider_of, table_of
+from gateway.config.faults import few
+from gateway.config.price_table import PriceTable, Unpriced, UnreadableTable, Wanted, price_of, provider_of, table_of
 from gateway.config.rates import ROWS, Tiers, rows_of
 from gateway.quota.pricing import current_rows
 from gateway.reports.table import UNKNOWN, aligned, format_json
 
 from .common import UsageError, fail, put
 from .place import add_config
-from .price_update import update
+
+TIMEOUT_S = 30
+MAX_BYTES = 33_554_432
+"""The table has half a megabyte; what is much longer is no table."""
+
+FEWEST_MODELS = 100
+"""A table with fewer is taken for a mistake, and the file stays as it is."""
+
+
+def update(file: str | None, url: str | None) -> int:
+    """Write the file; returns the exit code. `url`: from here instead of the package's own address."""
+    from genai_prices.update_prices import DEFAULT_UPDATE_URL
+
+    if file is None:
+        return fail("prices.file is not set: the configuration has to name the file that is written", code=2)
+    source = url or DEFAULT_UPDATE_URL
+    try:
+        text = _download(source)
+        kept = json.dumps({"date": datetime.now(UTC).date().isoformat(), "from": source, "providers": json.loads(text)})
+        table = PriceTable(datetime.now(UTC), kept)
+        number = sum([len(table.names(provider)) for provider in table.providers()])
+        if number < FEWEST_MODELS:
+            return fail(f"{source} has {number} models, which is no price table; {file} is unchanged")
+        _write(Path(file), kept)
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        return fail(f"cannot download {source}: {getattr(error, 'reason', None) or error}; {file} is unchanged")
+    except (UnreadableTable, ValueError) as error:
+        return fail(f"{source} is no price table that this version can read ({error}); {file} is unchanged")
+    except OSError as error:
+        return fail(f"cannot write {file}: {(error.strerror or str(error)).lower()}")
+    return put(f"{file} has {number} names of models of {len(table.providers())} providers, from {source}.\n")
+
+
+def _download(url: str) -> str:
+    """Raises `URLError`, `HTTPException`, `TimeoutError`, and `ValueError` for what is no address or too long."""
+    if not url.startswith(("https://", "http://")):
+        raise ValueError("expected an address that begins with https://")
+    request = urllib.request.Request(url, headers={"User-Agent": "completions-gateway"})  # noqa: S310 - checked above
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+        data: bytes = answer.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    return data.decode()
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing: a gateway may read the file at any moment. Raises `OSError`."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as new:
+            new.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
 
 CONFIGURED = "configured"
 UPDATE = "update"
@@ -56,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         lists = ModelDiscovery(Path(config.store.journal_dir))
         config = lists.extend(Source(args.config, os.environ, reads_secrets=False).read()).config
     if args.providers:
-        return put("".join([f"{name}\n" for name in _table_of(config, now).providers()]))
+        return put("".join([f"{name}\n" for name in table_of(config.prices.file, now).providers()]))
     if args.model is None:
         rows = [_row(config, name, model, now) for name, model in config.models.items()]
         return put(format_json(rows) if args.format == "json" else _table(rows))
@@ -66,7 +133,8 @@ def run(args: argparse.Namespace) -> int:
     row = _row(config, found.name, found.model, now)
     if args.format == "json":
         price = found.model.price
-        return put(format_json({**row, "price": None if price is None else _plain(price)}))
+        given = None if price is None else price.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        return put(format_json({**row, "price": given}))
     return put("".join([f"{line}\n" for line in _in_full(row, found.model.price)]))
 
 
@@ -100,23 +168,16 @@ def summary(config: Config, now: datetime) -> str:
     for name, model in config.models.items():
         sources.setdefault(_source(model), []).append(name)
     number = len(config.models)
-    parts = [f"{len(names)} of {number} by the {source}" for source, names in sources.items() if source not in _OTHERS]
+    listed = {source: names for source, names in sources.items() if source not in (CONFIGURED, "")}
+    parts = [f"{len(names)} of {number} by the {source}" for source, names in listed.items()]
     if configured := sources.get(CONFIGURED):
         parts.append(f"{len(configured)} of {number} configured")
     if unknown := sources.get(""):
         reasons: dict[str, list[str]] = {}
         for name in unknown:
             reasons.setdefault(_why(config, name, now), []).append(name)
-        parts.append("unknown: " + ", ".join([f"{_few(names)} ({why})" for why, names in reasons.items()]))
+        parts.append("unknown: " + ", ".join([f"{few(names, MAX_NAMED)} ({why})" for why, names in reasons.items()]))
     return "; ".join(parts) or "looked up when the models are known"
-
-
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-_OTHERS = (CONFIGURED, "")
 
 
 def _source(model: Model) -> str:
@@ -152,10 +213,6 @@ def _further(price: Price) -> str:
     ])  # fmt: skip
 
 
-def _table_of(config: Config, now: datetime) -> PriceTable:
-    return table_of(config.prices.file, now)
-
-
 def _why(config: Config, name: str, now: datetime) -> str:
     """Why a model has no price."""
     model = config.models.get(name)
@@ -168,7 +225,7 @@ def _why(config: Config, name: str, now: datetime) -> str:
         if provider is None:
             return f"the provider of upstream {route.upstream} is not known: set its provider, or a price"
         providers.append((provider, route.model))
-    found = price_of(_table_of(config, now), name, Wanted(providers, model.strip_prefix or ""))
+    found = price_of(table_of(config.prices.file, now), name, Wanted(providers, model.strip_prefix or ""))
     if isinstance(found, Unpriced):
         return found.why
     return "unpriced: allow" if model.unpriced == "allow" else "price: null"
@@ -199,7 +256,3 @@ def _tier_lines(title: str, tiers: Tiers) -> Iterator[str]:
         words = [title or "standard", *([f"prompts above {tier.above:,} tokens"] if tier.above else [])]
         rows = [f"{row} {usd}" for row, usd in rows_of(tier.rates_text).items() if row in ROWS]
         yield f"  {', '.join(words)}: {', '.join(rows)}"
-
-
-def _plain(price: Price) -> dict[str, Any]:
-    return price.model_dump(mode="json", exclude_unset=True, exclude_none=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -16,7 +16,7 @@ from gateway.config.sections import is_safe_url
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.keys.registry import CreatedKey, Page, Shown
 
-from .common import newest_rows, warn
+from .common import PAGE, newest_rows, warn
 
 T = TypeVar("T")
 
@@ -52,83 +52,88 @@ class RemoteRegistry:
     # ------------------------------------------------------------------------------------------------------------ keys
 
     async def create_key(self, body: Mapping[str, Any], actor: str) -> CreatedKey:
-        return _created(await self._ask("POST", "keys", body))
+        return _created(await self.ask("POST", "keys", body))
 
     async def list_keys(self, after: str = "", limit: int = 100, team: str | None = None) -> Page:
         return await self._page("keys", after=after, limit=limit, team=team)
 
     async def show_key(self, name: str) -> Shown:
-        return await self._ask("GET", _key(name))
+        return await self.ask("GET", _at("keys", name))
 
     async def update_key(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
-        return await self._change("PATCH", _key(name), changes)
+        return await self.change("PATCH", _at("keys", name), changes)
 
     async def rotate_key(self, name: str, overlap_s: float, actor: str) -> CreatedKey:
-        return _created(await self._ask("POST", f"{_key(name)}/rotate", {"overlap_s": overlap_s}))
+        return _created(await self.ask("POST", f"{_at('keys', name)}/rotate", {"overlap_s": overlap_s}))
 
     async def pause_key(self, name: str, role: str, takes_over: Callable[[str], bool], actor: str) -> Shown:
         """The gateway uses the role of the token instead of `role`."""
-        return await self._change("POST", f"{_key(name)}/pause")
+        return await self.change("POST", f"{_at('keys', name)}/pause")
 
     async def resume_key(self, name: str, check: Callable[[str], None], actor: str) -> Shown:
         """The gateway checks the role of the token; `check` is not called."""
-        return await self._change("POST", f"{_key(name)}/resume")
+        return await self.change("POST", f"{_at('keys', name)}/resume")
 
     async def revoke_key(self, name: str, actor: str) -> Shown:
-        return await self._change("DELETE", _key(name))
+        return await self.change("DELETE", _at("keys", name))
 
     async def delete_key(self, name: str, actor: str) -> None:
-        await self._change("POST", f"{_key(name)}/delete")
+        await self.change("POST", f"{_at('keys', name)}/delete")
 
     # ----------------------------------------------------------------------------------------------------------- teams
 
     async def create_team(self, body: Mapping[str, Any], actor: str) -> Shown:
-        return await self._change("POST", "teams", body)
+        return await self.change("POST", "teams", body)
 
     async def list_teams(self, after: str = "", limit: int = 100) -> Page:
         return await self._page("teams", after=after, limit=limit)
 
     async def show_team(self, name: str) -> Shown:
-        return await self._ask("GET", _team(name))
+        return await self.ask("GET", _at("teams", name))
 
     async def update_team(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
-        return await self._change("PATCH", _team(name), changes)
+        return await self.change("PATCH", _at("teams", name), changes)
 
     async def delete_team(self, name: str, actor: str) -> None:
-        await self._change("DELETE", _team(name))
+        await self.change("DELETE", _at("teams", name))
 
     # --------------------------------------------------------------------------------------------- windows and reports
 
     async def reset_quotas(self, scope: str, which: Mapping[str, Any], actor: str) -> list[Shown]:
-        return _rows(await self._change("POST", *_of_owner(scope, "reset", which)))
+        return _rows(await self.change("POST", *_of_owner(scope, "reset", which)))
 
     async def top_up(self, scope: str, grant: Mapping[str, Any], actor: str) -> list[Shown]:
-        return _rows(await self._change("POST", *_of_owner(scope, "top_up", grant)))
+        return _rows(await self.change("POST", *_of_owner(scope, "top_up", grant)))
 
     async def list_people(self, after: str = "", limit: int = 100) -> Page:
         return await self._page("people", after=after, limit=limit)
 
     async def show_person(self, name: str) -> Shown:
-        return await self._ask("GET", _person(name))
+        return await self.ask("GET", _at("people", name))
 
     async def update_person(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
-        return await self._change("PATCH", _person(name), changes)
+        return await self.change("PATCH", _at("people", name), changes)
 
     async def set_access(self, person: str, ended_by: str | None, actor: str) -> Shown:
-        return await self._change("POST", f"{_person(person)}/{'give' if ended_by is None else 'end'}_access")
+        return await self.change("POST", f"{_at('people', person)}/{'give' if ended_by is None else 'end'}_access")
 
     async def end_sessions(self, person: str, actor: str) -> Shown:
-        return await self._change("POST", f"{_person(person)}/end_sessions")
+        return await self.change("POST", f"{_at('people', person)}/end_sessions")
 
     async def audit(self, limit: int = 100, before: str | None = None) -> Page:
         return await self._page("audit", limit=limit, before=before)
 
     async def usage(
         self, groups: Sequence[str], since: str | None, until: str | None, **filters: str | None
-    ) -> list[Shown]:
-        """Every row of a usage report."""
-        query = _query(group_by=",".join(groups), since=since, until=until, **filters)
-        return _rows(await self._ask("GET", f"usage{query}"))
+    ) -> AsyncIterator[list[Shown]]:
+        """Every row of a usage report, page by page."""
+        after: str | None = None
+        while True:
+            query = {"group_by": ",".join(groups), "since": since, "until": until, "limit": PAGE, "after": after}
+            page = await self._page("usage", **query, **filters)
+            yield page.rows
+            if (after := page.next) is None:
+                return
 
     async def newest(self, path: str, limit: int, **filters: str | None) -> list[Shown]:
         """The newest `limit` rows of a list that is read backwards."""
@@ -140,26 +145,26 @@ class RemoteRegistry:
         return await newest_rows(limit, turn)
 
     async def upstreams(self) -> list[Shown]:
-        return _rows(await self._ask("GET", "upstreams"))
+        return _rows(await self.ask("GET", "upstreams"))
 
     async def request(self, name: str) -> Shown:
         """The call or the refusal with this id, as the API shows it."""
-        return await self._ask("GET", f"requests/{quote(name, safe='')}")
+        return await self.ask("GET", f"requests/{quote(name, safe='')}")
 
     # -------------------------------------------------------------------------------------------------------- requests
 
     async def _page(self, path: str, **query: Any) -> Page:
-        found = await self._ask("GET", path + _query(**query))
+        found = await self.ask("GET", path + _query(**query))
         return Page(_rows(found), found.get("next"))
 
-    async def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Shown:
+    async def change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Shown:
         """Writes the warnings of a change to standard error. Raises `GatewayError`."""
-        found = await self._ask(method, path, body)
+        found = await self.ask(method, path, body)
         for warning in found.pop("warnings", ()):
             warn(str(warning))
         return found
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Shown:
+    async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Shown:
         """The JSON of a good answer. Raises `GatewayError`."""
         data = None if body is None else json.dumps(body, default=_plain)
         headers = {} if data is None else {"Content-Type": "application/json"}
@@ -201,26 +206,20 @@ def _query(**values: Any) -> str:
     return f"?{urlencode(given)}" if given else ""
 
 
-def _key(name: str) -> str:
-    return f"keys/{quote(name, safe='')}"
-
-
-def _team(name: str) -> str:
-    return f"teams/{quote(name, safe='')}"
-
-
-def _person(name: str) -> str:
-    return f"people/{quote(name, safe='')}"
+def _at(kind: str, name: str) -> str:
+    return f"{kind}/{quote(name, safe='')}"
 
 
 def _member(name: str) -> str:
     team, _, person = name.partition("/")
-    return f"{_team(team)}/members/{quote(person, safe='')}"
+    return f"{_at('teams', team)}/members/{quote(person, safe='')}"
 
 
 def _of_owner(scope: str, change: str, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The path and the body of a change of windows; scopes without a path of their own are in the body."""
     kind, _, name = scope.partition(":")
-    if (path := {"key": _key, "team": _team, "person": _person, "member": _member}.get(kind)) is not None:
-        return f"{path(name)}/{change}", body
+    if kind == "member":
+        return f"{_member(name)}/{change}", body
+    if (kinds := {"key": "keys", "team": "teams", "person": "people"}.get(kind)) is not None:
+        return f"{_at(kinds, name)}/{change}", body
     return f"quotas/{change}", body if scope == "gateway" else {**body, "scope": scope}

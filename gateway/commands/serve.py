@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import os
 import re
-import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -68,7 +67,7 @@ def supervise(reading: Reading, source: Source | None, companion: Companion | No
         listeners = [supervisor.bind(config.server.host, config.server.port)]
         if config.admin.address is not None:
             listeners.append(supervisor.bind(*config.admin.address))
-        address, *admin_addresses = [_address_of(each) for each in listeners]
+        address, *admin_addresses = [format_address(*each.getsockname()[:2]) for each in listeners]
 
         def say_ready() -> None:
             if companion is not None:
@@ -104,10 +103,6 @@ def supervise(reading: Reading, source: Source | None, companion: Companion | No
         print(f"gateway: cannot use {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         return 1
     return 0
-
-
-def _address_of(listener: socket.socket) -> str:
-    return format_address(*listener.getsockname()[:2])
 
 
 def format_address(host: str, port: int) -> str:

@@ -67,12 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_settings(parser: argparse.ArgumentParser, quota: str) -> None:
     parser.add_argument(
-        "--member-quota",
-        metavar="QUOTA",
-        action="append",
-        default=None,
+        "--member-quota", metavar="QUOTA", action="append",
         help="a quota of each person with her keys there, such as '30 USD/month', in place of those before; or none",
-    )
+    )  # fmt: skip
     parser.add_argument("--member-keys", metavar="N", help="keys that each member may make; none: members make none")
     parser.add_argument("--member-models", action="append", metavar="NAMES", help="which models these may have")
     parser.add_argument(

@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gateway.config import Config
 from gateway.errors import GatewayError
 from gateway.keys.documents import labels_of
+from gateway.reports.table import Row
 from gateway.reports.usage import (
     LabelReport,
     format_csv,
@@ -57,7 +58,7 @@ class WingOption(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_place(parser)
     parser.add_argument(
-        "--by", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)},user,tag:NAME,label:NAME"
+        "--by", metavar="NAMES", help=f"default: key; some of {','.join(USAGE_GROUPS)},user,tag:NAME,label:NAME,person"
     )
     parser.add_argument("--since", metavar="TIME", help="first day or hour (UTC): 2026-11-20, 2026-11-20T14, 7d, 24h")
     parser.add_argument("--until", metavar="TIME", help="the last day or hour; default: all kept")
@@ -79,8 +80,10 @@ def run(args: argparse.Namespace, place: Config | RemoteGateway) -> int:
     # Warnings of opening a store are for `gateway serve`, not for a report.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
-        reports = [each.report for each in args.options if getattr(args, each.name) is not None]
-        text, beside = reports[0](args, place) if reports else _report(args, place)
+        for option in args.options:
+            if getattr(args, option.name) is not None:
+                return _put(args, *option.report(args, place))
+        return _report(args, place)
     except UsageError as error:
         return fail(*error.args, code=2)
     except GatewayError as error:
@@ -89,10 +92,14 @@ def run(args: argparse.Namespace, place: Config | RemoteGateway) -> int:
         return fail(f"cannot read the usage: {_named(place, str(error))}")
     except OSError as error:
         return fail(f"cannot read the usage: {_named(place, (error.strerror or str(error)).lower())}")
+
+
+def _put(args: argparse.Namespace, text: str, notes: Sequence[str]) -> int:
+    """Write a text; its notes below a table, else to standard error."""
     if args.format != "table":
-        print("".join([f"gateway: {note}\n" for note in beside]), end="", file=sys.stderr)
-    elif beside:
-        text += "\n" + "".join([f"{note}\n" for note in beside])
+        print("".join([f"gateway: {note}\n" for note in notes]), end="", file=sys.stderr)
+    elif notes:
+        text += "\n" + "".join([f"{note}\n" for note in notes])
     return put(text)
 
 
@@ -100,8 +107,9 @@ def _named(place: Config | RemoteGateway, why: str) -> str:
     return f"{place.url}: {why}" if isinstance(place, RemoteGateway) else named(place.store, why)
 
 
-def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[str, Sequence[str]]:
-    """The usage report and its notes. Raises `UsageError`, and as `commands.ask`."""
+def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> int:
+    """Writes the usage report, one for programs as it is read; returns the exit code. Raises `UsageError`, and as
+    `commands.ask`."""
     since, until = days_of(args, read_period)
     try:
         groups = read_groups("key" if args.by is None else args.by)
@@ -110,26 +118,40 @@ def _report(args: argparse.Namespace, place: Config | RemoteGateway) -> tuple[st
     if args.upstream is not None and (by := attribution_in(groups)) is not None:
         raise UsageError(f"argument --upstream: sums by {by} are not kept by upstream")
     filters = {name: getattr(args, name) for name in NARROWING_GROUPS}
-    where: Where = tuple([(name, value) for name, value in filters.items() if value is not None])
-
-    async def question(store: Store | None) -> list[dict[str, Any]]:
-        rows = await store.usage(stored_groups(groups), since, until, where=where) if store else []
-        if store is None or label_in(groups) is None or isinstance(place, RemoteGateway):
-            return rows
-        report = LabelReport(groups)
-        report.add(rows, await labels_of(store, place.keys, report.without_label(rows)))
-        return report.rows()
-
-    if isinstance(place, RemoteGateway):
-        rows = on_gateway(place, lambda gateway: gateway.usage(groups, since, until, **filters))
-    else:
-        rows = ask(place.store, question)
     span = _shown_period(args, since, until)
-    if args.format == "json":
-        return format_json(rows) + "\n", span
-    if args.format == "csv":
-        return format_csv(groups, rows, line_end="\n"), span
-    return (format_table(groups, rows) if rows else "Nothing was used.") + "\n", [*span, *notes(rows)]
+    if isinstance(place, RemoteGateway):
+        return on_gateway(place, lambda at: _write(args, groups, at.usage(groups, since, until, **filters), span))
+    where: Where = tuple([(name, value) for name, value in filters.items() if value is not None])
+    of_file, report = place.keys, LabelReport(groups)
+
+    async def portions(store: Store | None) -> AsyncIterator[Sequence[Row]]:
+        if store is None:
+            return
+        async for rows in store.usage_portions(stored_groups(groups), since, until, where=where):
+            if label_in(groups) is None:
+                yield rows
+            else:
+                report.add(rows, await labels_of(store, of_file, report.without_label(rows)))
+        yield report.rows()
+
+    return ask(place.store, lambda store: _write(args, groups, portions(store), span))
+
+
+async def _write(
+    args: argparse.Namespace, groups: Sequence[str], found: AsyncIterator[Sequence[Row]], span: Sequence[str]
+) -> int:
+    opening, between, closing = (format_csv(groups, [], "\n"), "", "") if args.format == "csv" else ("[", ",\n", "]\n")
+    before, kept = opening, list[Row]()
+    async for rows in found:
+        if args.format == "table":
+            kept += rows
+        elif rows:
+            is_csv = args.format == "csv"
+            put(before + (format_csv(groups, rows, "\n", has_heading=False) if is_csv else format_json(rows)[1:-1]))
+            before = between
+    if args.format != "table":
+        return _put(args, f"{opening if before == opening else ''}{closing}", span)
+    return _put(args, (format_table(groups, kept) if kept else "Nothing was used.") + "\n", [*span, *notes(kept)])
 
 
 def days_of(args: argparse.Namespace, read: Callable[[str, datetime], str]) -> tuple[str | None, str | None]:

@@ -54,14 +54,14 @@ def _scope(kind: str, args: argparse.Namespace) -> str:
 
 
 def _reset(command: str, kind: str, args: argparse.Namespace, place: Place) -> str:
-    which: dict[str, Any] = {"unit": args.unit, "per": _per(args.per), "model": args.model}
+    which: dict[str, Any] = {
+        "unit": args.unit,
+        "per": None if args.per is None else read("--per", read_per, args.per),
+        "model": args.model,
+    }
     which = {name: value for name, value in which.items() if value is not None}
     scope = _scope(kind, args)
     return _format_windows(args, carry_out(place, lambda registry: registry.reset_quotas(scope, which, actor(command))))
-
-
-def _per(text: str | None) -> str | int | None:
-    return None if text is None else read("--per", read_per, text)
 
 
 def _top_up(command: str, kind: str, args: argparse.Namespace, place: Place) -> str:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, cast
 from pydantic import ValidationError
 
 from .checks import ValidParts, cross_check, explain
-from .defaults import with_key_defaults, with_model_defaults
 from .faults import ConfigError, ConfigFault, format_faults, printable
 from .issued import read_key, read_person, read_quota, read_team, shown_key, shown_person, shown_quotas, shown_team
 from .model_names import is_pattern
@@ -41,7 +40,6 @@ from .sections import (
     PersonLimits,
     Price,
     Priority,
-    QueueSettings,
     Quota,
     RateLimits,
     RecordSettings,
@@ -60,65 +58,7 @@ from .sections import (
     is_expired,
     is_plain_name,
 )
-from .wings import whole_file, wing_sections
-
-__all__ = [
-    "NUSD",
-    "AdminSettings",
-    "Capabilities",
-    "Config",
-    "ConfigError",
-    "ConfigFault",
-    "FileKey",
-    "JwtSettings",
-    "KeySettings",
-    "Limits",
-    "MemberKeys",
-    "Model",
-    "ModelSettings",
-    "ModelTable",
-    "NamedModel",
-    "OidcSettings",
-    "Passthrough",
-    "PersonLimits",
-    "Price",
-    "Priority",
-    "Proxy",
-    "QueueSettings",
-    "Quota",
-    "RateLimits",
-    "RecordSettings",
-    "RedisURL",
-    "Route",
-    "Section",
-    "ServerSettings",
-    "Sticky",
-    "StoreSettings",
-    "TaskPrice",
-    "Team",
-    "Timeouts",
-    "TracingSettings",
-    "UploadSettings",
-    "Upstream",
-    "UpstreamLimits",
-    "build",
-    "format_faults",
-    "is_expired",
-    "is_pattern",
-    "is_plain_name",
-    "printable",
-    "read_key",
-    "read_person",
-    "read_quota",
-    "read_team",
-    "resolve",
-    "resolve_values",
-    "shown_key",
-    "shown_person",
-    "shown_quotas",
-    "shown_team",
-    "with_key_defaults",
-]
+from .wings import whole_file, wing_sections, with_key_defaults, with_model_defaults
 
 
 class Resolved(NamedTuple):
@@ -150,7 +90,7 @@ def resolve_values(
     references = References(env, read_file, reads_secrets=reads_secrets)
     settings = {name: value for name, value in values.items() if not str(name).startswith("x-")}
     resolved = references.replace_in(settings, ())
-    addresses = {each.name: each.address for each in wing_sections() if each.address}
+    addresses = [part for each in wing_sections() for part in each.addressed(resolved)]
     faults = [*references.faults, *apply_environment(resolved, env, addresses)]
     if faults:
         # A missing reference leaves an empty string, whose own fault would only repeat this one.
@@ -179,6 +119,6 @@ def build(values: Mapping[str, Any]) -> Config:
         paths = {fault.path for fault in found}
         between = [fault for fault in cross_check(ValidParts.sound_in(values)) if fault.path not in paths]
         raise ConfigError([*found, *between]) from None
-    if faults := list(cross_check(ValidParts.of(config))):
+    if faults := [*cross_check(ValidParts.of(config))] or [x for wing in wing_sections() for x in wing.faults(config)]:
         raise ConfigError(faults)
     return config

@@ -20,6 +20,7 @@ from .rates import BESIDE_TOKENS
 from .sections import (
     BAD_SIGNS,
     MAX_PERSON,
+    NAME_PATTERN,
     AdminSettings,
     Config,
     Discovery,
@@ -35,6 +36,7 @@ from .sections import (
     ServerSettings,
     Upstream,
 )
+from .wings import model_kinds
 
 
 def _names_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
@@ -55,17 +57,15 @@ def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 HABITS: Mapping[str, str] = {
-    "listen": "write host and port apart (server.host, server.port)",
-    "bind": "write host and port apart (server.host, server.port)",
-    "tls_cert": "the gateway does not speak TLS to clients: put nginx, Caddy or an ingress in front (deploy/)",
-    "tls_key": "the gateway does not speak TLS to clients: put nginx, Caddy or an ingress in front (deploy/)",
-    "ssl_certfile": "the gateway does not speak TLS to clients: put nginx, Caddy or an ingress in front (deploy/)",
-    "tls": "the gateway does not speak TLS to clients: put nginx, Caddy or an ingress in front (deploy/)",
-    "eur": "money is in US dollars: usd",
-    "dollars": "money is in US dollars: usd",
-    "budget": "a budget is a quota: quotas: [{usd: 20, per: month}]",
-    "max_budget": "a budget is a quota: quotas: [{usd: 20, per: month}]",
-    "budget_duration": "a budget is a quota: quotas: [{usd: 20, per: month}]",
+    **dict.fromkeys(("listen", "bind"), "write host and port apart (server.host, server.port)"),
+    **dict.fromkeys(
+        ("tls_cert", "tls_key", "ssl_certfile", "tls"),
+        "the gateway does not speak TLS to clients: put nginx, Caddy or an ingress in front (deploy/)",
+    ),
+    **dict.fromkeys(("eur", "dollars"), "money is in US dollars: usd"),
+    **dict.fromkeys(
+        ("budget", "max_budget", "budget_duration"), "a budget is a quota: quotas: [{usd: 20, per: month}]"
+    ),
     "rpm": "a rate is a quota: quotas: [{requests: 60, per: minute}]",
     "tpm": "a rate is a quota: quotas: [{tokens: 100000, per: minute}]",
     "prompt": "the price of prompt tokens is input, in USD per million",
@@ -75,18 +75,17 @@ HABITS: Mapping[str, str] = {
     "api_base": "it is base_url",
     "endpoint": "the address is base_url",
     "url": "the address of an upstream is base_url, that of the store store.url",
-    "token": "the key of an upstream is api_key, that of a client secret",
-    "key": "the key of an upstream is api_key, that of a client secret",
+    **dict.fromkeys(("token", "key"), "the key of an upstream is api_key, that of a client secret"),
     "timeout": "time limits are timeouts: {connect_s, head_s, idle_s, total_s}",
-    "num_retries": "attempts in all are max_attempts",
-    "retries": "attempts in all are max_attempts",
-    "model_list": "this is a file of LiteLLM's proxy: gateway import litellm FILE converts it",
-    "litellm_settings": "this is a file of LiteLLM's proxy: gateway import litellm FILE converts it",
-    "general_settings": "this is a file of LiteLLM's proxy: gateway import litellm FILE converts it",
-    "router_settings": "this is a file of LiteLLM's proxy: gateway import litellm FILE converts it",
+    **dict.fromkeys(("num_retries", "retries"), "attempts in all are max_attempts"),
+    **dict.fromkeys(
+        ("model_list", "litellm_settings", "general_settings", "router_settings"),
+        "this is a file of LiteLLM's proxy: gateway import litellm FILE converts it",
+    ),
     "providers": "providers are upstreams",
+    **dict.fromkeys(("upstream", "provider"), "a model has routes: [{upstream: NAME}]"),
     "redis": "the store is store.url: redis://host:6379/0",
-    "database": "the store is store.url",
+    **dict.fromkeys(("database", "storage", "accounting"), "the store is store.url"),
     "log_level": "the log has no levels; server.access_log is json, text or off",
 }
 """Names that other programs have for a setting, and the one here."""
@@ -105,7 +104,8 @@ def explain(detail: Any, root: type[BaseModel] = Config) -> ConfigFault:
             close, habit = difflib.get_close_matches(name, names, n=1), HABITS.get(name.lower(), "")
             is_nearer = any(each not in habit for each in difflib.get_close_matches(name, close, cutoff=0.9))
             hint = f"; {habit}" if habit and not is_nearer else f"; did you mean {close[0]!r}?" if close else ""
-            message = f"there is no such setting{hint}"
+            unseen = "" if name.isprintable() else "; its name holds a blank that is not seen, such as a no-break space"
+            message = f"there is no such setting{unseen or hint}"
         case "missing":
             message = "is required"
         case "string_type":
@@ -115,18 +115,22 @@ def explain(detail: Any, root: type[BaseModel] = Config) -> ConfigFault:
         case "dict_type" | "model_type" | "model_attributes_type":
             message = "expected settings as 'name: value' lines"
         case "tuple_type":
-            message = "expected a list, such as [one, two]"
+            first = next(iter(_names_at(path, root)), None)
+            message = "expected a list, such as " + ("[one, two]" if first is None else f"[{{{first}: ...}}]")
         case "string_too_short":
             message = "expected text that is not empty"
         case "timezone_aware":
             message = "expected a time with its zone, such as 2027-01-01T00:00:00Z"
         case _:
             message = detail["msg"].replace("Input should be", "expected").replace("String should", "expected to")
+            if NAME_PATTERN in message:
+                message += ": small letters, digits and _ . - inside, such as alice-2"
     return ConfigFault(format_faults(path), message)
 
 
 S = TypeVar("S", bound=Section)
 K = TypeVar("K")
+T = TypeVar("T")
 Place = tuple[str | int, ...]
 
 NAMED = ("upstreams", "models", "aliases", "teams", "people")
@@ -167,27 +171,21 @@ class ValidParts:
     def of(cls, config: Config) -> ValidParts:
         return cls(
             names=[(part, name) for part in NAMED for name in getattr(config, part)],
-            server=config.server,
-            admin=config.admin,
-            upstreams=list(config.upstreams),
+            server=config.server, admin=config.admin, upstreams=list(config.upstreams),
             discovering={
                 name: upstream.discover for name, upstream in config.upstreams.items() if upstream.discover is not None
             },
             model_defaults=config.defaults.models,
             connections={name: upstream.max_connections for name, upstream in config.upstreams.items()},
-            models=config.models,
-            model_names=list(config.models),
-            aliases=config.aliases,
-            passthrough=config.passthrough,
+            models=config.models, model_names=list(config.models),
+            aliases=config.aliases, passthrough=config.passthrough,
             teams={name: dict(enumerate(team.quotas)) for name, team in config.teams.items()},
             members={name: dict(enumerate(team.member_quotas)) for name, team in config.teams.items()},
             people=config.people,
             budgets={name: dict(enumerate(upstream.quotas)) for name, upstream in config.upstreams.items()},
-            keys=dict(enumerate(config.keys)),
-            quotas=dict(enumerate(config.quotas)),
-            new_keys=config.defaults.keys,
-            files=config.files,
-        )
+            keys=dict(enumerate(config.keys)), quotas=dict(enumerate(config.quotas)),
+            new_keys=config.defaults.keys, files=config.files,
+        )  # fmt: skip
 
     @classmethod
     def sound_in(cls, values: Mapping[str, Any]) -> ValidParts:
@@ -196,6 +194,7 @@ class ValidParts:
         For upstreams and teams the name is enough: a reference to a faulty entry is not a second fault.
         """
         teams = _named(values, "teams")
+        settings, model = model_kinds()
         server = _sound(ServerSettings, {"server": values.get("server", {})}).get("server", ServerSettings())
         upstreams = _sound(Upstream, _named(values, "upstreams"))
         return cls(
@@ -204,29 +203,19 @@ class ValidParts:
             admin=_sound(AdminSettings, {"admin": values.get("admin", {})}).get("admin", AdminSettings()),
             upstreams=list(_named(values, "upstreams")),
             discovering={
-                name: Discovery() for name, given in _named(values, "upstreams").items() if _is_discovering(given)
+                name: Discovery()
+                for name, given in _named(values, "upstreams").items()
+                if isinstance(given, dict) and given.get("discover") not in (None, False)
             },
-            model_defaults=_sound(ModelSettings, _named(values, "defaults")).get("models", ModelSettings()),
+            model_defaults=_sound(settings, _named(values, "defaults")).get("models", settings()),
             connections={name: upstream.max_connections for name, upstream in upstreams.items()},
-            models=_sound(Model, _named(values, "models")),
+            models=_sound(model, _named(values, "models")),
             model_names=[name for name in _named(values, "models") if isinstance(name, str)],
-            aliases={
-                alias: name
-                for alias, name in _named(values, "aliases").items()
-                if isinstance(alias, str) and isinstance(name, str)
-            },
-            passthrough={
-                name: row
-                for name, row in _sound(Passthrough, _named(values, "passthrough")).items()
-                if isinstance(name, str)
-            },
+            aliases={alias: name for alias, name in _by_text(_named(values, "aliases")) if isinstance(name, str)},
+            passthrough=dict(_by_text(_sound(Passthrough, _named(values, "passthrough")))),
             teams={name: _sound(Quota, _listed(team, "quotas")) for name, team in teams.items()},
             members={name: _sound(Quota, _listed(team, "member_quotas")) for name, team in teams.items()},
-            people={
-                name: each
-                for name, each in _sound(PersonLimits, _named(values, "people")).items()
-                if isinstance(name, str)
-            },
+            people=dict(_by_text(_sound(PersonLimits, _named(values, "people")))),
             budgets={
                 name: _sound(Quota, _listed(upstream, "quotas"))
                 for name, upstream in _named(values, "upstreams").items()
@@ -238,8 +227,9 @@ class ValidParts:
         )
 
 
-def _is_discovering(upstream: Any) -> bool:
-    return isinstance(upstream, dict) and upstream.get("discover") not in (None, False)
+def _by_text(found: Mapping[Any, T]) -> Iterator[tuple[str, T]]:
+    """Those whose name is a text, as it need not be in YAML."""
+    return ((name, each) for name, each in found.items() if isinstance(name, str))
 
 
 def _named(values: Any, name: str) -> dict[str, Any]:

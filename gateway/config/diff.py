@@ -88,7 +88,10 @@ def _compare(one: Any, other: Any, place: Place, before: _Where, now: _Where, fo
         if is_section:  # and the other one is null
             found.append(SettingChange(place, "removed" if other is None else "added"))
         else:
-            found.append(SettingChange(place, _format_change(one, other, place, before, now)))
+            is_secret = place[-1] in SECRET_FIELDS or _holds_secret(one) or _holds_secret(other)
+            is_secret = is_secret or before[0].hides(before[1]) or now[0].hides(now[1])
+            what = "(secret) changed" if is_secret else f"{_format_value(one)} -> {_format_value(other)}"
+            found.append(SettingChange(place, what))
         return
     for name in dict.fromkeys([*ones, *others]):
         here = (*place, name)
@@ -112,13 +115,6 @@ def _members(value: Any) -> dict[str | int, tuple[str | int, Any]] | None:
     if isinstance(value, tuple) and (not value or all(isinstance(item, BaseModel) for item in value)):
         return {index: (index, item) for index, item in enumerate(value)}
     return None
-
-
-def _format_change(one: Any, other: Any, place: Place, before: _Where, now: _Where) -> str:
-    is_secret = place[-1] in SECRET_FIELDS or _holds_secret(one) or _holds_secret(other)
-    if is_secret or before[0].hides(before[1]) or now[0].hides(now[1]):
-        return "(secret) changed"
-    return f"{_format_value(one)} -> {_format_value(other)}"
 
 
 def _holds_secret(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -45,6 +46,12 @@ def format_faults(path: tuple[str | int, ...]) -> str:
             name = part if re.fullmatch(r"[\w-]+", part) else f'"{printable(part)}"'
             text += f".{name}" if text else name
     return text
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """The first names, and the number of the others."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def printable(text: str) -> str:

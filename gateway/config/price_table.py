@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -147,9 +148,11 @@ class PriceTable:
 
     def find(self, provider: str, model: str) -> dict[str, Any] | Unpriced:
         """The price of a model, in the form of the file. Prices whose time is over are left out."""
-        try:
-            found_at, found = self._snapshot.find_provider_model(model, None, provider, None)
-        except LookupError:
+        for name in (model, model.removeprefix(f"{provider}/")):  # which its own API may call it
+            with suppress(LookupError):
+                found_at, found = self._snapshot.find_provider_model(name, None, provider, None)
+                break
+        else:
             return Unpriced(f"the table has no such model of {provider}")
         if (found_at.id, found.id) in MINIMUM_CHARGE:
             return Unpriced(f"each call of {found.id} has a minimum charge")

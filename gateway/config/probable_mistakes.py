@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from .checks import Place, ValidParts, is_bound, quota_lists
-from .faults import ConfigFault, format_faults, printable
+from .faults import ConfigFault, few, format_faults, printable
 from .model_names import is_pattern, may_overlap
 from .price_table import provider_of
 from .secret_forms import warnings_of_forms
-from .sections import LOOPBACK, Config, Limits, Model, Quota
+from .sections import LOOPBACK, Config, KeySettings, Limits, Model, Quota, Section, Team
 from .wings import wing_sections
 
 FOREIGN_REFERENCE = re.compile(
@@ -47,6 +49,9 @@ BASE_PATHS: Mapping[str, str] = {
 }
 """Providers whose API is below this path only, by the host of their documented base URL."""
 
+BARE_HOSTS = re.compile(r".+\.(openai|services\.ai)\.azure\.com")
+"""Hosts of Azure, whose API in OpenAI's form is below /openai/v1. Bedrock has InvokeModel at its bare host."""
+
 LOWEST_PRICE = Decimal("0.001")
 """USD per million tokens. No provider's list has a lower price: a lower one is probably per token or per thousand."""
 
@@ -58,54 +63,40 @@ Warnings = Iterator[ConfigFault]
 
 def warnings_of(config: Config, now: datetime) -> list[ConfigFault]:
     """Every warning, in the order of the rules."""
-    return [
-        *_foreign_references(config),
-        *_base_urls(config),
-        *_prices(config),
-        *_unpriced_models(config),
-        *_money_without_prices(config),
-        *_small_quotas(config),
-        *_expired_keys(config, now),
-        *_unused_patterns(config),
-        *_larger_than_the_team(config),
-        *_wide_limits(config),
-        *_examples(config),
-        *_shared_secrets(config),
-        *_addresses(config),
-        *_prefixed_models(config),
-        *_high_prices(config),
-        *_small_money(config),
-        *_large_outputs(config),
-        *_milliseconds(config),
-        *_megabytes(config),
-        *_spaces(config),
-        *_large_shares(config),
-        *_unverified_names(config),
-        *_larger_than_the_gateway(config),
-        *_overtaken_quotas(config),
-        *_empty_lists(config),
-        *_shadows_without_quotas(config),
-        *_too_many_at_once(config),
-        *_misspelled_parameters(config),
-        *_endpoints_without_a_route(config),
-        *_unused_upstreams(config),
-        *_traces_of_nothing(config),
-        *_addresses_behind_a_proxy(config),
-        *_long_parts(config),
-        *_small_buffers(config),
-        *_hedges_of_nothing(config),
-        *warnings_of_forms(config, _texts_of_secrets(config)),
-        *_swapped_prices(config),
-        *_public_addresses(config),
-        *_weak_tokens(config),
-        *[warning for each in wing_sections() for warning in each.warnings(config)],
-    ]
+    rules: tuple[Callable[[Config], Warnings], ...] = (
+        _foreign_references, _base_urls, _prices, _unpriced_models, _money_without_prices, _small_quotas,
+        partial(_expired_keys, now=now), _unused_patterns, _larger_than_the_team, _wide_limits, _examples,
+        _shared_secrets, _addresses, _prefixed_models, _high_prices, _small_money, _large_outputs, _milliseconds,
+        _megabytes, _spaces, _large_shares, _unverified_names, _larger_than_the_gateway, _overtaken_quotas,
+        _empty_lists, _shadows_without_quotas, _too_many_at_once, _misspelled_parameters,
+        _endpoints_without_a_route, _unused_upstreams, _traces_of_nothing, _addresses_behind_a_proxy, _long_parts,
+        _small_buffers, _forms_of_secrets, _swapped_prices, _public_addresses, _weak_tokens,
+    )  # fmt: skip
+    found = [warning for rule in rules for warning in rule(config)]
+    return found + [warning for each in wing_sections() for warning in each.warnings(config)]
 
 
-def _texts_of_secrets(config: Config) -> Iterator[tuple[Place, str]]:
-    for place, secret in secrets_of(config):
-        if secret is not None:
-            yield place, secret.get_secret_value()
+def warnings_of_key(config: Config, key: KeySettings, now: datetime) -> tuple[str, ...]:
+    """The warnings that this key would have in the file."""
+    alone = config.model_copy(update={"keys": (key,)})
+    found = [*_expired_keys(alone, now), *_of_one(alone)]
+    return tuple([str(each).removeprefix("keys[0].") for each in found if each.path.startswith("keys[0]")])
+
+
+def warnings_of_team(config: Config, name: str, team: Team) -> tuple[str, ...]:
+    """The warnings that this team would have in the file."""
+    found, here = _of_one(config.model_copy(update={"keys": (), "teams": {name: team}})), format_faults(("teams", name))
+    return tuple([str(each).removeprefix(f"{here}.") for each in found if each.path.startswith(here)])
+
+
+def _of_one(alone: Config) -> Warnings:
+    """The warnings that a key or team may have, in a configuration where it is alone."""
+    for rule in (_unused_patterns, _small_quotas, _small_money, _larger_than_the_team, _wide_limits):
+        yield from rule(alone)
+
+
+def _forms_of_secrets(config: Config) -> Warnings:
+    return warnings_of_forms(config, ((place, secret.get_secret_value()) for place, secret in secrets_of(config)))
 
 
 def _swapped_prices(config: Config) -> Warnings:
@@ -153,7 +144,7 @@ def _warning(place: Place, message: str) -> ConfigFault:
 
 def _foreign_references(config: Config) -> Warnings:
     for place, secret in secrets_of(config):
-        if secret is not None and FOREIGN_REFERENCE.fullmatch(secret.get_secret_value()):
+        if FOREIGN_REFERENCE.fullmatch(secret.get_secret_value()):
             yield _warning(place, "looks like another program's form of a variable; the form here is ${NAME}")
 
 
@@ -166,6 +157,8 @@ def _base_urls(config: Config) -> Warnings:
             yield _warning(place, f"ends in {found}, which the gateway adds itself; leave it out")
         elif (needed := BASE_PATHS.get(address.hostname or "")) is not None and path != needed:
             yield _warning(place, f"this provider's API is at https://{address.hostname}{needed}")
+        elif not path and BARE_HOSTS.fullmatch(address.hostname or ""):
+            yield _warning(place, f"this provider's API is below /openai/v1: https://{address.hostname}/openai/v1")
 
 
 def _prices(config: Config) -> Warnings:
@@ -195,7 +188,7 @@ def _unpriced_models(config: Config) -> Warnings:
             if unpriced:
                 yield _warning(
                     (*path, index),
-                    f"limits US dollars, and calls of models without a price are refused under it: {_few(unpriced)}; "
+                    f"limits US dollars, and calls of models without a price are refused under it: {few(unpriced, 3)}; "
                     "give them a price, or unpriced: allow",
                 )
 
@@ -249,7 +242,7 @@ def _expired_keys(config: Config, now: datetime) -> Warnings:
 def _unused_patterns(config: Config) -> Warnings:
     if "*" in config.models or any(upstream.discover is not None for upstream in config.upstreams.values()):
         return  # any name may be served
-    known = _few([printable(name) for name in config.models])
+    known = few([printable(name) for name in config.models], 3)
     for number, key in enumerate(config.keys):
         for index, pattern in enumerate(key.models):
             if pattern != pattern.strip() or "," in pattern:
@@ -297,10 +290,6 @@ def _wide_limits(config: Config) -> Warnings:
                 yield _warning((*place, field), f"{value} has no effect: the API's own maximum is {most}")
 
 
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 # --------------------------------------------------------- values in another unit, for another place, or of an example
 
 HIGHEST_PRICE = 5000
@@ -337,32 +326,32 @@ OPENAI = "api.openai.com"
 OLLAMA_PORT = 11434
 
 
-def secrets_of(config: Config) -> Iterator[tuple[Place, SecretStr | None]]:
-    """Every secret of the file with its place."""
-    for name, upstream in config.upstreams.items():
-        yield ("upstreams", name, "api_key"), upstream.api_key
-        for index, one in enumerate(upstream.api_keys):
-            yield ("upstreams", name, "api_keys", index), one
-        for header, value in upstream.headers.items():
-            yield ("upstreams", name, "headers", header), value
-    for number, key in enumerate(config.keys):
-        yield ("keys", number, "secret"), key.secret
-    for place, token in config.admin.by_place().items():
-        yield ("admin", *place), token
-    if config.oidc is not None:
-        yield ("oidc", "client_secret"), config.oidc.client_secret
-        yield ("oidc", "session_key"), config.oidc.session_key
-    yield ("metrics", "token"), config.metrics.token
-    for header, value in config.tracing.headers.items():
-        yield ("tracing", "headers", header), value
-    for wing in wing_sections():
-        for setting in wing.secrets:
-            yield (wing.name, setting), getattr(config.section(wing.kind), setting)
+def secrets_of(config: Config) -> Iterator[tuple[Place, SecretStr]]:
+    """Every secret of the file with its place; addresses of proxies, which seldom have one, are left out. The most
+    important ones come first: of two places with one secret, the later one has the warning."""
+    sections = {name: section for name, section in config}  # noqa: C416 - dict() would call its `keys`
+    for name in dict.fromkeys(("upstreams", "keys", "admin", *sections)):
+        yield from _secrets_in(sections[name], (name,))
+
+
+def _secrets_in(value: Any, place: Place) -> Iterator[tuple[Place, SecretStr]]:
+    inner: Iterable[tuple[Any, Any]] = ()
+    match value:
+        case SecretStr() if place[-1] != "proxy":
+            yield place, value
+        case Section():
+            inner = value
+        case dict():
+            inner = value.items()
+        case tuple():
+            inner = enumerate(value)
+    for name, each in inner:
+        yield from _secrets_in(each, (*place, name))
 
 
 def _examples(config: Config) -> Warnings:
     for place, secret in secrets_of(config):
-        text = secret.get_secret_value().strip() if secret is not None else ""
+        text = secret.get_secret_value().strip()
         if MANAGERS.fullmatch(text):
             yield _warning(
                 place,
@@ -378,7 +367,7 @@ def _shared_secrets(config: Config) -> Warnings:
     first: dict[str, Place] = {}
     outside = {"tracing", *[each.name for each in wing_sections()]}
     for place, secret in secrets_of(config):
-        if secret is None or place[2:3] == ("headers",) or place[0] in outside:
+        if place[2:3] == ("headers",) or place[0] in outside:
             continue
         known = first.setdefault(secret.get_secret_value(), place)
         if known[0] != place[0]:
@@ -689,18 +678,3 @@ def _small_buffers(config: Config) -> Warnings:
                 ("server", field),
                 f"a body of this length is refused: max_buffered_bytes holds {share} bytes for each worker",
             )
-
-
-def _hedges_of_nothing(config: Config) -> Warnings:
-    for name, model in config.models.items():
-        if model.hedge_after is None or model.hedge_after == config.defaults.models.hedge_after:
-            continue
-        why = None
-        if len(model.routes) < 2:
-            why = "it needs a second route"
-        elif model.sticky is not None:
-            why = "calls of a sticky model have one place"
-        elif model.max_attempts < 2:
-            why = "max_attempts allows one attempt alone"
-        if why is not None:
-            yield _warning(("models", name, "hedge_after"), f"has no effect: {why}")

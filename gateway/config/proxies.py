@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -48,6 +48,16 @@ class Proxy:
             return ()
         pair = self.credentials.get_secret_value()
         return pair, self.basic.get_secret_value(), pair.partition(":")[2]
+
+
+def client_arguments(way: Proxy | None, scheme: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of a request by aiohttp's client, on this way. A proxy that is asked with CONNECT, for https, gets
+    its credentials in that request alone."""
+    if way is None or way.basic is None:
+        return {"headers": headers} | ({} if way is None else {"proxy": f"http://{way}"})
+    credentials = {"Proxy-Authorization": f"Basic {way.basic.get_secret_value()}"}
+    apart = {"headers": headers, "proxy_headers": credentials}
+    return {"proxy": f"http://{way}"} | (apart if scheme == "https" else {"headers": {**headers, **credentials}})
 
 
 def read_proxy(text: str) -> Proxy | None:
@@ -89,23 +99,25 @@ def _is_host(host: str) -> bool:
 # --------------------------------------------------------------------------------------------------- the environment
 
 
+Addressed = tuple[tuple[str, ...], dict[str, Any], Any]
+"""A part of the plain values that may have a `proxy`: its place, the part, and the address that is reached."""
+
+
 def apply_environment(
-    values: Mapping[str, Any], env: Mapping[str, str], addresses: Mapping[str, str]
+    values: Mapping[str, Any], env: Mapping[str, str], addresses: Iterable[Addressed] = ()
 ) -> Iterator[ConfigFault]:
-    """Give each upstream, and each section of `addresses`, without a `proxy` of its own the one from the environment;
-    returns the faults. `addresses` names the setting with the address, by the section.
+    """Give each upstream, and each part of `addresses`, without a `proxy` of its own the one from the environment;
+    returns the faults.
 
     `values` are the file's plain values, of any shape: their other faults are reported elsewhere.
     """
     upstreams = values.get("upstreams")
     named = upstreams.items() if isinstance(upstreams, dict) else ()
-    for place, section, setting in [
-        *[(("upstreams", name), upstream, "base_url") for name, upstream in named],
-        *[((name,), values.get(name), setting) for name, setting in addresses.items()],
-    ]:
-        if not isinstance(section, dict) or section.get("proxy") is not None:
+    own = [(("upstreams", name), each, each.get("base_url")) for name, each in named if isinstance(each, dict)]
+    for place, section, address in [*own, *addresses]:
+        if section.get("proxy") is not None:
             continue
-        variable, text = proxy_for(str(section.get(setting)), env)
+        variable, text = proxy_for(str(address), env)
         try:
             if read_proxy(text) is not None:
                 section["proxy"] = text

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from .faults import ConfigError, ConfigFault, format_faults
+from .faults import ConfigError, ConfigFault, format_faults, printable
+from .wings import wing_sections
 
 MAX_CHARACTERS = 4 * 2**20
 """Characters of a file; 10,000 keys need half of them."""
@@ -54,6 +55,8 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
+NEVER_EMPTY = re.compile(r"upstreams\..+\.(api_key|api_keys\[\d+\])|(admin|metrics)\.(.+\.)?token|keys\[\d+\]\.secret")
+
 _REFERENCE = re.compile(
     r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?)\}|(?P<broken>\$\{)"
 )
@@ -82,6 +85,8 @@ def load(text: str) -> dict[Any, Any]:
         problem = str(error.problem or error.context)
         if problem.startswith(_SHOWN_BY_THE_PARSER):
             problem = "text that begins with * or ! has to be in quotes"
+        elif mark and any(sign in line for line in text.splitlines()[mark.line :][:1] for sign in "\u00a0\u202f\u3000"):
+            problem = "the line holds a blank that is not seen (a no-break space); write plain ones"
         raise ConfigError([ConfigFault("", f"not valid YAML at {where}: {problem}")]) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError([ConfigFault("", f"not valid YAML: {type(error).__name__}")]) from None
@@ -110,17 +115,19 @@ SECRET_PLACES: Mapping[str, str] = {
         "",
     ),
     "upstreams/*/proxy": "http://not-read.invalid:9",
-    "alerts/proxy": "http://not-read.invalid:9",
-    "alerts/webhook": "https://not-read.invalid",
 }  # fmt: skip
-"""Settings that only a process that serves needs, each with a text in its place where one of its own does not fit.
-`store.url`, with a password in it, is needed by every command."""
+"""Settings that only a process that serves needs, each with a text in its place where one of its own does not fit;
+beside those of wings. `store.url`, with a password in it, is needed by every command."""
+
+
+def secret_places() -> Mapping[str, str]:
+    return {**SECRET_PLACES, **{place: form for each in wing_sections() for place, form in each.secrets.items()}}
 
 
 def _instead_of_secret(path: tuple[str | int, ...]) -> str | None:
     """The text in the place of a secret, for commands that do not use it; None: the setting is none."""
     text = "/".join([str(part).replace("/", "-") for part in path])
-    for place, form in SECRET_PLACES.items():
+    for place, form in secret_places().items():
         if text.count("/") == place.count("/") and fnmatchcase(text, place):
             # Each has its own text: two that are the same would be a fault.
             return form or f"not-read-{sha256(repr(path).encode()).hexdigest()[:32]}"
@@ -157,9 +164,12 @@ class References:
         if isinstance(value, str):
             if not self._reads_secrets and "${" in value and (other := _instead_of_secret(path)) is not None:
                 return other
+            known = len(self.faults)
             replaced, count = _REFERENCE.subn(lambda match: self._value_of(match, format_faults(path)), value)
             if count:
                 self.places.add(path)
+                if len(self.faults) == known and not replaced.strip() and NEVER_EMPTY.fullmatch(format_faults(path)):
+                    self.faults.append(ConfigFault(format_faults(path), f"{printable(value.strip())} is empty"))
             return replaced
         if value is not None and not isinstance(value, int | float):  # !!binary, !!timestamp and the like
             self.faults.append(ConfigFault(format_faults(path), "expected text or a number; put the value in quotes"))

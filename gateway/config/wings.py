@@ -1,20 +1,24 @@
-"""The sections of the file that wings have."""
+"""The sections of the file that wings have; and `defaults`, the settings that models of the file and keys that are made
+at run time have by default."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import create_model
+from pydantic import BeforeValidator, Field, ValidationError, create_model
 
 from gateway.wings import parts
 
 from .faults import ConfigFault
-from .sections import Config, Section
+from .proxies import Addressed
+from .sections import Config, Model, ModelSettings, Upstream
+from .sections.root import Defaults, refuse_from
 
 
-def _no_warnings(config: Config) -> Iterator[ConfigFault]:
+def _none(_: Any) -> Iterator[Any]:
     return iter(())
 
 
@@ -22,13 +26,27 @@ class WingSection(NamedTuple):
     """One section. It may be absent, so every setting of it has a default."""
 
     name: str
-    kind: type[Section]
-    secrets: tuple[str, ...] = ()
-    """The settings of it that are secrets, which warnings about secrets look at."""
-    address: str = ""
-    """The setting with an address that is reached through the section's `proxy`; empty: there is none."""
-    warnings: Callable[[Config], Iterator[ConfigFault]] = _no_warnings
+    """Its name; `models`: it has no place of its own, but is a part of the settings of each model."""
+    kind: Any
+    """The type of its settings: of a `Section`, or of a tuple of some."""
+    addressed: Callable[[Any], Iterator[Addressed]] = _none
+    """The parts of the file's plain values with an address of this wing that is reached through their `proxy`."""
+    warnings: Callable[[Config], Iterator[ConfigFault]] = _none
     """Warnings about settings that load and cannot work as meant."""
+    faults: Callable[[Config], Iterator[ConfigFault]] = _none
+    """Faults between the section and others, looked for in a file without faults of its own."""
+    secrets: Mapping[str, str] = {}
+    """They are among those of `references.secret_places`."""
+
+    @property
+    def is_of_models(self) -> bool:
+        return self.name == "models"
+
+
+class WingUpstream(NamedTuple):
+    """The settings of upstreams, with those that a wing adds."""
+
+    kind: type[Upstream]
 
 
 @cache
@@ -38,7 +56,63 @@ def wing_sections() -> tuple[WingSection, ...]:
 
 
 @cache
+def model_kinds() -> tuple[type[ModelSettings], type[Model]]:
+    """`ModelSettings` and `Model` with the settings of all wings."""
+    added: list[Any] = [each.kind for each in wing_sections() if each.is_of_models]
+    return (
+        create_model("ModelSettings", __base__=(ModelSettings, *added)),
+        create_model("Model", __base__=(Model, *added)),
+    )
+
+
+@cache
 def whole_file() -> type[Config]:
-    """`Config` with the sections of all wings."""
-    sections: dict[str, Any] = {each.name: (each.kind, each.kind()) for each in wing_sections()}
+    """`Config` with the sections of all wings, and their settings of models and upstreams."""
+    settings, model = model_kinds()
+    defaults = create_model("Defaults", __base__=Defaults, models=(settings, settings()))
+    sections: dict[str, Any] = {
+        each.name: (each.kind, each.kind()) for each in wing_sections() if not each.is_of_models
+    }
+    sections["defaults"] = defaults, defaults()
+    sections["models"] = Annotated[dict[str, model], BeforeValidator(refuse_from)], {}  # type: ignore[valid-type]
+    kind: Any = create_model("Upstream", __base__=(*[each.kind for each in parts(WingUpstream, "settings")], Upstream))
+    sections["upstreams"] = (Annotated[dict[str, kind], Field(min_length=1)], ...)
     return create_model("Config", __base__=Config, **sections)
+
+
+def with_model_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values, with the settings of `defaults.models` in each model that does not have them.
+
+    A setting counts as a whole: a model's own `price` or `limits` replaces the default one, and null takes it away.
+    Defaults with faults are left out; their faults are reported once, in their own place.
+    """
+    values = dict(values)
+    defaults, models = values.get("defaults"), values.get("models")
+    given = defaults.get("models") if isinstance(defaults, dict) else None
+    if not isinstance(given, dict) or not isinstance(models, dict) or not _is_sound(given):
+        return values
+    values["models"] = {
+        name: {**given, **model} if isinstance(model, dict) else model for name, model in models.items()
+    }
+    return values
+
+
+def _is_sound(given: Mapping[str, Any]) -> bool:
+    try:
+        settings, _ = model_kinds()
+        settings.model_validate(given)
+    except ValidationError:
+        return False
+    return True
+
+
+def with_key_defaults(body: Mapping[str, Any], config: Config, now: float) -> dict[str, Any]:
+    """The settings of a new key, with those of `defaults.keys` that it does not name. `now` is a Unix time."""
+    defaults = config.defaults.keys
+    added = defaults.model_dump(mode="json", exclude_unset=True)
+    if (seconds := added.pop("expires_after_s", None)) is not None:
+        added["expires"] = datetime.fromtimestamp(int(now + seconds), UTC).isoformat()
+    added["quotas"] = [
+        {name: value for name, value in quota.model_dump().items() if value is not None} for quota in defaults.quotas
+    ]
+    return {**added, **body}

@@ -7,6 +7,8 @@ from typing import Any
 
 from gateway.records import Params
 
+from .reader import objects_of
+
 PROMPT_ALLOWANCE = 32_768
 """Tokens that an upstream may add to a prompt."""
 
@@ -65,26 +67,21 @@ def added_tokens(params: Params) -> int:
     ):
         return ADDED_TEXT_TOKENS
     given = members.get("messages") or members.get("input")
-    messages = _objects(given) if isinstance(given, list) else []
+    messages = objects_of(given) if isinstance(given, list) else []
     contents = [each.get(name) for each in messages for name in ("content", "output")]
-    parts = [part for content in contents for part in _objects(content)]
+    parts = [part for content in contents for part in objects_of(content)]
     tokens = sum([_PART_TOKENS.get(str(part.get("type")), ADDED_TEXT_TOKENS) for part in parts])
-    tokens += _PART_TOKENS["image_url"] * sum([len(_objects(members.get(name))) for name in ("images", "mask")])
+    tokens += _PART_TOKENS["image_url"] * sum([len(objects_of(members.get(name))) for name in ("images", "mask")])
     return tokens + sum([_media_tokens(members[name]) for name in _GEMINI_MEMBERS if name in members])
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list, or the one object."""
-    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)]
 
 
 def _media_tokens(given: Any) -> int:
     """Tokens of the parts of Gemini's contents, or of requests with them, that are not text."""
-    turns = [turn for each in _objects(given) for turn in _objects(each.get("content", each))]
-    names = [name for turn in turns for part in _objects(turn.get("parts")) for name in part]
+    turns = [turn for each in objects_of(given) for turn in objects_of(each.get("content", each))]
+    names = [name for turn in turns for part in objects_of(turn.get("parts")) for name in part]
     return sum([_MEDIA_TOKENS.get(name.replace("_", "").lower(), 0) for name in names])
 
 
 def _has_foreign_tools(members: Mapping[str, Any]) -> bool:
     """Whether a tool of the upstream's own, which reads or searches, is among the tools."""
-    return any(tool.get("type") != "function" for tool in _objects(members.get("tools")))
+    return any(tool.get("type") != "function" for tool in objects_of(members.get("tools")))

@@ -44,6 +44,8 @@ streams without one."""
 class EventScan(Scan):
     READER: ClassVar[type[AnswerReader]]
     TEXTS = reported_usage.TEXT
+    HAS_TEXTS: ClassVar[re.Pattern[bytes] | None] = None
+    """Finds events with texts of the answer; None: all may have some."""
     THINKS: ClassVar[re.Pattern[bytes]] = re.compile(rb"(?!)")
     """Finds reasoning in an event."""
     MATTERS: ClassVar[re.Pattern[bytes] | None] = None
@@ -52,6 +54,8 @@ class EventScan(Scan):
     """Finds events that name the model, as long as it is not known."""
     NUMBER: ClassVar[re.Pattern[bytes] | None] = None
     """Finds the number of an event, its one group, where events have numbers before their text."""
+    HAS_OBJECTS_ONLY = False
+    """Whether data that is no object does not begin an answer."""
     KEEPS_HIGHEST = True
     """Whether reports count by the highest of each count; else the newest that can be true counts, all so far."""
     DROPS_FIELDS = True
@@ -73,7 +77,7 @@ class EventScan(Scan):
         """The learned pattern: bytes before an event's text, or before its number and from there to the text; bytes
         after the text; whether padding follows."""
         self._last_data = b""
-        """The last event that was like the pattern; a format with numbers keeps the data of others here, too."""
+        """The last event that was like the pattern, or the data of another; a format with numbers reads its number."""
         self._unlike = 0
         """Events with text that had to be parsed."""
         self._cut_crlf: bytes | None = None
@@ -146,7 +150,10 @@ class EventScan(Scan):
             event = sse.without_fields(event)
         if not data.startswith(b"{"):
             event = self._cleaned(event)
-        if texts := self.TEXTS.findall(data):
+            if self.HAS_OBJECTS_ONLY and not data.lstrip().startswith(b"{"):
+                return event
+        texts = self.TEXTS.findall(data) if self.HAS_TEXTS is None or self.HAS_TEXTS.search(data) is not None else ()
+        if texts:
             self._take_texts(texts)
         self.has_reasoned = self.has_reasoned or self.THINKS.search(data) is not None
         matters = self.MATTERS
@@ -162,6 +169,7 @@ class EventScan(Scan):
         self.has_begun = True
         if texts and event is as_it_came:
             self._passed_with_text(event)
+        self._last_data = data
         return event
 
     def _without_data(self, event: bytes) -> bytes:
@@ -181,13 +189,16 @@ class EventScan(Scan):
         """Take the facts of an event. False: it is an error."""
         report = self.reader.facts(value)
         self.error, self.model = self.reader.error, self.reader.model
+        if self.reader.texts and not self.has_text:
+            self._take_texts(self.reader.texts)
+        if report is not None:
+            self._take_report(report)
         if self.error is not None:
+            self.has_begun = self.has_begun or report is not None
             return False
         self.has_begun = True
         if self._all_at < 0 and self._has_all():
             self._all_at = self._counted_bytes + len(self._texts)
-        if report is not None:
-            self._take_report(report)
         return True
 
     def _shown(self, event: bytes, data: bytes, value: Mapping[str, Any]) -> bytes:
@@ -267,7 +278,7 @@ class EventScan(Scan):
             raise
         self.is_at_start = self.is_between_events and not self.is_over
         if self.is_at_start and piece.endswith(b"\r"):
-            self._cut_crlf = b"\n" if kept is piece else b""
+            self._cut_crlf = b"\n" if kept.endswith(b"\r") else b""
             self.is_at_start = False
         return b"".join(passed), self.is_over
 

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 from pydantic import BaseModel
 
+from gateway.api import other_models
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
 from gateway.quota import limit_headers
-from gateway.records import Call, Ended, Endpoint, Params, StoredBytes, Usage
+from gateway.records import Call, Document, Ended, Endpoint, Params, StoredBytes, Usage
 
 from . import reported_usage, sse, token_rule
 from .events import Event
@@ -194,6 +195,8 @@ class AnswerMembers(BaseModel):
     model: Any = None
     usage: Any = None
     error: Any = None
+    type: Any = None
+    success: Any = None
 
     @classmethod
     def read(cls, body: bytes) -> Self:
@@ -204,25 +207,31 @@ class AnswerMembers(BaseModel):
             json.loads(body, parse_constant=_refuse_constant)
         return answer
 
+    @property
+    def is_error(self) -> bool:
+        """Whether it is an error, as OpenAI, Anthropic or Cloudflare (`success`) write it."""
+        return bool(self.error) or self.type == "error" or self.success is False
+
     def facts(self, usage: Usage | None, *, is_error: bool = False, has_output: bool, **others: Any) -> PlainFacts:
         """The facts, given the usage that the format reads."""
         model = self.model if isinstance(self.model, str) else None
-        return PlainFacts(model, usage, self.usage is not None, is_error or bool(self.error), has_output, **others)
+        return PlainFacts(model, usage, self.usage is not None, is_error or self.is_error, has_output, **others)
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-class _TokenCount(AnswerMembers):
-    type: Any = None
-    success: Any = None
+def counting(document: Document, model: str, param: str) -> Params:
+    """The parameters of a call that counts the tokens of this parameter: nothing is generated or charged."""
+    return Params(
+        document=document, model=model, is_prompt_exact=True, default_output=0, output_param=param, prompt_param=param
+    )
 
 
 def counted(body: bytes) -> PlainFacts:
     """Returns the facts of a token count, which uses no tokens. Raises `ValueError` if the body cannot be read."""
-    answer = _TokenCount.read(body)
-    return PlainFacts(usage=Usage(), is_error=bool(answer.error) or answer.success is False or answer.type == "error")
+    return PlainFacts(usage=Usage(), is_error=AnswerMembers.read(body).is_error)
 
 
 class BatchState(NamedTuple):
@@ -263,10 +272,6 @@ def no_json(*body: object) -> Params:
 def no_usage(report: object) -> Usage | None:
     """The `usage` of a format whose answers report none that the gateway knows."""
     return None
-
-
-def no_event(error: GatewayError, scan: Scan | None, request_id: str) -> None:
-    """The `error_event` of bytes that cannot carry one: the connection is closed, and the message stays incomplete."""
 
 
 class FactsReader(Protocol):
@@ -333,7 +338,9 @@ class Format:
     """Rewrites a plain answer for the client, given the charged usage; None: it is passed on. Raises `Unfit`."""
     reword: Callable[[UpstreamRefused], UpstreamRefused] | None = None
     """Writes an upstream's refusal with the names of the client's own parameters; None: it is passed on."""
-    changes: Callable[[Call, Route, Capabilities, int | None], dict[str, Any]] = lambda *_: {}
+    changes: Callable[[Call, Route, Capabilities, int | None], dict[str, Any]] = lambda call, route, *_: (
+        other_models.changes(call, route) if call.other_models else {}
+    )
     """The members that a forwarded body needs besides the model's name; the last argument: the output limit of one
     candidate to add, because of a limit of the key or the model, or because tokens or money are counted."""
     limit_fields: tuple[str, ...] = ()

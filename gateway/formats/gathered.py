@@ -9,6 +9,7 @@ from typing import Any
 
 from . import sse
 from .event_scan import parsed
+from .openai.responses_reader import ENDS
 from .reader import objects
 
 _MESSAGE = {"role": "assistant", "content": None, "refusal": None}
@@ -42,10 +43,17 @@ def chat(stream: bytes) -> bytes | None:
 
 
 def response(stream: bytes) -> bytes | None:
-    ends = [event for event in _objects_of(stream) if isinstance(event.get("response"), dict)]
-    if not ends or ends[-1].get("type") not in ("response.completed", "response.incomplete", "response.failed"):
+    """The response of the event that ends it, with the items before it where it has none (litellm#32724)."""
+    whole: Any = None
+    items: list[dict[str, Any]] = []
+    for event in _objects_of(stream):
+        if event.get("type") == "response.output_item.done":
+            items += objects([event.get("item")])
+        if isinstance(event.get("response"), dict):
+            whole = event["response"] if event.get("type") in ENDS else None
+    if whole is None:
         return None
-    return json.dumps(ends[-1]["response"], separators=(",", ":")).encode()
+    return json.dumps(whole if whole.get("output") else {**whole, "output": items}, separators=(",", ":")).encode()
 
 
 def message(stream: bytes) -> bytes | None:

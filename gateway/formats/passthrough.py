@@ -21,7 +21,7 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.records import Document, FormBody, Params, PassedRequest, StoredBytes, Usage
 from gateway.spelling import folded, outer
 
-from .format import Format, PassedScan, PlainFacts, no_event, no_usage
+from .format import Format, PassedScan, PlainFacts, no_usage
 from .gemini.generate import status_of
 
 
@@ -265,7 +265,7 @@ PASSTHROUGH = Format(
     usage=no_usage,
     scan=lambda asked: PassedScan(no_usage),
     is_binary=True,
-    error_event=no_event,
+    error_event=lambda *_: None,  # bytes cannot carry one
     keepalive=b"",
     good_statuses=frozenset({200, 201, 202, 203}),
     has_model_in_path=True,
@@ -288,14 +288,9 @@ def error_body(row: Passthrough, error: GatewayError, request_id: str) -> bytes:
     if row.error is None:
         return error.body()
     values = {
-        "status": error.status,
-        "code": error.name,
-        "type": error.type,
-        "message": error.message,
-        "param": error.param,
-        "request_id": request_id,
-        "rpc_status": status_of(error.status),
-    }
+        "status": error.status, "code": error.name, "type": error.type, "message": error.message,
+        "param": error.param, "request_id": request_id, "rpc_status": status_of(error.status),
+    }  # fmt: skip
     return json.dumps(_filled(row.error, values), ensure_ascii=False).encode("utf-8", "replace")
 
 

@@ -25,6 +25,8 @@ class AnswerReader:
     model: str | None = None
     error: dict[str, Any] | None = None
     """The error object of an error in place of an answer, or behind it."""
+    texts: Collection[bytes] = ()
+    """The texts of an answer that the object with its end repeats, as in JSON."""
     counts_output = True
     """Whether the newest report counts the output."""
 
@@ -53,6 +55,11 @@ class AnswerReader:
 def objects(value: Any) -> list[dict[str, Any]]:
     """The objects in a list; nothing if it is none."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def objects_of(value: Any) -> list[dict[str, Any]]:
+    """The objects in a list, or the one object."""
+    return [value] if isinstance(value, dict) else objects(value)
 
 
 def value_at(value: Any, path: Iterable[str]) -> Any:

@@ -16,6 +16,7 @@ TEXT = re.compile(
     rb'"(?:content|text|arguments|reasoning_content|reasoning|refusal|name|input)"\s*:\s*"((?:[^"\\]++|\\.)++)"'
 )
 REASONING = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"(?!")')
+"""Finds some of the model's reasoning in an answer or an event."""
 _USAGE = re.compile(rb'"usage(?:Metadata)?"\s*+:\s*+(\{(?:[^{}]++|\{[^{}]*+\})*+\})')
 _DIGITS = re.compile(r"[0-9]{1,16}")
 USAGE_WITHIN = 8192
@@ -83,16 +84,12 @@ def coherent(usage: Usage) -> Usage:
     return usage._replace(cached_tokens=cached, reasoning_tokens=reasoning, more=units.counts(given))
 
 
-def has_reasoning(data: bytes) -> bool:
-    """Whether an answer or an event shows some of the model's reasoning."""
-    return REASONING.search(data) is not None
-
-
 def count(value: Any) -> int | None:
     """A count in a report; None: it is none. Some upstreams write `12.0` or `"12"`."""
-    if (isinstance(value, float) and value.is_integer()) or (isinstance(value, str) and _DIGITS.fullmatch(value)):
-        value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+    kind = value.__class__
+    if (kind is float and value.is_integer()) or (kind is str and _DIGITS.fullmatch(value)):
+        kind, value = int, int(value)
+    return value if kind is int and 0 <= value < 2**53 else None
 
 
 def input_and_output(report: Any) -> tuple[int, int] | None:

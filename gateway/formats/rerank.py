@@ -44,7 +44,6 @@ def _read(document: Document, body: Rerank, count: Counter | None) -> Params:
     # The query is read beside each document.
     prompts = prompt_tokens.prompts(texts)
     query = prompt_tokens.prompts(body.query)
-    search_units = math.ceil(len(texts) / DOCUMENTS_A_UNIT)
     return Params(
         document=document,
         model=body.model,
@@ -52,7 +51,7 @@ def _read(document: Document, body: Rerank, count: Counter | None) -> Params:
         default_output=0,
         output_param="documents",
         prompt_param="documents",
-        units=units.counts({"search_units": search_units}),
+        units=units.counts({"search_units": math.ceil(len(texts) / DOCUMENTS_A_UNIT)}),
     )
 
 

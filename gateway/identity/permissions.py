@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple, Protocol, get_args
 
 from pydantic import SecretStr
 
-from gateway.config import AdminSettings, KeySettings, Priority, QueueSettings, is_expired
+from gateway.config import AdminSettings, KeySettings, Priority, is_expired
+from gateway.config.sections import folded_name
 from gateway.errors import Unauthorized
 
 Role = Literal["operator", "lead", "member", "viewer", "key"]
@@ -65,9 +66,6 @@ POST   /admin/api/quotas/reset             all       -     -       -       -
 POST   /admin/api/quotas/top_up            all       -     -       -       -
 POST   /admin/api/teams/{name}/members/{person}/reset all - -      -       -
 POST   /admin/api/teams/{name}/members/{person}/top_up all - -     -       -
-GET    /admin/api/people                   all       -     -       all     -
-GET    /admin/api/people/{person}          all       -     -       all     -
-PATCH  /admin/api/people/{person}          all       -     -       -       -
 POST   /admin/api/people/{person}/reset    all       -     -       -       -
 POST   /admin/api/people/{person}/top_up   all       -     -       -       -
 POST   /admin/api/people/{person}/end_sessions all   -     -       -       -
@@ -162,7 +160,8 @@ class Scope(NamedTuple):
             return principal.team is not None and key.team == principal.team
         if self.reach == "own":
             # The owner of a key is text that the lead of any team can write: together with the team it is a fact.
-            is_same_owner = principal.owner is not None and key.owner == principal.owner
+            own = None if principal.owner is None else folded_name(principal.owner)
+            is_same_owner = own is not None and key.owner is not None and folded_name(key.owner) == own
             is_same_team = principal.key is None or key.team == principal.team
             return (principal.key is not None and key.id == principal.key) or (is_same_owner and is_same_team)
         return True
@@ -177,7 +176,7 @@ class Scope(NamedTuple):
             return [] if principal.team is None else [("team", principal.team)]
         found: list[tuple[Literal["owner", "team", "id"], str]] = []
         if principal.owner is not None and self.reach == "own":
-            found.append(("owner", principal.owner))
+            found.append(("owner", folded_name(principal.owner)))
         if principal.key is not None:
             found.append(("id", principal.key))
         return found
@@ -185,6 +184,11 @@ class Scope(NamedTuple):
     def covers_team(self, name: str) -> bool:
         """Whether a team is within reach."""
         return self.is_all or (self.reach == "team" and name == self.principal.team)
+
+
+def owned_by(person: str) -> Scope:
+    """The keys whose owner this person is, of every team."""
+    return Scope("own", Principal(person, "key", owner=person))
 
 
 def scope_of(principal: Principal, roles: Mapping[Role, Reach]) -> Scope | None:
@@ -204,16 +208,16 @@ def may_resume(role: Role, paused_by: str) -> bool:
     return paused_by not in greater
 
 
-def raised(before: KeySettings, after: KeySettings, queue: QueueSettings, longest_s: float) -> str | None:
+def raised(before: KeySettings, after: KeySettings, usual_s: float, longest_s: float) -> str | None:
     """The first setting by which a key would be served before keys of other teams more than now; None: there is none.
-    Leads lower these settings, operators raise them. `longest_s`: how long calls of a key without `max_wait_s` may wait
-    for the model for which they wait longest."""
+    Leads lower these settings, operators raise them. Calls of a key without `max_wait_s` may wait for
+    `usual_s`, and `longest_s` for the model for which they wait longest."""
     if PRIORITIES.index(after.priority) < PRIORITIES.index(before.priority):
         return "priority"
     if after.weight > before.weight:
         return "weight"
     if after.max_wait_s != before.max_wait_s:
-        now_s = queue.max_wait_s if before.max_wait_s is None else before.max_wait_s
+        now_s = usual_s if before.max_wait_s is None else before.max_wait_s
         if (longest_s if after.max_wait_s is None else after.max_wait_s) > now_s:
             return "max_wait_s"
     return None

@@ -7,5 +7,3 @@ Other rooms use `Journal` alone. Below it: `codec` (an entry as a line of text),
 from .codec import EntryKind, JournalEntry
 from .directory import foreign_journals, problem_with
 from .journal import KEPT_S, Journal
-
-__all__ = ["KEPT_S", "EntryKind", "Journal", "JournalEntry", "foreign_journals", "problem_with"]

@@ -163,7 +163,8 @@ class Segments:
         """The close and void entries behind a cursor, in order, from the files. Raises `OSError`."""
         while (segment := next((s for s in self._segments if s.index >= cursor.index), None)) is not None:
             if segment.index > cursor.index or cursor.place is None:
-                cursor.index, cursor.place = segment.index, _place_in(segment, cursor.after)
+                before = [offset for number, offset in segment.offsets if number <= cursor.after]
+                cursor.index, cursor.place = segment.index, Position(max(before, default=0))
             if segment.last > cursor.after:
                 yield from _ends_of(segment, cursor, cursor.place)
             if segment is self._segments[-1]:
@@ -212,11 +213,6 @@ def _ends_of(segment: Segment, cursor: Cursor, place: Position) -> Iterator[Jour
                 yield entry
     except FileNotFoundError:
         pass  # it was delivered long ago
-
-
-def _place_in(segment: Segment, after: int) -> Position:
-    """Where to begin to look for what has a higher number."""
-    return Position(max((offset for number, offset in segment.offsets if number <= after), default=0))
 
 
 def _size_of(segment: Segment) -> Callable[[], int]:

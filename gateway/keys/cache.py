@@ -18,7 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gateway.api import auth
 from gateway.api.auth import KnownSecret
@@ -26,11 +26,12 @@ from gateway.config import Config, Team
 from gateway.errors import Unavailable
 from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, format_time, may_be_issued
 from gateway.quota.labels import NOT_SEEN, with_value
-from gateway.quota.scopes import member_of, person_scope
+from gateway.quota.scopes import folded_scope, member_of, person_scope
 from gateway.quota.windows import Limit, LimitTable, calendar_window
 from gateway.records import Call, Key
 from gateway.store import ChangeFeed, DocumentKind, KeyStore, StoreChange, StoreUnavailable
 from gateway.tasks import Tasks
+from gateway.wings import parts
 
 from .token_bucket import TokenBucket
 
@@ -71,6 +72,13 @@ ASKED_AGAIN = 5
 PAGE = 1000
 
 
+class WingMember(NamedTuple):
+    """A member of the overlays of keys, teams and people that calls need. `read` gets None where it is not there."""
+
+    name: str
+    read: Callable[[Any], Any]
+
+
 class KeyCache:
     """One worker's keys and the limits that bind them; `begin` it. Private to the worker."""
 
@@ -99,6 +107,7 @@ class KeyCache:
         self._teams: dict[str, Team] = {}
         """Teams of the store, without those of the file."""
         self._overlays: dict[str, Overlay] = {}
+        self._members = parts(WingMember, "overlay")
         self._position: str | None = None
         self._changes = 0
         """How often something was changed, as far as we have heard."""
@@ -137,10 +146,6 @@ class KeyCache:
         documents = [read for text in texts if text is not None and (read := _read_key(text)) is not None]
         return [*found.values(), *[auth.read(issued.settings) for issued in documents]]
 
-    def team_of(self, key: str) -> str | None:
-        """The team of a key that is known."""
-        return next((known.key.team for known in self.known.values() if known.key.id == key), None)
-
     @property
     def teams(self) -> Mapping[str, Team]:
         """All teams by name; of equal names, the team of the file."""
@@ -157,13 +162,13 @@ class KeyCache:
                 for tag, value in self.terms.labels.unknown(call, month):
                     if self._clock() >= self._notes_again_at:  # else the store failed while this waited, or before
                         await self._note(tag, value, call, month)
-        except (StoreUnavailable, TimeoutError):
+        except (StoreUnavailable, TimeoutError, ValueError):  # or a newer gateway wrote what this one cannot read
             self._notes_again_at = self._clock() + NOTED_WITHIN_S
 
     async def _note(self, tag: str, value: str, call: Call, month: str) -> None:
         while True:
             (text,) = await self._store.read("overlay", [tag])
-            overlay = Overlay() if text is None else _read_overlay(text)
+            overlay = Overlay() if text is None else Overlay.decode(text)  # all of it, for it is written back
             if (seen := with_value(overlay.seen or NOT_SEEN, value, call.key.id, month)) is None:
                 break
             overlay, actor = overlay._replace(seen=seen), f"a tag of the key {call.key.id}"
@@ -243,7 +248,7 @@ class KeyCache:
             every = await self._every("team"), await self._every("overlay")
             self._teams, self._overlays = {}, {}  # after the last wait: calls apply what is here meanwhile (`know`)
             _put(self._teams, every[0], _read_team)
-            _put(self._overlays, every[1], _read_overlay)
+            _put(self._overlays, every[1], self._read_overlay)
             self._forget(lambda _: True)
             self._apply()
         elif feed.changed:
@@ -252,13 +257,23 @@ class KeyCache:
             for kind, name in dict.fromkeys(feed.changed):
                 changed[kind].append(name)
             _put(self._teams, await self._again("team", changed["team"]), _read_team)
-            _put(self._overlays, await self._again("overlay", changed["overlay"]), _read_overlay)
-            names, owners = frozenset(changed["key"]), {member_of(scope)[1] for scope in changed["overlay"]} - {None}
+            _put(self._overlays, await self._again("overlay", changed["overlay"]), self._read_overlay)
+            names = frozenset(changed["key"])
+            owners = {member_of(folded_scope(scope))[1] for scope in changed["overlay"]} - {None}
             if names or owners:
                 self._forget(lambda key: key.id in names or key.owner in owners)
             if changed["team"] or changed["overlay"]:
                 self._apply()
         self._position = feed.position
+
+    def _read_overlay(self, text: str) -> Overlay:
+        try:
+            overlay = Overlay.decode(text)
+        except ValueError:
+            log.exception("an overlay cannot be read; if it is of a key, that is refused")
+            return Overlay(revoked_at=0.0)
+        members = self._members if overlay.more else ()
+        return overlay._replace(more={name: read(overlay.more.get(name)) for name, read in members})
 
     async def _again(self, kind: DocumentKind, names: list[str]) -> Iterable[tuple[str, str | None]]:
         return zip(names, await self._store.read(kind, names) if names else (), strict=True)
@@ -357,7 +372,7 @@ def _away() -> Unavailable:
 def _put(
     place: MutableMapping[str, T], documents: Iterable[tuple[str, str | None]], read: Callable[[str], T | None]
 ) -> None:
-    for name, text in documents:
+    for name, text in [(folded_scope(name), text) for name, text in documents]:
         if text is None or (value := read(text)) is None:
             place.pop(name, None)
         else:
@@ -378,14 +393,6 @@ def _read_team(text: str) -> Team | None:
     except ValueError:
         log.exception("a team cannot be read; its keys are refused")
         return None
-
-
-def _read_overlay(text: str) -> Overlay:
-    try:
-        return Overlay.decode(text)._replace(more={})  # only wings need it
-    except ValueError:
-        log.exception("an overlay cannot be read; if it is of a key, that is refused")
-        return Overlay(revoked_at=0.0)
 
 
 def _fail(answer: asyncio.Future[KnownSecret | None], error: Exception) -> None:

@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,7 +136,9 @@ class DecisionFile:
     def append(self, decision: Decision) -> None:
         """Add a change, on the disk when this returns. To be called while locked. Raises `OSError`."""
         # A line that a full disk has cut is ended here: it is skipped when the file is read.
-        end = b"\n" if self._ends_torn() else b""
+        with self._path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            end = b"" if file.read(1) == b"\n" else b"\n"
         with self._path.open("ab") as file:
             file.write(end + _encode(decision))
             file.flush()
@@ -146,16 +149,11 @@ class DecisionFile:
             self.refresh()
             self._long = len(self.decisions) + MAX_CHANGES
 
-    def _ends_torn(self) -> bool:
-        with self._path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) != b"\n"
-
     def _replace(self, journal: str, decisions: Iterable[Decision]) -> None:
         self._write(self._path.with_suffix(".new"), journal, decisions).rename(self._path)
 
     def _write(self, path: Path, journal: str, decisions: Iterable[Decision]) -> Path:
-        with open(path, "wb", opener=_private) as file:
+        with open(path, "wb", opener=partial(os.open, mode=0o600)) as file:
             self._leave_to_owner(file.fileno())
             file.write(json.dumps({"schema": SCHEMA, "journal": journal}).encode() + b"\n")
             file.writelines(_encode(decision) for decision in decisions)
@@ -178,10 +176,6 @@ def _is_locked(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _kept(decisions: list[Decision]) -> list[Decision]:

@@ -180,24 +180,22 @@ def decoded(rows: Iterable[tuple[str, str]]) -> list[IssuedKey]:
 async def labels_of(
     store: KeyStore, of_file: Iterable[FileKey], names: Iterable[str], is_meant: IsMeant = every_one
 ) -> dict[str, Mapping[str, str]]:
-    """The labels of those of these keys that are meant, as they are now; those of no known key are left out. Raises
-    `StoreUnavailable`."""
+    """The labels of those of these keys that are meant, as they are now, with the owner under an empty name; those of
+    no known key are left out. Raises `StoreUnavailable`."""
     known: dict[str, KeySettings] = {key.id: key for key in of_file}
     others = [name for name in names if name not in known]
     for some in portions(others, PAGE):
         texts = [(name, text) for name, text in zip(some, await store.read("key", some), strict=True) if text]
         for key in await asyncio.to_thread(decoded, texts):
             known[key.settings.id] = key.settings
-    return {name: key.labels for name, key in known.items() if is_meant(key)}
+    return {name: {**key.labels, "": key.owner or ""} for name, key in known.items() if is_meant(key)}
 
 
 def no_key(name: str) -> NotFound:
-    """No key has this id."""
     return NotFound(f"There is no key '{name}'.", code="key_not_found")
 
 
 def no_team(name: str) -> NotFound:
-    """No team has this name."""
     return NotFound(f"There is no team '{name}'.", code="team_not_found")
 
 

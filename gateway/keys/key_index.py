@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from heapq import nsmallest
 from typing import Literal
 
 from gateway.chunked import in_chunks, portions
+from gateway.config.sections import folded_name
 from gateway.quota.issued import IssuedKey
 from gateway.store import KeyStore
 
@@ -44,6 +46,13 @@ class KeyIndex:
             found.update(*[self._ids.get(group, ()) for group in groups])
         return sorted(name for name in found if name > after)
 
+    async def owners(self, after: str, limit: int) -> list[str]:
+        """The first owners of stored keys behind `after`, sorted, and perhaps some who have no key now. Raises
+        `StoreUnavailable`."""
+        async with self._turn:
+            await self._follow()
+            return nsmallest(limit, [name for kind, name in self._ids if kind == "owner" and name > after])
+
     async def _follow(self) -> None:
         feed = await self._store.changes_since(self._position)
         if self._position is None or not feed.is_complete:
@@ -70,7 +79,7 @@ def _groups_of(rows: list[tuple[str, str]]) -> list[tuple[str, list[KeyGroup]]]:
         settings = IssuedKey.decode(text).settings
         groups: list[KeyGroup] = []
         if settings.owner is not None:
-            groups.append(("owner", settings.owner))
+            groups.append(("owner", folded_name(settings.owner)))
         if settings.team is not None:
             groups.append(("team", settings.team))
         found.append((name, groups))

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from gateway.api import auth
 from gateway.chunked import in_chunks, portions
-from gateway.config import ConfigError, KeySettings, read_key, shown_key, with_key_defaults
+from gateway.config import Config, ConfigError, KeySettings, read_key, shown_key, with_key_defaults
+from gateway.config.probable_mistakes import warnings_of_key
 from gateway.config.quantities import is_duration
 from gateway.errors import Conflict, InvalidRequest
 from gateway.quota.issued import (
@@ -26,7 +27,7 @@ from gateway.quota.issued import (
     show_key,
     show_top_ups,
 )
-from gateway.quota.notation import read_moment
+from gateway.quota.notation import merged_quotas, read_moment, read_quota
 from gateway.quota.people import person_limits
 from gateway.quota.scopes import person_scope
 from gateway.quota.windows import LimitTable
@@ -80,9 +81,10 @@ class KeyManager(Documents):
         self, body: Mapping[str, Any], actor: str, check: ChecksChange = permits_any, *, sees_all: bool = True
     ) -> CreatedKey:
         """Make a key from settings as in the file, without a secret: one is made. Settings that are not given come
-        from `defaults.keys`. `check` compares the key with one that has an id only."""
+        from `defaults.keys`; `quota_changes` has texts by unit for quotas beside those. `check` compares the key with
+        one that has an id only."""
         now = self._clock()
-        settings = await self._read_settings(with_key_defaults(body, self._config(), now))
+        settings = await self._read_settings(_with_quota_changes(body, self._config(), now))
         check(KeySettings(id=settings.id), settings)
         if self._file_key(settings.id) is not None:
             raise exists("key", settings.id)
@@ -90,6 +92,8 @@ class KeyManager(Documents):
             raise InvalidRequest("Ids of this form belong to persons who call with tokens. Choose another.", param="id")
         await self._check_unused(settings)
         warnings = await self._warnings(settings, sees_all=sees_all)
+        if sees_all:  # they name models and teams
+            warnings += warnings_of_key(self._config(), settings, datetime.fromtimestamp(now, UTC))
         secret = _new_secret(settings.id)
         made = IssuedKey(settings, (SecretOf(auth.digest(secret).hex(), now),), created_at=now, updated_at=now)
         doing = AuditEvent(actor, "create", after=shown_key(settings))
@@ -156,7 +160,13 @@ class KeyManager(Documents):
         return shown | {"top_ups": show_top_ups(overlay)}
 
     async def update_key(
-        self, name: str, changes: Mapping[str, Any], actor: str, check: ChecksChange = permits_any
+        self,
+        name: str,
+        changes: Mapping[str, Any],
+        actor: str,
+        check: ChecksChange = permits_any,
+        *,
+        sees_all: bool = True,
     ) -> Shown:
         """Replace the settings that are named; null takes one back to its default. The id stays."""
         text, key = await self._changeable(name)
@@ -169,6 +179,9 @@ class KeyManager(Documents):
         check(key.settings, settings)
         changed = key.with_settings(settings, self._clock())
         await self._write("key", name, text, changed.encode(), AuditEvent(actor, "update", before, shown_key(settings)))
+        for warning in warnings_of_key(self._config(), settings, datetime.fromtimestamp(self._clock(), UTC)):
+            if sees_all:  # as for a new key
+                self.warn(f"the key {name}: {warning}")
         return await self.show_key(name)
 
     async def rotate_key(self, name: str, overlap_s: float, actor: str) -> CreatedKey:
@@ -339,6 +352,20 @@ class KeyManager(Documents):
             return read_key(body, self._config(), teams)
         except ConfigError as error:
             raise invalid(error) from None
+
+
+def _with_quota_changes(body: Mapping[str, Any], config: Config, now: float) -> dict[str, Any]:
+    """A new key with the defaults, whose quotas `quota_changes` changes. Raises `InvalidRequest`."""
+    given = dict(body)
+    changes = given.pop("quota_changes", {})
+    if changes and "quotas" in given:
+        raise InvalidRequest("Name 'quotas' or 'quota_changes', not both.", param="quota_changes")
+    settings = with_key_defaults(given, config, now)
+    try:
+        named = [read_quota(unit, text) for unit, texts in changes.items() for text in texts]
+        return {**settings, "quotas": merged_quotas(settings["quotas"], named)} if named else settings
+    except ValueError as error:
+        raise InvalidRequest(str(error), param="quota_changes") from None
 
 
 def _new_secret(name: str) -> str:

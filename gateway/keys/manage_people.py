@@ -12,12 +12,12 @@ from typing import Any
 
 from gateway.chunked import portions
 from gateway.config import ConfigError, KeySettings, Team, read_person, shown_person
-from gateway.config.sections import BAD_SIGNS, MAX_PERSON, PERSON_DEFAULTS, ROLE_PREFIX
+from gateway.config.sections import BAD_SIGNS, MAX_PERSON, PERSON_DEFAULTS, ROLE_PREFIX, folded_name
 from gateway.errors import InvalidRequest, NotFound
 from gateway.quota import window_status
 from gateway.quota.issued import Overlay, Pause, format_time, show_top_ups
 from gateway.quota.people import person_limits
-from gateway.quota.scopes import member_of, person_scope
+from gateway.quota.scopes import member_scope, person_scope
 from gateway.quota.windows import LimitTable
 from gateway.records import Key, Window
 
@@ -25,7 +25,6 @@ from .documents import AuditEvent, Documents, Page, Shown, in_file, invalid
 from .key_index import KeyGroup
 
 WINDOWS_AT_ONCE = 50
-
 
 BY_OPERATOR = "operator"
 """Why the access of a person has ended, where an operator ended it."""
@@ -36,17 +35,25 @@ class PeopleManager(Documents):
 
     async def list_people(self, after: str = "", limit: int = 100) -> Page:
         """The people behind this name, as `show_person`."""
-        everyone = await self._everyone()
-        names = sorted([name for name in everyone if name > after])[: limit + 1]
+        behind, everyone = folded_name(after), dict[str, list[KeySettings]]()
+        while len(everyone) <= limit:
+            of_file = await self._everyone([])
+            owners = await self._index.owners(behind, limit + 1)
+            names = sorted({*owners, *[name for name in of_file if name > behind]})[: limit + 1]
+            if not names:
+                break
+            found = await self._everyone([("owner", name) for name in names])
+            everyone |= {name: found[name] for name in names if name in found}
+            behind = names[-1]
+        names = [*everyone][: limit + 1]
         overlays = await self._overlays([person_scope(name) for name in names])
         shown = await self._shown(zip(names, overlays, strict=True), everyone)
         return Page.of(shown, limit, "name")
 
     async def show_person(self, name: str) -> Shown:
-        """One person: `name`, `role` (of her last sign-in), `keys` (ids), `access_ended_by` (the cause; null: it has
-        not ended), `quotas` and further limits, `managed_by`
-        (`file` or `store` where they are her own; else null), `windows` with those in her teams, `top_ups`."""
-        everyone = await self._everyone([("owner", name)])
+        """One person, by any spelling of her name. `access_ended_by` is the cause, or null; `managed_by` is `file` or
+        `store` where the limits are her own, else null; `windows` has those in her teams, too."""
+        everyone = await self._everyone([("owner", name := folded_name(name))])
         text, overlay = await self._overlay(person_scope(name))
         if name not in everyone and text is None:
             raise NotFound(f"There is no person '{name}': no key has this owner.", code="person_not_found")
@@ -56,7 +63,7 @@ class PeopleManager(Documents):
     async def update_person(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
         """Give a person quotas of her own; null: those of her role or of everyone again."""
         _check_name(name)
-        if name in self._config().people:
+        if folded_name(name) in (people := self._config().people):
             raise in_file("person", name)
         quotas = None
         if changes.get("quotas") is not None:
@@ -65,9 +72,10 @@ class PeopleManager(Documents):
             except ConfigError as error:
                 raise invalid(error) from None
         text, overlay = await self._overlay(person_scope(name))
-        before, after = [shown_person(self._limits(name, each)) for each in (overlay, overlay._replace(quotas=quotas))]
+        given = overlay._replace(quotas=quotas)
+        before, after = [shown_person(person_limits(people, name, each)) for each in (overlay, given)]
         doing = AuditEvent(actor, "update", before, after)
-        await self._write("overlay", person_scope(name), text, overlay._replace(quotas=quotas).encode(), doing)
+        await self._write("overlay", person_scope(name), text, given.encode(), doing)
         return await self.show_person(name)
 
     async def note_role(self, name: str, role: str) -> None:
@@ -109,11 +117,8 @@ class PeopleManager(Documents):
         _, overlay = await self._overlay(person_scope(person))
         return overlay.paused is not None or (overlay.revoked_at is not None and begun <= overlay.revoked_at)
 
-    def _limits(self, name: str, overlay: Overlay) -> Any:
-        return person_limits(self._config().people, name, overlay)
-
     async def _everyone(self, owners: Sequence[KeyGroup] | None = None) -> dict[str, list[KeySettings]]:
-        """The keys of each person, or of these, that are not revoked, by her name."""
+        """The keys of these owners, or of all, and of those whom the file names, that are not revoked, by the name."""
         groups = [name for name in self._config().people if name == PERSON_DEFAULTS or name.startswith(ROLE_PREFIX)]
         found: dict[str, list[KeySettings]] = {name: [] for name in self._config().people if name not in groups}
         of_file = {key.id for key in self._config().keys}
@@ -125,8 +130,17 @@ class PeopleManager(Documents):
         ]
         for key in keys:
             if key.owner is not None:
-                found.setdefault(key.owner, []).append(key)
+                found.setdefault(folded_name(key.owner), []).append(key)
         return found
+
+    async def is_bound_elsewhere(self, name: str, team: str | None) -> bool:
+        """Whether limits bind all keys of this person, and she has keys, but none in this team."""
+        name = folded_name(name)
+        everyone = await self._everyone([("owner", name)])
+        _, overlay = await self._overlay(person_scope(name))
+        limits = person_limits(self._config().people, name, overlay)
+        teams = {key.team for key in everyone.get(name, ())}
+        return bool(limits.quotas or limits.max_parallel) and bool(teams) and team not in teams
 
     async def _shown(
         self, people: Iterable[tuple[str, Overlay]], everyone: Mapping[str, Sequence[KeySettings]]
@@ -145,11 +159,11 @@ class PeopleManager(Documents):
             shown.append(
                 {
                     "object": "person",
-                    "name": name,
+                    "name": next((key.owner for key in everyone.get(name, ())), name),
                     "role": overlay.role,
                     "access_ended_by": overlay.paused and overlay.paused.by,
                     "keys": [key.id for key in everyone.get(name, ())],
-                    **shown_person(self._limits(name, overlay)),
+                    **shown_person(person_limits(self._config().people, name, overlay)),
                     "managed_by": "file" if is_named else "store" if is_given else None,
                     "windows": [rows[window.id] for window in windows[name]],
                     "top_ups": show_top_ups(overlay),
@@ -161,15 +175,12 @@ class PeopleManager(Documents):
         self, name: str, overlay: Overlay, keys: Sequence[KeySettings], teams: Mapping[str, Team], now: float
     ) -> list[Window]:
         """Her windows over all keys, and those in each of the teams of her keys."""
-        holders = [Key("", team=team, owner=name) for team in dict.fromkeys([None, *[key.team for key in keys]])]
-        terms = LimitTable((), teams, {person_scope(name): overlay}, self._config().people)
-        found = {
-            each.scope: each for holder in holders for each in terms.of(holder) if member_of(each.scope)[1] == name
-        }
-        overlays = await self._overlays([scope for scope in found if scope != person_scope(name)])
-        others = dict(zip([scope for scope in found if scope != person_scope(name)], overlays, strict=True))
-        terms = LimitTable((), teams, {person_scope(name): overlay, **others}, self._config().people)
-        windows = [each.window(now) for holder in holders for each in terms.of(holder) if each.scope in found]
+        in_teams = list(dict.fromkeys([key.team for key in keys if key.team is not None]))
+        scopes = [member_scope(team, name) for team in in_teams]
+        overlays = dict(zip(scopes, await self._overlays(scopes), strict=True)) | {person_scope(name): overlay}
+        terms = LimitTable((), teams, overlays, self._config().people)
+        holders = [Key("", team=team, owner=name) for team in (None, *in_teams)]
+        windows = [each.window(now) for holder in holders for each in terms.of(holder) if each.scope in overlays]
         return list({window.id: window for window in windows}.values())
 
 

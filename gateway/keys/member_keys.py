@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gateway.config import Team
+from gateway.config.sections.values import is_glob
 from gateway.errors import Forbidden
 
 EVERY_MODEL = ("*",)
@@ -39,9 +40,9 @@ def with_member_settings(
     assert allowed is not None
     for name in body:
         if name not in _HERS and (name not in _NARROWING or name in defaults) and name != "models":
-            raise _refused(f"'{name}' of your keys is set by the gateway. Leave it out.", name)
+            raise role_refused(f"'{name}' of your keys is set by the gateway. Leave it out.", name)
     if sum(key["team"] == team and _counts(key, now) for key in keys) >= allowed.max_keys:
-        raise _refused(
+        raise role_refused(
             f"You have as many keys in the team '{team}' as it allows ({allowed.max_keys}; one that is revoked counts "
             "for a day). Use or rotate one of them, or ask an operator.",
             None,
@@ -54,11 +55,11 @@ def _team_of(body: Mapping[str, Any], keys: Iterable[Mapping[str, Any]], teams: 
     mine: set[str] = {key["team"] for key in keys if key["status"] == "active" and key["team"] is not None}
     open_to_her = sorted(name for name in mine if name in teams and teams[name].members is not None)
     if not open_to_her:
-        raise _refused("No team of yours lets its members make keys. Ask its lead or an operator for a key.", None)
+        raise role_refused("No team of yours lets its members make keys. Ask its lead or an operator for a key.", None)
     if (team := body.get("team")) is None and len(open_to_her) == 1:
         return open_to_her[0]
     if not isinstance(team, str) or team not in open_to_her:
-        raise _refused(f"Name a team that lets you make keys: {', '.join(open_to_her)}.", "team")
+        raise role_refused(f"Name a team that lets you make keys: {', '.join(open_to_her)}.", "team")
     return team
 
 
@@ -72,14 +73,13 @@ def _counts(key: Mapping[str, Any], now: float) -> bool:
 def _models(body: Mapping[str, Any], allowed: Sequence[str]) -> list[str]:
     wanted = list(body.get("models") or allowed)
     for place, model in enumerate(wanted):
-        is_pattern = bool(set("*?[") & set(model))
-        if model not in allowed and (is_pattern or not any(fnmatchcase(model, each) for each in allowed)):
-            raise _refused(
+        if model not in allowed and (is_glob(model) or not any(fnmatchcase(model, each) for each in allowed)):
+            raise role_refused(
                 f"Your keys may call {', '.join(allowed)}. Name one of these, or a model that they match.",
                 f"models[{place}]",
             )
     return wanted
 
 
-def _refused(message: str, param: str | None) -> Forbidden:
+def role_refused(message: str, param: str | None) -> Forbidden:
     return Forbidden(message, param=param, code="role_not_allowed")

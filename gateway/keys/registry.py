@@ -16,12 +16,13 @@ from typing import Any
 
 from gateway.api import auth
 from gateway.config import ConfigError, Team, read_quota, read_team, shown_quotas, shown_team
+from gateway.config.probable_mistakes import warnings_of_team
 from gateway.config.quantities import read_per
 from gateway.config.sections import NAME_PATTERN
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.quota import window_status
 from gateway.quota.issued import IssuedTeam, Overlay, TopUp, show_team, show_top_ups
-from gateway.quota.scopes import MEMBER, TEAM_LABEL, TEAM_TAG, holder
+from gateway.quota.scopes import MEMBER, TEAM_LABEL, TEAM_TAG, folded_scope, holder
 from gateway.quota.windows import LimitTable, calendar_window
 from gateway.records import Key, Window
 from gateway.store import DocumentKind
@@ -51,7 +52,7 @@ class QuotaManager(Documents):
         Returns their new state (`quota/window_status.row`)."""
         if unknown := sorted(which.keys() - {"unit", "per", "model"}):
             raise InvalidRequest("There is no such field. Expected some of unit, per, model.", param=unknown[0])
-        now = self._clock()
+        now, scope = self._clock(), folded_scope(scope)
         wanted = {name: str(value) for name, value in which.items() if value is not None}
         if "per" in wanted:
             wanted["per"] = str(read_per(wanted["per"]))
@@ -82,7 +83,7 @@ class QuotaManager(Documents):
                 "it instead, or raise it.",
                 param="per",
             )
-        now, per = self._clock(), str(quota.per)
+        now, per, scope = self._clock(), str(quota.per), folded_scope(scope)
         windows = await self._windows(scope, now)
         topped = [each for each in windows if (each.unit, each.per, each.model) == (quota.unit, per, quota.model)]
         if not topped:
@@ -182,6 +183,7 @@ class TeamManager(Documents):
         for scope, text in left if known is None else ():
             await self._write("overlay", scope, text, None, doing)
         await self._write("team", name, None, made.encode(), doing, resets=windows)
+        self._warn_of_team(name, team)
         return await self.show_team(name)
 
     async def update_team(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
@@ -197,7 +199,12 @@ class TeamManager(Documents):
         await self._write(
             "team", name, text, changed.encode(), AuditEvent(actor, "update", before, shown_team(settings))
         )
+        self._warn_of_team(name, settings)
         return await self.show_team(name)
+
+    def _warn_of_team(self, name: str, team: Team) -> None:
+        for warning in warnings_of_team(self._config(), name, team):
+            self.warn(f"the team {name}: {warning}")
 
     async def delete_team(self, name: str, actor: str) -> None:
         """Take a team away; 409 `team_in_use` while keys belong to it."""

@@ -1,7 +1,7 @@
 """Every metric: its name, unit, buckets and help, and a verb to record it.
 
 Labels are bounded. A model that is neither configured nor was ever served is `other`, and so is a model beyond
-`metrics.max_models` or a key beyond `metrics.max_keys` (bounded_labels.py decides which); a name invented by a client
+`metrics.max_models` or a key beyond `metrics.max_keys` (`BoundedLabels` decides which); a name invented by a client
 is never a label.
 
 With several processes (PROMETHEUS_MULTIPROC_DIR set by the supervisor) values live in files that the supervisor sums:
@@ -11,27 +11,86 @@ go (worker_files.py). Before a scrape the supervisor has every worker write, so 
 
 Of a killed worker, the calls that its journal has and its files do not are counted by the worker that recovers the
 journal (`recovered`); what has no journal entry, a refusal or an attempt, is lost for at most `GATHER_S`.
+
+Which names have a label of their own in metrics: a limited number, the same ones for every worker. One object for
+keys, one for models.
+
+The names of the configuration come first, in its order; what room they leave goes to other names in the order in which
+they are first used. A name keeps its label until the gateway ends, because a counter that changes its name is lost.
+
+The workers of one gateway share a file of names, each a JSON text on a line of its own. A worker reads it when it sees
+a name for the first time, and only as long as there is room: once for each name.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.quota import pricing
-from gateway.records import Record, Usage, WindowStatus
+from gateway.records import OTHER, Record, WindowStatus
 from gateway.wings import parts
 
-from .bounded_labels import BoundedLabels
 from .worker_files import WorkerFiles, observe_all
 
-_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+class BoundedLabels:
+    """The labels of one worker. `file` is shared by all workers of the gateway; None: there is one worker."""
+
+    def __init__(self, names: Iterable[str], most: int, file: Path | None) -> None:
+        self._file = file
+        self._own: dict[str, None] = {}
+        self.configure(names, most)
+
+    def __call__(self, name: str) -> str:
+        """The name itself, or `other`, which no key may have as its id; no name has no label. Not for names that
+        strangers invent."""
+        if name in self._own or not name or name == OTHER:
+            return name
+        if len(self._own) < self._most:
+            self._claim([name])
+        return name if name in self._own else OTHER
+
+    def every(self) -> frozenset[str]:
+        """The names that have a label of their own, whichever worker has given it to them."""
+        if len(self._own) < self._most:
+            self._claim([])
+        return frozenset(self._own)
+
+    def configure(self, names: Iterable[str], most: int) -> None:
+        """Allows at most `most` labels from now on and gives them to these names first. A name that has a label keeps
+        it."""
+        self._most = most
+        self._claim(list(islice(names, most)))
+
+    def _claim(self, names: Iterable[str]) -> None:
+        """Give these a label, as far as there is room."""
+        if self._file is None:
+            self._own.update(dict.fromkeys(islice(names, max(0, self._most - len(self._own)))))
+            return
+        try:
+            with self._file.open("a+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.seek(0)
+                known = dict.fromkeys(json.loads(line) for line in file)
+                wanted = [name for name in names if name not in known]
+                new = wanted[: max(0, self._most - len(known))]
+                file.write("".join([f"{json.dumps(name)}\n" for name in new]))
+        except OSError:
+            return  # the gateway is at its end, or its disk is: what has no label is counted with the others
+        self._own = dict.fromkeys([*known, *new])
+
+
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _OWN_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 _ERROR_TOKENS = (-4096, -1024, -256, -64, -16, 0, 16, 64, 256, 1024, 4096)
@@ -59,11 +118,25 @@ class _Ended(NamedTuple):
 
 
 class WingCounter(NamedTuple):
-    """A counter of a wing."""
-
     name: str
     help: str
     labels: tuple[str, ...] = ()
+
+
+class WingGauge(NamedTuple):
+    """A number of a wing that goes up and down; that of all workers is their sum, or the newest one."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    of_all: Literal["livesum", "mostrecent"] = "livesum"
+
+
+class WingHistogram(NamedTuple):
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    buckets: tuple[float, ...]
 
 
 class Telemetry:
@@ -102,29 +175,21 @@ class Telemetry:
         self._requests = self._counter(
             "gateway_requests_total",
             "Answered requests; status 0: calls of a killed worker.",
-            "key",
-            "model",
-            "endpoint",
-            "upstream",
-            "status",
-        )
+            "key", "model", "endpoint", "upstream", "status",
+        )  # fmt: skip
         self._tokens = self._counter(
             "gateway_tokens_total",
             "Tokens, by source: reported by the upstream or estimated.",
-            "key",
-            "model",
-            "upstream",
-            "type",
-            "source",
-        )
+            "key", "model", "upstream", "type", "source",
+        )  # fmt: skip
         self._cost = self._counter(
             "gateway_cost_usd_total", "US dollars charged to calls with a known price.", "key", "model"
         )
         self._duration = self._histogram(
-            "gateway_request_duration_seconds", "Duration of calls to the end.", _SECONDS, "model", "upstream"
+            "gateway_request_duration_seconds", "Duration of calls to the end.", SECONDS, "model", "upstream"
         )
         self._first_token = self._histogram(
-            "gateway_time_to_first_token_seconds", "Time to the first byte of an answer.", _SECONDS, "model", "upstream"
+            "gateway_time_to_first_token_seconds", "Time to the first byte of an answer.", SECONDS, "model", "upstream"
         )
         self._per_token = self._histogram(
             "gateway_time_per_output_token_seconds",
@@ -137,28 +202,10 @@ class Telemetry:
         self._attempts = self._counter(
             "gateway_upstream_attempts_total", "Attempts at an upstream.", "upstream", "outcome"
         )
-        self._hedges = self._counter(
-            "gateway_hedges_total",
-            "Calls with two attempts at once, by the one that answered: first, second, failed (none), client_gone.",
-            "model", "outcome",
-        )  # fmt: skip
-        self._hedged_tokens = self._counter(
-            "gateway_hedged_tokens_total",
-            "Tokens charged for attempts that were stopped because another one answered.",
-            "model", "upstream",
-        )  # fmt: skip
         self._state = Gauge(
             "gateway_upstream_state",
             "Circuit of an upstream, or of a model at it, in any worker: 0 closed, 1 half open, 2 open.",
             ["upstream"], registry=self.registry, multiprocess_mode="livemax",
-        )  # fmt: skip
-        self._queue = Gauge(
-            "gateway_queue_depth", "Calls that wait for upstream limits; a call for several upstreams counts at each.",
-            ["upstream"], registry=self.registry, multiprocess_mode="livesum",
-        )  # fmt: skip
-        self._waits = self._histogram(
-            "gateway_queue_wait_seconds", "Time that calls waited for upstream limits, by the key's class and result.",
-            _SECONDS, "priority", "outcome",
         )  # fmt: skip
         self._rejections = self._counter("gateway_rejections_total", "Calls refused by the gateway itself.", "reason")
         self._in_flight = Gauge(
@@ -167,9 +214,8 @@ class Telemetry:
         self._pending = Gauge(
             "gateway_journal_pending_records",
             "Usage records of running workers that the store does not have yet.",
-            registry=self.registry,
-            multiprocess_mode="livesum",
-        )
+            registry=self.registry, multiprocess_mode="livesum",
+        )  # fmt: skip
         self._skew = Gauge(
             "gateway_clock_skew_seconds",
             "How far the clock of the gateway's machine is from the store's, ahead of it or behind.",
@@ -201,6 +247,14 @@ class Telemetry:
         )
         self._of_wings = {
             each: self._counter(each.name, each.help, *each.labels) for each in parts(WingCounter, "metrics")
+        }
+        self._gauges_of_wings = {
+            each: Gauge(each.name, each.help, each.labels, registry=self.registry, multiprocess_mode=each.of_all)
+            for each in parts(WingGauge, "metrics")
+        }
+        self._histograms_of_wings = {
+            each: self._histogram(each.name, each.help, each.buckets, *each.labels)
+            for each in parts(WingHistogram, "metrics")
         }
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -288,28 +342,9 @@ class Telemetry:
         `hedged`."""
         self._add(self._attempts, (upstream, outcome))
 
-    def hedged(self, model: str, outcome: str) -> None:
-        """A call had two attempts at once, and this one answered: `first`, `second`; or `failed`, `client_gone`."""
-        self._add(self._hedges, (self.model_labels(model), outcome))
-
-    def hedge_cost(self, model: str, upstream: str, usage: Usage) -> None:
-        """An attempt was stopped because the other one answered, and is charged this."""
-        self._add(self._hedged_tokens, (self.model_labels(model), upstream), usage.total_tokens)
-
     def show_upstream(self, upstream: str, state: int) -> None:
         """This is the state of an upstream now: 0 closed, 1 half-open, 2 open."""
         self._state.labels(upstream).set(state)
-
-    def wait_began(self, upstreams: Iterable[str]) -> None:
-        """A call waits for room at one of these upstreams."""
-        for upstream in upstreams:
-            self._queue.labels(upstream).inc()
-
-    def wait_ended(self, upstreams: Iterable[str], priority: str, outcome: str, seconds: float) -> None:
-        """It does so no longer."""
-        for upstream in upstreams:
-            self._queue.labels(upstream).dec()
-        self._waits.labels(priority, outcome).observe(seconds)
 
     def count_under_way(self, change: int) -> None:
         """Change the number of calls under way: by 1 when a call begins, by -1 when it has ended."""
@@ -325,9 +360,19 @@ class Telemetry:
         if number:
             self._closed_calls.inc(number)
 
-    def count(self, counter: WingCounter, *labels: str) -> None:
-        """Add 1 to a counter of a wing. Labels have to be bounded: `key_labels` and `model_labels` see to it."""
-        self._add(self._of_wings[counter], labels)
+    def count(self, counter: WingCounter, *labels: str, amount: float = 1) -> None:
+        """Add to a counter of a wing. Labels have to be bounded: `key_labels` and `model_labels` see to it."""
+        self._add(self._of_wings[counter], labels, amount)
+
+    def change(self, gauge: WingGauge, *labels: str, by: float) -> None:
+        self._gauges_of_wings[gauge].labels(*labels).inc(by)
+
+    def observe(self, histogram: WingHistogram, value: float, *labels: str) -> None:
+        self._histograms_of_wings[histogram].labels(*labels).observe(value)
+
+    def show(self, gauge: WingGauge, value: float, *labels: str) -> None:
+        """Set a gauge of a wing, whose labels have to be bounded."""
+        self._gauges_of_wings[gauge].labels(*labels).set(value)
 
     def show_pending(self, count: int) -> None:
         """`count` records wait for the store."""
@@ -445,7 +490,7 @@ def quota_rows(statuses: Iterable[WindowStatus], label: Callable[[str], str]) ->
     for status in statuses:
         window = status.window
         kind, _, name = window.scope.partition(":")
-        if (kind != "key" or label(name) == name) and window.model is None and window.unit != "parallel":
+        if (kind != "key" or label(name) == name) and window.model is None:
             name = name if kind == "key" else window.scope
             amounts = status.used + status.reserved, window.limit
             used, limit = [pricing.usd(units) for units in amounts] if window.unit == "usd" else amounts

@@ -75,6 +75,9 @@ TRIED: Mapping[str, Callable[[Call, Route, str, int, int], Value | None]] = {
 """Known when an attempt begins: of the call, its route, the upstream's host and port, and its number among the
 attempts."""
 
+ASKED = "gateway.asked"
+"""The name of another than an upstream that was asked about the call."""
+
 STATUS, ERROR = "http.response.status_code", "error.type"
 """Known at the end of an attempt; ERROR is a fault (records.Fault), for a call the code of the error object."""
 

@@ -1,4 +1,5 @@
-"""Traces: a span for each call, and one below it for each attempt at an upstream; OpenTelemetry, where it is wanted.
+"""Traces: a span for each call, and one below it for each attempt at an upstream, and for others that are asked about
+the call; OpenTelemetry, where it is wanted.
 
 The packages are those of the extra `otel`. Without `tracing.endpoint` nothing of them is imported, a call has
 `NO_TRACE`, which does nothing, and the client's trace headers go to the upstream untouched. With it, the client's
@@ -62,6 +63,10 @@ class Trace:
         as it is sent: with that span as the upstream's parent."""
         return call, NO_SPAN
 
+    def ask(self, whom: str) -> AttemptSpan:
+        """Begin the span of a question about the call to another than an upstream, which has this name."""
+        return NO_SPAN
+
     def recorded(self, record: Record, error: str | None) -> None:
         """The call has ended, and this is its record; `error` is the code that the client got, if any."""
 
@@ -114,6 +119,9 @@ class _ExportedTrace(Trace):
         span, headers = self._tracer.begin_attempt(attributes, self._context)
         kept = [(name, value) for name, value in call.forwarded_headers if name.lower() not in (PARENT, STATE)]
         return call._replace(forwarded_headers=(*kept, *headers.items())), _ExportedSpan(self._tracer, span)
+
+    def ask(self, whom: str) -> AttemptSpan:
+        return _ExportedSpan(self._tracer, self._tracer.begin_question(whom, self._context))
 
     def recorded(self, record: Record, error: str | None) -> None:
         self._end(span_attributes.recorded(record), error, record.status)
@@ -171,6 +179,10 @@ class OpenTelemetryTracer(Tracer):
         fields: dict[str, str] = {}
         self._propagator.inject(fields, self._trace.set_span_in_context(span, context))
         return span, fields
+
+    def begin_question(self, whom: str, context: Context) -> Span:
+        """Begin such a span below its call's span."""
+        return self._tracer.start_span(whom, context, self._trace.SpanKind.CLIENT, {span_attributes.ASKED: whom})
 
     def end(self, span: Span, error: str | None, *, is_failure: bool) -> None:
         """End a span; `error` is the name of its error, if it has one."""

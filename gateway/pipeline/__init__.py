@@ -23,8 +23,6 @@ from gateway.relay.client_stream import ClientPort, ClientStream
 from .active_call import ActiveCall
 from .services import CurrentServices, Services
 
-__all__ = ["CurrentServices", "Services", "serve"]
-
 
 async def serve(call: Call, services: Services, port: ClientPort, trace: Trace = NO_TRACE) -> Answer | Streamed:
     """Carry one checked call to an upstream and back, and account for it once.
@@ -45,6 +43,8 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
     )  # fmt: skip
     try:
         async with log:
+            for amendment in services.amendments:
+                amendment.note(reservation, services)
             port.reserved()
             outcome = await plan.stack.whole.carry(active)
             if isinstance(outcome, Answer):

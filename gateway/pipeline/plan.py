@@ -59,7 +59,7 @@ class Stack(NamedTuple):
     """The layers of one prompt of several."""
 
 
-ComposesStacks = Callable[[Call, Mapping[str, Adaptation]], Stack]
+ComposesStacks = Callable[[Call], Stack]
 """Composes the layers that such calls need: `Stacks` in stack.py does."""
 
 
@@ -114,7 +114,7 @@ class Plans:
             model.routes if call.passed is not None else capabilities.routes_of_all(model, endpoint, upstreams),
             ways,
             token_rule.counting(self._find_counter(call.model_name)),
-            self._compose(call, ways),
+            self._compose(call),
             keepalive,
             self._config.server.keepalive_comment_s if keepalive else 0,
         )

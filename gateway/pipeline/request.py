@@ -109,13 +109,13 @@ def prepare(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
     upstream, pool = services.config.upstreams[route.upstream], services.pools[route.upstream]
     changes = changed_members(call, active.log.reservation.held.claims, route, upstream.capabilities)
     document = call.params.document
-    if document.large is not None and document.large.rewritten:
-        document = rewriting.renamed(document, route.model or call.params.model)
     body: bytes | Sequence[memoryview] | Upload
+    upload, upload_size = None, 0
     if document.form is not None:
-        body = form.replace(document.form, changes)
+        body = upload = form.replace(document.form, changes)
+        upload_size = upload.size
     elif document.large is not None:
-        body = large_body.replace(document.large, changes)
+        body = large_body.replace(rewriting.renamed(document.large, route.model or call.params.model), changes)
     else:
         body = json_document.replace(document, changes)
     spec = FORMATS[call.endpoint]
@@ -128,11 +128,10 @@ def prepare(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
     elif spec.has_model_in_path:
         path = model_path(call, route)
         added_limits = [windows.output_limit(call)] if changes else []
-    upload = body if isinstance(body, Upload) else None
     sent = SentRequest(
         call, route.model, added_limits[0] if added_limits else call.params.output_limit, active.plan.count_texts,
         pool.request(path, call.forwarded_headers, body, method=method, key=handle.key),
-        0 if upload is None else upload.size,
+        upload_size,
     )  # fmt: skip
     return Attempt(
         call=call, route=route, pool=pool, upstream=upstream, sent=sent, log=active.log, client=active.client,

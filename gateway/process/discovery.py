@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.config import Config, ConfigError, Upstream, build
 from gateway.config.discovered import discovering, usable, with_discovered, with_prices
+from gateway.config.faults import few
 from gateway.config.source import Reading
 
 if TYPE_CHECKING:
@@ -150,10 +151,7 @@ async def _list(upstream: Upstream, within_s: float) -> Listing:
 
 
 def _counted(names: list[str], what: str) -> list[str]:
-    if not names:
-        return []
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return [f"{len(names)} {what} ({', '.join(names[:SHOWN])}{more})"]
+    return [f"{len(names)} {what} ({few(names, SHOWN)})"] if names else []
 
 
 def _read(path: Path) -> Mapping[str, KnownList]:

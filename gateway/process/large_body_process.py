@@ -26,6 +26,7 @@ from typing import Any
 
 from gateway import formats
 from gateway.api import json_document, large_body
+from gateway.api.other_models import LISTS
 from gateway.bridge import rewriting
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
@@ -38,9 +39,8 @@ NICENESS = 5
 
 def _read(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
     params = formats.read(asked["endpoint"], body)
-    return large_body.brief(
-        params, asked["drops"], formats.FORMATS[asked["endpoint"]].keeps(params), asked["reads"]
-    ), b""
+    keeps = {*formats.FORMATS[asked["endpoint"]].keeps(params), *(LISTS if params.other_models else ())}
+    return large_body.brief(params, asked["drops"], keeps, asked["reads"]), b""
 
 
 def _rewrite(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:

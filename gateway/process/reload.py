@@ -32,8 +32,6 @@ HandOver = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
 class ReloadResult(NamedTuple):
-    """The result of a reload."""
-
     generation: int
     """Number of the configuration in use after the reload."""
     changed: Sequence[str] = ()

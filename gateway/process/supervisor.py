@@ -140,7 +140,10 @@ class Supervisor:
         loop.add_signal_handler(
             signal.SIGHUP, lambda: self._tasks.spawn(self._reloader.reload("SIGHUP"), "reload on SIGHUP")
         )
-        await self._discover()
+        # The models of the upstreams whose models are not known from before; later, all of them now and then.
+        await self._discovery.start(self._config)
+        await self._reloader.extend_again(is_start=True)
+        self._tasks.spawn(self._discovery.watch(lambda: self._config, self._reloader.extend_again), "discover-models")
         self._tasks.spawn(self._reloader.watch(), "watch-configuration")
         slots = [
             self._tasks.spawn(self._keep_alive(slot, on_ready), f"worker-{slot}")
@@ -157,12 +160,6 @@ class Supervisor:
                 self._failed.result()
         finally:
             await self._tasks.cancel_all()
-
-    async def _discover(self) -> None:
-        """Read the models of the upstreams whose models are not known from before; later, all of them now and then."""
-        await self._discovery.start(self._config)
-        await self._reloader.extend_again(is_start=True)
-        self._tasks.spawn(self._discovery.watch(lambda: self._config, self._reloader.extend_again), "discover-models")
 
     def _stop(self, delay_s: float) -> None:
         if self._stopping is not None:
@@ -189,7 +186,8 @@ class Supervisor:
             now = time.monotonic()
             deaths = deaths + 1 if now - began < DEATHS_WITHIN_S else 1
             self._restarts += 1
-            log.error("worker %d (pid %d) ended with %s; starting another", slot, member.process.pid, _cause(code))
+            cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            log.error("worker %d (pid %d) ended with %s; starting another", slot, member.process.pid, cause)
             if self._deaths.note(now, member.ready_at):
                 self._fail(f"{MAX_DEATHS} workers ended unexpectedly within {DEATHS_WITHIN_S:g} s; giving up")
                 return
@@ -343,7 +341,3 @@ async def _ask(line: ControlChannel, what: str, more: Mapping[str, Any]) -> Any:
 def _signal(process: Process, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)
-
-
-def _cause(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

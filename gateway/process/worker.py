@@ -25,7 +25,7 @@ import uvloop
 from aiohttp import web
 
 from gateway.api import tokenizer
-from gateway.config import Config, build
+from gateway.config import Config, ConfigError, build
 from gateway.errors import Unavailable
 from gateway.files import naming
 from gateway.keys.cache import KeyCache
@@ -270,7 +270,7 @@ async def _serve_on(end: socket.socket, listeners: Sequence[socket.socket]) -> i
             files = WorkerFiles(Path(message["metrics_dir"]))
             worker = WorkerProcess(listener, admin_listener, line, config, files, has_peers=has_peers)
         await worker.run()
-    except StoreMisconfigured as error:
+    except (ConfigError, StoreMisconfigured) as error:
         line.send(failed=str(error))
         return 1
     except OSError as error:

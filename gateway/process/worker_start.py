@@ -1,8 +1,10 @@
 """How workers start: the first ones are forked off the supervisor, their successors are new interpreters.
 
-Most of a start is imports. So `forked` loads once what every worker needs, and forks before the process has
+Most of a start is imports. So `forked` loads once what several workers need, and forks before the process has
 threads, an event loop, a listener or a lock on a folder: a worker inherits none of these, and shares memory with the
-others. It then waits on its control line: for the listening sockets (SCM_RIGHTS, unix(7)), and for its configuration.
+others. One worker alone loads it after the fork: a page that it or the supervisor writes to, if only to count
+references, would be there twice. A worker then waits on its control line: for the listening sockets (SCM_RIGHTS,
+unix(7)), and for its configuration.
 
 A supervisor that serves has threads, so that a fork is no longer safe. A successor is therefore a new interpreter, and
 so is every worker where the system has no pidfd_open(2).
@@ -86,7 +88,9 @@ def forked(config: Config) -> Iterator[deque[StartedWorker]]:
     ended."""
     workers: deque[StartedWorker] = deque()
     if _can_fork():
-        _load_worker(config)
+        if config.server.workers > 1:
+            _load_worker(config)
+        gc.freeze()  # so that no collection touches the memory pages that processes share
         sys.stdout.flush()
         sys.stderr.flush()
         for _ in range(config.server.workers):
@@ -111,13 +115,11 @@ def _can_fork() -> bool:
 
 
 def _load_worker(config: Config) -> None:
-    """Imports the worker with the garbage collector off, which would scan the imported objects a dozen times. Then
-    freezes those objects: no collection touches the memory pages that workers share."""
+    """Imports the worker with the garbage collector off, which would scan the imported objects a dozen times."""
     gc.disable()
     from . import worker
 
     worker.load(config)
-    gc.freeze()
     gc.enable()
 
 
@@ -136,6 +138,7 @@ def _run_worker(line: socket.socket) -> None:
     """Run the worker, and end this process: what it has inherited from its parent's functions is not for it."""
     code = 1
     try:
+        gc.disable()  # as in `_load_worker`, where it was not loaded before; a worker that serves begins again
         from .worker import serve_on
 
         code = serve_on(line)

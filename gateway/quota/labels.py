@@ -51,6 +51,19 @@ class LabelTable:
             for scope, value in self._tagged(call)
         ])  # fmt: skip
 
+    def of_tags_of(self, key: Key, tags: str, month: str) -> Iterator[str]:
+        """The scopes of the values of tags that count for a key: of those that it brought first in this month and of
+        those in `tags`, and the shared one where there is no place for a further value."""
+        own, asked = dict(key.labels), _tags_of(tags)
+        for scope, name in [(tag_scope(team, name), name) for team, name, _ in self._binding(key) if name not in own]:
+            seen = self._seen(scope, month)
+            brought = {value for value, by in seen.values.items() if by == key.id}
+            for value in sorted(brought | ({asked[name]} if name in asked else set())):
+                if value in seen.values or with_value(seen, value, key.id, month) is not None:
+                    yield value_scope(scope, value)
+            if with_value(seen, "", key.id, month) is None:  # no value is empty
+                yield scope
+
     def quotas_of(self, scope: str, key: Key) -> Sequence[Quota]:
         """The quotas of a value's scope that bind the key."""
         for team, name, quotas in self._binding(key):
@@ -79,8 +92,7 @@ class LabelTable:
                 yield team, name, quotas
 
     def _tagged(self, call: Call) -> Iterator[tuple[str, str]]:
-        own = {name for name, _ in call.key.labels}
-        tags = dict([tag.split("=", 1) for tag in call.tags.split(TAG_SEPARATOR)]) if call.tags else {}
+        own, tags = {name for name, _ in call.key.labels}, _tags_of(call.tags)
         for team, name, _ in self._binding(call.key):
             if name not in own and name in tags:
                 yield tag_scope(team, name), tags[name]
@@ -89,6 +101,10 @@ class LabelTable:
         overlay = self._overlays.get(scope)
         seen = overlay.seen if overlay is not None and overlay.seen is not None else NOT_SEEN
         return seen if seen.month >= month else NOT_SEEN
+
+
+def _tags_of(tags: str) -> dict[str, str]:
+    return dict([tag.split("=", 1) for tag in tags.split(TAG_SEPARATOR)]) if tags else {}
 
 
 def with_value(seen: SeenValues, value: str, key: str, month: str) -> SeenValues | None:

@@ -57,7 +57,7 @@ def encode(record: Record, claims: Sequence[Claim], charged: Sequence[int] | Non
     (
         name, time, key, team, endpoint, model, label_model, routed_model, returned_model, upstream, status, stream,
         usage, ended, first_byte_s, duration_s, attempts, truncated, client_id, cost_nusd, price, failed,
-        user, tags, timeline,
+        user, tags, timeline, reason, amended,
     ) = record  # fmt: skip
     prompt, completion, cached, reasoning, source, more = usage[:6]
     name = quote(name)
@@ -79,8 +79,9 @@ def encode(record: Record, claims: Sequence[Claim], charged: Sequence[int] | Non
         f"{'null' if cost_nusd is None else cost_nusd},{'null' if price is None else quote(price)}"
         + (
             f",{quote(units.format_counts(more))},{quote(failed)},{quote(user)},{quote(tags)}"
-            + (f",{quote(timeline)}]" if timeline else "]")
-            if more or failed or user or tags or timeline
+            + (f",{quote(timeline)}" if timeline or reason or amended else "")
+            + (f",{quote(reason)},{quote(amended)}]" if reason or amended else "]")
+            if more or failed or user or tags or timeline or reason or amended
             else "]"
         )
     )

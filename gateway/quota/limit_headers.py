@@ -124,10 +124,10 @@ def limit_header(refused: Refused) -> dict[str, str]:
     }  # fmt: skip
     if is_of_upstream(window):
         amounts = {}
-    members = {"unit": window.unit, "per": window.per, "model": _encoded(window.model or "")}
+    members = {"unit": window.unit, "per": window.per, "model": encoded(window.model or "")}
     members |= {name: format_usd(each)[1:] if window.unit == "usd" else str(each) for name, each in amounts.items()}
     members["raised-by"] = scope_kind(window.scope).raised_by
-    parts = [_encoded(window.scope), *[f"{name}={value}" for name, value in members.items() if value]]
+    parts = [encoded(window.scope), *[f"{name}={value}" for name, value in members.items() if value]]
     return {LIMIT_HEADER: "; ".join(parts)}
 
 
@@ -136,7 +136,7 @@ def format_amount(unit: Unit, amount: int) -> str:
     return format_usd(amount) if unit == "usd" else str(amount)
 
 
-def _encoded(name: str) -> str:
+def encoded(name: str) -> str:
     return "".join([chr(sign) if sign in _PLAIN else f"%{sign:02X}" for sign in name.encode()])
 
 

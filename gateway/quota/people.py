@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.config import PersonLimits
-from gateway.config.sections import PERSON_DEFAULTS, ROLE_PREFIX
+from gateway.config.sections import PERSON_DEFAULTS, ROLE_PREFIX, folded_name
 
 from .issued import Overlay
 
@@ -16,7 +16,7 @@ UNLIMITED = PersonLimits()
 def person_limits(people: Mapping[str, PersonLimits], name: str, overlay: Overlay | None) -> PersonLimits:
     """The limits of this person. `overlay`: what was given to her while the gateway ran, and the role of her last
     sign-in."""
-    if (named := people.get(name)) is not None:
+    if (named := people.get(folded_name(name))) is not None:
         return named
     of_role = people.get(f"{ROLE_PREFIX}{overlay.role}") if overlay is not None else None
     shared = of_role or people.get(PERSON_DEFAULTS, UNLIMITED)

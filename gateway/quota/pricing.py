@@ -126,17 +126,13 @@ _OF_PROMPT = ("cached", *_OF_CACHED, *[name for name, unit in units.UNITS.items(
 _OF_COMPLETION = ("reasoning", *[name for name, unit in units.UNITS.items() if unit.part_of == "completion"])
 
 
-def _everything(unit: str) -> bool:
-    return True
-
-
 def most_nusd(
     price: Price | None,
     prompt_tokens: int,
     output_tokens: int,
     time: float,
     variant: str = "",
-    may_use: Callable[[str], bool] = _everything,
+    may_use: Callable[[str], bool] = lambda unit: True,
     known: units.Counts = (),
 ) -> int | None:
     """The highest possible cost of these tokens: each at the dearest rate that can apply to it. `variant` is the

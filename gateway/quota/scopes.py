@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gateway.config.sections import folded_name
 from gateway.records import Key
 
 PERSON, MEMBER, LABEL, TEAM_LABEL, TAG, TEAM_TAG = "person", "member", "label", "team_label", "tag", "team_tag"
@@ -45,12 +46,18 @@ SCOPES: Mapping[str, ScopeKind] = {
 
 def person_scope(person: str) -> str:
     """The scope of what a person uses with all her keys and tokens."""
-    return f"{PERSON}:{person}"
+    return f"{PERSON}:{folded_name(person)}"
 
 
 def member_scope(team: str, person: str) -> str:
     """The scope of what a person uses with her keys in this team."""
-    return f"{MEMBER}:{team}/{person}"
+    return f"{MEMBER}:{team}/{folded_name(person)}"
+
+
+def folded_scope(scope: str) -> str:
+    """The scope with the name of a person as it is compared; before 0.3, stores had names of people as written."""
+    kind, _, name = scope.partition(":")
+    return f"{kind}:{folded_name(name)}" if kind in (PERSON, MEMBER) else scope
 
 
 def label_scope(team: str | None, name: str) -> str:
@@ -64,7 +71,6 @@ def tag_scope(team: str | None, name: str) -> str:
 
 
 def value_scope(label: str, value: str) -> str:
-    """The scope of one value of a label."""
     return f"{label}={value}"
 
 

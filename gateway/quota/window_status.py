@@ -24,6 +24,7 @@ class Owned(NamedTuple):
 
 def shared_windows(terms: LimitTable, now: float) -> Iterator[Owned]:
     """Those of the gateway, of upstreams and of every team, which are enforced for everyone but shadow keys."""
+    yield from (Owned(limit.window(now)) for limits in terms.of_upstreams.values() for limit in limits)
     # Without an own limit, the limits of the team and of the gateway apply.
     yield from (Owned(term.window(now)) for term in terms.of(Key("")))
     for name in terms.teams:
@@ -31,7 +32,6 @@ def shared_windows(terms: LimitTable, now: float) -> Iterator[Owned]:
             if term.scope != "gateway":
                 yield Owned(term.window(now), team=name)
     yield from (Owned(limit.window(now), team=team) for team, limit in terms.of_labels(now))
-    yield from (Owned(limit.window(now)) for limits in terms.of_upstreams.values() for limit in limits)
 
 
 def own_windows(terms: LimitTable, keys: Iterable[Key], now: float, seen: set[str] | None = None) -> Iterator[Owned]:

@@ -169,7 +169,7 @@ class LimitTable:
     ) -> None:
         self._quotas = quotas
         self.teams = teams
-        self._overlays = overlays
+        self.overlays = overlays
         self._people = people
         self._upstreams = upstreams
         self.of_upstreams = {
@@ -183,7 +183,7 @@ class LimitTable:
 
     def anew(self) -> LimitTable:
         """The same without the cache: a scan over all keys would evict the entries of active ones."""
-        return LimitTable(self._quotas, self.teams, self._overlays, self._people, self._upstreams)
+        return LimitTable(self._quotas, self.teams, self.overlays, self._people, self._upstreams)
 
     def of(self, key: Key) -> tuple[Limit, ...]:
         """The terms of this key, parallel calls last."""
@@ -199,7 +199,7 @@ class LimitTable:
         if scope.startswith(UPSTREAM):
             return self.of_upstreams.get(scope, ())
         if is_of_label(scope):
-            return list(self._of_label(scope, holder(scope)))
+            return list(self.of_label(scope, holder(scope)))
         return [term for term in self.of(owner or holder(scope)) if term.scope == scope]
 
     def of_call(self, call: Call) -> CallLimits:
@@ -208,12 +208,12 @@ class LimitTable:
         day = int(call.started // 86400)
         if self.labels.owners and call.tags:
             tagged = self.labels.of_tags(call, calendar_window("month", call.started)[0])
-        names = (call.key.id, call.params.model, call.target, tagged)
+        names = (call.key.id, "" if call.model_reason else call.params.model, call.target, tagged)
         known = self._of_calls.get(names)
         if known is None or known[1] != day or (known[0] is not call.key and known[0] != call.key):
             if len(self._of_calls) >= MAX_CACHED_KEYS:
                 self._of_calls.clear()
-            each_limit = [*self.of(call.key), *[each for scope in tagged for each in self._of_label(scope, call.key)]]
+            each_limit = [*self.of(call.key), *[each for scope in tagged for each in self.of_label(scope, call.key)]]
             limits = [each for each in each_limit if each.model is None or covers(each.model, call)]
             known = self._of_calls[names] = call.key, day, CallLimits.of(limits, call.started)
         return known[2]
@@ -242,7 +242,8 @@ class LimitTable:
                 is_enforced=is_of_person_enforced,
             )  # fmt: skip
 
-    def _of_label(self, scope: str, key: Key) -> Iterator[Limit]:
+    def of_label(self, scope: str, key: Key) -> Iterator[Limit]:
+        """The terms of a value's scope that bind the key."""
         return self._each(scope, self.labels.quotas_of(scope, key), not key.is_shadow)
 
     def of_labels(self, now: float) -> Iterator[tuple[str | None, Limit]]:
@@ -251,10 +252,10 @@ class LimitTable:
             yield from [(team, limit) for limit in self._each(scope, quotas, is_enforced=True)]
 
     def _person(self, name: str) -> PersonLimits:
-        return person_limits(self._people, name, self._overlays.get(person_scope(name)))
+        return person_limits(self._people, name, self.overlays.get(person_scope(name)))
 
     def _each(self, scope: str, quotas: Iterable[Quota], is_enforced: bool) -> Iterator[Limit]:
-        overlay, has_label = self._overlays.get(scope), is_of_label(scope)
+        overlay, has_label = self.overlays.get(scope), is_of_label(scope)
         for quota in quotas:
             if (quota.label is not None) != has_label:
                 continue
@@ -321,8 +322,8 @@ def dearest(claims: Iterable[Iterable[Claim]]) -> tuple[Claim, ...]:
 
 
 def covers(pattern: str, call: Call) -> bool:
-    """Whether a quota for these models counts the call: by the name that was asked for, or by that of the model."""
-    return fnmatchcase(call.params.model, pattern) or fnmatchcase(call.model_name, pattern)
+    """Whether a quota for these models counts the call: by the name that was asked for (and serves), or the model's."""
+    return (not call.model_reason and fnmatchcase(call.params.model, pattern)) or fnmatchcase(call.model_name, pattern)
 
 
 def _limit_missing(call: Call, term: Limit) -> InvalidRequest:
@@ -646,7 +647,7 @@ def unreserved(window: str) -> str:
 
 
 def _used_by(pattern: str, record: Record) -> bool:
-    return fnmatchcase(record.model, pattern) or fnmatchcase(record.label_model, pattern)
+    return (not record.model_reason and fnmatchcase(record.model, pattern)) or fnmatchcase(record.label_model, pattern)
 
 
 def charges(record: Record, claims: Sequence[Claim]) -> list[int]:

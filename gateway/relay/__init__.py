@@ -15,7 +15,7 @@ from gateway.errors import GatewayError, StreamInterrupted, UpstreamFailed, Upst
 from gateway.formats.format import Scan
 from gateway.formats.reader import ERRORS
 from gateway.formats.unfit import Unfit
-from gateway.records import Failure, Fault, Phase
+from gateway.records import Failure, Fault, Phase, Usage
 from gateway.tasks import is_cut_off
 from gateway.upstream import provider_errors, refusal
 from gateway.upstream.ask import cleaned_body
@@ -23,9 +23,7 @@ from gateway.upstream.ask import cleaned_body
 from . import charge
 from .attempt import Answer, Attempt, Streamed
 from .disconnect import client_left, end_at_once, let_end
-from .exchange import Exchange, pending_id_of, read_plain, response_headers
-
-__all__ = ["Answer", "Attempt", "Streamed", "attempt"]
+from .exchange import Exchange, ReadExchange, pending_id_of, read_plain, response_headers
 
 
 async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed | Failure:
@@ -39,7 +37,7 @@ async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed
     if isinstance(connection, Failure):
         log.note_upstream_wait(time.perf_counter() - began)
         return connection
-    exchange = this.client.speaker = Exchange(this)
+    exchange = this.client.speaker = (ReadExchange if this.readers else Exchange)(this)
     exchange.connection = connection
     try:
         connection.send(this.sent.pieces, exchange, None if this.upload is None else this.upload.open())
@@ -76,6 +74,8 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
         exchange.pass_rest()
         failure = exchange.problem
     await exchange.until_bound()
+    if exchange.error is not None:
+        raise _broken_off(exchange, scan, exchange.error)
     if not exchange.has_passed and scan.error is None and not scan.is_complete:
         # Not one byte has left: this may still become a true status, or another route.
         exchange.stop()
@@ -95,12 +95,23 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
     log.doubt(charged.doubts)
     tokens = charged.usage
     if scan.error is None and scan.is_complete and not scan.is_inside_event:
+        last = scan.last(tokens)
+        for rider in this.riders:
+            rider.ending(tokens, last)
+        if exchange.error is not None:
+            raise _broken_off(exchange, scan, exchange.error)
         log.close(status=200, usage=tokens, ended="done", returned_model=scan.model)
         for rider in this.riders:
             await rider.streamed(scan, tokens)
         await log.acknowledged()
         exchange.open()
-        return Streamed(scan.last(tokens))
+        return Streamed(last)
+    return await _finish_broken(exchange, scan, failure, tokens)
+
+
+async def _finish_broken(exchange: Exchange, scan: Scan, failure: Failure | None, tokens: Usage) -> Streamed:
+    """A stream that has ended before its answer, or with an error."""
+    this, log = exchange.attempt, exchange.attempt.log
     problem = _stream_problem(exchange, scan, failure)
     error: GatewayError
     if isinstance(problem, UpstreamRefused):
@@ -123,6 +134,20 @@ async def _finish_stream(exchange: Exchange, failure: Failure | None) -> Streame
     return Streamed(last, Fault.IN_BAND, detail=problem.detail)
 
 
+def _broken_off(exchange: Exchange, scan: Scan, error: GatewayError) -> GatewayError:
+    """The error of a rider, which ends the stream that the client has so far. The part that has come is charged."""
+    log = exchange.attempt.log
+    log.add_cost(exchange.charge_stream())
+    log.close(
+        status=error.status, usage=Usage(), ended="error", is_truncated=exchange.has_passed, returned_model=scan.model,
+        error=error.name,
+    )  # fmt: skip
+    if exchange.has_passed:
+        exchange.end_event()
+        error.scan = scan
+    return error
+
+
 def _stream_problem(exchange: Exchange, scan: Scan, failure: Failure | None) -> Failure | UpstreamRefused:
     """Why a stream ends with an error event instead of `[DONE]`."""
     this = exchange.attempt
@@ -141,11 +166,12 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     log = this.log
     body = exchange.take_body()
     read = read_plain(exchange, body, failure)
-    if read.problem is not None:
+    if (problem := exchange.error or read.problem) is not None:
         log.add_cost(read.charged)
-        if isinstance(read.problem, UpstreamRefused):
-            raise this.format.reword(read.problem) if this.format.reword else read.problem
-        return read.problem
+        if isinstance(problem, GatewayError):
+            reword = this.format.reword
+            raise reword(problem) if reword and isinstance(problem, UpstreamRefused) else problem
+        return problem
     as_events = this.format.as_events
     is_promised = this.call.params.stream and this.format.streams_only_events and not this.client.reads_plain
     needs_events = is_promised or this.client.writer is not None

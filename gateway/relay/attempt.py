@@ -42,7 +42,8 @@ class Streamed(NamedTuple):
 
 class Rider:
     """A feature that goes along with one attempt; a plain one has none. Its methods do nothing by default. None of them
-    waits on the way of a chunk."""
+    waits on the way of a chunk. One that fails the call does so by `break_off` of the exchange, which is the client's
+    `speaker` meanwhile; `answered` raises its error, and adds the cost before."""
 
     def request(self, draft: Attempt) -> Attempt:
         """Runs before the request is sent. It may change the attempt, and joins it by adding itself to the riders."""
@@ -59,6 +60,10 @@ class Rider:
         """Runs when a stream has ended before its answer. The error for the client, if the work goes on without the
         stream: its lease is left to that. It changes nothing else."""
         return None
+
+    def ending(self, usage: Usage, last: bytes) -> None:
+        """Runs at the end of a good stream, before it is settled. `last` are the bytes that the client has not got yet;
+        it changes nothing."""
 
     async def streamed(self, scan: Scan, usage: Usage) -> None:
         """Runs at the end of a good stream, when the call is settled, before its last bytes. It changes nothing."""
@@ -88,6 +93,8 @@ class Attempt(NamedTuple):
     answered: Callable[[], None]
     """Called when the first bytes of a good stream have come; further calls are harmless."""
     riders: tuple[Rider, ...] = ()
+    readers: tuple[Callable[[bytes], None], ...] = ()
+    """They get the bytes of a good answer as they come, decoded, before anything else reads them."""
     account: str = ""
     """Which of the upstream's API keys the request presents (upstream/account.py)."""
     more_headers: tuple[tuple[str, str], ...] = ()

@@ -333,7 +333,8 @@ def of_plain(
     texts = sent.texts_of(body)
     if report is not None and _is_plausible(sent.call, report, has_text=bool(texts)):
         return _believed(sent.call, report, doubts)
-    shown = Shown(sent.count(texts), bool(texts), report, reported_usage.has_reasoning(body), model)
+    has_reasoned = reported_usage.REASONING.search(body) is not None
+    shown = Shown(sent.count(texts), bool(texts), report, has_reasoned, model)
     return Charge(estimate(sent, ending, shown), doubts)
 
 

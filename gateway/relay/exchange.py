@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from gateway.errors import UpstreamRefused
+from gateway.errors import GatewayError, UpstreamRefused
 from gateway.formats import sse
 from gateway.formats.format import FactsReader, Format, PlainFacts, Scan, ScanInput
 from gateway.formats.unfit import Unfit
@@ -31,6 +31,9 @@ _DOWN = ("content-type", "openai-processing-ms", "openai-version")
 
 class Exchange:
     """Receives the answer of one attempt and passes it on to the client."""
+
+    error: GatewayError | None = None
+    """Why a rider has broken it off."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -102,7 +105,8 @@ class Exchange:
         elif failure is not None:
             ending = charge.ending_of(failure)
         else:
-            ending = charge.Ending.BROKEN if self.is_over else charge.Ending.STOPPED
+            is_broken = self.is_over and self.error is None
+            ending = charge.Ending.BROKEN if is_broken else charge.Ending.STOPPED
         if self.attempt.format.tier_header:
             self.scan.usage = self.as_served(self.scan.usage)
         return charge.of_stream(self.attempt.sent, self.scan, ending, self.elapsed_s)
@@ -219,6 +223,12 @@ class Exchange:
             self.connection.abort()
             self.connection = None
 
+    def break_off(self, error: GatewayError) -> None:
+        """A rider ends the call with this error. The upstream is not to blame, and no other one is tried."""
+        self.error = self.error or error
+        self.stop()
+        self._finish(None)
+
     def end_event(self) -> None:
         """Half an event may have gone to the client; what comes next has to be read as one of its own."""
         writer = self._client.writer
@@ -263,6 +273,7 @@ class Exchange:
         try:
             for piece in decoder.decode(data):
                 self._decoded_bytes += len(piece)
+                self._decoded(piece)
                 if self.scan is None:
                     self._collect(piece)
                 elif self._decoded_bytes > self.attempt.max_response_bytes:
@@ -277,6 +288,9 @@ class Exchange:
             else:
                 self.stop()
                 self._finish(None)
+
+    def _decoded(self, data: bytes) -> None:
+        """The next bytes of an encoded answer, decoded."""
 
     def _collect(self, data: bytes) -> None:
         if not self.body:
@@ -414,6 +428,20 @@ class Exchange:
     def failure(self, fault: Fault, detail: str = "") -> Failure:
         """A failure of this attempt, after it was sent."""
         return Failure(self.attempt.route.upstream, Phase.WAITING, fault, detail, has_begun=True)
+
+
+class ReadExchange(Exchange):
+    """Hands the bytes of a good answer to the readers of its attempt, too."""
+
+    def body_received(self, data: bytes) -> None:
+        if self._decoder is None:
+            self._decoded(data)
+        super().body_received(data)
+
+    def _decoded(self, data: bytes) -> None:
+        if self.head is not None and self.head.status in self.attempt.format.good_statuses and not self.is_over:
+            for read in self.attempt.readers:
+                read(data)
 
 
 def response_headers(head: Head, spec: Format) -> tuple[tuple[str, str], ...]:

@@ -26,7 +26,7 @@ COLUMNS = (
     "ended", "client_gone", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id",
     "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source", *_MONEY,
     "units", "failed", "user", "tags", "served_model", "price_more", "price_tier", "price_variant", "price_source",
-    "timeline",
+    "timeline", "model_reason", "amended",
 )  # fmt: skip
 """Columns of the calls in CSV."""
 

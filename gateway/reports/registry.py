@@ -17,16 +17,10 @@ from .table import UNKNOWN, Row, aligned, plain_usd
 
 
 class Column(NamedTuple):
-    """One column of a list."""
-
     name: str
     """Name of a row's member, and of the column in CSV; a table shows `_` as a space."""
     to_text: Callable[[Any], str] = str
     is_number: bool = False
-
-
-def _names(values: Sequence[str]) -> str:
-    return " ".join(values)
 
 
 def _quotas(quotas: Sequence[Row]) -> str:
@@ -39,21 +33,17 @@ def _limits(limits: Row) -> str:
 
 def _secrets(secrets: Sequence[Row]) -> str:
     return "; ".join(
-        [
-            f"{number}: since {secret['created_at'] or 'the file has it'}"
-            + (f", until {secret['expires_at']}" if secret["expires_at"] else "")
-            for number, secret in enumerate(secrets, 1)
-        ]
+        f"{number}: since {secret['created_at'] or 'the file has it'}"
+        + (f", until {secret['expires_at']}" if secret["expires_at"] else "")
+        for number, secret in enumerate(secrets, 1)
     )
 
 
 def _top_ups(top_ups: Sequence[Row]) -> str:
     return "; ".join(
-        [
-            f"{top_up['amount']:,} {top_up['unit']} in {top_up['window']}"
-            + (f":{top_up['model']}" if top_up["model"] else "")
-            for top_up in top_ups
-        ]
+        f"{top_up['amount']:,} {top_up['unit']} in {top_up['window']}"
+        + (f":{top_up['model']}" if top_up["model"] else "")
+        for top_up in top_ups
     )
 
 
@@ -62,13 +52,11 @@ def _used(windows: Sequence[Row]) -> str:
     shares = [((row["used"] + row["reserved"]) / row["limit"], row) for row in windows]
     shares.sort(key=lambda each: each[0], reverse=True)
     return "; ".join(
-        [
-            f"{share:.0%} of {_amount(row['limit'])} {row['unit']}"
-            + (f"/{row['per']}" if row["per"] else " calls")
-            + (f":{row['model']}" if row["model"] else "")
-            + (f" in {row['scope'].removeprefix('member:').partition('/')[0]}" if row["scope"][0] == "m" else "")
-            for share, row in shares
-        ]
+        f"{share:.0%} of {_amount(row['limit'])} {row['unit']}"
+        + (f"/{row['per']}" if row["per"] else " calls")
+        + (f":{row['model']}" if row["model"] else "")
+        + (f" in {row['scope'].removeprefix('member:').partition('/')[0]}" if row["scope"][0] == "m" else "")
+        for share, row in shares
     )
 
 
@@ -81,9 +69,9 @@ def _amount(amount: float) -> str:
 
 
 KEYS = (
-    Column("id"), Column("status"), Column("team"), Column("managed_by"), Column("models", _names),
+    Column("id"), Column("status"), Column("team"), Column("managed_by"), Column("models", " ".join),
     Column("expires", _moment), Column("max_parallel"), Column("quotas", _quotas), Column("limits", _limits),
-    Column("ips", _names), Column("on_exceeded"), Column("created_at"), Column("updated_at"), Column("revoked_at"),
+    Column("ips", " ".join), Column("on_exceeded"), Column("created_at"), Column("updated_at"), Column("revoked_at"),
     Column("paused_at"),
     Column("owner"), Column("note"),
 )  # fmt: skip
@@ -92,7 +80,7 @@ TEAMS = (
     Column("name"), Column("managed_by"), Column("quotas", _quotas), Column("created_at"), Column("updated_at"),
 )  # fmt: skip
 PEOPLE = (
-    Column("name"), Column("role"), Column("keys", _names), Column("managed_by"), Column("quotas", _quotas),
+    Column("name"), Column("role"), Column("keys", " ".join), Column("managed_by"), Column("quotas", _quotas),
     Column("windows", _used),
 )  # fmt: skip
 WINDOWS = (

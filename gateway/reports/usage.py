@@ -15,6 +15,7 @@ from typing import Any
 
 from gateway.chunked import in_chunks
 from gateway.config.quantities import is_duration, read_duration_s
+from gateway.config.sections import folded_name
 from gateway.store import ATTRIBUTED_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, check_groups, is_attribution
 from gateway.store.report_rows import percent
 
@@ -35,9 +36,11 @@ ROWS_AT_ONCE = 25
 def read_groups(text: str) -> list[str]:
     """The groups of a text such as `key,model,day`; one row for everything without a name. Raises `ValueError`."""
     groups = [name for name in dict.fromkeys(part.strip() for part in text.split(",")) if name]
-    labels = [name for name in groups if name.startswith(LABEL) and name != LABEL]
+    labels = [name for name in groups if is_of_keys(name)]
     if unknown := [*check_groups([name for name in groups if name not in labels]), *labels[1:]]:
-        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(USAGE_GROUPS)}, user, tag:NAME, label:NAME")
+        raise ValueError(
+            f"{unknown[0]!r} is not one of {', '.join(USAGE_GROUPS)}, user, tag:NAME, label:NAME, {PERSON}"
+        )
     named = [name for name in groups if is_attribution(name)]
     others = [name for name in groups if name not in (*ATTRIBUTED_GROUPS, *named[:1], *labels)]
     if named and others:
@@ -47,18 +50,23 @@ def read_groups(text: str) -> list[str]:
     return groups
 
 
-LABEL = "label:"
-"""How a group by a label of keys begins: `label:cost-center`."""
+LABEL, PERSON = "label:", "person"
+"""How a group by a label of keys begins (`label:cost-center`), and the group by their owner."""
+
+
+def is_of_keys(group: str) -> bool:
+    """Whether a group is by a property that keys have now: a label, or the owner."""
+    return group == PERSON or (group.startswith(LABEL) and group != LABEL)
 
 
 def label_in(groups: Iterable[str]) -> str | None:
-    """The group by a label, of which a report has one at most."""
-    return next((name for name in groups if name.startswith(LABEL)), None)
+    """The group by a label or by the owner, of which a report has one at most."""
+    return next((name for name in groups if is_of_keys(name)), None)
 
 
 def stored_groups(groups: Sequence[str]) -> list[str]:
     """The groups by which the store is asked: a label is a property of keys."""
-    return list(dict.fromkeys("key" if name.startswith(LABEL) else name for name in groups))
+    return list(dict.fromkeys("key" if is_of_keys(name) else name for name in groups))
 
 
 class LabelReport:
@@ -69,6 +77,7 @@ class LabelReport:
         self._groups = groups
         self._group = label_in(groups) or ""
         self._values: dict[str, str] = {}
+        self._people: dict[str, str] = {}
         self._rows: dict[tuple[str, ...], Row] = {}
 
     def without_label(self, rows: Iterable[Row]) -> set[str]:
@@ -78,12 +87,16 @@ class LabelReport:
     def add(self, rows: Iterable[Row], labels: Mapping[str, Mapping[str, str]]) -> None:
         """Add rows, with the labels of the keys `without_label`; rows of keys without this label are together. For a
         thread."""
-        name = self._group.removeprefix(LABEL)
+        name = "" if self._group == PERSON else self._group.removeprefix(LABEL)
         for row in in_chunks(rows, ROWS_AT_ONCE):
-            value = self._values.setdefault(row["key"], labels.get(row["key"], {}).get(name, ""))
+            value = self._values.setdefault(row["key"], self._alike(labels.get(row["key"], {}).get(name, "")))
             names = tuple([value if each == self._group else row[each] for each in self._groups])
             known = self._rows.get(names)
             self._rows[names] = _total([row] if known is None else [known, row])
+
+    def _alike(self, value: str) -> str:
+        """The value; of names of one person, the first as it is written."""
+        return self._people.setdefault(folded_name(value), value) if self._group == PERSON else value
 
     def rows(self, after: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Returns the rows in order, only those after the groups `after`. It is meant to run in a thread."""

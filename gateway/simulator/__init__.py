@@ -5,12 +5,10 @@
    count in `usage` is the count of `text.split_tokens`, so that a client can compute it.
 3. It records the served calls, for comparison with the gateway's usage report.
 
-A call passes `requests` (body), `choices` (output as tokens), `answers` or `vectors` (wire form), `server` (pace) and
+A call passes `requests` (body), `choices` (output as tokens), `answers` (wire form), `server` (pace) and
 `ledger` (record). `messages` has all of the Messages API.
 """
 
+from .choices import DEFAULT_MODELS, Settings
 from .server import build_app, serve, serve_on
-from .settings import DEFAULT_MODELS, Settings
 from .text import count_tokens, split_tokens
-
-__all__ = ["DEFAULT_MODELS", "Settings", "build_app", "count_tokens", "serve", "serve_on", "split_tokens"]

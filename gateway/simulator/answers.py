@@ -2,7 +2,7 @@
 
 1. Both forms come from the same tokens, so the joined stream equals the plain answer.
 2. An event is encoded when it is due, so that 10,000 open streams hold tokens, which share their strings, and no bytes.
-   The parts that all events of a call share are encoded once (`_Envelope`).
+   The parts that all events of a call share are encoded once (`_events`).
 3. Several choices alternate event by event. The last event of a choice has the `finish_reason` and no text.
 """
 
@@ -42,18 +42,6 @@ class _Piece(NamedTuple):
     step: int
     tokens: int = 0
     reasoning: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Envelope:
-    """The bytes around the choice of an event, equal for the whole stream."""
-
-    head: str
-    tail: str
-
-    def wrap(self, choices: str) -> bytes:
-        """One event around the JSON of its choices."""
-        return f"{self.head}{choices}{self.tail}".encode()
 
 
 # --------------------------------------------------------------------------------------------------------- completions
@@ -252,12 +240,9 @@ def _ranked(token: str, probability: float) -> dict[str, Any]:
 def _stamp(prefix: str, kind: str, model: str) -> dict[str, Any]:
     """The members at the start of a body and of every event."""
     return {
-        "id": f"{prefix}-{uuid4().hex}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": model,
+        "id": f"{prefix}-{uuid4().hex}", "object": kind, "created": int(time.time()), "model": model,
         "system_fingerprint": FINGERPRINT,
-    }
+    }  # fmt: skip
 
 
 def _events(
@@ -265,11 +250,12 @@ def _events(
 ) -> Iterator[SimulatedEvent]:
     """The events of several choices in turn, then the usage if it was requested."""
     head = f"data: {encode(stamp)[:-1]},"
-    envelope = _Envelope(f'{head}"choices":[', "]}\n\n" if usage is None else '],"usage":null}\n\n')
+    tail = "]}\n\n" if usage is None else '],"usage":null}\n\n'
     pieces = choices[0] if len(choices) == 1 else chain.from_iterable(zip_longest(*choices))
     for piece in pieces:
         if piece is not None:
-            yield SimulatedEvent(envelope.wrap(encode(piece.choice)), piece.step, piece.tokens, piece.reasoning)
+            data = f'{head}"choices":[{encode(piece.choice)}{tail}'.encode()
+            yield SimulatedEvent(data, piece.step, piece.tokens, piece.reasoning)
     if usage is not None:
         yield SimulatedEvent(f'{head}"choices":[],"usage":{encode(usage)}}}\n\n'.encode())
 

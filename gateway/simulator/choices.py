@@ -6,17 +6,19 @@
 3. Usage beside `text.split_tokens`: a chat message costs its text and one token for its role, each other part
    85 tokens, earlier tool calls and offered tools their compact JSON. A generated tool call costs its name and its
    arguments. Reasoning is part of the completion and of its limit. `best_of` counts all candidates.
+
+`Settings` are those of a simulated upstream: its key, its models and its pace.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from .requests import ChatRequest, CompletionRequest, split_forms
-from .settings import is_reasoning
 from .text import (
     END_OF_TEXT,
     VOCABULARY,
@@ -30,6 +32,48 @@ from .text import (
     token_text,
     write,
 )
+
+Endpoint = Literal["completions", "chat", "embeddings", "responses", "messages"]
+
+DEFAULT_MODELS: Mapping[str, Endpoint] = MappingProxyType(
+    {
+        "gpt-3.5-turbo-instruct": "completions",
+        "gpt-4o-mini": "chat",
+        "gpt-4.1-mini": "chat",
+        "deepseek-reasoner": "chat",
+        "text-embedding-3-small": "embeddings",
+        "claude-sonnet-5": "messages",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Defaults of every call; the member `simulate` of a request overrides the pace."""
+
+    api_key: str | None = None
+    """The required bearer key; None: no key is required."""
+    first_token_delay_s: float = 0.0
+    """Seconds before the head of an answer and its first token."""
+    tokens_per_s: float | None = None
+    """Speed of each choice (choices run in parallel); None: as fast as possible."""
+    tokens_per_event: int = 1
+    """Tokens in one event of a stream, at least 1; the last event of a text may hold fewer."""
+    prefix_cache_blocks: int = 0
+    """Blocks of 128 tokens that the prefix cache of chats holds; 0: no token is ever cached."""
+    fails_every_s: float = 0.0
+    """Length of a period of which calls fail for a while with status 503, in seconds; 0: they do not."""
+    fails_for_s: float = 0.0
+    """How long they fail at the end of each period."""
+    models: Mapping[str, str] = field(default_factory=lambda: DEFAULT_MODELS)
+    """The endpoint of each model, by its name."""
+
+    def __post_init__(self) -> None:
+        if self.first_token_delay_s < 0 or self.tokens_per_event < 1:
+            raise ValueError("first_token_delay_s must be >= 0 and tokens_per_event >= 1")
+        if self.tokens_per_s is not None and self.tokens_per_s <= 0:
+            raise ValueError("tokens_per_s must be > 0, or None")
+
 
 DEEPEST = 8
 """Depth at which a recursive schema ends, with null."""
@@ -52,7 +96,6 @@ class _Example:
         self._rolls = rolls
 
     def value(self, schema: Any, depth: int) -> Any:
-        """A value for this part of the schema."""
         if not isinstance(schema, dict) or depth > DEEPEST:
             return None
         if "const" in schema:
@@ -208,7 +251,8 @@ def complete(request: CompletionRequest) -> Generated:
     choices: list[GeneratedChoice] = []
     prompt_tokens = completion_tokens = 0
     n = request.n or 1
-    for prompt in read_prompts(request):
+    for form in split_forms(END_OF_TEXT if request.prompt is None else request.prompt):
+        prompt = Prompt(split_tokens(form) if isinstance(form, str) else [token_text(number) for number in form])
         candidates = [_complete_once(request, prompt, number) for number in range(request.candidates)]
         prompt_tokens += len(prompt.tokens)
         completion_tokens += sum(candidate.cost for candidate in candidates)
@@ -216,15 +260,6 @@ def complete(request: CompletionRequest) -> Generated:
             candidates.sort(key=_mean_logprob, reverse=True)
         choices += [GeneratedChoice(len(choices) + i, output, prompt) for i, output in enumerate(candidates[:n])]
     return Generated(choices, GeneratedUsage(prompt_tokens, completion_tokens))
-
-
-def read_prompts(request: CompletionRequest) -> list[Prompt]:
-    """Each prompt of any of the four forms; null is the end-of-text token."""
-    forms = split_forms(END_OF_TEXT if request.prompt is None else request.prompt)
-    return [
-        Prompt(split_tokens(form) if isinstance(form, str) else [token_text(number) for number in form])
-        for form in forms
-    ]
 
 
 def _complete_once(request: CompletionRequest, prompt: Prompt, number: int) -> Output:
@@ -253,7 +288,6 @@ def chat(request: ChatRequest) -> Generated:
 
 
 def message_tokens(message: dict[str, Any]) -> int:
-    """The tokens of one message of the prompt."""
     tokens = 1
     content = message.get("content")
     for part in [content] if isinstance(content, str) else content or []:
@@ -272,7 +306,7 @@ def compact(value: Any) -> str:
 def _chat_once(request: ChatRequest, key: bytes) -> Output:
     limit = request.output_limit
     reasoning: list[str] = []
-    if is_reasoning(request.model):
+    if "reasoner" in request.model or request.model.startswith(("o1", "o3")):
         thought = _without_leading_space(reason(key))
         reasoning = thought[:limit]
         if len(reasoning) < len(thought):

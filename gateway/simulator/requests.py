@@ -180,7 +180,6 @@ class EmbeddingRequest(SimulatedCall):
     dimensions: int | None = Field(default=None, ge=1, le=DIMENSIONS)
 
 
-Request = CompletionRequest | ChatRequest | EmbeddingRequest
 R = TypeVar("R", bound=SimulatedCall)
 
 

@@ -149,12 +149,8 @@ class SimulatedResponse:
         step = 0
         for index, item in enumerate(self._items):
             place = {"output_index": index}
-            yield (
-                {"type": "response.output_item.added", **place, "item": item | _BEGUN.get(item["type"], {})},
-                step,
-                0,
-                0,
-            )
+            begun = item | _BEGUN.get(item["type"], {})
+            yield {"type": "response.output_item.added", **place, "item": begun}, step, 0, 0
             for event, tokens in self._deltas(item, tokens_per_event):
                 yield event | place | {"item_id": item["id"]}, step, tokens, 0
                 step += tokens

@@ -5,28 +5,48 @@
    together leave in one write; without a set speed, in writes of `WRITE_BYTES`.
 3. When the client leaves, its handler is cancelled (`serve` enables that), and generation ends.
 4. The tests' simulated upstream (tests/fakes/simulator) is a `Simulator` with further formats and the same ledger.
+
+Embeddings are unit vectors that follow from model and input; both encodings hold the same float32 values.
+
+Chats have a prefix cache, as those of an inference server: the beginning that an earlier prompt had costs less.
+
+A prompt is its tools and messages in order, cut into blocks of `BLOCK_TOKENS`; the hash of a block covers all blocks
+before it (vLLM, "Automatic Prefix Caching"). Cached are the leading blocks that are known, if they are at least
+`LEAST_TOKENS` (OpenAI, "Prompt caching": from 1024 tokens, in steps of 128). The least recently used blocks leave a
+full cache. Each API key has blocks of its own, as organisations at OpenAI have.
+
+Served calls: the newest 100, and sums since the start or the last reset.
+
+A call to a generating endpoint is entered once, when it ends: `done`, `error` (answered with an error), `cut` (cut by
+request) or `aborted` (the client left; the counts are what was generated until then). It is entered before its last
+byte is sent, so that a client with the whole answer finds it here. One process, one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import json
+import math
 import socket
+import struct
 import time
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import shake_128
+from typing import Any, Literal
 from uuid import uuid4
 
 from aiohttp import web
 
-from . import answers, choices, vectors
+from . import answers, choices
 from .answers import SimulatedAnswer, SimulatedEvent
-from .choices import GeneratedUsage
-from .ledger import CallHistory, Ended, ServedCall
+from .choices import GeneratedUsage, Settings, compact
 from .messages import END, MessageRequest, PromptCache, SimulatedMessage, error_body
-from .prefix_cache import PrefixCache
 from .requests import (
+    DIMENSIONS,
     APIError,
     ChatRequest,
     CompletionRequest,
@@ -34,10 +54,156 @@ from .requests import (
     Simulate,
     SimulatedCall,
     parse,
+    split_forms,
     unknown_model,
 )
 from .responses import ResponseRequest, SimulatedResponse, as_chat, response_events
-from .settings import Settings
+from .text import count_tokens, key_of, split_tokens
+
+CALLS_KEPT = 100
+
+Ended = Literal["done", "error", "cut", "aborted"]
+
+
+@dataclass(slots=True)
+class ServedCall:
+    """One call, filled in while it is served. Counts are tokens."""
+
+    id: str
+    endpoint: str
+    time: float = field(default_factory=time.time)
+    """Unix time of its start."""
+    model: str | None = None
+    stream: bool = False
+    status: int = 200
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    audio_ms: int = 0
+    characters: int = 0
+    images: int = 0
+    tasks: int = 0
+    ended: Ended | None = None
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums of all ended calls; `calls` includes aborted ones and errors."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    audio_ms: int = 0
+    characters: int = 0
+    images: int = 0
+    tasks: int = 0
+    aborted: int = 0
+    errors: int = 0
+
+
+_SUMMED = [each.name for each in fields(Totals) if each.name in {own.name for own in fields(ServedCall)}]
+
+
+class CallHistory:
+    """The ended calls, and the number of open ones."""
+
+    def __init__(self) -> None:
+        self._calls: deque[ServedCall] = deque(maxlen=CALLS_KEPT)
+        self._totals = Totals()
+        self._open = 0
+
+    def __repr__(self) -> str:
+        return f"<CallHistory: {self._open} open, {self._totals}>"
+
+    def open(self, request_id: str, endpoint: str) -> ServedCall:
+        """Begin a call; it is listed once it is closed."""
+        self._open += 1
+        return ServedCall(request_id, endpoint)
+
+    def close(self, entry: ServedCall, ended: Ended) -> None:
+        """Enter an ended call. Only the first time counts, so that several exits may close it."""
+        if entry.ended is not None:
+            return
+        entry.ended = ended
+        self._open -= 1
+        self._calls.appendleft(entry)
+        totals = self._totals
+        for name in _SUMMED:
+            setattr(totals, name, getattr(totals, name) + getattr(entry, name))
+        totals.calls += 1
+        totals.aborted += ended == "aborted"
+        totals.errors += ended == "error"
+
+    def reset(self) -> None:
+        """Forget the ended calls; open ones are entered when they end."""
+        self._calls.clear()
+        self._totals = Totals()
+
+    def as_json(self) -> dict[str, Any]:
+        """The body of GET /simulator/ledger, newest call first."""
+        return {"calls": [asdict(entry) for entry in self._calls], "totals": asdict(self._totals), "open": self._open}
+
+
+BLOCK_TOKENS = 128
+LEAST_TOKENS = 1024
+
+
+class PrefixCache:
+    """A limited number of blocks; 0: nothing is ever cached."""
+
+    def __init__(self, blocks: int) -> None:
+        self._blocks = blocks
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    def take(self, request: ChatRequest, owner: str, prompt_tokens: int) -> int:
+        """How many of the prompt's tokens are cached; all of its blocks are from now on."""
+        if not self._blocks:
+            return 0
+        key, cached, is_leading = key_of(request.model, owner), 0, True
+        parts = [*(request.tools or []), *request.messages]
+        tokens = [token for part in parts for token in split_tokens(compact(part))]
+        for start in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+            key = key_of(key, tokens[start : start + BLOCK_TOKENS])
+            is_leading = is_leading and key in self._known
+            cached += BLOCK_TOKENS if is_leading else 0
+            self._known[key] = None
+            self._known.move_to_end(key)
+        while len(self._known) > self._blocks:
+            self._known.popitem(last=False)
+        # The JSON around a message is in no count of prompt tokens.
+        cached = min(cached, prompt_tokens // BLOCK_TOKENS * BLOCK_TOKENS)
+        return cached if cached >= LEAST_TOKENS else 0
+
+
+def embed(model: str, text: str | list[int], dimensions: int) -> bytes:
+    """The vector as little-endian float32. Fewer dimensions are the first values of more, normalised again."""
+    digest = shake_128(key_of(model, text)).digest(2 * dimensions)
+    values = [number + 0.5 for number in struct.unpack(f"<{dimensions}h", digest)]  # never all zero
+    norm = math.sqrt(sum(value * value for value in values))
+    return struct.pack(f"<{dimensions}f", *(value / norm for value in values))
+
+
+def usage_of(request: EmbeddingRequest) -> GeneratedUsage:
+    """Embeddings cost their input: a token array its length, a text its tokens."""
+    forms = split_forms(request.input)
+    return GeneratedUsage(prompt=sum(count_tokens(form) if isinstance(form, str) else len(form) for form in forms))
+
+
+def embeddings_body(request: EmbeddingRequest, usage: GeneratedUsage) -> bytes:
+    dimensions = request.dimensions or DIMENSIONS
+    data = []
+    for index, form in enumerate(split_forms(request.input)):
+        packed = embed(request.model, form, dimensions)
+        is_base64 = request.encoding_format == "base64"
+        vector = base64.b64encode(packed).decode() if is_base64 else struct.unpack(f"<{dimensions}f", packed)
+        data.append({"object": "embedding", "index": index, "embedding": vector})
+    total = {"prompt_tokens": usage.prompt, "total_tokens": usage.prompt}
+    return json.dumps({"object": "list", "data": data, "model": request.model, "usage": total}).encode()
+
 
 WRITE_BYTES = 16_384
 """Size of a write if no event has to wait."""
@@ -101,8 +267,6 @@ async def serve_on(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The pace of one call."""
-
     delay_s: float
     tokens_per_s: float | None
     tokens_per_event: int
@@ -144,7 +308,6 @@ class Simulator:
         ]
 
     def serving(self, endpoint: str) -> Handler:
-        """The handler of one generating endpoint."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             entry = self.ledger.open(request[CALL_ID], endpoint)
@@ -181,17 +344,14 @@ class Simulator:
         if every_s > 0 and time.monotonic() % every_s >= every_s - self.settings.fails_for_s:
             raise APIError(503, "The server is overloaded.", error_type="server_error")
 
-    def check_model(self, model: str, endpoint: str) -> None:
-        """Raises `APIError` if this endpoint has not the model. Models of chats are those of responses, too."""
-        if self.settings.models.get(model) not in (endpoint, "chat" if endpoint == "responses" else endpoint):
-            raise unknown_model(model)
-
     async def generate(self, request: web.Request, endpoint: str, entry: ServedCall) -> web.StreamResponse:
         """The answer of a generating endpoint, sent in its pace. Raises `APIError`."""
         self.admit(request)
         asked = await self.read(request, endpoint)
         entry.model, entry.stream = asked.model, asked.is_stream
-        self.check_model(asked.model, endpoint)
+        # Models of chats are those of responses, too.
+        if self.settings.models.get(asked.model) not in (endpoint, "chat" if endpoint == "responses" else endpoint):
+            raise unknown_model(asked.model)
         pace = self._pace(asked.pace)
         if (failure := asked.pace.failure()) is not None:
             await asyncio.sleep(pace.delay_s)
@@ -244,8 +404,8 @@ class Simulator:
                     lambda: answers.chat_events(asked, generated, tokens_per_event),
                 )
             case EmbeddingRequest():
-                usage = vectors.usage_of(asked)
-                return SimulatedAnswer(usage, 0, lambda: vectors.embeddings_body(asked, usage), lambda: iter(()))
+                usage = usage_of(asked)
+                return SimulatedAnswer(usage, 0, lambda: embeddings_body(asked, usage), lambda: iter(()))
             case ResponseRequest():
                 if asked.needs_a_store:
                     raise APIError(400, "No response is stored here: send the whole conversation as 'input'.")
@@ -387,12 +547,9 @@ async def open_stream(request: web.Request) -> web.StreamResponse:
 
 def response_answer(made: SimulatedResponse, tokens_per_event: int) -> SimulatedAnswer:
     return SimulatedAnswer(
-        made.usage,
-        made.longest,
-        lambda: answers.encode(made.whole()).encode(),
-        lambda: response_events(made, tokens_per_event),
-        b"",
-    )
+        made.usage, made.longest,
+        lambda: answers.encode(made.whole()).encode(), lambda: response_events(made, tokens_per_event), b"",
+    )  # fmt: skip
 
 
 def _model_object(name: str) -> dict[str, object]:

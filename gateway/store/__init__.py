@@ -10,7 +10,7 @@ the ledger: it applies each batch wholly or not at all, and reports the loss of 
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gateway.quota import ledger_entry
@@ -21,17 +21,6 @@ from .call_filter import CallFilter
 from .clock import Clock
 from .key_store import ChangeFeed, DocumentKind, KeyStore, SecretTaken, StoreChange, StoredAudit
 from .refusals import RefusalEntry, RefusalQuery, RequestStore, StoredRefusal
-
-__all__ = [
-    "ATTRIBUTED_A_DAY", "ATTRIBUTED_GROUPS", "ATTRIBUTED_OF_KEY", "HOURS_KEPT_DAYS", "MAX_GAP_S", "MEASURE_GROUPS",
-    "NARROWING_GROUPS", "REAPED_AT_ONCE", "REOPENED_AT_ONCE", "RETURNED_MODEL_GROUPS", "SIGN_OF_LIFE_S", "SILENT_S",
-    "USAGE_AT_ONCE", "USAGE_COLUMNS", "USAGE_GROUPS", "Applied", "Batch", "BondStore", "CallFilter", "ChangeFeed",
-    "Clock", "Defer", "Deferred", "DocumentKind", "Item", "JournalFull", "KeyStore", "Ledger", "Measures",
-    "Progress", "RateDraw", "RefusalEntry", "RefusalQuery", "ReportReader", "ReportScope", "RequestStore",
-    "Reserve", "SecretTaken", "Settle", "Store", "StoreChange", "StoreLostWrites", "StoreMisconfigured",
-    "StoreUnavailable", "StoredAudit", "StoredRefusal", "Void", "Where", "attribution_in", "check_groups",
-    "heir_of", "is_attribution",
-]  # fmt: skip
 
 
 class StoreUnavailable(Exception):
@@ -249,6 +238,11 @@ class ReportReader(Protocol):
         """The newest usage records, newest first; `before`: those older than the record with this `position`. Raises
         `StoreUnavailable`, and `ValueError` for what is no position."""
 
+    async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
+        """Sums of the calls with stored records: rows as those of `usage`, by `RETURNED_MODEL_GROUPS`. Raises
+        `StoreUnavailable`.
+        """
+
 
 class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Protocol):
     """The store of accounts, keys, refusals and bonds. Used from one event loop, one batch at a time; shared with any
@@ -286,12 +280,17 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
     def may_forget(self) -> bool:
         """Whether what was applied can be lost by a failover or a restart, so that it has to be kept for a while."""
 
-    async def apply(self, batch: Batch) -> Applied:
-        """Apply a batch. Raises `StoreUnavailable` (it may have been applied or not) or `StoreLostWrites`."""
+    async def apply(self, batch: Batch, sent: Callable[[], None] | None = None) -> Applied:
+        """Apply a batch. Raises `StoreUnavailable` (it may have been applied or not) or `StoreLostWrites`.
 
-    def apply_now(self, batch: Batch) -> Applied | None:
-        """Apply a small batch without waiting for a thread, a lock, a disk or a server. None: that was not possible,
-        and the batch was not applied. Raises as `apply`.
+        `sent` is called when the batch is on its way to a server, before whatever is sent to it from then on.
+        """
+
+    @property
+    def apply_now(self) -> Callable[[Batch], Applied | None] | None:
+        """Apply a small batch without waiting for a thread, a lock or a disk. None instead of what was applied: that
+        was not possible, and the batch was not applied. Raises as `apply`. No such function: it never is, because the
+        store is elsewhere.
 
         A store may keep it in memory for a tenth of a second; what reads the store through this instance finds it. If
         it cannot be written then, a later batch raises `StoreLostWrites`."""
@@ -327,11 +326,6 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
 
     async def remove_deferred(self, lease: str) -> None:
         """A deferred lease has been settled. Raises `StoreUnavailable`."""
-
-    async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
-        """Sums of the calls with stored records: rows as those of `usage`, by `RETURNED_MODEL_GROUPS`. Raises
-        `StoreUnavailable`.
-        """
 
     async def ping(self) -> None:
         """Whether a batch would be applied now. Raises `StoreUnavailable`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii as quote
 from typing import NamedTuple
 
 from gateway.records import TAG_SEPARATOR, Record
@@ -43,9 +44,15 @@ class CallFilter(NamedTuple):
 
     @property
     def texts(self) -> list[str]:
-        """Texts that occur in every wanted record."""
+        """Texts that occur in every wanted record as its ledger entry has it."""
         texts = (self.id, self.team, self.model, self.upstream, self.ended, self.user)
-        return [text for text in texts if text is not None]
+        lowest, highest = self.status or (0, 999)
+        statuses = [f",{lowest},"] if lowest == highest else []
+        return [
+            *[quote(text) for text in texts if text is not None],
+            *statuses,
+            *([quote(self.tag)[1:-1]] if self.tag else []),
+        ]
 
     @property
     def conditions(self) -> Mapping[str, tuple[str | float, ...]]:

@@ -21,6 +21,8 @@ _VALUE_AT = 4
 TAGS = "tags-"
 """How the names of days begin under which a Redis keeps sums by user and tag."""
 
+WHENS = frozenset({"hour", "day", "month"})
+
 NOTHING: Sequence[int] = (0,) * len(SUMS)
 
 ROWS_AT_ONCE = 50
@@ -57,6 +59,36 @@ def range_of(group_by: Sequence[str], since: str | None, until: str | None) -> R
     return ReportRange(is_hourly, since or "", f"{last}T23" if is_hourly and "T" not in last else last)
 
 
+class ReportPart(NamedTuple):
+    """Days or hours whose rows precede those of the next part, so that each part is read when its rows are wanted."""
+
+    periods: list[str]
+    first_key: str | None
+    """Its rows follow the keys, and are read by ranges of keys, from this one on. None: they are read at once."""
+    at_once: int
+    """About how many rows of one period to read at once."""
+
+
+def parts_of(
+    group_by: Sequence[str], periods: Sequence[str], after: Sequence[str] | None, at_once: int
+) -> list[ReportPart]:
+    """The parts of a report of these sorted periods behind the row `after`. Only one by key may be large."""
+    width = {"month": 7, "day": 10, "hour": 13}.get(group_by[0]) if "key" in group_by else 0
+    parts: dict[str, list[str]] = {}
+    for period in periods:
+        if not width or after is None or period[:width] >= after[0]:
+            parts.setdefault(period[: width or 0], []).append(period)
+    place = 1 if width else 0
+    if [*group_by[place : place + 1]] != ["key"]:
+        return [ReportPart(part, None, at_once) for part in parts.values()]
+    begun = after or ("", "")
+    rows = {name: max(1, at_once // (len(part) if WHENS.intersection(group_by) else 1)) for name, part in parts.items()}
+    return [
+        ReportPart(part, begun[place] if name == begun[0] or not width else "", rows[name])
+        for name, part in parts.items()
+    ]
+
+
 def keys_of(only: ReportScope | None, where: Where) -> set[str]:
     """The keys that a report names; empty: it is not about keys by name."""
     return {name for group, name in where if group == "key"} or {key for key, _ in (only.keys if only else ())}
@@ -74,7 +106,9 @@ class UsageReport:
         keys = keys_of(only, where)
         self.key = next(iter(keys)) if len(keys) == 1 and not (only and only.teams) else None
         """The only key that it is about; None: there may be several."""
-        self._is_of_days = {"hour", "day", "month"}.issuperset(group_by)
+        self.needs_keys = bool(keys or "key" in group_by or self._attribution)
+        """Whether sums without their keys are not enough for it."""
+        self._is_of_days = WHENS.issuperset(group_by)
         self._totals: dict[tuple[str, ...], list[Sequence[int]]] = {}
         """Sums by the names of the groups; each list has the sums as its only element."""
         self._known: dict[str, dict[str, list[Sequence[int]]]] = {}
@@ -110,13 +144,6 @@ class UsageReport:
             whens[name] if name in whens else parts[_PLACES.get(name, _VALUE_AT)] for name in self._group_by
         ])  # fmt: skip
         return self._totals.setdefault(names, [NOTHING])
-
-    def close(self) -> None:
-        """Nothing more will be added: free what only adding needs."""
-        self._known.clear()
-
-    def __len__(self) -> int:
-        return len(self._totals)
 
     def rows(self, limit: int | None = None, after: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Its rows, in the order of the groups; `after`: those behind these groups. For a thread: it takes its time."""

@@ -20,7 +20,7 @@ from gateway.records import Failure, Fault, Phase
 
 from . import refusal
 from .connection import Head
-from .pool import Pool
+from .pool import Pool, pool_of
 
 MAX_BYTES = 16 * 2**20
 """The maximum size of an answer: the largest list of models known has less than 1 MB."""
@@ -97,7 +97,7 @@ async def ask(
     if body and not headers:
         headers = [("Content-Type", "application/json")]
     try:
-        pool = Pool("upstream", settings, 1)
+        pool = pool_of("upstream", settings, 1)
     except OSError as error:
         return Reply(None, detail=f"TLS cannot be used: {error}")
     connection = None

@@ -190,13 +190,11 @@ class Connection(asyncio.BufferedProtocol):
         self._timer_at = inf
         self._parser: Any = HttpResponseParser(
             SimpleNamespace(
-                on_message_begin=self._message_begun,
-                on_header=self._header_parsed,
-                on_headers_complete=self._head_parsed,
-                on_body=self._body_parsed,
+                on_message_begin=self._message_begun, on_header=self._header_parsed,
+                on_headers_complete=self._head_parsed, on_body=self._body_parsed,
                 on_message_complete=self._message_parsed,
             )
-        )
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         now = self._loop.time()

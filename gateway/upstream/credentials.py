@@ -144,7 +144,8 @@ class Credentials:
         cooldown = self._set(
             position,
             Cooldown(
-                now, now + cooldown_s, refusals, failure.fault, scope[1], _may_concern_key(failure),
+                now, now + cooldown_s, refusals, failure.fault, scope[1],
+                failure.fault is Fault.BALANCE or (failure.fault is Fault.AUTH and failure.status != 403),
                 is_stated=failure.fault is Fault.RATE_LIMITED and bool(failure.retry_after_s),
             ),
         )  # fmt: skip
@@ -220,10 +221,6 @@ class Credentials:
             if any(cooldown.refusals >= self._unavailable_after for cooldown in left)
             else Grade.DEGRADED
         )
-
-
-def _may_concern_key(failure: Failure) -> bool:
-    return failure.fault is Fault.BALANCE or (failure.fault is Fault.AUTH and failure.status != 403)
 
 
 def _end(cooldown: Cooldown) -> float:

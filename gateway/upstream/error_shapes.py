@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gateway.formats.reason_cleaner import MAX_TEXT
+
 MEMBERS: tuple[str, ...] = (
     "message",  # OpenAI, Anthropic, Google; alone: Cohere (docs.cohere.com, "Errors"), Mistral, NestJS as a list
     "Message",  # AWS (smithy.io, AWS JSON protocols, "Operation error serialization")
@@ -55,6 +57,8 @@ _MAX_DEPTH = 6
 _MAX_REASONS = 5
 _MAX_LOOKED_AT = 50
 _MAX_JSON_CHARS = 65_536
+MAX_ERROR_BYTES, MAX_ERROR_PARTS = 1_048_576, 20_000
+"""Longest answer that is searched for an error, in one turn of the event loop, and its arrays, objects and members."""
 
 
 class _Reason(NamedTuple):
@@ -71,6 +75,8 @@ def error_of(body: bytes) -> dict[str, Any] | None:
 
     A text is the reason (text-embeddings-inference and other servers in axum: the rejection of a body), a page is not.
     """
+    if len(body) > MAX_ERROR_BYTES or sum(map(body.count, (b"[", b"{", b'":'))) > MAX_ERROR_PARTS:
+        return None
     body = body.lstrip(b"\xef\xbb\xbf \t\r\n")
     if body.startswith((b"data:", b"event:")):  # a stream was asked for
         body = next((each for each in _EVENT.findall(body)), b"").strip()
@@ -148,7 +154,7 @@ def _of_string(text: str, depth: int) -> _Reason:
         except (ValueError, RecursionError):
             return _Reason(text)
         return inner if inner.text else _Reason(text)
-    return _Reason(text)
+    return _Reason(text[:MAX_TEXT])
 
 
 def _joined(reasons: Iterable[_Reason], *, separator: str) -> _Reason:

@@ -16,11 +16,11 @@ from math import inf
 from typing import Any, NamedTuple
 
 from gateway.records import Failure, Fault, Phase
+from gateway.wings import OfWings
 
 from . import circuit_breaker
 from .circuit_breaker import FIRST_COOLDOWN_S, Circuit, CircuitEvent, CircuitState
 from .credentials import CREDENTIAL_FAULTS, Credentials, Grade
-from .first_bytes import FirstByteTimes
 from .status import CredentialCooldown, UpstreamReport
 
 log = logging.getLogger("gateway")
@@ -61,8 +61,6 @@ class Health:
         self.credentials = Credentials(keys)
         self._has_keys = keys > 1
         self.budget = RetryBudget()
-        self.first_bytes = FirstByteTimes()
-        """First-byte times of calls that may be hedged."""
         self.in_flight = 0
         """Number of attempts, not calls, in flight."""
         self.is_healthy = True
@@ -81,6 +79,8 @@ class Health:
         self._show = show
         self._shown = CircuitState.CLOSED
         self._shown_at = clock()
+        self.of_wing = OfWings()
+        """The notes of wings about this upstream."""
         self._moved: dict[str, float] = {}
         """Times at which circuits of models entered their state, except closed ones."""
         show(upstream, CircuitState.CLOSED)
@@ -224,12 +224,8 @@ class Health:
                 name = "" if cooldown.model is None else f" for model {cooldown.model[:100]!r}"
                 log.warning(
                     "upstream %s: key #%d in cooldown%s for %g s: %s",
-                    self._upstream,
-                    key + 1,
-                    name,
-                    cooldown.until - now,
-                    cooldown.fault.value,
-                )
+                    self._upstream, key + 1, name, cooldown.until - now, cooldown.fault.value,
+                )  # fmt: skip
             self._update_is_healthy()
         elif result is CircuitEvent.SUCCESS:
             self.credentials.accepted(key, model, began)
@@ -237,9 +233,11 @@ class Health:
 
     def _note(self, failure: Failure, now: float) -> None:
         """Count a failure in its minute: the first and the last time, the number, the attempts begun by the first one,
-        fault, status and detail."""
+        fault, status, detail and message."""
         kind = int(now // 60), failure.fault.value, failure.status
-        row = self._failed.setdefault(kind, [now, now, 0, self._begun, *kind[1:], failure.detail[:200]])
+        row = self._failed.setdefault(
+            kind, [now, now, 0, self._begun, *kind[1:], failure.detail[:200], failure.message]
+        )
         row[1:3] = now, row[2] + 1
         if len(self._failed) > FAILED_KEPT:
             del self._failed[next(iter(self._failed))]

@@ -17,7 +17,8 @@ import errno
 import re
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import aiohappyeyeballs
@@ -28,6 +29,7 @@ from gateway import config
 from gateway.api.form import Upload
 from gateway.records import Failure, Fault, Phase
 from gateway.tasks import Tasks
+from gateway.wings import parts
 
 from .connection import READ_BUFFER_BYTES, Connection
 from .tunnel import open_tunnel
@@ -50,6 +52,8 @@ class Pool:
 
     Raises OSError (ssl.SSLError is one) when `ca_file` cannot be used.
     """
+
+    _kind = Connection
 
     def __init__(self, name: str, settings: config.Upstream, max_connections: int) -> None:
         self._name = name
@@ -262,7 +266,7 @@ class Pool:
     async def _dial(self) -> Connection | Failure:
         """Dial, using the slot assigned to the caller. The connection takes the slot; a failure frees it."""
         limits = self._settings.timeouts
-        connection = Connection(self._name, self, limits, self._settings.max_connection_age_s, self._buffer)
+        connection = self._kind(self._name, self, limits, self._settings.max_connection_age_s, self._buffer)
         try:
             if (failure := await self._connect(connection)) is not None:
                 return failure
@@ -343,6 +347,17 @@ class Pool:
         return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
 
 
+class WingPool(NamedTuple):
+    """Makes the pool of an upstream whose settings ask for what a wing adds."""
+
+    make: Callable[[str, config.Upstream, int], Pool | None]
+
+
+def pool_of(name: str, settings: config.Upstream, max_connections: int) -> Pool:
+    made = [each.make(name, settings, max_connections) for each in parts(WingPool, "pool")]
+    return next((pool for pool in made if pool is not None), None) or Pool(name, settings, max_connections)
+
+
 def _tls_context(ca_file: str | None) -> ssl.SSLContext:
     """Certificate and host name are always verified; `ca_file` replaces the system's authorities."""
     context = ssl.create_default_context(cafile=ca_file)
@@ -391,6 +406,8 @@ def _fault_of(error: Exception) -> Fault:
 def _describe(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate rejected: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return "it speaks no TLS: write http:// in its address"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

@@ -23,16 +23,19 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from gateway.errors import UpstreamRefused
+from gateway.formats.reason_cleaner import MAX_TEXT
 from gateway.records import Failure, Fault, Phase
 
 from .connection import Head
 from .error_shapes import error_of, normal
 from .refusal import cleaned, shown, unwrapped
 
-_ID_HEADERS = ("x-oneapi-request-id", "x-request-id", "request-id")
+_ID_HEADERS = ("x-oneapi-request-id", "x-request-id", "request-id", "x-amzn-requestid", "apim-request-id")
 _ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 _NOT_PRINTABLE = re.compile(r"[^ -~]+")
 _MAX_CODE_CHARS = 80
+_QUOTED = re.compile(r"""(["'`])(?:(?!\1).){40,}(?:\1|$)""")
+_MAX_LINE_CHARS = 200
 
 
 NO_ERROR_OBJECT = "no error object"
@@ -99,10 +102,12 @@ TABLE: tuple[Row, ...] = (
         "get_channel_failed", "model_price_error", "channel:no_available_key", "channel:invalid_key",
         "channel:param_override_invalid", "channel:header_override_invalid", "channel:model_mapped_error",
         "channel:aws_client_error", "channel:response_time_exceeded",
+        "DeploymentNotFound",  # a region of Azure, whose name for it another route may know
     })),
     Row(Fault.NO_CHANNEL, message=_starts(
         "no (?:available )?channels? for ", "unsupported model: ", r"(?:当前)?分组 .{1,200}无可用渠道",
         "获取分组 ", "无效的渠道", "该渠道已被禁用",
+        "publisher model ", "the provided model identifier is invalid", "invocation of model id ",  # Vertex AI, Bedrock
     )),
     # It does not accept our key, or not for this model. (new-api answers "Invalid token" for a spent token, too.)
     Row(Fault.AUTH, message=_starts(
@@ -130,6 +135,7 @@ TABLE: tuple[Row, ...] = (
     Row(None, RELAYED),
     Row(None, frozenset({500, None}), frozenset({
         "invalid_request", "invalid_request_error", "sensitive_words_detected", "prompt_blocked", "bad_request_body",
+        "content_filter",
     })),
     # The upstream is at fault, or its error has no known cause.
     Row(Fault.IN_BAND, frozenset({None})),
@@ -137,16 +143,8 @@ TABLE: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def fault_of(status: int | None, error: dict[str, Any] | None) -> Fault | None:
-    """The fault of an error; None where the client has to change its request.
-
-    `status` is that of the answer, or the one that an error inside a 200 names.
-    """
-    return row_of(status, error).fault
-
-
 def row_of(status: int | None, error: dict[str, Any] | None) -> Row:
-    """The row of `TABLE` that decides."""
+    """The row of `TABLE` that decides. `status` is that of the answer, or the one that an error inside a 200 names."""
     if error is None:
         error = {"message": NO_ERROR_OBJECT}
     words = {str(error.get("code")), str(error.get("type"))}
@@ -201,7 +199,7 @@ def judge(
         return Failure(
             upstream, Phase.REFUSED, row.fault, detail, head.status,
             _retry_delay_s(error) if (wait_s := retry_after_s(head, now)) is None else wait_s,
-            is_of_credential=row.is_of_credential,
+            is_of_credential=row.is_of_credential, message=_first_line(row, error, hide),
         )  # fmt: skip
     return shown(head.status if head.status in RELAYED else 400, error or {}, hide, detail=detail)
 
@@ -215,7 +213,10 @@ def judge_in_band(
     detail = _detail("in a 200", error, head, hide)
     row = row_of(status, error)
     if row.fault is not None:
-        return Failure(upstream, Phase.REFUSED, row.fault, detail, status, is_of_credential=row.is_of_credential)
+        return Failure(
+            upstream, Phase.REFUSED, row.fault, detail, status, is_of_credential=row.is_of_credential,
+            message=_first_line(row, error, hide),
+        )  # fmt: skip
     return shown(status if status in RELAYED else 400, error, hide, detail=detail)
 
 
@@ -223,6 +224,13 @@ def _status_of(error: dict[str, Any]) -> int | None:
     """The status of an error inside a 200: its code (OpenRouter 502, LiteLLM "429"), or the status of its type."""
     code = str(error.get("code"))
     return int(code) if re.fullmatch(r"[45][0-9][0-9]", code) else _STATUS_OF_TYPE.get(str(error.get("type")))
+
+
+def _first_line(row: Row, error: dict[str, Any] | None, hide: Sequence[tuple[str, str]]) -> str:
+    """The first line of the message, without long quotations, which may be a prompt; empty for a refused API key, which
+    vendors repeat in part."""
+    text = "" if error is None or row.fault is Fault.AUTH else unwrapped(error.get("message"))[0].strip()
+    return _QUOTED.sub('"..."', cleaned(text.partition("\n")[0][:MAX_TEXT], hide))[:_MAX_LINE_CHARS]
 
 
 def _detail(where: str, error: dict[str, Any] | None, head: Head | None, hide: Sequence[tuple[str, str]]) -> str:

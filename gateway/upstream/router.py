@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gateway.config import Config, Route, is_pattern
 from gateway.records import Call, Failure, Phase, Refused
@@ -149,35 +149,6 @@ class Router:
         """The upstreams of these attempts whose retry budget is used up."""
         now = self._clock()
         return {each.route.upstream for each in tried if self.health[each.route.upstream].budget.is_spent(now)}
-
-    def hedge_after_s(self, call: Call, route: Route) -> float | None:
-        """How long a call may wait for its first byte on this route before another one is tried beside it; None: its
-        model wants none, or the usual time is not known yet."""
-        wanted = call.model.hedge_after
-        if wanted != "p95":
-            return wanted
-        return self.health[route.upstream].first_bytes.p95_s(route.model or call.params.model, call.params.stream)
-
-    def note_first_byte(self, call: Call, route: Route, seconds: float) -> None:
-        """An attempt of this call on this route had its first byte after `seconds`."""
-        self.health[route.upstream].first_bytes.note(route.model or call.params.model, call.params.stream, seconds)
-
-    def beside(self, routes: Sequence[Route], call: Call, tried: Collection[Route]) -> Route | None:
-        """The best healthy route for an attempt beside a running one: not one of those `tried`, on another upstream if
-        there is one, and with retry budget left at its upstream, in which it counts."""
-        now, model = self._clock(), call.params.model
-        been = {route.upstream for route in tried}
-        found = [
-            route
-            for route in self.candidates(routes, model)
-            if route not in tried
-            and self.health[route.upstream].grade(route.model or model, now) is Grade.HEALTHY
-            and not self.health[route.upstream].budget.is_spent(now)
-        ]
-        best = min(found, key=lambda route: route.upstream in been, default=None)
-        if best is not None:
-            self.health[best.upstream].budget.note_repeat(now)
-        return best
 
     def unavailable_reason(self, routes: Sequence[Route], model: str) -> Failure:
         """Why there is no candidate: the reason of the route that may be available first."""

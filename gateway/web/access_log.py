@@ -2,11 +2,17 @@
 
 Lines are gathered and written by a thread every `FLUSH_S`, so that a slow reader of the log never holds a call. Where
 it falls behind by more than `MAX_WAITING`, lines are left out, and the log has their number.
+
+The refusal log of one worker is written after the answer, some entries a second at most.
+
+A flood of refusals must neither delay calls nor push out the entries of known keys, so entries beyond `AT_ONCE` are
+dropped, and of unknown keys those beyond `UNKNOWN_AT_ONCE`. The metric of rejected requests counts all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -18,7 +24,59 @@ from typing import Literal
 from gateway.accounting.call_log import AccessLogExtras
 from gateway.quota.pricing import usd
 from gateway.records import OTHER, Record
+from gateway.store import Clock, RefusalEntry, RequestStore, StoreUnavailable
 from gateway.units import format_counts
+
+log = logging.getLogger("gateway")
+
+EVERY_S = 1.0
+
+AT_ONCE = 200
+UNKNOWN_AT_ONCE = 50
+"""Entries of one write: `AT_ONCE` limits all of them, `UNKNOWN_AT_ONCE` those of unknown keys."""
+
+MAX_MESSAGE = 500
+"""Characters of a message that are kept."""
+
+
+class RefusalLog:
+    """Collects refusals: `run` is started as a task, `write` is called once more at the end, and `add` costs an
+    append."""
+
+    def __init__(self, store: RequestStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._entries: list[RefusalEntry] = []
+        self._unknown = 0
+        self._has_failed = False
+
+    def add(self, entry: RefusalEntry) -> None:
+        """Write an entry soon, unless there are too many."""
+        if len(self._entries) >= AT_ONCE or (entry.key is None and self._unknown >= UNKNOWN_AT_ONCE):
+            return
+        self._unknown += entry.key is None
+        self._entries.append(entry._replace(message=entry.message[:MAX_MESSAGE]))
+
+    async def run(self) -> None:
+        """Write what was added, again and again."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write the added entries. Those that the store does not take are dropped: metrics have counted them."""
+        if not self._entries:
+            return
+        entries, self._entries, self._unknown = self._entries, [], 0
+        try:
+            await self._store.add_refusals(entries, self._clock.now())
+        except StoreUnavailable as error:
+            if not self._has_failed:
+                log.warning("refusals are missing in the refusal log: %s", error)
+            self._has_failed = True
+        else:
+            self._has_failed = False
+
 
 FIELDS: Mapping[str, str] = {
     "time": "When the line was written, in UTC: that is the end of the call.",
@@ -81,33 +139,22 @@ class AccessLog:
         """The line of a call that was carried."""
         usage = record.usage
         self.write(
-            id=record.id,
-            trace_id=beside.trace_id,
-            key=record.key,
-            team=record.team,
-            endpoint=record.endpoint,
-            model=record.model,
+            id=record.id, trace_id=beside.trace_id, key=record.key, team=record.team,
+            endpoint=record.endpoint, model=record.model,
             served_model=None if record.label_model in (record.model, OTHER) else record.label_model,
-            upstream=record.upstream,
-            status=record.status,
-            error=beside.error,
-            upstream_error=beside.upstream_error,
-            stream=record.stream,
-            ended=record.ended,
-            truncated=record.truncated,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            cached_tokens=usage.cached_tokens or None,
-            reasoning_tokens=usage.reasoning_tokens or None,
+            upstream=record.upstream, status=record.status,
+            error=beside.error, upstream_error=beside.upstream_error,
+            stream=record.stream, ended=record.ended, truncated=record.truncated,
+            prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens or None, reasoning_tokens=usage.reasoning_tokens or None,
             units=format_counts(usage.more) if usage.more else None,
             usage_source=usage.source,
             cost_usd=None if record.cost_nusd is None else usd(record.cost_nusd),
             attempts=record.attempts,
             first_byte_ms=None if record.first_byte_s is None else round(record.first_byte_s * 1000, 1),
             duration_ms=round(record.duration_s * 1000, 1),
-            remote=beside.remote,
-            client_request_id=record.client_request_id,
-        )
+            remote=beside.remote, client_request_id=record.client_request_id,
+        )  # fmt: skip
 
     def write(self, **fields: _Value) -> None:
         """One line. Fields without a value are left out."""

@@ -28,7 +28,7 @@ from gateway.observe.live_numbers import summed
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import open_tracer
 from gateway.pipeline import CurrentServices, Services
-from gateway.queueing import WaitingRoom
+from gateway.pipeline.services import open_queue
 from gateway.quota.window_status import shared_windows
 from gateway.records import Key, WindowStatus
 from gateway.relay.deferred import DeferredPoller
@@ -38,7 +38,7 @@ from gateway.tasks import Tasks
 from gateway.upstream.status import UpstreamReport
 
 from . import cors
-from .access_log import AccessLog
+from .access_log import AccessLog, RefusalLog
 from .admin.routes import AdminAPI
 from .admin.whole_gateway import Ask
 from .background import Background
@@ -54,7 +54,6 @@ from .ops import Landing, Ops
 from .passthrough import PassthroughCalls
 from .person_tokens import PersonTokens
 from .reference import reference
-from .refusal_log import RefusalLog
 from .status import Status
 from .wings import WebParts, routes_of_wings
 
@@ -107,7 +106,7 @@ async def build(
         decisions = Decisions.of_gateway(store, config.store, telemetry.change_restored)
     key_cache = KeyCache(store, config, restore=decisions.restore if decisions else None)
     tracer = open_tracer(config.tracing)
-    waiting = WaitingRoom(config.queue, ledger.exchange, telemetry)
+    waiting = open_queue(config, ledger.exchange, telemetry)
     accounting = Accounting(ledger, telemetry, access_log.write_record, tracer)
     bonds = Bonds(store, store.clock.now)
     live = CurrentServices(
@@ -162,6 +161,8 @@ async def build(
             await admin.close()
         if persons is not None:
             await persons.close()
+        for amendment in live.parts.amendments:
+            await amendment.close()
         for pool in live.parts.pools.values():
             await pool.close()
         if left := await ledger.close(CLOSE_STORE_WITHIN_S):
@@ -255,7 +256,7 @@ async def labelled_keys(parts: Services) -> tuple[list[Key], list[WindowStatus]]
         shared = [owned.window for owned in shared_windows(key_cache.terms, now)]
         windows = [term.window(now) for key in keys for term in key_cache.terms.of(key)]
         own = [window for window in windows if window.scope.startswith("key:")]
-        others = {window.id: window for window in [*windows, *shared] if not window.scope.startswith("key:")}
+        others = {window.id: window for window in [*shared, *windows] if not window.scope.startswith("key:")}
         shown = [*own, *list(others.values())[:MAX_SHARED_WINDOWS]]
         return keys, await parts.accounting.ledger.window_statuses(shown, now)
     except StoreUnavailable:

@@ -6,7 +6,7 @@ A reload restarts only what it changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 from typing import NamedTuple, Protocol
 
@@ -34,10 +34,10 @@ class Closing(Protocol):
 
 
 class WingWork(NamedTuple):
-    """Work of a wing in every worker. It begins anew where a reload changes its section."""
+    """Work of a wing in every worker. It begins anew where a reload changes its section; None: anything."""
 
     name: str
-    section: type[Section]
+    section: type[Section] | None
     begin: Callable[[Services, ChangedWindows, Registry], Closing]
 
 
@@ -46,6 +46,8 @@ class WingSignIn(NamedTuple):
 
     note: Callable[[Registry, Config, str, str | None], Awaitable[None]]
     """Is given her name and role (`key`: she calls with a token); None: she lacks a group. May raise `Forbidden`."""
+    groups: Callable[[Registry, Config, str], Awaitable[Collection[str]]] | None = None
+    """Returns groups of hers that the identity provider does not name in its token."""
 
 
 @cache
@@ -107,7 +109,7 @@ class Background:
             for each in self._of_wings:
                 if parts is not self._wanted:
                     return  # a newer configuration waits for its turn, or it is all over
-                settings = parts.config.section(each.section)
+                settings = parts.config if each.section is None else parts.config.section(each.section)
                 working = self._working.get(each.name)
                 if working is None or working.settings != settings:
                     await self._end(each.name)

@@ -199,9 +199,7 @@ class BatchChecker:
         if self._model and asked.model != self._model:
             _refuse(f"'model' has to be that of the first line, '{self._model[:64]}': a batch has one model.")
         found = config.model_table.find(asked.model)
-        if found is None or not (
-            auth.may_use(key, asked.model) or (found.alias is not None and auth.may_use(key, found.name))
-        ):
+        if found is None or not auth.may_use(key, asked.model, found.name):
             raise ModelNotFound(asked.model)
         model = found.model
         if not capabilities.lists(model, spec.name):

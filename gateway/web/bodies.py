@@ -33,7 +33,7 @@ class BodyReader:
     announce what it never sends."""
 
     def __init__(self, capacity: Capacity) -> None:
-        self._memory = capacity.memory
+        self._capacity = capacity
 
     async def read(self, request: web.BaseRequest, context: RequestContext) -> Sequence[bytes | bytearray]:
         """The whole body, without its content encoding. Raises `GatewayError` for one that is too long, too slow or
@@ -54,8 +54,9 @@ class BodyReader:
             else:
                 if hdrs.EXPECT in request.headers:
                     send_continue(request)
-                async with asyncio.timeout(server.client_body_timeout_s):
-                    pieces = await self._gather(content, context, server)
+                with self._capacity.wait_for_body(context.key):
+                    async with asyncio.timeout(server.client_body_timeout_s):
+                        pieces = await self._gather(content, context, server)
         except TimeoutError:
             limit_s = server.client_body_timeout_s
             raise BodyTimeout(f"The request body did not arrive within {limit_s:g} seconds.") from None
@@ -93,7 +94,7 @@ class BodyReader:
     async def _decode_piece(
         self, decoder: Decoder, piece: bytes, decoded: list[bytearray], context: RequestContext, server: ServerSettings
     ) -> None:
-        self._memory.release(len(piece), context.key)
+        self._capacity.memory.release(len(piece), context.key)
         context.held_bytes -= len(piece)
         try:
             for part in decoder.decode(piece):
@@ -116,7 +117,7 @@ class BodyReader:
         """Hold `size` bytes more. Raises `BodyTooLarge` or `Unavailable`."""
         if context.held_bytes + size > server.max_request_bytes:
             raise _too_large(server, details)
-        if not self._memory.hold(size, context.key):
+        if not self._capacity.memory.hold(size, context.key):
             raise buffers_full()
         context.held_bytes += size
 

@@ -6,6 +6,9 @@ workers. One key takes at most half of a room, so that the calls of others have 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from gateway.config import ServerSettings, UploadSettings
 from gateway.errors import Unavailable
 
@@ -15,7 +18,8 @@ class Room:
     announced."""
 
     def __init__(self) -> None:
-        self._held = 0
+        self.held = 0
+        """Bytes, or whatever is counted."""
         self._by_key: dict[str, int] = {}
         self._most = self._most_of_key = 0
 
@@ -26,25 +30,25 @@ class Room:
         self._most_of_key = min(self._most, max(self._most // 2, largest))
 
     def __repr__(self) -> str:
-        return f"<Room {self._held} of {self._most} bytes, {self._most_of_key} for one key>"
+        return f"<Room {self.held} of {self._most} bytes, {self._most_of_key} for one key>"
 
     def hold(self, size: int, key: str) -> bool:
         """Hold these bytes if there is room, and return whether there was; `release` gives them back."""
         of_key = self._by_key.get(key, 0) + size
-        if of_key > self._most_of_key or self._held + size > self._most:
+        if of_key > self._most_of_key or self.held + size > self._most:
             return False
-        self._held += size
+        self.held += size
         self._by_key[key] = of_key
         return True
 
     def hold_unchecked(self, size: int, key: str) -> None:
         """Holds room for an answer without a check of the limit, because the answer is paid for and is not refused.
         Requests are refused until there is room again."""
-        self._held += size
+        self.held += size
         self._by_key[key] = self._by_key.get(key, 0) + size
 
     def release(self, size: int, key: str) -> None:
-        self._held -= size
+        self.held -= size
         left = self._by_key.pop(key, 0) - size
         if left:
             self._by_key[key] = left
@@ -52,16 +56,19 @@ class Room:
 
 class Capacity:
     """How many calls may be under way; `memory` has the bytes of request bodies and of answers that are not streamed,
-    `disk` those of forms in temporary files."""
+    `disk` those of forms in temporary files, `incoming` the requests whose body is still coming: they hold a place of a
+    call before the key's own limits are asked."""
 
     def __init__(self, server: ServerSettings, uploads: UploadSettings) -> None:
         self.memory = Room()
         self.disk = Room()
+        self.incoming = Room()
         self.resize(server, uploads)
 
     def resize(self, server: ServerSettings, uploads: UploadSettings) -> None:
         """Replace the limits. Held bytes stay counted."""
         self.max_calls = server.max_in_flight // server.workers
+        self.incoming.resize(self.max_calls, 1)
         self.memory.resize(server.max_buffered_bytes // server.workers, server.max_request_bytes)
         # A batch's file is stored as it came and as it is sent.
         most = max(uploads.max_stored_bytes // server.workers, uploads.max_bytes)
@@ -73,7 +80,22 @@ class Capacity:
     def refuse_when_full(self, calls: int) -> None:
         """Raises `Unavailable` if the calls under way are as many as the limit."""
         if calls >= self.max_calls:
-            raise Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
+            raise _too_many_calls()
+
+    @contextmanager
+    def wait_for_body(self, key: str) -> Iterator[None]:
+        """Count a request of this key while its body comes. Raises `Unavailable` if the key has half of all calls with
+        such requests."""
+        if not self.incoming.hold(1, key):
+            raise _too_many_calls()
+        try:
+            yield
+        finally:
+            self.incoming.release(1, key)
+
+
+def _too_many_calls() -> Unavailable:
+    return Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
 
 
 def buffers_full() -> Unavailable:

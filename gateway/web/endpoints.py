@@ -28,15 +28,15 @@ from gateway.formats import AZURE, FORMATS, azure_paths, of_client, without_depl
 from gateway.formats.anthropic import batches
 from gateway.formats.anthropic.batches import MESSAGE_BATCHES
 from gateway.formats.format import Format, no_json
-from gateway.queueing import classes
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued
 from gateway.quota.pricing import current_rows
+from gateway.quota.windows import calendar_window
 from gateway.records import OTHER, Call, Endpoint, Key, Params
 from gateway.relay import Answer, Streamed
 from gateway.spelling import nearest
 from gateway.store import StoreUnavailable
-from gateway.store.redis.timeout import StallTolerantTimeout
+from gateway.tasks import StallTolerantTimeout
 from gateway.upstream import stickiness
 
 from .batch_file import of_batch_file
@@ -87,7 +87,7 @@ class DataPlane:
         }
         """The handlers of the calls that are carried to an upstream, by their paths."""
         self._named_calls: Mapping[str, Handler] = {
-            path.replace("{model}", "{model:.+}"): partial(self._carry_named, spec=each, is_stream=is_stream)
+            path.replace("{model}", "{model:.+}"): partial(self.carry_named, spec=each, is_stream=is_stream)
             for each in FORMATS.values()
             for paths, is_stream in _named_paths(each)
             for path in paths
@@ -119,7 +119,7 @@ class DataPlane:
             web.get("/v1/key", self.show_key),
         ]
 
-    async def _carry_named(self, request: web.Request, spec: Format, is_stream: bool | None) -> web.StreamResponse:
+    async def carry_named(self, request: web.Request, spec: Format, is_stream: bool | None) -> web.StreamResponse:
         """A call whose path names the model."""
         model = request.match_info["model"]
         if {".", ".."} & set(model.split("/")):
@@ -148,26 +148,26 @@ class DataPlane:
                 call = await bound_to_files(call, context.parts)
             client = _Client(request, context, self._status, self._capacity, self._loop)
             answer = await pipeline.serve(call, context.parts, client, context.trace)
-            if row is not None and row.seen is not None and isinstance(answer, Answer):
+            if isinstance(answer, Streamed):
+                if context.stream is None:
+                    raise RuntimeError("a stream was finished that was never opened")
+                context.stream.finish(answer.last)
+                return context.stream
+            if row is not None and row.seen is not None:
                 answer = await row.seen(call, answer)
-            return self._respond(context, answer)
+            size = len(answer.body)
+            context.held_bytes -= size  # held until a slow client has read nearly all of it
+            given_back = partial(self._capacity.memory.release, size, context.key)
+            return Whole(answer.status, answer.headers, answer.body, on_sent=given_back)
+        except InvalidRequest as fault:
+            if context.amended.words:
+                fault.message += f" (The gateway has changed this request: {context.amended.words}.)"
+            raise
         finally:
             calls.discard(task)
             telemetry.count_under_way(-1)
             if context.form is not None:
                 context.form.close()
-
-    def _respond(self, context: RequestContext, answer: Answer | Streamed) -> web.StreamResponse:
-        """The response with this answer; a stream was opened before."""
-        if isinstance(answer, Answer):
-            size = len(answer.body)
-            context.held_bytes -= size  # held until a slow client has read nearly all of it
-            given_back = partial(self._capacity.memory.release, size, context.key)
-            return Whole(answer.status, answer.headers, answer.body, on_sent=given_back)
-        if context.stream is None:
-            raise RuntimeError("a stream was finished that was never opened")
-        context.stream.finish(answer.last)
-        return context.stream
 
     async def _check(
         self, request: web.Request, context: RequestContext, spec: Format, address: _Address | None
@@ -197,56 +197,36 @@ class DataPlane:
             asked = spec.read(b"".join(pieces), parts.find_counter)
         if not asked.model:
             asked = await of_batch_file(asked, key, parts)
-        found = config.model_table.find(asked.model)
-        is_known = found is not None and found.is_configured
-        context.requested_model = asked.model
-        context.model = (
-            OTHER if found is None else found.name if is_known else parts.accounting.served.group(asked.model)
-        )
-        may_use = found is not None and (
-            auth.may_use(key, asked.model) or (found.alias is not None and auth.may_use(key, found.name))
-        )
-        if found is None or not may_use or (context.model == OTHER and is_secret(asked.model, context)):
-            raise ModelNotFound(asked.model, _near(asked.model, key, config))
+        found = find_model(asked.model, key, endpoint, context)
+        if parts.amendments:
+            asked, found = await self._amended(request, context, spec, address, key, asked, found)
         model = found.model
-        if endpoint not in model.endpoints and not capabilities.lists(model, endpoint):
-            raise capabilities.wrong_endpoint(endpoint, model.endpoints)
         others = config.model_table.fallbacks(found) if model.fallbacks else ()
         if asked.document.large is not None:
             asked = await self._rewritten(asked, spec, (model, *[other.model for other in others]), context)
         client_id = request.headers.get("X-Client-Request-Id")
-        priority = key.priority
-        if (requested := request.headers.get(classes.HEADER)) is not None:
-            priority = classes.lowered(priority, requested)
+        requested = request.headers.get(auth.PRIORITY_HEADER)
         forwarded = forwarded_headers(request, spec.request_headers)
-        if is_form:
-            forwarded = with_content_type(forwarded, content_type(boundary))
+        forwarded = with_headers(forwarded, ("Content-Type", content_type(boundary))) if is_form else forwarded
+        forwarded = with_headers(forwarded, *context.amended.headers) if context.amended.headers else forwarded
         affinity = asked.account_bound_by.encode() if asked.account_bound_by else None
         if model.sticky is not None:
             affinity = stickiness.affinity(model.sticky, asked.document, request.headers.get) or affinity
         user, tags = attribution_of(request.headers.items(), asked.document.members, config.records)
         context.user, context.tags = user, tags
+        amended = context.amended
         call = Call(
-            id=context.id,
-            started=context.parts.clock.now(),
-            key=key,
-            endpoint=endpoint,
-            params=validate.restrict(asked, key.limits, model.limits),
-            model=model,
-            label_model=context.model,
-            arrived=context.arrived,
-            body_wait_s=body_wait_s,
-            forwarded_headers=forwarded,
-            client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
-            remote=context.remote,
+            id=context.id, started=context.parts.clock.now(), key=key, endpoint=endpoint,
+            params=validate.restrict(asked, key.limits, model.limits), model=model, label_model=context.model,
+            arrived=context.arrived, body_wait_s=body_wait_s + amended.waited_s, forwarded_headers=forwarded,
+            client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None, remote=context.remote,
             query=forwarded_query(request) if spec.passes_query else "",
             target=None if found.alias is None else found.name,
             other_models=self._other_models(key, asked, context) if asked.other_models else (),
-            priority=priority,
-            user=user,
-            tags=tags,
-            affinity=affinity,
-        )
+            priority=key.priority if requested is None else auth.lowered(key.priority, requested),
+            user=user, tags=tags, affinity=affinity, model_reason=amended.model_reason, amended=amended.words,
+            waits=amended.waits,
+        )  # fmt: skip
         return call._replace(fallbacks=tuple(_fallbacks(call, asked, others))) if others else call
 
     async def _read_json(
@@ -266,20 +246,56 @@ class DataPlane:
             return await self._read_json(spec, pieces, parts, address, is_large=is_large)
         return (asked if address is None else address.applied(asked, spec)), pieces
 
+    async def _amended(
+        self, request: web.Request, context: RequestContext, spec: Format, address: _Address | None, key: Key,
+        asked: Params, found: NamedModel,
+    ) -> tuple[Params, NamedModel]:  # fmt: skip
+        """The parameters and the model of a call behind the changes of wings, each in its turn."""
+        parts = context.parts
+        for each in parts.amendments:
+            user, tags = attribution_of(request.headers.items(), asked.document.members, parts.config.records)
+            call = Call(
+                context.id, parts.clock.now(), key, spec.name, asked, found.model, context.model, context.arrived,
+                remote=context.remote, target=None if found.alias is None else found.name, user=user, tags=tags,
+            )  # fmt: skip
+            if (amended := await each.amend(call, parts, context.trace)) is None:
+                continue
+            context.amended = context.amended.plus(amended)
+            if amended.body is not None:
+                size = sum(map(len, amended.body))
+                self._hold(context, size)
+                asked, _ = await self._read_json(spec, amended.body, parts, address, is_large=size > LARGE_BYTES)
+                found = find_model(asked.model, key, spec.name, context)
+            if amended.model is not None:
+                found, context.model = amended.model, amended.model.name
+                asked = asked._replace(is_prompt_exact=False)  # its tokenizer may be another one
+        return asked, found
+
+    @staticmethod
+    async def amend(call: Call, context: RequestContext) -> Call:
+        """A call whose body stays, as wings amend it. Raises `GatewayError` if one refuses it."""
+        for each in context.parts.amendments:
+            if (amended := await each.amend(call, context.parts, context.trace)) is not None:
+                context.amended = context.amended.plus(amended)
+        words, waits, headers, _, waited_s, *_ = context.amended
+        headers = with_headers(call.forwarded_headers, *headers)
+        waited_s += call.body_wait_s
+        return call._replace(forwarded_headers=headers, body_wait_s=waited_s, amended=words, waits=waits)
+
     async def _rewritten(self, asked: Params, spec: Format, models: Iterable[Model], context: RequestContext) -> Params:
         """The parameters of a large body, with its rewritings for the routes of these models."""
-        upstreams, large, memory = context.parts.config.upstreams, asked.document.large, self._capacity.memory
-        assert large is not None
+        upstreams = context.parts.config.upstreams
+        assert asked.document.large is not None
         found = rewriting.needed(spec.name, asked, models, upstreams)
         if not found:
             return asked
+        return await self._large_bodies.rewrite(spec.name, asked, found, partial(self._hold, context))
 
-        def hold(size: int) -> None:
-            if not memory.hold(size, context.key):
-                raise buffers_full()
-            context.held_bytes += size
-
-        return await self._large_bodies.rewrite(spec.name, asked, found, hold)
+    def _hold(self, context: RequestContext, size: int) -> None:
+        """Holds room for bytes in the name of a request. Raises `Unavailable` if there is none."""
+        if not self._capacity.memory.hold(size, context.key):
+            raise buffers_full()
+        context.held_bytes += size
 
     async def _restrict_requests(self, call: Call) -> None:
         """Raises `InvalidRequest` for a request of a message batch that the limits of the key or the model refuse."""
@@ -298,8 +314,9 @@ class DataPlane:
             if name == "*" and "*" in key.models:
                 continue
             found = context.parts.config.model(name)
-            if found is None or name == "*" or not _may_use(key, name, found):
+            if found is None or name == "*" or not auth.may_use(key, name, found.name):
                 raise ModelNotFound(name)
+            validate.restrict(asked, key.limits, found.model.limits)
             models.append((name, found.model))
         return tuple(models)
 
@@ -346,23 +363,26 @@ class DataPlane:
         config = context.parts.config
         name = request.match_info["model"]
         found = config.model(name)
-        if found is None or not _may_use(key, name, found):
+        if found is None or not auth.may_use(key, name, found.name):
             raise ModelNotFound(name)
         if spec is not None and spec.show_model is not None:
             return json_response(json.dumps(spec.show_model(name, _served(config, name))).encode())
         return json_response(json.dumps(_model(name, context.parts)).encode())
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:
-        """The caller's own limits, usage and reset times."""
+        """The caller's own limits, usage and reset times; also those of the tags in the headers."""
         context = request[CONTEXT]
         key = await self.caller(request, context)
-        return json_response(json.dumps(await describe_key(key, context.parts)).encode())
+        tags = attribution_of(request.headers.items(), {}, context.parts.config.records).tags
+        return json_response(json.dumps(await describe_key(key, context.parts, tags)).encode())
 
 
-async def describe_key(key: Key, parts: pipeline.Services) -> dict[str, Any]:
-    """A key's limits and the state of its windows, with those of its team and of the gateway."""
-    now = parts.clock.now()
-    windows = [term.window(now) for term in parts.key_cache.terms.of(key)]
+async def describe_key(key: Key, parts: pipeline.Services, tags: str) -> dict[str, Any]:
+    """A key's limits and the state of its windows, with those of its team, of the gateway, and of values of tags."""
+    now, terms = parts.clock.now(), parts.key_cache.terms
+    scopes = terms.labels.of_tags_of(key, tags, calendar_window("month", now)[0]) if parts.config.records.tags else ()
+    tagged = [limit for scope in scopes for limit in terms.of_label(scope, key)]
+    windows = [limit.window(now) for limit in (*terms.of(key), *tagged)]
     try:
         async with StallTolerantTimeout(WINDOWS_WITHIN_S):
             statuses = await parts.accounting.ledger.window_statuses(windows, now)
@@ -407,9 +427,20 @@ def _near(asked: str, key: Key, config: Config) -> str | None:
     return nearest(asked, names[:MAX_COMPARED])
 
 
-def _may_use(key: Key, asked: str, found: NamedModel) -> bool:
-    """Whether a pattern of the key matches the name that was asked for or, where that is an alias, the model's."""
-    return auth.may_use(key, asked) or (found.alias is not None and auth.may_use(key, found.name))
+def find_model(asked: str, key: Key, endpoint: Endpoint, context: RequestContext) -> NamedModel:
+    """The model of this name, which the context then has. Raises `NotFound` where the key may not use it, or not
+    here."""
+    config = context.parts.config
+    found = config.model_table.find(asked)
+    is_known = found is not None and found.is_configured
+    context.requested_model = asked
+    context.model = OTHER if found is None else found.name if is_known else context.parts.accounting.served.group(asked)
+    may_use = found is not None and auth.may_use(key, asked, found.name)
+    if found is None or not may_use or (context.model == OTHER and is_secret(asked, context)):
+        raise ModelNotFound(asked, _near(asked, key, config))
+    if endpoint not in found.model.endpoints and not capabilities.lists(found.model, endpoint):
+        raise capabilities.wrong_endpoint(endpoint, found.model.endpoints)
+    return found
 
 
 class _Address(NamedTuple):
@@ -564,8 +595,11 @@ def forwarded_headers(request: web.Request, more: frozenset[str]) -> tuple[tuple
     return tuple([(name, value) for name, value in request.headers.items() if _is_forwarded(name, more)])
 
 
-def with_content_type(headers: Iterable[tuple[str, str]], value: str) -> tuple[tuple[str, str], ...]:
-    return (*[(name, given) for name, given in headers if name.lower() != "content-type"], ("Content-Type", value))
+def with_headers(headers: Iterable[tuple[str, str]], *others: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    """The headers with others in their place, of which an empty one is left out."""
+    by_name = {name.lower(): (name, value) for name, value in others}
+    kept = [(name, value) for name, value in headers if name.lower() not in by_name]
+    return (*kept, *[each for each in by_name.values() if each[1]])
 
 
 @lru_cache(maxsize=256)
@@ -581,4 +615,6 @@ def _model(name: str, parts: pipeline.Services) -> dict[str, Any]:
         shown["endpoints"] = capabilities.served(found.model, config.upstreams)
         shown["unsupported"] = capabilities.unsupported(found.model, config.upstreams)
         shown["price"] = current_rows(found.model.price, parts.clock.now())
+    for each in parts.amendments:
+        shown |= each.shown(name)
     return shown

@@ -8,7 +8,7 @@ idle connection from then on, and its last connection closes with its last call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.accounting.bonds import Bonds
@@ -19,13 +19,13 @@ from gateway.config import Config, build
 from gateway.keys.cache import KeyCache
 from gateway.pipeline import CurrentServices, Services
 from gateway.pipeline.plan import Plans
+from gateway.pipeline.services import Amendment, NoQueue, amendments_of
 from gateway.pipeline.stack import Stacks
-from gateway.queueing import WaitingRoom
 from gateway.records import Key
 from gateway.store import Clock, ReportReader
 from gateway.tasks import Tasks
 from gateway.upstream.health import Health
-from gateway.upstream.pool import Pool
+from gateway.upstream.pool import Pool, pool_of
 from gateway.upstream.router import Router
 
 from .access_log import AccessLog
@@ -52,22 +52,22 @@ def prepare(config: Config, present: Mapping[str, Pool]) -> Prepared:
     for name, upstream in config.upstreams.items():
         share = upstream.max_connections // config.server.workers
         old = present.get(name)
-        pools[name] = old if old is not None and old.is_for(upstream, share) else Pool(name, upstream, share)
+        pools[name] = old if old is not None and old.is_for(upstream, share) else pool_of(name, upstream, share)
     find_counter = tokenizer.load(config.models, config.aliases)
     return Prepared(config, auth.index(config.keys), pools, find_counter)
 
 
 def assemble(
-    ready: Prepared, key_cache: KeyCache, accounting: Accounting, waiting: WaitingRoom, bonds: Bonds, tasks: Tasks,
-    reports: ReportReader, clock: Clock, kept: Mapping[str, Health],
+    ready: Prepared, key_cache: KeyCache, accounting: Accounting, waiting: NoQueue, bonds: Bonds, tasks: Tasks,
+    reports: ReportReader, clock: Clock, kept: Mapping[str, Health], present: Sequence[Amendment] = (),
 ) -> Services:  # fmt: skip
-    """The parts of a configuration. `kept` is what is known of upstreams already."""
+    """The parts of a configuration. `kept` is known of upstreams already, `present` are the amendments in use."""
     router = Router(ready.config, accounting.telemetry.show_upstream, kept=kept)
     router.limits.budgets = key_cache.budgets
     plans = Plans(ready.config, ready.find_counter, Stacks(ready.config, router.limits))
     return Services(
         ready.config, key_cache, accounting, ready.pools, router, waiting, bonds, tasks, plans, reports, clock,
-        ready.find_counter,
+        ready.find_counter, amendments_of(ready.config, present),
     )  # fmt: skip
 
 
@@ -100,9 +100,10 @@ class HotReload:
         kept = {name: old.router.health[name] for name, pool in ready.pools.items() if old.pools.get(name) is pool}
         old.key_cache.configure(ready.config, ready.keys)
         self._live.parts = new = assemble(
-            ready, old.key_cache, old.accounting, old.waiting, old.bonds, old.tasks, old.reports, old.clock, kept
-        )
-        new.waiting.configure(ready.config.queue)
+            ready, old.key_cache, old.accounting, old.waiting, old.bonds, old.tasks, old.reports, old.clock, kept,
+            old.amendments,
+        )  # fmt: skip
+        new.waiting.configure(ready.config)
         config = ready.config
         self._capacity.resize(config.server, config.uploads)
         self._access_log.style = config.server.access_log
@@ -110,6 +111,9 @@ class HotReload:
         telemetry.key_labels.configure((key.id for key in config.keys), config.metrics.max_keys)
         telemetry.model_labels.configure(config.labelled_models, config.metrics.max_models)
         self._background.follow(new)
+        for each in old.amendments:
+            if each not in new.amendments:
+                self._tasks.spawn(each.close(), "close-amendment")
         for name, pool in old.pools.items():
             if new.pools.get(name) is not pool:
                 old.router.health[name].retire()

@@ -21,6 +21,7 @@ from gateway.errors import InvalidRequest, Unavailable
 from gateway.records import Endpoint, Params, Rewriting
 from gateway.tasks import Tasks
 
+READER = "gateway.process.large_body_process"
 READ_WITHIN_S = 30.0
 
 PIECE_BYTES = 131_072
@@ -109,7 +110,7 @@ class LargeBodies:
     async def _exchange(self, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any], Pieces]:
         process = self._process
         if process is None or process.returncode is not None:
-            process = self._process = await _start()
+            process = self._process = await start_python(READER, 4 * large_body.MAX_BRIEF_BYTES)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(large_body.line({**job, "length": sum(map(len, pieces))}))
@@ -133,22 +134,13 @@ class LargeBodies:
         await process.wait()
 
 
-async def _start() -> asyncio.subprocess.Process:
+async def start_python(module: str, limit: int = 65_536) -> asyncio.subprocess.Process:
+    """A process that runs `main` of this module, with pipes. `limit` is the longest line that it may write. It gets the
+    variables that Python needs to start, and none that may be an operator's secret."""
     places = [place for place in sys.path if place]
-    code = f"import sys; sys.path[:] = {places!r}; from gateway.process.large_body_process import main; main()"
+    code = f"import sys; sys.path[:] = {places!r}; from {module} import main; main()"
     pipe = asyncio.subprocess.PIPE
+    env = {name: value for name, value in os.environ.items() if name in _HANDED_DOWN}
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",
-        "-c",
-        code,
-        stdin=pipe,
-        stdout=pipe,
-        limit=4 * large_body.MAX_BRIEF_BYTES,
-        env=_environment(),
+        sys.executable, "-P", "-c", code, stdin=pipe, stdout=pipe, limit=limit, env=env
     )
-
-
-def _environment() -> dict[str, str]:
-    """The variables that Python needs to start, and none that may be an operator's secret."""
-    return {name: value for name, value in os.environ.items() if name in _HANDED_DOWN}

@@ -2,24 +2,29 @@
 
 Every answer of the gateway passes here, so that all of them carry `x-request-id` and every error is the OpenAI object
 with its four keys. Client faults are logged at a low level, the gateway's own at error level.
+
+Paths that the gateway does not serve: what the client meant, and what it should do instead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import difflib
+import json
 import logging
 import random
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gateway.api.auth import API_KEY_PATTERN, KEY_HEADERS, digest
-from gateway.api.client_ip import client_address
+from gateway.api.auth import API_KEY_PATTERN, KEY_HEADERS, client_address, digest
 from gateway.config import Config, Passthrough
 from gateway.config.sections import BAD_SIGNS
 from gateway.errors import (
@@ -38,15 +43,107 @@ from gateway.formats.format import Format
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import CLIENT_GONE, NO_TRACE, Trace
 from gateway.pipeline import CurrentServices, Services
-from gateway.records import Endpoint, StoredBytes
+from gateway.records import NOT_AMENDED, Amended, Endpoint, StoredBytes
 from gateway.store import RefusalEntry
 from gateway.tasks import is_cut_off
+from gateway.wings import parts
 
-from . import cors, unknown_paths
+from . import cors
 from .access_log import AccessLog
 from .capacity import Capacity
 from .responses import EventStream, Whole
 from .status import Status, shutting_down
+
+_OF_GOOGLE = (
+    "of Google's API it has generateContent, streamGenerateContent, countTokens, embedContent and batchEmbedContents, "
+    "and the list of models"
+)
+GOOGLE = f"The gateway does not have this endpoint: {_OF_GOOGLE}."
+
+_OF_OLLAMA = frozenset({
+    "/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/tags", "/api/show", "/api/ps", "/api/version",
+})  # fmt: skip
+"""Paths of Ollama's own API (ollama, docs/api.md)."""
+
+_ELSEWHERE: Mapping[str, str] = {
+    "/v1/responses": "docs/formats.md lists what is served of a stored response",
+    "/v1/conversations": "docs/formats.md lists what is served of a conversation",
+    "/v1/realtime": "it has GET /v1/realtime, a WebSocket",
+    "/v1/edits": "use POST /v1/chat/completions",
+    "/v1/engines": "use POST /v1/completions with the model in the body",
+    "/v1/complete": "use POST /v1/messages",
+    "/v1beta": _OF_GOOGLE,
+    "/v1/uploads": "send the whole file with POST /v1/files",
+    "/v1/skills": "send messages that need none to POST /v1/messages",
+} | dict.fromkeys(
+    (
+        "/v1/assistants", "/v1/audio", "/v1/containers", "/v1/evals",
+        "/v1/fine_tuning", "/v1/images", "/v1/moderations", "/v1/threads", "/v1/vector_stores",
+        "/v1/videos",
+    ),
+    "docs/formats.md lists the endpoints that it has",
+) | dict.fromkeys(
+    _OF_OLLAMA,
+    "it belongs to Ollama's own API. Set the provider of this client to OpenAI or OpenAI-compatible, its base URL to "
+    "this gateway's address with /v1, and its key to one of this gateway",
+)  # fmt: skip
+"""Endpoints of the APIs that the gateway does not have, and what to do instead."""
+
+_PROBES = ("/healthz", "/readyz", "/metrics", "/dashboard")
+_DOUBLED = "/v1/v1/"
+_SLASHES = re.compile("/{2,}")
+_MODELS = "/v1/models"
+
+
+def _served() -> list[str]:
+    return [_MODELS, *[path for spec in FORMATS.values() for path in (spec.path, *spec.more_paths)]]
+
+
+def meant(path: str) -> str:
+    """The path that a client with a wrong base URL meant, or the same path."""
+    path = _SLASHES.sub("/", path)
+    if path in _served():
+        return path
+    if path.startswith(_DOUBLED):
+        path = path.removeprefix("/v1")
+    elif path.rstrip("/") in {served.removeprefix("/v1") for served in _served()}:
+        path = f"/v1{path}"
+    elif (appended := _appended(path.rstrip("/"))) is not None:
+        path = appended
+    return path
+
+
+def _appended(path: str) -> str | None:
+    """The path that was appended to another one: a client whose base URL is the address of an endpoint."""
+    served = _served()
+    rests = [path.removeprefix(base) for base in served if path.startswith(f"{base}/")]
+    return next((each for each in served for rest in rests if rest in (each, each.removeprefix("/v1"))), None)
+
+
+def advice_on(path: str) -> str | None:
+    """Advice for a client of this path, as the end of a sentence in brackets or behind a full stop; None: there is
+    none."""
+    wanted = meant(path)
+    if (single := _SLASHES.sub("/", path)) != path:
+        further = advice_on(single) or f"Did you mean {single}?"
+        return f"{further} Leave out the slash at the end of the base URL."
+    if path.startswith(_DOUBLED):
+        return (
+            f"Did you mean {wanted}? This client adds /v1 itself: leave it out of its base URL (ANTHROPIC_BASE_URL "
+            "for Anthropic's clients)."
+        )
+    if wanted != path:
+        return f"Did you mean {wanted.rstrip('/')}? The base URL of this client has to end in /v1."
+    if path.endswith("/") and path.rstrip("/") in _served():
+        return f"Did you mean {path.rstrip('/')}? Leave out the slash at the end."
+    if (below := next((each for each in _served() if path.endswith(each) and path != each), None)) is not None:
+        return f"Did you mean {below}? Leave {path.removesuffix(below)} out of the base URL."
+    hint = next((hint for start, hint in _ELSEWHERE.items() if path == start or path.startswith(f"{start}/")), None)
+    if hint:
+        return f"The gateway does not have this endpoint: {hint}."
+    near = difflib.get_close_matches(path, [*_served(), *_PROBES], n=1, cutoff=0.85)
+    return f"Did you mean {near[0]}?" if near else None
+
 
 log = logging.getLogger("gateway")
 
@@ -92,6 +189,8 @@ class RequestContext:
     """A reservation was made: the call has a record."""
     is_quiet: bool = False
     """Not worth a line: probes and scrapes."""
+    amended: Amended = NOT_AMENDED
+    """The changes of wings to the call so far."""
     trace: Trace = NO_TRACE
     form: StoredBytes | None = None
     """The stored multipart form of the request."""
@@ -114,6 +213,7 @@ class ErrorMiddleware:
         add_refusal: Callable[[RefusalEntry], None],
         capacity: Capacity,
     ) -> None:
+        _paths_of_wings()  # imports modules, which takes too long for the first request
         self._live = live
         self._telemetry = telemetry
         self._access_log = access_log
@@ -170,7 +270,7 @@ class ErrorMiddleware:
         if is_own or isinstance(error, Unavailable):  # that of a worker without room counts, whatever was asked for
             self._telemetry.rejected(error.reason)
         if context.stream is not None:
-            context.stream.finish(_format_of(request, context).error_event(error, None, context.id))
+            context.stream.finish(_format_of(request, context).error_event(error, error.scan, context.id))
             return context.stream
         headers = [("Content-Type", "application/json"), *error.headers.items()]
         body = _error_body(request, context, error)
@@ -232,12 +332,25 @@ def _entry_of(path: str, context: RequestContext, error: GatewayError) -> Refusa
     )
 
 
+class WingPaths(NamedTuple):
+    """Paths below which a wing has endpoints."""
+
+    format_of: Callable[[str], Format | None]
+    """The format in whose words an error on a path is written, whether the path is served or not."""
+
+
+@cache
+def _paths_of_wings() -> Sequence[WingPaths]:
+    return parts(WingPaths, "paths")
+
+
 def _format_of(request: web.Request, context: RequestContext) -> Format:
     """The format in whose words an error is written."""
     if context.endpoint is not None:
         return FORMATS[context.endpoint]
-    path = unknown_paths.meant(request.rel_url.raw_path)
-    return of_path(path) or of_client(request.headers) or FORMATS["chat"]
+    path = meant(request.rel_url.raw_path)
+    of_wings = (format_ for each in _paths_of_wings() if (format_ := each.format_of(path)) is not None)
+    return of_path(path) or next(of_wings, None) or of_client(request.headers) or FORMATS["chat"]
 
 
 def _row_of(request: web.Request, context: RequestContext) -> Passthrough | None:
@@ -254,6 +367,8 @@ def _error_body(request: web.Request, context: RequestContext, error: GatewayErr
     row = _row_of(request, context)
     if row is not None:
         return passthrough.error_body(row, error, context.id)
+    if request.rel_url.raw_path in _OF_OLLAMA:  # its clients read a text (ollama, docs/api/errors.mdx; ollama-js)
+        return json.dumps({"error": error.message}).encode()
     return _format_of(request, context).error_body(error, context.id)
 
 
@@ -272,7 +387,7 @@ def _translate_http(request: web.Request, error: web.HTTPException) -> GatewayEr
     path = request.rel_url.raw_path[:200]
     if isinstance(error, web.HTTPMethodNotAllowed):
         if request.method == hdrs.METH_POST and ":" in path.rpartition("/")[2]:  # a custom method (google.aip.dev/136)
-            return NotFound(f"Invalid URL (POST {path}). {unknown_paths.GOOGLE}")
+            return NotFound(f"Invalid URL (POST {path}). {GOOGLE}")
         return MethodNotAllowed(
             f"Not allowed to {request.method} on {path}. (HINT: Perhaps you meant to use a different HTTP method?)",
             headers={"Allow": ", ".join(sorted(error.allowed_methods))},
@@ -281,7 +396,7 @@ def _translate_http(request: web.Request, error: web.HTTPException) -> GatewayEr
         limit = request[CONTEXT].parts.config.server.max_request_bytes
         return BodyTooLarge(f"Maximum content size limit ({limit}) exceeded.")
     if error.status == 404:
-        advice = unknown_paths.advice(path)
+        advice = advice_on(path)
         return NotFound(f"Invalid URL ({request.method} {path})" + (f". {advice}" if advice else ""))
     return InvalidRequest(f"The request was refused: {error.reason}.")
 

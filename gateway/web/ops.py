@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 from aiohttp import hdrs, web
 
+from gateway.config import Config
 from gateway.errors import Unavailable
 from gateway.store import JournalFull, Ledger, StoreUnavailable
 from gateway.store.clock import skew_warning
+from gateway.wings import parts
 
 from .http_guard.token_auth import TokenAuth
 from .middleware import CONTEXT
@@ -22,6 +25,12 @@ _NOT_READY = {
 }
 
 
+class WingReadiness(NamedTuple):
+    """Further members of a wing in the answer of a gateway that is ready."""
+
+    shown: Callable[[Config], Mapping[str, object]]
+
+
 class Ops:
     """Serves the endpoints for operations: health, readiness and metrics."""
 
@@ -30,6 +39,7 @@ class Ops:
         self._ledger = ledger
         self._status = status
         self._scrape = scrape
+        self._of_wings = parts(WingReadiness, "ready")
 
     def outside(self) -> list[web.RouteDef]:
         """The readiness check of a load balancer, on both listeners."""
@@ -57,6 +67,8 @@ class Ops:
         # A wrong clock is no reason to take the gateway out of service, because windows and expiries go by the store's.
         if (warning := skew_warning(request[CONTEXT].parts.clock.skew_s)) is not None:
             shown["warnings"] = [warning]
+        for each in self._of_wings:
+            shown |= each.shown(request[CONTEXT].parts.config)
         return json_response(json.dumps(shown).encode())
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:

@@ -27,7 +27,6 @@ from gateway.config.operations import Reference, TaskOperation, at_pointer, hold
 from gateway.errors import InvalidRequest, ModelNotFound, NotFound
 from gateway.formats import passthrough
 from gateway.formats.passthrough import PASSTHROUGH, TaskEnd
-from gateway.queueing import classes
 from gateway.records import Bond, Call, Endpoint, Key, Params, PassedRequest
 from gateway.relay import Answer
 from gateway.upstream.ask import cleaned_body
@@ -146,7 +145,7 @@ class PassthroughCalls:
         found = _row_model(row, None if price is None else price.price, repeat=False)
         params = validate.restrict(params, key.limits, found.limits)
         call = self._call(request, context, asked, key, params, found, more_headers, outputs)
-        return call._replace(body_wait_s=body_wait_s)
+        return await self._plane.amend(call._replace(body_wait_s=body_wait_s), context)
 
     async def _read(self, request: web.Request, context: RequestContext, asked: _Asked) -> Call:
         """The call of a read. Raises `GatewayError`."""
@@ -258,39 +257,24 @@ class PassthroughCalls:
         return bonds[0].id if bonds else None
 
     def _call(
-        self,
-        request: web.Request,
-        context: RequestContext,
-        asked: _Asked,
-        key: Key,
-        params: Params,
-        model: Model,
-        headers: tuple[tuple[str, str], ...],
-        outputs: int = 1,
-    ) -> Call:
+        self, request: web.Request, context: RequestContext, asked: _Asked, key: Key, params: Params, model: Model,
+        headers: tuple[tuple[str, str], ...], outputs: int = 1,
+    ) -> Call:  # fmt: skip
         client_id = request.headers.get("X-Client-Request-Id")
-        requested = request.headers.get(classes.HEADER)
+        requested = request.headers.get(auth.PRIORITY_HEADER)
         user, tags = attribution_of(request.headers.items(), params.document.members, context.parts.config.records)
         withheld = [place.param.lower() for place in asked.row.key_places if place.param]
         path = asked.row.at_upstream(asked.path) + forwarded_query(request, withheld)
         return Call(
-            id=context.id,
-            started=context.parts.clock.now(),
-            key=key,
-            endpoint=cast(Endpoint, asked.name),
-            params=params,
-            model=model,
-            label_model=f"{asked.name}/reads" if asked.is_read else asked.name,
-            arrived=context.arrived,
-            forwarded_headers=headers,
-            client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None,
-            remote=context.remote,
+            id=context.id, started=context.parts.clock.now(), key=key, endpoint=cast(Endpoint, asked.name),
+            params=params, model=model, label_model=f"{asked.name}/reads" if asked.is_read else asked.name,
+            arrived=context.arrived, forwarded_headers=headers,
+            client_request_id=client_id[:MAX_CLIENT_ID] if client_id else None, remote=context.remote,
             target=asked.name,
-            priority=key.priority if requested is None else classes.lowered(key.priority, requested),
-            user=user,
-            tags=tags,
+            priority=key.priority if requested is None else auth.lowered(key.priority, requested),
+            user=user, tags=tags,
             passed=PassedRequest(asked.row, request.method, path, asked.parts, asked.is_read, asked.owner, outputs),
-        )
+        )  # fmt: skip
 
 
 async def _without_account(context: RequestContext, row: Passthrough, answer: Answer, body: bytes) -> Answer:

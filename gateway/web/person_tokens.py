@@ -22,9 +22,17 @@ from typing import Any, NamedTuple
 
 from gateway.api import auth
 from gateway.config import JwtSettings
+from gateway.config.sections.values import is_glob
 from gateway.errors import Conflict, Forbidden, InvalidRequest, Unauthorized, Unavailable
-from gateway.identity.claims import NotAllowed, groups_of, name_of
-from gateway.identity.id_tokens import ExpectedToken, TokenExpired, TokenRefused, check_token
+from gateway.identity.id_tokens import (
+    ExpectedToken,
+    NotAllowed,
+    TokenExpired,
+    TokenRefused,
+    check_token,
+    groups_of,
+    name_of,
+)
 from gateway.identity.key_set import KeySet, ProviderUnavailable
 from gateway.identity.provider import HttpFetcher
 from gateway.keys.registry import Registry
@@ -124,8 +132,8 @@ class PersonTokens:
         except ProviderUnavailable as error:
             log.warning("tokens cannot be checked: %s", error)
             raise Unavailable("Tokens cannot be checked right now.", code="identity_provider_unavailable") from None
-        with suppress(Conflict, Forbidden, StoreUnavailable):  # her record is refused, if she is
-            for wing in sign_in_notes():
+        for wing in sign_in_notes():
+            with suppress(Conflict, Forbidden, StoreUnavailable):  # her record is refused, if she is
                 await wing.note(self._registry, parts.config, person.name, "key")
         self._checked[digest] = person
         if len(self._checked) > MAX_KEPT:
@@ -191,7 +199,7 @@ def _read(claims: Mapping[str, Any], settings: JwtSettings, now: float) -> _Chec
 
 def _narrowed(key: Key, models: frozenset[str]) -> tuple[str, ...]:
     """The models of a token that the record allows. A token has names of models, no patterns."""
-    plain = [name for name in sorted(models) if not set("*?[") & set(name)]
+    plain = [name for name in sorted(models) if not is_glob(name)]
     return tuple(name for name in plain if any(fnmatchcase(name, pattern) for pattern in key.models))
 
 

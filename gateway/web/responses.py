@@ -71,16 +71,17 @@ class Whole(web.StreamResponse):
     async def write_eof(self, data: bytes = b"") -> None:
         try:
             request, self._request = self._request, None
+            whole, self._bytes = self._bytes, b""  # aiohttp keeps the answer while the connection is idle
             transport = None if request is None else request.transport
             if request is None or transport is None or transport.is_closing():
                 return
             if self._status != 204:  # which has no length (RFC 9110, 8.6)
-                self.own_headers.append(("Content-Length", str(len(self._bytes))))
+                self.own_headers.append(("Content-Length", str(len(whole))))
             if not self._keep_alive:
                 self.own_headers.append(("Connection", "close"))
             elif request.version < (1, 1):
                 self.own_headers.append(("Connection", "keep-alive"))
-            body = b"" if request.method == "HEAD" else self._bytes
+            body = b"" if request.method == "HEAD" else whole
             if len(body) <= CONGESTED_BYTES:
                 transport.write(head(self._status, self.own_headers) + body)
             else:

@@ -61,12 +61,9 @@ class Runner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
         return GuardedServer(
-            cast(Handler, made.request_handler),
-            self._shortcuts,
-            request_factory=made.request_factory,
-            **self._limits,
-            **self._kwargs,
-        )
+            cast(Handler, made.request_handler), self._shortcuts,
+            request_factory=made.request_factory, **self._limits, **self._kwargs,
+        )  # fmt: skip
 
     def configure(self, config: Config) -> None:
         """Go by this configuration from now on: connections that are made, and heads that begin."""

@@ -1,5 +1,7 @@
 """A page of static files: HTML, scripts, styles and pictures of one folder, read once and never changed per request.
 
+They are read at the first request for one of them: a gateway whose pages no browser opens holds none of them.
+
 The page names its files below a version, a digest of all of them: a browser asks for each once, until one has changed.
 
 The headers restrict the page to this gateway: no script, style or request from or to another origin, no frame around
@@ -8,10 +10,12 @@ it, and no text that becomes markup.
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -80,15 +84,21 @@ class StaticPage:
     """The page at `path` and its files below. They hold no data, so they need no token."""
 
     def __init__(self, path: str, folder: Path) -> None:
-        contents = {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.suffix in CONTENT_TYPES}
-        contents |= self.made_from(contents)
         self._path = path
-        self._version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:16]
-        at = path.removeprefix("/")
-        contents[INDEX] = contents[INDEX].replace(f'="{at}/'.encode(), f'="{at}/{self._version}/'.encode())
-        self._files = {name: _file(name, content) for name, content in contents.items()}
+        self._folder = folder
         self._packed_files: dict[str, File] = {}
         """Large files that browsers have asked for, compressed."""
+
+    @cached_property
+    def _files(self) -> tuple[str, Mapping[str, File]]:
+        """The version, and the files by name."""
+        files = sorted(self._folder.iterdir())
+        contents = {file.name: file.read_bytes() for file in files if file.suffix in CONTENT_TYPES}
+        contents |= self.made_from(contents)
+        version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:16]
+        at = self._path.removeprefix("/")
+        contents[INDEX] = contents[INDEX].replace(f'="{at}/'.encode(), f'="{at}/{version}/'.encode())
+        return version, {name: _file(name, content) for name, content in contents.items()}
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get(self._path, self.show_page), web.get(f"{self._path}/{{file:.*}}", self.show_file)]
@@ -102,7 +112,7 @@ class StaticPage:
         return None
 
     async def show_page(self, request: web.Request) -> web.StreamResponse:
-        return self._show(request, INDEX, REVALIDATED)
+        return await self._show(request, INDEX)
 
     async def show_file(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["file"]
@@ -112,13 +122,15 @@ class StaticPage:
         # Of another version, too: behind one address gateways of two versions may answer while they are replaced.
         if version and not VERSION.fullmatch(version):
             name = ""
-        return self._show(request, name, KEPT if version == self._version else REVALIDATED)
+        return await self._show(request, name, version)
 
-    def _show(self, request: web.Request, name: str, cache_control: tuple[str, str]) -> Whole:
+    async def _show(self, request: web.Request, name: str, version: str = "") -> Whole:
         context = request[CONTEXT]
         if (reason := self.why_off(context.parts)) is not None:
             raise NotFound(reason)
-        if (file := self._files.get(name)) is None:
+        own_version, files = await asyncio.to_thread(lambda: self._files)
+        cache_control = KEPT if version == own_version else REVALIDATED
+        if (file := files.get(name)) is None:
             raise NotFound(f"{self._path} has no such file ({request.rel_url.raw_path[:200]}).")
         context.is_quiet = True
         accepted = [each.strip() for each in request.headers.get(hdrs.ACCEPT_ENCODING, "").split(",")]

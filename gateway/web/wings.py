@@ -53,12 +53,10 @@ class WingEndpoints(NamedTuple):
 
 
 def wing_endpoints() -> list[WingEndpoints]:
-    """The endpoints of all wings."""
     return parts(WingEndpoints, "endpoints")
 
 
 def routes_of_wings(made_of: WebParts, listener: Listener) -> list[web.RouteDef]:
-    """The routes of all wings at this listener."""
     return [route for each in wing_endpoints() if each.listener == listener for route in each.routes(made_of)]
 
 

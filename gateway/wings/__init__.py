@@ -10,9 +10,31 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Any, TypeVar
 
-WINGS = ("init", "litellm", "realtime", "stored", "alerts", "answers", "invoices", "transfer", "leavers", "scim")
+WINGS = (
+    "init",
+    "litellm",
+    "realtime",
+    "stored",
+    "content",
+    "queue",
+    "fan_out",
+    "hedging",
+    "alerts",
+    "answers",
+    "billing",
+    "transfer",
+    "leavers",
+    "scim",
+    "parameters",
+    "hooks",
+    "cheaper",
+    "budgets",
+    "machine",
+    "clouds",
+    "plugins",
+)
 """The names of the folders, in the order in which their parts are used."""
 
 T = TypeVar("T")
@@ -23,3 +45,16 @@ def parts(kind: type[T], module: str) -> list[T]:
     names = [f"{__name__}.{wing}.{module}" for wing in WINGS]
     found = [import_module(name) for name in names if find_spec(name) is not None]
     return [value for each in found for value in vars(each).values() if isinstance(value, kind)]
+
+
+class OfWings:
+    """The notes of wings beside an object of the trunk: one value of each type, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[type, Any] = {}
+
+    def __call__(self, kind: type[T]) -> T:
+        if kind not in self._made:
+            self._made[kind] = kind()
+        found: T = self._made[kind]
+        return found

@@ -49,6 +49,8 @@ class FakeStore:
         self.is_away = False
         self.is_quick = False
         """Applies a batch within the turn of the event loop in which it is asked to."""
+        self.is_server = False
+        """Says when a batch is on its way."""
         self.loses_replies = False
         """Applies a batch, and does not say so."""
         self.gate = asyncio.Event()
@@ -66,9 +68,11 @@ class FakeStore:
         self.batches.append(batch)
         return self._apply(batch)
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: Batch, sent: Callable[[], None] | None = None) -> Applied:
         self.batches.append(batch)
         self.called.set()
+        if self.is_server and sent is not None:
+            sent()
         await self.gate.wait()
         return self._apply(batch)
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.accounting.admission import Admission
 from gateway.accounting.call_log import Accounting, CallLog
-from gateway.accounting.reservation import Reservation, limit_failure
+from gateway.accounting.reservation import limit_failure
 from gateway.api.json_document import parse
 from gateway.config import Model, Price, Route
 from gateway.errors import InvalidRequest, QuotaSpent, RateLimited, Unavailable, UpstreamFailed
@@ -188,7 +188,7 @@ async def test_client_that_leaves_in_the_turn_of_its_grant_gets_it_back() -> Non
 
 async def test_a_call_that_may_never_be_has_no_record_where_its_client_leaves_during_the_draw() -> None:
     ledger = ScriptedLedger(None)
-    reservation = Reservation(cast(Ledger, ledger), a_call(), (CLAIM,), is_in_advance=True)
+    reservation = Admission(cast(Ledger, ledger), a_call(), (CLAIM,), is_in_advance=True)
     caller = asyncio.ensure_future(reservation.make())
     await asyncio.sleep(0)
     caller.cancel()
@@ -445,6 +445,18 @@ async def test_a_call_that_waits_again_keeps_its_output_or_is_refused() -> None:
         with pytest.raises(QuotaSpent):
             await reservation.admit_again([ONE], ticket, lambda place: None)
         assert reservation.call is call
+
+
+async def test_no_client_repeats_a_call_for_which_no_money_is_left() -> None:
+    """Also within two minutes of the window's end, when an SDK would wait for it: the same as after an attempt."""
+    window = ONE.claims[0].window._replace(unit="usd", per="day", starts="2026-01-01")
+    spent = Refused(WindowStatus(window, window.limit, 0, 60_000_000), 1, None)
+    with pytest.raises(UpstreamFailed) as raised:
+        async with log_of(books_of(Turns(spent), []), a_call(), places=[ONE]):
+            raise AssertionError
+    assert raised.value.code == "upstream_quota_spent"
+    assert raised.value.headers["X-Should-Retry"] == "false"
+    assert raised.value.headers["Retry-After"] == "60"
 
 
 async def test_a_fallback_draws_on_its_upstream_where_the_first_model_had_no_route() -> None:

@@ -350,8 +350,15 @@ async def test_full_disk_stops_new_calls_and_settles_running_ones_straight(
         await books.ping()
     with pytest.raises(JournalFull):
         await books.draw(draw(call="later"))
-    await books.settle(*settlement(running))
     await until(lambda: store.voided == ["unlucky"])
+    store.is_server, books._acknowledged_within_s = True, 3600
+    store.gate.clear()
+    ended = books.settle(*settlement(running))
+    await until(lambda: leases(store.batches[-1]) == ["running"])
+    await asyncio.sleep(0)
+    assert not ended.done()  # it is on its way, but the journal does not have it
+    store.gate.set()
+    await ended
     assert store.applied == ["running"]
     monkeypatch.undo()
     await until(lambda: not books._journal.is_full)
@@ -433,6 +440,24 @@ async def test_an_answer_does_not_wait_for_a_slow_store(store: FakeStore, books:
     assert store.applied == []
     assert books.pending == 2
     store.gate.set()
+    await until(lambda: books.pending == 0)
+
+
+async def test_an_answer_waits_for_one_round_trip_to_a_server_only(store: FakeStore, books: LedgerClient) -> None:
+    """Its settlement is on its way before it ends: what the client does next comes to the server after that."""
+    books._acknowledged_within_s = 3600
+    wish = await drawn(books, "a")
+    store.is_server = True
+    store.gate.clear()
+    await books.settle(*settlement(wish))
+    assert lease_of(store.batches[-1].items[0]) == "a"
+    assert (store.applied, books.pending) == ([], 1)
+    assert [entry.lease for entry in books._journal.undelivered(0)] == ["a"]
+    later = books.settle(*settlement(draw(call="b")))
+    await asyncio.sleep(0)
+    assert not later.done()  # it waits for a batch of its own, which is not sent yet
+    store.gate.set()
+    await later
     await until(lambda: books.pending == 0)
 
 
@@ -743,6 +768,7 @@ async def test_draws_under_way_are_answered_when_the_ledger_closes(
             await disk.wait()
 
     monkeypatch.setattr(books._journal, "written", slow)
+    monkeypatch.setattr(books._journal, "write_now", lambda: False)
     waiting = books.draw(draw(call="a"))
     await until(lambda: store.open)
     closing = asyncio.ensure_future(books.close(0.05))

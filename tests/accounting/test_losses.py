@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,11 @@ class LossyStore(SqliteStore):
             raise StoreUnavailable("the reply is lost")
         return applied
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: Batch, sent: Callable[[], None] | None = None) -> Applied:
         await asyncio.sleep(self.dice.random() * 0.002)
         if self.dice.random() < self.losses:
             raise StoreUnavailable("the request is lost")
-        applied = await super().apply(batch)
+        applied = await super().apply(batch, sent)
         if self.dice.random() < self.losses:
             raise StoreUnavailable("the reply is lost")
         return applied

@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from gateway.api.client_ip import client_address
+from gateway.api.auth import client_address
 
 PROXIES = (ip_network("10.0.0.0/8"), ip_network("2001:db8::/32"), ip_network("127.0.0.1/32"))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api import encodings, prompt_tokens
+from gateway.api import prompt_tokens, tokenizer
 from gateway.api.prompt_tokens import MAX_COUNTED, MESSAGE_TOKENS, REPLY_TOKENS, Counter
 from gateway.formats import read
 
@@ -172,4 +172,4 @@ NAMES = {
 
 @pytest.mark.parametrize(("encoding", "names"), NAMES.items())
 def test_models_are_cut_by_their_encodings(encoding: str | None, names: str) -> None:
-    assert {name: encodings.of_name(name) for name in names.split()} == dict.fromkeys(names.split(), encoding)
+    assert {name: tokenizer.of_name(name) for name in names.split()} == dict.fromkeys(names.split(), encoding)

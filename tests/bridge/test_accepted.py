@@ -300,11 +300,12 @@ def message_requests(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.booleans()):
             ids = draw(st.lists(IDS, min_size=1, max_size=2, unique=True))
             calls = [{"type": "tool_use", "id": each, "name": draw(LONG_NAMES), "input": {"x": 1}} for each in ids]
-            messages.append({"role": "assistant", "content": [*draw(st.lists(texts, max_size=1)), *calls]})
+            messages.append({"role": "assistant", "content": [*draw(st.lists(texts | images, max_size=2)), *calls]})
             result = TEXTS | st.lists(texts | images, min_size=1, max_size=2)
             results = [{"type": "tool_result", "tool_use_id": each, "content": draw(result)} for each in ids]
             messages.append({"role": "user", "content": [*results, *draw(st.lists(texts, max_size=1))]})
-        messages.append({"role": "assistant", "content": draw(TEXTS | st.lists(texts, min_size=1, max_size=2))})
+        said = TEXTS | st.lists(texts | images, min_size=1, max_size=2)  # the gateway writes pictures of answers so
+        messages.append({"role": "assistant", "content": draw(said)})
     messages.append({"role": "user", "content": "Go on"})
     more: dict[str, Any] = {}
     if draw(st.booleans()):
@@ -329,14 +330,18 @@ def message_requests(draw: st.DrawFn) -> dict[str, Any]:
 def response_requests(draw: st.DrawFn) -> dict[str, Any]:
     image = IMAGES.map(lambda url: {"type": "input_image", "image_url": url, "detail": "auto"})
     parts = st.lists(TEXTS.map(lambda text: {"type": "input_text", "text": text}) | image, min_size=1, max_size=3)
+    picture = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": JPEG}
     items: list[dict[str, Any]] = [{"role": "user", "content": draw(TEXTS | parts)}]
     for _ in range(draw(st.integers(0, 4))):
-        match draw(st.sampled_from(["user", "system", "developer", "assistant", "call"])):
+        match draw(st.sampled_from(["user", "system", "developer", "assistant", "call", "picture"])):
             case "call":
                 call = {"type": "function_call", "call_id": draw(IDS), "name": draw(LONG_NAMES), "arguments": "{}"}
-                between = draw(st.lists(TEXTS.map(lambda text: {"role": "user", "content": text}), max_size=1))
+                others = TEXTS.map(lambda text: {"role": "user", "content": text}) | st.just(picture)
+                between = draw(st.lists(others, max_size=1))
                 output = {"type": "function_call_output", "call_id": call["call_id"], "output": draw(TEXTS)}
                 items += [call, *between, output]
+            case "picture":
+                items.append(picture)
             case "user":
                 items.append({"role": "user", "content": draw(TEXTS | parts)})
             case role:

@@ -556,9 +556,9 @@ def test_an_unknown_code_is_a_server_error() -> None:
     [
         ("responses", [chunk(content="a")]),
         ("responses", [chunk("stop", tool_calls=[{"index": 0, "id": "a", "function": {"arguments": "x"}}])]),
-        ("responses", [chunk(function_call={"name": "f"})]),
+        ("responses", [chunk("stop", function_call={"arguments": "x"})]),
         ("responses", [{"choices": [{"index": 1, "delta": {"content": "a"}}]}]),
-        ("responses", [chunk(content=[{"type": "image_url"}])]),
+        ("responses", [chunk(content=[{"type": "input_audio"}])]),
         ("messages", [chunk(content="a")]),
         (
             "messages",

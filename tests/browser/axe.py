@@ -19,7 +19,8 @@ def check(page: Page, where: str) -> None:
     page.run("if (!window.axe) { const module = undefined; " + AXE.read_text() + " }")
     found: list[dict[str, Any]] = page.driver.execute_async_script(
         "const done = arguments[1];"
-        "axe.run(document, {runOnly: arguments[0]}).then((told) => done(told.violations.map((each) =>"
+        "axe.run(document, {runOnly: arguments[0]})"
+        ".then((told) => done(told.violations.map((each) =>"
         "({rule: each.id, at: each.nodes.map((node) => node.html.slice(0, 200)).slice(0, 3)}))))",
         RULES_OF_COLOURS if page.run("return matchMedia('(prefers-color-scheme: dark)').matches") else RULES,
     )

@@ -24,7 +24,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from tests.flows.gateway_process import eventually
 
-WITHIN_S = 20.0
+WITHIN_S = 75.0
 """Seconds that a test waits for an element, on a slow machine."""
 
 EVERY_S = 0.02
@@ -197,8 +197,13 @@ class Page:
         webdriver.ActionChains(self.driver).send_keys(*keys).perform()
 
     def choose(self, css: str, value: str) -> None:
-        """An option of a select."""
-        self.see(css).find_element(By.CSS_SELECTOR, f'option[value="{value}"]').click()
+        """An option of a select, which may come after the select."""
+
+        def act() -> bool:
+            self.see(css).find_element(By.CSS_SELECTOR, f'option[value="{value}"]').click()
+            return True
+
+        self.until(act)
 
     @property
     def focused(self) -> Mapping[str, str]:

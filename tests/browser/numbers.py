@@ -14,10 +14,10 @@ Tests = Mapping[str, str]
 
 FREE = (
     "[data-choice]", "thead", "th[scope=row]", ".legend", "svg", "a", "code", ".mono", ".clip", ".why-cell", ".tile h3",
-    "h2", "select", "datalist",
+    "h2", "select", "datalist", "#updated", "#kept-content",
 )  # fmt: skip
 """What has digits and says no number of the API: ranges and percentiles by their names, names of things, times of rows,
-messages; and the axes of charts, whose bars and tables have tests."""
+messages, settings; and the axes of charts, whose bars and tables have tests."""
 
 ONE = "test_the_page_of_one_has_the_numbers_of_the_reports"
 OVERVIEW = "test_the_overview_has_the_numbers_of_the_reports"
@@ -33,6 +33,12 @@ SUBJECT: Tests = {
 OWNED: Tests = {
     ".subject-report section > .note": "test_percentiles_are_those_of_the_own_calls",
     ".subject-report [data-reason], .subject-report section .note": ONE,
+}
+
+KEYS: Tests = {
+    "main .note": "test_the_table_of_keys_quotas_and_teams_has_the_numbers_of_the_api",
+    ".quota": "test_bars_are_those_of_the_ledger",
+    "main td": "test_the_table_of_keys_quotas_and_teams_has_the_numbers_of_the_api",
 }
 
 PAGES: Mapping[str, Tests] = {
@@ -71,25 +77,13 @@ PAGES: Mapping[str, Tests] = {
         "#refused [data-reason]": "test_refusals_have_the_numbers_of_the_api",
         "#refused td": "test_refusals_have_the_numbers_of_the_api",
     },
-    "quotas": {
-        "main .note": "test_how_full_quotas_are",
-        ".thin": "test_how_full_quotas_are",
-        "main table td": "test_bars_are_those_of_the_ledger",
-        ".quota": "test_bars_are_those_of_the_ledger",
-    },
-    "keys": {
-        "main .note": "test_lists_of_keys_and_teams_have_the_numbers_of_the_api",
-        ".quota-cell": "test_lists_of_keys_and_teams_have_the_numbers_of_the_api",
-        "main td": "test_lists_of_keys_and_teams_have_the_numbers_of_the_api",
-    },
+    "keys": KEYS,
+    "keys?by=owner": KEYS,
+    "keys?by=team": KEYS,
     "keys/alice": {
         **SUBJECT, **OWNED,
         "#why-refused": "test_quotas_on_the_page_of_a_key",
         ".quota": "test_quotas_on_the_page_of_a_key",
-    },
-    "teams": {
-        "main .note": "test_lists_of_keys_and_teams_have_the_numbers_of_the_api",
-        "main td": "test_lists_of_keys_and_teams_have_the_numbers_of_the_api",
     },
     "teams/crew": {
         **SUBJECT, **OWNED,
@@ -98,6 +92,7 @@ PAGES: Mapping[str, Tests] = {
     },
     "models": {
         "main .note": "test_upstreams_have_the_numbers_of_the_api",
+        "td:has([data-before])": "test_a_p95_has_that_of_the_time_before_beside_it",
         "section[aria-labelledby=models-title] td": "test_models_and_upstreams_are_those_of_the_api",
         "section[aria-labelledby=upstreams-title] td": "test_upstreams_have_the_numbers_of_the_api",
     },
@@ -111,6 +106,16 @@ PAGES: Mapping[str, Tests] = {
         ".quota": "test_the_page_of_an_upstream_has_state_limits_and_percentiles",
         "dialog .facts": "test_the_page_of_an_upstream_has_state_limits_and_percentiles",
     },
+    "bills": {
+        "[data-bill]": "test_records_and_bill_have_the_numbers_of_the_api",
+        "main td": "test_records_and_bill_have_the_numbers_of_the_api",
+    },
+    "statement": {
+        "main .note": "test_the_statement_of_a_month_has_the_numbers_of_the_api",
+        "main td": "test_the_statement_of_a_month_has_the_numbers_of_the_api",
+        "[data-bill]": "test_the_statement_of_a_month_has_the_numbers_of_the_api",
+    },
+    "invoice": {"main form": "test_an_invoice_has_the_numbers_of_the_comparison"},
     "playground": {"main .playground": "test_a_streamed_answer_with_its_tokens_cost_and_headers"},
     "audit": {"main td": "test_audit_log_says_who_changed_what"},
 }  # fmt: skip

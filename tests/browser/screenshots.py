@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 from gateway.commands.demo import Demo
 from gateway.commands.demo_history import write_history
 from gateway.commands.serve import supervise
-from gateway.config import build
 from gateway.config.source import Reading
 from tests.flows.client import request
 from tests.flows.gateway_process import eventually
@@ -63,6 +62,8 @@ PICTURES = (
     Picture("quotas-light", "quotas"),
     Picture("quotas-dark", "quotas", scheme="dark"),
     Picture("quotas-phone", "quotas", 390, 844, scrolled_to="main .scroll"),
+    Picture("statement-light", "statement"),
+    Picture("bills-light", "bills"),
     Picture("key-light", "keys/notebooks", height=1000),
     Picture("models-light", "models"),
     Picture("models-dark", "models", scheme="dark"),
@@ -81,9 +82,8 @@ def _free_port() -> int:
 @contextmanager
 def served(demo: Demo, port: int) -> Iterator[None]:
     """The demo, in a process of its own."""
-    config = build(demo.values)
-    asyncio.run(write_history(config))
-    reading = Reading(config, demo.values, frozenset())
+    asyncio.run(write_history(demo.config, demo.began))
+    reading = Reading(demo.config, demo.values, frozenset())
     process = multiprocessing.get_context("fork").Process(target=supervise, args=(reading, None, demo))
     process.start()
     demo.close()  # the sockets of the child are its own

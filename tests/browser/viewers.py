@@ -62,6 +62,12 @@ def _subject(narrowed: str, split: str, latency: tuple[str, ...] = ("model", "da
         *[Poll(f"usage?group_by={group}&since={{29}}&until={{2}}&{narrowed}", 600) for group in groups],
         *[Poll(f"usage?group_by={group}&since={{1}}&until={{0}}&{narrowed}", 60) for group in groups],
         *[Poll(f"latency?group_by={group}&since={{29}}&until={{0}}{owner}", 60) for group in latency],
+        *[
+            Poll(f"latency?group_by={group}&since={{59}}&until={{31}}{owner}", 60)
+            for group in latency
+            if "day" not in group
+        ],
+        Poll("events", 60),
     )
 
 
@@ -77,13 +83,20 @@ def _paces(of: str, every_s: float, narrowed: str = "") -> tuple[Poll, ...]:
     )
 
 
-def _lately(of: str) -> tuple[Poll, ...]:
-    """What the columns of spend and last use ask for."""
-    return (
-        Poll(f"usage?group_by={of}%2Cday&since={{29}}&until={{2}}", 600),
-        Poll(f"usage?group_by={of}%2Cday&since={{1}}&until={{0}}", 30),
-    )
+KEYS = (
+    Poll("keys?limit=500", 30), Poll("teams?limit=500", 30), Poll("quotas", 30),
+    Poll("usage?group_by=key%2Cteam%2Cday&since={29}&until={2}", 600),
+    Poll("usage?group_by=key%2Cteam%2Cday&since={1}&until={0}", 30),
+    Poll("refusals?since={6}T00%3A00%3A00Z&limit=1000", 30),
+)  # fmt: skip
+"""What the table of keys, quotas and teams asks for, in each grouping."""
 
+
+MODELS = (
+    Poll("models", 15), Poll("upstreams", 15), Poll("problems", 15),
+    *[Poll(f"latency?group_by={of}&since={{{back}}}&until={{{back}}}", 60) for of in ("model", "upstream")
+      for back in (0, 1)],
+)  # fmt: skip
 
 VIEWS: Views = {
     "overview": (
@@ -93,42 +106,44 @@ VIEWS: Views = {
         Poll("usage?group_by=day%2Cmodel&since={1}&until={0}", 60),
         Poll("latency?group_by=model&since={29}&until={0}", 60), Poll("latency?group_by=day&since={29}&until={0}", 60),
         Poll("latency?group_by=%2C&since={29}&until={0}", 60), Poll("quotas", 60),
+        *[Poll(f"latency?group_by={of}&since={{59}}&until={{31}}", 60) for of in ("model", "%2C")],
         Poll("refusals?since={29}T00%3A00%3A00Z&limit=1000", 60), Poll("money", 60), Poll("problems", 10),
+        Poll("events", 60),
     ),
     "calls": (
-        Poll("calls?limit=100", 10), Poll("refusals?limit=100", 10),
-        *[Poll(f"usage?group_by={of}&since={{0}}&limit=500", ONCE_S) for of in ("key", "team", "model", "upstream")],
+        Poll("calls?limit=100", 10), Poll("refusals?limit=100", 10), Poll("refusals?since={1}&limit=1000", 60),
+        *[Poll(f"usage?group_by={of}&since={{29}}&limit=500", ONCE_S) for of in ("key", "team", "model", "upstream")],
     ),
-    "quotas": (Poll("quotas", 15), *_paces("key", 15), *_paces("team", 15)),
-    "keys": (Poll("keys?limit=500", 30), *_lately("key")),
-    "keys/{key}": (Poll("keys?limit=500", 30), Poll("keys/{key}", 3), Poll("quotas?key={key}&binding=true", 3),
-                   *_subject("key={key}", "model"), _refusals("key={key}"), *_paces("key", 3, "&key={key}"),
-                   *_lately("key")),
-    "teams": (Poll("teams?limit=500", 30), *_lately("team")),
+    "keys": KEYS,
+    "keys/{key}": (*KEYS, Poll("keys/{key}", 3), Poll("quotas?key={key}&binding=true", 3),
+                   *_subject("key={key}", "model"), _refusals("key={key}"), *_paces("key", 3, "&key={key}")),
     "teams/{team}": (
-        Poll("teams?limit=500", 30), Poll("teams/{team}", 5), Poll("quotas?team={team}", 5),
+        *KEYS, Poll("teams/{team}", 5), Poll("quotas?team={team}", 5),
         Poll("keys?team={team}&limit=500", 5), *_subject("team={team}", "key"), _refusals("team={team}"),
-        *_paces("key", 5, "&team={team}"), *_paces("team", 5, "&team={team}"), *_lately("team"),
+        *_paces("key", 5, "&team={team}"), *_paces("team", 5, "&team={team}"),
     ),
-    "models": (Poll("models", 15), Poll("upstreams", 15), Poll("problems", 15)),
+    "models": MODELS,
     "models/{model}": (
-        Poll("models", 5), Poll("upstreams", 5), *_subject("model={model}", "key", ("model", "day%2Cmodel")),
+        *MODELS, Poll("models", 5), Poll("upstreams", 5), *_subject("model={model}", "key", ("model", "day%2Cmodel")),
         _refusals("model={model}"), Poll("problems", 5),
     ),
     "upstreams/{upstream}": (
-        Poll("models", 5), Poll("upstreams", 5), Poll("problems", 5),
+        *MODELS, Poll("models", 5), Poll("upstreams", 5), Poll("problems", 5),
         *_subject("upstream={upstream}", "model", ("model%2Cupstream", "day%2Cupstream", "upstream")),
     ),
+    "bills": (Poll("bills", 60),),
+    "statement": (Poll("statement?month={0:.7}", ONCE_S),),
+    "invoice": (Poll("upstreams", ONCE_S),),
     "playground": (),
 }  # fmt: skip
 """What each view asks for besides. A list of keys or teams goes on with `after` until it is whole."""
 
 MEMBER_VIEWS: Views = {
     "mine": (*[each._replace(every_s=max(each.every_s, 30)) for each in VIEWS["overview"]
-               if each.path not in ("quotas", "money", "problems")],
+               if each.path not in ("quotas", "money", "problems", "events")],
              *_paces("key", 30),
              Poll("quotas", 30), Poll("keys", 30), Poll("quotas?key={key}&binding=true", 30),
-             Poll("refusals?limit=20", 30), Poll("/v1/models", ONCE_S)),
+             Poll("refusals?limit=20", 30), Poll("content", 30), Poll("/v1/models", ONCE_S)),
     "playground": (Poll("/v1/models", ONCE_S),),
 }  # fmt: skip
 """The same for a member, who is signed in with an API key."""

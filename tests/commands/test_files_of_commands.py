@@ -8,13 +8,27 @@ from pathlib import Path
 import pytest
 
 from gateway import cli
-from gateway.config.references import SECRET_PLACES, References
+from gateway.config.references import References, secret_places
 
 CONFIG = """
 store: {url: "embedded:data", journal_dir: journal}
 admin: {token: "${UNSET_1}", viewer_token: "${UNSET_2}", tokens: {ci: {token: "${UNSET_3}", role: viewer}}}
 metrics: {token: "${UNSET_4}"}
-alerts: {webhook: "${UNSET_5}", proxy: "http://user:${UNSET_6}@proxy.example:3128"}
+alerts:
+  webhook: "${UNSET_5}"
+  proxy: "http://user:${UNSET_6}@proxy.example:3128"
+  receivers:
+    chat: {webhook: "${UNSET_16}", proxy: "http://user:${UNSET_17}@proxy.example:3128", secret: "${UNSET_18}"}
+    pager: {form: pagerduty, routing_key: "${UNSET_19}"}
+    people: {email: [owner]}
+  smtp: {host: mail.example.org, username: gateway, password: "${UNSET_20}", sender: gateway@example.org}
+hooks:
+  before_call:
+    guard: {url: "${UNSET_30}", proxy: "http://user:${UNSET_31}@proxy.example:3128", secret: "${UNSET_32}"}
+parameters:
+  models:
+    gpt-*: {headers: {x-one: "${UNSET_33}"}}
+    claude-*: [{headers: {x-two: "${UNSET_34}"}}]
 tracing: {endpoint: "https://collector.example", headers: {x-token: "${UNSET_7}"}}
 oidc:
   issuer: https://login.example.org
@@ -80,7 +94,7 @@ def test_the_sample_has_every_secret_place() -> None:
     watching = Watching({}, lambda path: "", reads_secrets=False)
     watching.replace_in(yaml.safe_load(CONFIG), ())
     assert watching.faults == []
-    patterns = [re.compile(place.replace("*", "[^/]+")) for place in SECRET_PLACES]
+    patterns = [re.compile(place.replace("*", "[^/]+")) for place in secret_places()]
     assert all(any(pattern.fullmatch(place) for place in seen) for pattern in patterns)
 
 

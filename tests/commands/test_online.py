@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ from gateway.commands.online import Asked, ask_all, lines_of
 from gateway.config import build
 from tests.fakes.collector import Collector
 from tests.fakes.redis_servers import RedisServer
-from tests.fakes.scripted import Scripted, answer, error_json, ok_json
+from tests.fakes.scripted import Authority, Scripted, answer, error_json, ok_json
 
 MODELS = ok_json({"data": [{"id": "gpt-4o"}, {"id": "text-embedding-3-small"}]})
 CHAT = ok_json({"choices": [{"message": {"content": "Hi"}}]})
@@ -118,3 +122,53 @@ async def test_redis_is_asked_for_its_persistence(tmp_path: Path) -> None:
         found = (await asked(values(AWAY, store={"url": server.url})))[0]
         assert found.is_good
         assert "append-only file" in found.came
+
+
+async def _answer_plainly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(100)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+    writer.close()
+
+
+async def test_https_at_a_port_without_tls() -> None:
+    async with await asyncio.start_server(_answer_plainly, "127.0.0.1", 0) as server:
+        (found,) = await asked(values(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"))
+    assert not found.is_good
+    assert found.came.endswith("it speaks no TLS: write http:// in its address")
+
+
+def _refuse_plain(listener: socket.socket, tls: ssl.SSLContext, plain: bytes) -> None:
+    """Serve handshakes; what is not one gets `plain`, as servers have it on the same port. Ends with the listener."""
+    with suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            connection.settimeout(10)
+            with connection, suppress(OSError):
+                if connection.recv(1, socket.MSG_PEEK) == b"\x16":
+                    tls.wrap_socket(connection, server_side=True).close()
+                else:
+                    connection.recv(4096)
+                    connection.sendall(plain)
+
+
+@pytest.mark.parametrize(
+    ("plain", "came"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", "it answered 400"),  # nginx, Go
+        (b"", "closed without an answer"),  # Node, Python, HAProxy
+    ],
+)
+async def test_http_at_a_port_with_tls(tmp_path: Path, plain: bytes, came: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        tls = Authority(tmp_path).server_context("127.0.0.1")
+        serving = asyncio.create_task(asyncio.to_thread(_refuse_plain, listener, tls, plain))
+        (found,) = await asked(values(f"http://127.0.0.1:{listener.getsockname()[1]}/v1"))
+        listener.shutdown(socket.SHUT_RDWR)
+        await serving
+    assert found == Asked(found.what, f"{came}: this port speaks TLS; write https:// in base_url", is_good=False)
+
+
+async def test_a_plain_port_that_refuses_is_not_one_with_tls() -> None:
+    async with await asyncio.start_server(_answer_plainly, "127.0.0.1", 0) as server:
+        (found,) = await asked(values(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"))
+    assert found.came == "it answered 400"

@@ -51,7 +51,7 @@ COMMANDS = [
     ("keys top-up filed --tokens none/day", "a top-up needs an amount"),
     ("keys top-up filed --tokens 5/hour", "Only a quota of a day, week or month can be topped up"),
     ("usage --since 20.11.2026", "expected a day such as 2026-11-20"),
-    ("usage --by person", "--by"),
+    ("usage --by people", "--by"),
 ]
 
 API: list[tuple[type[Any], dict[str, Any], str]] = [
@@ -85,6 +85,37 @@ def test_on_the_command_line(line: str, says: str, tmp_path: Path, capsys: pytes
     assert out == ""
     assert says in err
     assert "Traceback" not in err
+
+
+KEY = "a chat call of 'gpt-4o' without a limit of its own reserves 1000 output tokens, and this quota of 5 refuses it"
+MADE = [
+    ("keys create --id a --expires 2020-01-01", "expires: is in the past: every call with this key is refused"),
+    ("keys update made --expires 2020-01-01", "the key made: expires: is in the past"),
+    ("keys create --id a --models claude-*", "models[0]: matches none of the models: gpt-4o"),
+    ("keys update made --models claude-*", "the key made: models[0]: matches none of the models: gpt-4o"),
+    ("keys create --id a --tokens 5/day", f"quotas[0]: {KEY}"),
+    ("keys update made --tokens 5/day", f"the key made: quotas[0]: {KEY}"),
+    ("keys create --id a --usd 0.000001/day", "reserves $0.008000, and this quota of $0.000001 refuses it"),
+    ("teams create --name b.c --tokens 5/day", f"the team b.c: quotas[0]: {KEY}"),
+    ("teams update crew --tokens 5/day", f"the team crew: quotas[0]: {KEY}"),
+    ("teams update crew --member-quota 5tokens/day", f"the team crew: member_quotas[0]: {KEY}"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), MADE, ids=[row[0] for row in MADE])
+def test_what_is_made_by_command_is_warned_of_as_in_the_file(
+    words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("GATEWAY_URL", raising=False)
+    config = tmp_path / "gateway.yaml"
+    config.write_text(CONFIG % (tmp_path / "data"))
+    for before in ("keys create --id made", "teams create --name crew"):
+        assert cli.main([*before.split(), "--config", str(config)]) == 0
+    capsys.readouterr()
+    assert cli.main([*words.split(), "--config", str(config)]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gateway: warning: ")
+    assert says in line
 
 
 @pytest.mark.parametrize(("kind", "body", "says"), API, ids=[json.dumps(row[1]) for row in API])

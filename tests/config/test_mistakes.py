@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ConfigError, build
+from gateway.config import ConfigError, build, resolve
 from gateway.config.checks import HABITS
 from gateway.config.probable_mistakes import warnings_of
+from gateway.config.references import load
 from gateway.config.secret_forms import FORMS
 from gateway.config.sections.values import CAUSES
 
@@ -53,6 +54,11 @@ FAULTS = [
     ("upstreams/up/api_key", "sk-1\n", "ends with a line break"),
     ("upstreams/up/api_key", " sk-1", "begins with a blank"),
     ("upstreams/up/api_key", "sk-1 ", "ends with a blank"),
+    ("keys/0/id", "Alice Smith", "small letters, digits and _ . - inside, such as alice-2"),
+    ("upstreams/up/base_url", "'https://api.openai.com/v1'", "has quotes around it"),
+    ("upstreams/up/base_url", '"https://api.openai.com/v1"', "has quotes around it"),
+    ("upstreams/up/base_url", "\u201chttps://api.openai.com/v1\u201d", "typographic quotes"),
+    ("upstreams/up/base_url", "https://api.openai.com/v1 ", "ends with a blank"),
     ("upstreams/up/api_key", "sk-1\t", "ends with a blank"),
     ("upstreams/up/api_key", "sk\u00a01", "a blank that is not seen"),
     ("upstreams/up/api_key", "sk-1\u200b", "a blank that is not seen"),
@@ -72,6 +78,9 @@ FAULTS = [
     ("server/host", "10.0.0.0/8", "such as 127.0.0.1"),
     ("store/url", "embedded:~/data", "~ is no folder here"),
     ("store/journal_dir", "~/journal", "~ is no folder here"),
+    ("store/url", "embedded:$HOME/data", "$ is no folder here: write the whole path"),
+    ("store/journal_dir", "$HOME/journal", "or ${NAME}"),
+    ("store/journal_dir", "%APPDATA%/journal", "% is no folder here"),
     # Names of other programs.
     ("server/listen", "0.0.0.0:80", "server.host, server.port"),
     ("server/bind", "0.0.0.0:80", "server.host, server.port"),
@@ -160,7 +169,9 @@ FAULTS = [
     ("models/m/fallbacks", ["m"], "is the model itself; name another one"),
     ("models/m/unpriced", "yes", "'deny' or 'allow'"),
     ("models/m", "up", "expected settings as 'name: value' lines"),
+    ("models/m/upstream", "up", "a model has routes: [{upstream: NAME}]"),
     ("models", {}, "name at least one model"),
+    ("keys", {"alice": {}}, "expected a list, such as [{id: ...}]"),
     ("keys/0/secret", "short", "needs at least 24 characters"),
     ("keys/0/secret", None, "expected exactly one of secret, sha256"),
     ("keys/0/expires", "31.12.2027", "expected a day such as 2027-01-01"),
@@ -171,7 +182,7 @@ FAULTS = [
     ("keys/0/ips", ["10.0.0.1/33"], "expected a network such as 10.0.0.0/8"),
     ("keys/0/ips", ["office"], "expected a network such as 10.0.0.0/8"),
     ("keys/0/priority", 5, "'interactive', 'normal' or 'batch'"),
-    ("keys/0/quotas", {"usd": 5}, "expected a list, such as [one, two]"),
+    ("keys/0/quotas", {"usd": 5}, "expected a list, such as [{requests: ...}]"),
     ("keys/0/quotas", [{"usd": 5}], "quotas[0].per: is required"),
     ("keys/0/quotas", [{"usd": -5, "per": "day"}], "US dollars from 0"),
     ("keys/0/quotas", [{"usd": 5, "per": "year"}], "expected second, minute, hour, day, week, month"),
@@ -186,13 +197,15 @@ FAULTS = [
     ("keys", [{"id": "a", "secret": SECRET}, {"id": "a", "secret": f"{SECRET}x"}], "'a' is the id of 2 keys"),
     ("keys", [{"id": "a", "secret": SECRET}, {"id": "b", "secret": SECRET}], "has the same secret as keys[0]"),
     ("teams", [{"name": "red"}], "expected settings as 'name: value' lines"),
-    ("quotas", {"usd": 5}, "expected a list, such as [one, two]"),
+    ("quotas", {"usd": 5}, "expected a list, such as [{requests: ...}]"),
     ("admin/token", "short", "needs at least 16 characters"),
     ("admin/tokens", {"ci": {"token": TOKEN, "role": "root"}}, "'operator', 'lead' or 'viewer'"),
     ("admin/listen", "9090", "expected host:port, such as 127.0.0.1:9090"),
     ("alerts/webhook", "hooks.slack.com/x", "an address like https://hooks.example.com"),
     ("alerts/webhok", "x", "did you mean 'webhook'?"),
     ("server/prot", 80, "did you mean 'port'?"),
+    ("upstreams/up/base_url:\u00a0x", None, "its name holds a blank that is not seen, such as a no-break space"),
+    ("upstreams/up/\u00a0base_url", "x", "its name holds a blank that is not seen, such as a no-break space"),
     ("store/usage_record_max", 5, "did you mean 'usage_records_max'?"),
     ("queue", {"max_wait": 5}, "did you mean 'max_wait_s'?"),
 ]
@@ -211,6 +224,11 @@ WARNINGS = [
     ("upstreams/up/api_key", "sk-gw-0123456789", "is a key of a gateway such as this one"),
     ("upstreams/up/api_key", "/run/secrets/openai", "${file:/path}"),
     ("upstreams/up/api_key", "-----BEGIN-PRIVATE-KEY-----", "in PEM"),
+    (
+        "upstreams/up/base_url",
+        "https://mine.openai.azure.com",
+        "below /openai/v1: https://mine.openai.azure.com/openai/v1",
+    ),
     ("keys/0/secret", "$2b$12$" + "a" * 53, "is a bcrypt hash"),
     ("keys/0/secret", "$argon2id$v=19$m=65536,t=3,p=4$c29tZXNhbHQ$abc", "is an argon2 hash"),
     ("keys/0/secret", "ab" * 32, "looks like a SHA-256"),
@@ -304,3 +322,30 @@ def test_each_row_of_the_tables_has_a_mistake() -> None:
     assert [sentence for _, sentence in FORMS if sentence not in everything] == []
     assert set(HABITS.values()) - {hint for hint in HABITS.values() if hint in everything} <= {HABITS["database"]}
     assert len(FAULTS) + len(WARNINGS) >= 150
+
+
+def test_a_no_break_space_in_the_file_is_named() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load("models:\u00a0{gpt-4o: {routes: []}}")
+    assert "the line holds a blank that is not seen" in str(refused.value)
+
+
+@pytest.mark.parametrize("reference", ["${EMPTY}", "${BLANK}", "${GONE:-}", "${file:empty}"])
+@pytest.mark.parametrize("place", ["upstreams.up.api_key", "upstreams.up.api_keys[0]", "admin.token", "keys[0].secret"])
+def test_an_empty_variable_or_file_is_named(reference: str, place: str) -> None:
+    """The variable may be set far away from the file."""
+    held = {
+        "upstreams.up.api_key": f"upstreams: {{up: {{api_key: '{reference}'}}}}",
+        "upstreams.up.api_keys[0]": f"upstreams: {{up: {{api_keys: ['{reference}']}}}}",
+        "admin.token": f"admin: {{token: '{reference}'}}",
+        "keys[0].secret": f"keys: [{{secret: '{reference}'}}]",
+    }
+    with pytest.raises(ConfigError) as refused:
+        resolve(held[place], {"EMPTY": "", "BLANK": " "}, lambda _: "")
+    about = [str(fault) for fault in refused.value.faults if fault.path == place]
+    assert about == [f"{place}: {reference} is empty"]
+
+
+def test_an_empty_variable_elsewhere_is_an_empty_text() -> None:
+    text = "keys: [{note: '${EMPTY}'}]\nupstreams: {up: {base_url: 'https://h${EMPTY}/v1'}}"
+    assert resolve(text, {"EMPTY": ""}).values["keys"] == [{"note": ""}]

@@ -32,7 +32,7 @@ TABLE = ModelTable({name: model(number) for number, name in enumerate(NAMES, 1)}
         ("gpt-4", "gpt-*"),
         ("gpt-4-mini", "*-mini"),  # the most characters, wherever they stand
         ("gpt-", "gpt-*"),  # * stands for nothing, too
-        ("Gpt-4o", "*"),
+        ("Gpt-4", "*"),
         ("openai/gpt-4o", "openai/*"),
         ("a[1]", "a[1]*"),  # [ and ? stand for themselves
         ("a1", "*"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway import cli
-from gateway.commands import price_update
+from gateway.commands import prices as command
 from gateway.config import ConfigError
 from gateway.config.price_table import PriceTable
 from gateway.config.source import Source
@@ -115,7 +115,7 @@ def test_what_is_no_table_leaves_the_file(
     assert cli.main(["prices", "update", "--config", config, "--from", served["url"]]) == 0
     served |= changed
     if "300" in says:
-        monkeypatch.setattr(price_update, "MAX_BYTES", 300)
+        monkeypatch.setattr(command, "MAX_BYTES", 300)
     assert cli.main(["prices", "update", "--config", config, "--from", served["url"]]) == 1
     error = capsys.readouterr().err
     assert says in error

@@ -301,7 +301,6 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str]] = [
         "server.max_response_bytes",
         "holds 50000000 bytes for each worker",
     ),
-    ("a hedge without a second route", {"model": {"hedge_after": "2s"}}, "models.gpt-4o.hedge_after", "second route"),
 ]
 
 GOOD: list[tuple[str, dict[str, Any]]] = [

@@ -119,8 +119,8 @@ def test_messages_for_operators_are_said_somewhere() -> None:
 # ---------------------------------------------------------------------------------------------------------- runbook
 
 
-NOT_SERVED = {"/v1/responses", "/v1/messages", "/v1/messages/count_tokens"}
-"""Addresses that the pages name as not served."""
+NOT_SERVED = {"/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/projects/"}
+"""Addresses that the pages name as not served, or as those of an upstream."""
 
 COMMAND = re.compile(r"^(?:.* exec gateway |.* -- )?gateway (?P<arguments>.*)$", re.MULTILINE)
 
@@ -174,6 +174,12 @@ def anchors(path: Path) -> set[str]:
     """The anchors of headings, by GitHub's rule."""
     titles = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_first_page_of_the_site_leads_to_every_page_of_the_folder() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert sorted(page for page in pages if f"]({page})" not in index) == []
 
 
 def test_alerts_lead_to_the_runbook() -> None:

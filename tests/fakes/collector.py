@@ -41,7 +41,7 @@ class Collector(Scripted):
     @property
     def spans(self) -> list[Span]:
         """All that has come, in the order in which they began."""
-        return sorted([span for request in self.requests for span in _read(request.body)], key=lambda s: s.began_s)
+        return sorted([span for request in self.requests for span in spans_of(request.body)], key=lambda s: s.began_s)
 
     def trace(self, trace: str) -> list[Span]:
         """Those of one trace."""
@@ -54,7 +54,8 @@ async def _take(wire: Wire) -> None:
     await wire.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n")
 
 
-def _read(body: bytes) -> Iterable[Span]:
+def spans_of(body: bytes) -> Iterable[Span]:
+    """The spans in one request."""
     for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
         resource = _values(of_resource.resource.attributes)
         for of_scope in of_resource.scope_spans:

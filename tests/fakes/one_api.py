@@ -44,6 +44,8 @@ class OneAPI:
     program = PROGRAM
     key = KEY
     """Of its clients."""
+    access_token = _ADMIN
+    """Of its operator, who is also the user of the key."""
 
     def __init__(self, folder: Path, upstream: str, upstream_key: str, models: Mapping[int, Sequence[str]]) -> None:
         if not self.program.exists():

@@ -75,6 +75,18 @@ def of_responses(*output: Mapping[str, Any], usage: Any = TOKENS, **more: Any) -
     }
 
 
+def of_items(*output: Mapping[str, Any], **more: Any) -> dict[str, tuple[Ask, Behaviour]]:
+    """A stream that names the items of its output where they end, and not with its end; a plain call gets one too."""
+    whole = response(TOKENS, output)
+    ended = [{"type": "response.output_item.done", "output_index": number, "item": item}
+             for number, item in enumerate(whole["output"])]  # fmt: skip
+    stream = response_events({**whole, "output": [], **more}, *ended)
+    return {
+        "plain": (asks_responses(tools=DECLARED), stream),
+        "stream": (asks_responses(tools=DECLARED, stream=True), stream),
+    }
+
+
 def of_gemini(*grounding: Mapping[str, Any], usage: Any = METADATA) -> dict[str, tuple[Ask, Behaviour]]:
     """Each grounding in a candidate's chunk of its own; a plain answer has the last."""
     chunks = [gemini(usage, candidate(groundingMetadata=each)) for each in grounding]
@@ -112,6 +124,15 @@ ROWS = [
         "items without an action", "BerriAI/litellm#31366, labring/aiproxy#542",
         "older models name no action: each item is a search", of_responses(search(None), search(None)),
         searched(2, "estimated"),
+    ),
+    Row(
+        "items of a stream whose end has none",
+        "BerriAI/litellm#32724, vllm-project/vllm#30223, QuantumNous/new-api#4362", COMMUNITY,
+        of_items(search(), search("open_page"), search()), searched(2, "estimated"),
+    ),
+    Row(
+        "items of a stream whose end does not have the member", "decolua/9router#705",
+        COMMUNITY, of_items(search(), output=None), searched(1, "estimated"),
     ),
     Row(
         "a report beside the items", "BerriAI/litellm#39610",

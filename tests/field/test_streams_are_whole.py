@@ -79,13 +79,12 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
     max_leaves=6,
 )
+ARGUMENTS = st.dictionaries(WORDS, VALUES, max_size=3)
 CONTENTS = st.builds(
     Content,
     thoughts=WORDS,
     text=WORDS,
-    calls=st.lists(st.tuples(st.sampled_from(NAMES), st.dictionaries(WORDS, VALUES, max_size=3)), max_size=3).map(
-        tuple
-    ),
+    calls=st.lists(st.tuples(st.sampled_from(NAMES), ARGUMENTS), max_size=3).map(tuple),
     is_cut_off=st.booleans(),
     usage=st.tuples(st.integers(1, 999), st.integers(0, 999), st.integers(60, 999), st.integers(0, 60)),
 ).filter(lambda content: bool(content.text or content.calls))

@@ -155,6 +155,31 @@ ROWS = (
         calls(piece(0, "call_a", "look", ""), piece(1, "call_b", "look", "")),
         calls(piece(0, arguments=HERE)), calls(piece(1, arguments=THERE)),
     ], TWO),
+    Row("the name in pieces", "NVIDIA-NeMo/Switchyard#785", [
+        calls(piece(0, "call_a", "lo", "")), calls(piece(0, name="ok")), calls(piece(0, arguments='{"at":')),
+        calls(piece(0, arguments='"here"}')), calls(piece(1, "call_b", "loo", "")), calls(piece(1, "call_b", "k", "")),
+        calls(piece(1, arguments=THERE)),
+    ], TWO),
+    Row("the name and no id in every piece", "weicj/vLLM-2080Ti-Definitive#127", [
+        calls(piece(0, name="look", arguments='{"at":')), calls(piece(0, name="look", arguments='"here"')),
+        calls(piece(0, name="look", arguments="}")), calls(piece(0, name="look", arguments="\n")),
+        calls(piece(0, name="look", arguments="")),
+    ], ONE),
+    Row("a null function, and then its name without the id", "vllm-project/vllm#19425", [
+        calls({"index": 0, "id": "call_a", "type": "function", "function": None}), calls(),
+        calls({"index": 0, "id": None, "type": None, "function": {"name": "look", "arguments": '{"at":'}}),
+        calls(piece(0, arguments='"here"}')),
+    ], ONE),
+    Row("the form before tool_calls", "can1357/oh-my-pi#1692", [
+        chat_chunk({"content": None, "function_call": {"name": "look", "arguments": ""}}),
+        chat_chunk({"function_call": {"arguments": '{"at":'}}), chat_chunk({"function_call": {"arguments": '"here"}'}}),
+    ], ONE, "function_call"),
+    Row("all arguments three times in one piece", "Soju06/codex-lb#284", [
+        calls(piece(0, "call_a", "look", HERE * 3)),
+    ], ONE),
+    Row("the JSON of a text", "FoundationAgents/OpenManus#989, quarkiverse/quarkus-langchain4j#2642", [
+        calls(piece(0, "call_a", "look", '"{\\"at\\":')), calls(piece(0, arguments='\\"here\\"}"')),
+    ], ONE),
     Row("null calls beside text", "Effect-TS/effect#7269", [
         chat_chunk({"content": "I look.", "tool_calls": None}), chat_chunk({"content": "", "tool_calls": []}),
         calls(piece(0, "call_a", "look", HERE), content=None),
@@ -269,6 +294,11 @@ PLAIN = (
         {"id": "", "type": "function", "function": {"name": "look", "arguments": THERE}},
     ], TWO),
     Row("stop as the reason", "Blaizzy/mlx-vlm#990", [piece(None, "call_a", "look", HERE)], ONE, "stop"),
+    Row("the JSON of a text", "FoundationAgents/OpenManus#989", [piece(0, "call_a", "look", json.dumps(HERE))], ONE),
+    Row("all arguments three times", "Soju06/codex-lb#284", [piece(None, "call_a", "look", HERE * 3)], ONE),
+    Row("an empty text for no arguments", "NousResearch/hermes-agent#83937, brave/brave-browser#56601", [
+        piece(None, "call_a", "look", ""), piece(None, "call_b", "look", " "),
+    ], [("look", {}), ("look", {})]),
 )  # fmt: skip
 
 

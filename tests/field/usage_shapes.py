@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gateway.formats.openai.reader import OWN, Own
+
 PRICE: dict[str, Any] = {
     "input": 1, "cached_input": 0.1, "output": 10, "reasoning": 12, "cache_write": 2, "cache_write_1h": 4,
     "audio_in": 3, "audio_out": 20, "image_in": 5, "image_out": 30,
@@ -209,6 +211,33 @@ CHAT: list[Shape] = [
     anywhere("absurd", "docs/usage.md: a report above the ceilings is bounded", None,
              chat_usage(900_000_000, 900_000_000), says=Counts(900_000_000, 900_000_000)),
 ]  # fmt: skip
+
+_OF_MEANING: dict[str, tuple[Counts, int, Mapping[str, int]]] = {
+    "prompt": (_PLAIN, 300, {}), "completion": (_PLAIN, 120, {}), "cached": (Counts(300, 120, 200), 200, {}),
+    "written": (Counts(300, 120, written=50), 50, {}),
+    "written_1h": (Counts(300, 120, written=50), 50, {"cache_write_1h": 50}),
+    "reasoning": (Counts(300, 120, reasoning=40), 40, {}),
+}  # fmt: skip
+"""Meanings of `Own`: what such a report means, the count in it, and parts that have a price of their own. Units beside
+tokens are in `test_paid_tools.py` and `test_unpriced_tools.py`."""
+
+
+def of_vendor(own: Own) -> Shape:
+    """A stream's report with this row of the reader's table."""
+    means, count, parts = _OF_MEANING[own.meaning]
+    replaced = {"prompt": "prompt_tokens", "completion": "completion_tokens"}.get(own.meaning)
+    report: Any = {name: value for name, value in _WHOLE["usage"].items() if name not in (replaced, "total_tokens")}
+    says = Counts(report.get("prompt_tokens", 0), report.get("completion_tokens", 0))
+    inside = report
+    for name in own.path[:-1]:
+        inside = inside.setdefault(name, {})
+    inside[own.path[-1]] = count
+    name = f"{own.vendor}: {'.'.join(own.path)}"
+    return streamed(name, own.source, means, ("last", {"usage": report}), says=says, parts=parts)
+
+
+OF_VENDORS = [of_vendor(own) for own in OWN if own.meaning in _OF_MEANING]
+"""Every name of a count of tokens that the reader knows."""
 
 _OF_CHAT_ALONE = ("sound", "pictures", "the names of Responses", "inside the choice", "Groq's x_groq")
 COMPLETIONS = [shape for shape in CHAT if shape.name not in _OF_CHAT_ALONE]

@@ -75,7 +75,7 @@ def post_form(path: str, *fields: tuple[str, str | bytes]) -> Callable[..., Answ
     return ask
 
 
-CHAT = Upstream(shapes.CHAT, said.chat_plain, said.chat_stream)
+CHAT = Upstream([*shapes.CHAT, *shapes.OF_VENDORS], said.chat_plain, said.chat_stream)
 OF_MESSAGES = Upstream(shapes.MESSAGES, said.messages_plain, said.messages_stream)
 OF_COMPLETIONS = Upstream(shapes.COMPLETIONS, said.completions_plain, said.completions_stream)
 EDITS = Upstream(shapes.IMAGES, said.images_plain, said.pictures_stream("image_edit"))

@@ -95,6 +95,8 @@ class Agent:
     folder: Path
     also_run: str = ""
     """The rest of the command, between the second turn and the third."""
+    more_tokens: int = 0
+    """Further tokens of the prompt that each answer reports."""
     ledger: list[Turn] = field(default_factory=list)
 
     async def behaviour(self, wire: Wire) -> None:
@@ -105,7 +107,7 @@ class Agent:
         names = [tool.get("name") for tool in asked.get("tools") or []]
         number = _tool_results(asked) if "Write" in names else -1
         usage = {
-            "input_tokens": 3 + number, "cache_creation_input_tokens": 100 * (number + 2),
+            "input_tokens": 3 + number + self.more_tokens, "cache_creation_input_tokens": 100 * (number + 2),
             "cache_read_input_tokens": 1000 * (number + 1), "output_tokens": 20 + number,
         }  # fmt: skip
         self.ledger.append(Turn(number, usage))

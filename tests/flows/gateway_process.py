@@ -256,6 +256,7 @@ class Gateway(Process):
         self.config = _merged({"store": {"url": f"embedded:{folder / 'data'}"}}, config)
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "gateway.yaml"
+        self.file.touch(mode=0o600)  # it has secrets
         self.file.write_text(yaml.dump(self.config, Dumper=DUMPER))
         super().__init__(folder, "serve", "--config", str(self.file), *arguments, env=env)
         self.url = ""

@@ -27,7 +27,7 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         quotas=quotas,
         teams={"red": {"quotas": [{"requests": 1, "per": "day", "label": "stage"}]}},
         keys=[key("alice"), key("bob", labels={"project": "ops"}), key("carl", labels={"project": "ops"}),
-              key("dora", team="red"), key("erin", labels={"project": "payroll"}), key("frank")],
+              key("dora", team="red"), key("erin", labels={"project": "payroll"}), key("frank"), key("gina")],
         models={COMPLETIONS: model("completions", price={"input": 1, "output": 1})},
     )  # fmt: skip
     return start_shared_gateway(config)
@@ -71,6 +71,19 @@ def test_the_label_of_a_key_counts_before_a_tag(gateway: Gateway) -> None:
     of_key = [row for row in gateway.get("/v1/key", key="carl").json["quotas"] if row["unit"] == "requests"]
     assert [(row["scope"], row["used"]) for row in of_key] == [("label:project=ops", 2)]
     assert windows(gateway)["label:project=ops"]["used"] == 2
+
+
+def test_a_key_sees_the_values_that_count_for_it(gateway: Gateway) -> None:
+    def shown(who: str, **headers: str) -> list[tuple[str, float]]:
+        answer = gateway.get("/v1/key", key=who, headers=headers).json
+        return [(row["scope"], row["used"]) for row in answer["quotas"] if row["unit"] == "requests"]
+
+    assert shown("gina") == []
+    assert ask(gateway, "gina", project="seen-by-gina").status == 200
+    assert shown("gina") == [("tag:project=seen-by-gina", 1)]
+    assert ("tag:project=seen-by-gina", 1) in shown("alice", **{"x-gateway-tag-project": "seen-by-gina"})
+    assert shown("gina", **{"x-gateway-tag-project": "not-seen"})[0] == ("tag:project=not-seen", 0)
+    assert gateway.get("/v1/key", key="gina", headers={"x-gateway-tag-project": ""}).error["code"] == "invalid_tag"
 
 
 def test_a_team_has_labels_of_its_own(gateway: Gateway) -> None:

@@ -71,7 +71,8 @@ def test_a_call_is_reported_in_full(gateway: Gateway, upstream: ScriptedUpstream
         "price": {"input": 2.0, "cached_input": 1.0, "output": 4.0}, "price_source": "configured",
         "price_tier": None, "price_variant": None,
         "attempts": 1, "truncated": False, "client_gone": False,
-        "ended": "done", "client_request_id": "mine", "failed": [], "user": "", "tags": {},
+        "ended": "done", "client_request_id": "mine", "failed": [], "user": "", "tags": {}, "model_reason": "",
+        "amended": "",
         "timeline": [], "cost_parts": [
             {"unit": "prompt", "amount": 6, "per": 1_000_000, "price_usd": 2.0, "cost_usd": 1.2e-05},
             {"unit": "cached", "amount": 4, "per": 1_000_000, "price_usd": 1.0, "cost_usd": 4e-06},
@@ -191,7 +192,7 @@ def test_user_and_tags_are_kept_out_of_records(
 
 def test_reports_by_user_tag_and_label(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     admin = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-    wish = {"id": "labelled", "labels": {"cost-center": "c-7"}}
+    wish = {"id": "labelled", "labels": {"cost-center": "c-7"}, "owner": "ann"}
     made = gateway.send("POST", "/admin/api/keys", wish, key=None, headers=admin)
     assert made.status == 201, made
     upstream.answer_with(counted(2, 1))
@@ -200,7 +201,12 @@ def test_reports_by_user_tag_and_label(gateway: Gateway, upstream: ScriptedUpstr
     done = gateway.post("/v1/completions", body, key=None, headers=own)
     assert done.status == 200, done
     gateway.call(done.headers["x-request-id"])
-    for group, name in (("user", "somebody"), ("tag:project", "reported"), ("label:cost-center", "c-7")):
+    for group, name in (
+        ("user", "somebody"),
+        ("tag:project", "reported"),
+        ("label:cost-center", "c-7"),
+        ("person", "ann"),
+    ):
         rows = [row for row in gateway.usage(group_by=f"{group},day") if row[group] == name]
         assert [(row["requests"], row["total_tokens"]) for row in rows] == [(1, 3)], group
         received = run("usage", "--config", str(gateway.file), "--by", f"{group},day", "--format", "json")

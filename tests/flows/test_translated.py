@@ -300,7 +300,7 @@ def test_an_answer_that_was_not_asked_for_is_a_failure(gateway: Gateway, upstrea
         odd = {**GOLDEN["anthropic/plain-text"]["answer"], "content": [{"type": "server_tool_use"}]}
     else:
         odd = json.loads(json.dumps(GOLDEN["messages/plain-text"]["answer"]))
-        odd["choices"][0]["message"]["function_call"] = {"name": "f", "arguments": "{}"}
+        odd["choices"][0]["message"]["content"] = [{"type": "video_url", "video_url": {"url": "data:"}}]
     upstream.answer_with(always=ok_json(odd))
     given = ask(gateway, way)
     assert given.status == 502

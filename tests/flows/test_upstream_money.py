@@ -41,11 +41,13 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
         "tight": limited(url, "0.001 USD/day"),
         "wide": limited(url, "1 USD/day"),
         "held": limited(url, "0.0001 USD/day"),
+        "counted": limited(url, "1M tokens/day"),
     }
     routes = {
         "pair": ["first", "second"], "alone": ["alone"], "falls": ["poor"], "retried": ["tried", "second"],
         "small": ["small"], "other": ["second"], "tight": ["tight"], "wide": ["wide"],
-        "held": ["held"],
+        "held": ["held"], "free-last": ["second", "wide"], "free-first": ["wide", "counted", "second"],
+        "free-alone": ["wide", "tight"],
     }  # fmt: skip
     models: dict[str, Any] = {
         f"gpt-{name}": {
@@ -58,6 +60,8 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
     for name in ("tight", "wide"):  # a cheap model and a dear one at one upstream
         models[f"gpt-{name}"]["fallbacks"] = [f"gpt-dear-{name}"]
         models[f"gpt-dear-{name}"] = {**models[f"gpt-{name}"], "price": DEAR, "fallbacks": []}
+    for name in ("free-last", "free-first", "free-alone"):
+        models[f"gpt-{name}"]["price"] = None
     config = settings(url, store={"url": store_url}, upstreams=upstreams, models=models, keys=[key("alice")])
     return start_shared_gateway(config)
 
@@ -98,6 +102,7 @@ def test_the_refusal_names_the_upstream_and_its_reason(gateway: Gateway, upstrea
     assert (refused.status, refused.error["code"]) == (503, "upstream_quota_spent")
     assert refused.headers["x-gateway-limit"] == "upstream:alone; unit=usd; per=month; raised-by=operator"
     assert int(refused.headers["retry-after"]) > 0
+    assert refused.headers["x-should-retry"] == "false"
     assert "operator" in refused.error["message"]
     logged = eventually(lambda: gateway.admin("refusals", id=refused.headers["x-request-id"]).json["data"])
     assert [(row["status"], row["code"]) for row in logged] == [(503, "upstream_quota_spent")]
@@ -197,3 +202,19 @@ def test_a_dearer_model_at_the_same_upstream_is_charged_once(gateway: Gateway, u
     assert ask(gateway, "wide").headers["x-gateway-model"] == "gpt-dear-wide"
     row = window(gateway, "wide")
     assert (row["used"], row["reserved"]) == (100 * COST / 1e9, 0)
+
+
+def test_a_route_whose_money_is_counted_is_left_out_where_the_price_is_not_known(
+    gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    good = ok_json({"model": "up", "usage": USED})
+    assert ask(gateway, "free-last").headers["x-gateway-upstream"] == "second"
+    assert ask(gateway, "free-first").headers["x-gateway-upstream"] == "counted"
+    upstream.answer_with(error_json(500), good, always=good)
+    assert ask(gateway, "free-first").headers["x-gateway-upstream"] == "second"
+    upstream.answer_with(always=error_json(500))
+    assert ask(gateway, "free-last").status == 503  # and not what an operator would have to mend
+    upstream.answer_with(always=good)
+    refused = ask(gateway, "free-alone")
+    assert (refused.status, refused.error["code"]) == (403, "model_not_priced")
+    assert window(gateway, "wide")["reserved"] == 0

@@ -110,4 +110,10 @@ def test_an_error_in_the_stream_is_the_answer() -> None:
     assert json.loads(gathered.message(stream(failed)) or b"") == failed
     response = {"id": "r", "status": "completed"}
     ended = {"type": "response.completed", "response": response}
-    assert json.loads(gathered.response(stream(ended)) or b"") == response
+    assert json.loads(gathered.response(stream(ended)) or b"") == {**response, "output": []}
+    renamed = {"type": "response.done", "response": response}  # can1357/oh-my-pi#4692
+    assert json.loads(gathered.response(stream(renamed)) or b"") == {**response, "output": []}
+    # ChatGPT's backend names its output before the end alone: BerriAI/litellm#32724
+    item = {"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": item}
+    assert json.loads(gathered.response(stream(done, ended)) or b"")["output"] == [item]

@@ -112,7 +112,7 @@ MAPS = {"groundingChunks": [{"maps": {"placeId": "places/1"}}]}
 )
 def test_what_is_paid_beside_tokens(answers: list[dict[str, Any]], more: dict[str, int]) -> None:
     follows = GeminiReader()
-    usage = [follows.usage(answer) for answer in answers][-1]
+    usage = [follows.facts(answer) for answer in answers][-1]
     assert usage is not None
     assert dict(usage.more) == more
 

@@ -30,6 +30,7 @@ STREAMS: dict[str, bytes] = {
     "no names": api.written(EVENTS).replace(b"event: ", b"x: "),
     "CRLF": api.written(EVENTS).replace(b"\n", b"\r\n"),
     "CR": api.written(EVENTS).replace(b"\n", b"\r"),
+    "done": api.written(EVENTS).replace(b"response.completed", b"response.done"),
     "DONE": api.written(EVENTS) + b"data: [DONE]\n\n",
     "incomplete": api.written(
         api.events(OUTPUT, api.response(OUTPUT, status="incomplete"), "response.incomplete", WHOLE)
@@ -207,6 +208,18 @@ def test_texts_are_counted_when_they_come_only_at_the_end() -> None:
     assert scan.usage is None
     assert scan.has_text
     assert scan.delivered_tokens() > 5
+
+
+def test_items_count_where_the_end_has_none(longest: int) -> None:
+    """ChatGPT's backend ends with `output: []` behind whole items (BerriAI/litellm#32724)."""
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
+    ends: list[dict[str, Any]] = [{"type": "response.output_item.done", "item": item} for item in (*OUTPUT, search)]
+    whole = api.response([])
+    events = [*api.events([], whole)[:-1], *ends, {"type": "response.completed", "response": whole}]
+    scan, _ = fed(api.written(events))
+    assert scan.reader.items == (*[item["id"] for item in OUTPUT], "ws_1")
+    assert scan.usage is not None
+    assert dict(scan.usage.more)["web_searches"] == 1
 
 
 def test_reasoning_and_fields_of_other_protocols() -> None:

@@ -97,6 +97,7 @@ def scanned(pieces: list[bytes], choices: int, *, shows: bool) -> tuple[bytes, S
 @given(TEXTS, CUTS, LONG, st.booleans(), st.sampled_from([1, 2]))
 @example(b"id: 1\r\n\r\ndata: x\r\n\r\n", [8, 9, 10], 20, True, 1)
 @example(b'data: {"choices": [{"finish_reason": "stop"}], "x": "' + b"y" * 100, [], 20, True, 1)
+@example(b'data: {"choices": [], "name": ""}\r\n\r\n: c\r\n\r\n', [26, 36], 20, True, 1)
 def test_scan_agrees_with_the_slow_one(text: bytes, cuts: list[int], long: int, shows: bool, choices: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sse, "LONG_EVENT", long)

@@ -88,10 +88,11 @@ def test_sums(report: dict[str, Any], expected: tuple[int, ...]) -> None:
     ],
 )
 def test_reports_beside_the_usage(chunk: dict[str, Any]) -> None:
-    found = ChatReader().usage({**chunk, "usage": None})
+    found = ChatReader().facts({**chunk, "usage": None})
     assert found is not None
     assert (found.prompt_tokens, found.completion_tokens) == (1000, 100)
     assert found.cached_tokens == (300 if "timings" in chunk else 0)
+    assert completions.facts(json.dumps(chunk).encode()).usage == found  # of a plain answer too
 
 
 def test_a_breakdown_by_model_is_not_counted_beside_the_usage() -> None:
@@ -99,7 +100,7 @@ def test_a_breakdown_by_model_is_not_counted_beside_the_usage() -> None:
     each = [{"model": "llama-3.3-70b-versatile", "usage": PLAIN}, {"model": "openai/gpt-oss-120b", "usage": PLAIN}]
     answer = {"choices": [], "usage": PLAIN, "usage_breakdown": {"models": each}}
     expected = reported(PLAIN)
-    assert ChatReader().usage(answer) == completions.facts(json.dumps(answer).encode()).usage == expected
+    assert ChatReader().facts(answer) == completions.facts(json.dumps(answer).encode()).usage == expected
 
 
 def test_the_total_alone_is_the_prompt_of_embeddings_only() -> None:

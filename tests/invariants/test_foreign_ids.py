@@ -349,6 +349,8 @@ WITHOUT_IDS: dict[str, str] = {
     "item": "below a conversation, which is asked for first",
     "batch": "of another type: an id of alice has to be unknown there as well",
     "deployment": "a name",
+    "project": "a name, which the gateway does not read",
+    "location": "a name, which the gateway does not read",
 }
 
 

@@ -22,8 +22,9 @@ from gateway.formats import ceilings
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
 from gateway.records import Call, Endpoint, Key, Params
-from gateway.relay import charge, hedge
+from gateway.relay import charge
 from gateway.relay.charge import SentRequest
+from gateway.wings.hedging import race
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import Wire, ok_json, silent
 from tests.flows.client import Answer
@@ -44,8 +45,8 @@ READERS = {
     "api.prompt_tokens._bytes_of": WHOLE, "api.prompt_tokens.chat": WHOLE, "api.prompt_tokens.response": WHOLE,
     "api.validate.read": WHOLE, "api.validate.restrict": SHORT, "bridge.bridges._of_large": FACTS,
     "bridge.bridges.refusal": FACTS, "bridge.bridges.translate": FACTS,
-    "bridge.fan_out.PromptByPrompt._asked": REWRITES,
-    "bridge.fan_out.PromptByPrompt._carry": REWRITES, "bridge.request.Split.__init__": REWRITES,
+    "wings.cheaper.policy.may_change": FACTS, "wings.fan_out.prompts.PromptByPrompt._asked": REWRITES,
+    "wings.fan_out.prompts.PromptByPrompt._carry": REWRITES, "bridge.request.Split.__init__": REWRITES,
     "bridge.request.as_chat": REWRITES, "bridge.request.characters": REWRITES, "bridge.rewriting.made": WHOLE,
     "bridge.translate.messages_answer.MessageWriter.__init__": REWRITES,
     "bridge.translate.responses_answer._new_object": REWRITES, "formats.anthropic.batches._ceilings": WHOLE,
@@ -60,16 +61,22 @@ READERS = {
     "formats.openai.completions._changes": SHORT, "formats.openai.completions._read_chat": WHOLE,
     "formats.openai.responses._changes": SHORT, "formats.openai.responses._read": WHOLE,
     "formats.openai.speech.SpeechScan.__init__": SHORT, "formats.openai.transcriptions": SHORT,
-    "formats.other_models.changes": REWRITES,
-    "pipeline.request.changed_members": FACTS, "pipeline.waiting._identity": FACTS, "pipeline.waiting._size": FACTS,
+    "api.other_models.changes": REWRITES,
+    "pipeline.request.changed_members": FACTS, "wings.queue.layers._identity": FACTS, "wings.queue.layers._size": FACTS,
     "quota.windows._may_use": FACTS, "quota.windows._variant": SHORT,
     "relay.charge.SentRequest.output_ceiling": SHORT, "relay.charge._is_echo": SHORT,
-    "relay.charge.may_reason": SHORT, "relay.exchange.Exchange._begin_scan": PASSES, "relay.hedge.may_hedge": SHORT,
+    "relay.charge.may_reason": SHORT, "relay.exchange.Exchange._begin_scan": PASSES,
     "upstream.stickiness._prefix": FACTS, "upstream.stickiness.affinity": SHORT,
-    "web.batch_file.BatchChecker._line": WHOLE, "wings.stored.conversations._checked": WHOLE,
+    "web.batch_file.BatchChecker._line": WHOLE, "wings.hedging.race.may_hedge": SHORT,
+    "wings.stored.conversations._checked": WHOLE,
     "wings.stored.conversations._items": WHOLE, "web.endpoints.DataPlane._check": PASSES,
     "web.endpoints.DataPlane._restrict_requests": FACTS, "web.passthrough.PassthroughCalls._call": PASSES,
     "web.passthrough.PassthroughCalls._read": FACTS, "web.passthrough.PassthroughCalls._submit": FACTS,
+    "web.endpoints.DataPlane._amended": PASSES, "wings.hooks.amending.BeforeHook._read": SHORT,
+    "wings.hooks.amending.BeforeHook._shown": FACTS, "wings.hooks.policy.read_verdict": WHOLE,
+    "wings.parameters.amending.Parameters.amend": FACTS, "wings.parameters.body._parted": FACTS,
+    "wings.parameters.body.rewritten": SHORT, "wings.content.collecting._request": FACTS,
+    "wings.plugins.ride.shown": FACTS, "accounting.call_record._of_served": SHORT,
 }  # fmt: skip
 """Every function that reads the members or the text of a parsed body, and why stand-ins do not deceive it."""
 
@@ -177,7 +184,7 @@ def output_ceiling(call: Call) -> int:
 
 
 DECISIONS: dict[str, Callable[[Call], Any]] = {
-    "hedge": hedge.may_hedge,
+    "hedge": race.may_hedge,
     "acts": lambda call: acts(call.params.document),
     "files": lambda call: sorted(file_ids.named_files(call.params.document)),
     "reasons": lambda call: charge.may_reason(call, ["gpt-4o"]),

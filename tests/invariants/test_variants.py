@@ -189,3 +189,20 @@ def test_a_batch_reserves_the_dearest_variant_that_its_lines_may_be_charged(
     call = Call("req_1", 0.0, Key("alice"), endpoint, asked, model, label_model="m", arrived=0.0)
     costs = [pricing.cost_nusd(price, Usage(3000, 600, source="reported", variant=name)) or 0 for name in rows]
     assert windows.most_nusd(call, 3000, 600) == max(costs)
+
+
+@pytest.mark.parametrize("asked", ["GPT-X", "gpt-x ", " gpt-x", "\uff47pt-x", "FAST", "Fast ", "llama-X"])
+def test_no_pattern_serves_an_exact_name_in_another_spelling(asked: str) -> None:
+    """Some upstreams take it as the same model, which would have the price and the limits of the pattern."""
+    route = {"routes": [{"upstream": "up"}], "max_output_tokens": 9}
+    config = build({
+        "upstreams": {"up": {"base_url": "https://api.openai.com/v1", "api_key": "sk-1"}},
+        "models": {"gpt-x": route, "Llama-X": route, "*": route},
+        "aliases": {"fast": "gpt-x", "OTHER": "other"},
+        "keys": [{"id": "k", "secret": "sk-gw-k-0123456789abcdef"}],
+    })  # fmt: skip
+    assert config.model_table.find(asked) is None
+    served = [config.model_table.find(name) for name in ("gpt-x", "Llama-X", "fast", "OTHER", "other", "gpt-x-2026")]
+    assert [None if each is None else each.name for each in served] == [
+        "gpt-x", "Llama-X", "gpt-x", "other", "other", "gpt-x-2026",
+    ]  # fmt: skip

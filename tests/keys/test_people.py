@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.config import ConfigError
+from gateway.errors import Conflict, InvalidRequest, NotFound, Unauthorized
+from gateway.identity.permissions import Principal, Scope
 from gateway.keys import cache as under_test
 from gateway.quota import labels
+from gateway.quota.issued import Overlay, Pause
 from gateway.records import Call, Claim, Document, Key, Params
-from gateway.store import DocumentKind
+from gateway.store import DocumentKind, StoreChange
+from gateway.wings.leavers.access import Access
 from tests.store.worker import Worker
 
 from .conftest import BY, Scenario, settings
@@ -184,6 +189,23 @@ async def test_workers_agree_on_the_values_of_a_label(scenario: Scenario, monkey
     assert len(set(seen[0])) == 4
 
 
+@pytest.mark.parametrize(
+    "kept", [{"of_a_wing": [1]}, {"top_ups": [["requests", "day", None, 5]]}], ids=["more", "newer"]
+)
+async def test_what_others_keep_with_the_values_of_a_tag_stays(scenario: Scenario, kept: dict[str, Any]) -> None:
+    """Of a wing, and of a newer gateway: what this one cannot read it leaves alone."""
+    scenario.config = settings(quotas=[{"requests": 5, "per": "day", "label": "project"}])
+    text = json.dumps({"revoked_at": None, "top_ups": [], **kept})
+    assert await scenario.store.change(StoreChange("overlay", "tag:project", None, text, ""))
+    cache = scenario.book()
+    await cache.know(a_call(scenario, "web"))
+    (found,) = await scenario.store.read("overlay", ["tag:project"])
+    assert found is not None
+    assert {name: json.loads(found)[name] for name in kept} == kept
+    (limit,) = cache.terms.of_call(a_call(scenario, "web")).each
+    assert limit.scope == ("tag:project=web" if "of_a_wing" in kept else "tag:project")
+
+
 class Hanging:
     """A store that answers no more until it `may_answer`, and counts what it is asked."""
 
@@ -217,3 +239,72 @@ async def test_calls_do_not_queue_for_a_store_that_hangs(scenario: Scenario, mon
     scenario.now += 1
     await cache.know(a_call(scenario, "late"))
     assert [each.scope for each in cache.terms.of_call(a_call(scenario, "late")).each] == ["tag:project=late"]
+
+
+SPELLINGS = [("Ada@X.com", "ada@x.com"), ("zo\u00eb@x.com", "ZOE\u0308@x.com"), ("ada@x.com", "ADA@X.COM")]
+
+
+@pytest.mark.parametrize(("one", "other"), SPELLINGS)
+async def test_spellings_of_a_name_are_one_person(scenario: Scenario, one: str, other: str) -> None:
+    """Her access, her quotas, her sessions and what is her own: neither case nor Unicode form counts."""
+    scenario.config = settings(
+        people={other: {"quotas": MORE}, "defaults": {"quotas": DAILY}}, teams={"red": {"member_quotas": DAILY}}
+    )
+    made = [
+        await scenario.registry.create_key({"id": f"key-{place}", "owner": name, "team": "red"}, BY)
+        for place, name in enumerate((one, other))
+    ]
+    first, second = [await limits(scenario, each.secret) for each in made]
+    assert first == second
+    assert [limit for _, limit in first] == [9, 5]
+    (row,) = (await scenario.registry.list_people()).rows
+    assert (row["name"], row["keys"], row["quotas"], len(row["windows"])) == (one, ["key-0", "key-1"], MORE, 2)
+    assert await scenario.registry.show_person(other) == row
+    await scenario.registry.set_access(other, "scim", BY)
+    assert await scenario.registry.are_sessions_ended(one, scenario.now)
+    cache = scenario.book()
+    await cache.hear()
+    for each in made:
+        with pytest.raises(Unauthorized):
+            await scenario.caller(cache, each.secret)
+    await scenario.registry.set_access(one, None, BY)
+    await cache.hear()
+    assert {(await scenario.caller(cache, each.secret)).id for each in made} == {"key-0", "key-1"}
+    stored = [(await scenario.registry.show_key(f"key-{place}"))["owner"] for place in (0, 1)]
+    assert stored == [one, other]  # as they were written
+    scope = Scope("own", Principal("person", "member", owner=one))
+    found = await scenario.registry.list_keys("", 9, None, scope.covers, scope.groups)
+    assert [row["id"] for row in found.rows] == ["key-0", "key-1"]
+    if one != "ada@x.com":
+        (topped,) = await scenario.registry.top_up(f"person:{one}", {"requests": 1, "per": "day"}, BY)
+        assert topped["limit"] == 10
+        assert (await limits(scenario, made[1].secret))[0][1] == 10
+        (topped,) = await scenario.registry.top_up(f"member:red/{one}", {"requests": 1, "per": "day"}, BY)
+        assert [limit for _, limit in await limits(scenario, made[1].secret)] == [10, topped["limit"]] == [10, 6]
+
+
+async def test_two_spellings_of_a_person_in_the_file_are_a_fault() -> None:
+    with pytest.raises(ConfigError, match="one person"):
+        settings(people={"Ada@x.com": {"quotas": DAILY}, "ada@x.com": {"quotas": MORE}})
+
+
+async def test_what_older_gateways_wrote_under_spellings_counts(scenario: Scenario) -> None:
+    """Of two, the one whose access has ended. It counts for keys before it was copied to the name that is compared."""
+    made = await scenario.registry.create_key({"id": "hers", "owner": "ada@x.com"}, BY)
+    ended = Overlay(paused=Pause(scenario.now, "operator")).encode()
+    for name, text in (("ADA@x.com", Overlay().encode()), ("Ada@X.com", ended)):
+        assert await scenario.store.change(StoreChange("overlay", f"person:{name}", None, text, ""))
+    cache = scenario.book()
+    await cache.hear()
+    with pytest.raises(Unauthorized):
+        await scenario.caller(cache, made.secret)
+    access: Access = scenario.registry.viewed_as(Access)
+    for _ in range(2):  # another gateway begins, too
+        await access.fold_names()
+    assert await scenario.registry.are_sessions_ended("ada@x.com", scenario.now)
+    assert (await scenario.registry.show_person("Ada@x.com"))["access_ended_by"] == "operator"
+    await scenario.registry.set_access("ADA@x.com", None, BY)
+    await access.fold_names()
+    for book in (cache, scenario.book()):
+        await book.hear()
+        assert (await scenario.caller(book, made.secret)).id == "hers"

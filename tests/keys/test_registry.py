@@ -44,6 +44,40 @@ async def test_a_new_key_has_the_defaults_of_the_file_written_into_it(scenario: 
     assert made.warnings == ()
 
 
+DEFAULT = [{"requests": 5, "per": "day"}, {"usd": 20, "per": "month"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "quotas"),
+    [
+        ({"quota_changes": {"tokens": ["1k/day"]}}, [*DEFAULT, {"tokens": 1000, "per": "day"}]),
+        ({"quota_changes": {"requests": ["7/day"]}}, [{"requests": 7, "per": "day"}, DEFAULT[1]]),
+        ({"quota_changes": {"usd": ["none/month"]}}, DEFAULT[:1]),
+        ({"quota_changes": {}}, DEFAULT),
+        ({"quotas": [{"tokens": 9, "per": "day"}]}, [{"tokens": 9, "per": "day"}]),
+        ({"quotas": []}, []),
+    ],
+)
+async def test_quota_changes_are_beside_the_defaults_and_quotas_in_their_place(
+    scenario: Scenario, given: dict[str, Any], quotas: list[Any]
+) -> None:
+    scenario.config = settings(defaults={"keys": {"quotas": DEFAULT}})
+    assert (await scenario.registry.create_key({"id": "alice", **given}, BY)).key["quotas"] == quotas
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"quota_changes": {"usd": ["none/day"]}}, "there is no quota of usd per day to take away"),
+        ({"quota_changes": {"usd": ["much/day"]}}, "expected an amount in US dollars"),
+        ({"quota_changes": {"usd": ["5/day"]}, "quotas": []}, "not both"),
+    ],
+)
+async def test_quota_changes_that_cannot_be_made(scenario: Scenario, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        await scenario.registry.create_key({"id": "alice", **given}, BY)
+
+
 QUOTAS = [{"requests": 5, "per": "day"}]
 TEAM = {"crew": {"quotas": QUOTAS}}
 ZOE = {"id": "zoe", "secret": "s" * 24, "quotas": QUOTAS}

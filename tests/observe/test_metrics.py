@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.observe.bounded_labels import BoundedLabels
-from gateway.observe.metrics import KeyCollector, Telemetry, WingCounter, quota_rows
+from gateway.observe.metrics import (
+    BoundedLabels,
+    KeyCollector,
+    Telemetry,
+    WingCounter,
+    WingGauge,
+    WingHistogram,
+    quota_rows,
+)
 from gateway.records import Usage, Window, WindowStatus
 from gateway.wings import parts
 from tests.store.changes import record
@@ -34,11 +41,7 @@ METRICS = {
     "gateway_time_per_output_token_seconds": {"model", "upstream"},
     "gateway_overhead_seconds": {"endpoint"},
     "gateway_upstream_attempts_total": {"upstream", "outcome"},
-    "gateway_hedges_total": {"model", "outcome"},
-    "gateway_hedged_tokens_total": {"model", "upstream"},
     "gateway_upstream_state": {"upstream"},
-    "gateway_queue_depth": {"upstream"},
-    "gateway_queue_wait_seconds": {"priority", "outcome"},
     "gateway_rejections_total": {"reason"},
     "gateway_in_flight_requests": set(),
     "gateway_journal_pending_records": set(),
@@ -80,11 +83,7 @@ def everything(made: Telemetry) -> None:
     made.recorded(CALL, **BESIDE)
     made.rejected("rate_limited")
     made.attempted("up", "ok")
-    made.hedged("m", "second")
-    made.hedge_cost("m", "up", Usage(1, 2))
     made.show_upstream("up", 2)
-    made.wait_began(["up"])
-    made.wait_ended(["up"], "normal", "admitted", 0.2)
     made.count_under_way(1)
     made.store_failed()
     made.doubted("up", "m", "prompt")
@@ -102,7 +101,7 @@ def test_every_metric_is_there_with_its_labels_and_help() -> None:
     everything(made)
     found = text_string_to_metric_families(generate_latest(made.registry).decode())
     families = {family.name: family for family in found if not family.name.endswith("_created")}
-    of_wings = parts(WingCounter, "metrics")
+    of_wings: list[Any] = [each for kind in (WingCounter, WingGauge, WingHistogram) for each in parts(kind, "metrics")]
     assert all(len(families.pop(each.name.removesuffix("_total")).documentation) > 10 for each in of_wings)
     for name, labels in METRICS.items():
         family = families.pop(name.removesuffix("_total"))
@@ -360,6 +359,8 @@ def test_quotas_of_keys_with_a_label_of_their_own() -> None:
         ("gateway_quota_used", "a", "tokens", "day"): 42,
         ("gateway_quota_used", "a", "usd", "month"): 42,
         ("gateway_quota_used", "a", "requests", "90"): 42,
+        ("gateway_quota_used", "a", "parallel", ""): 42,
+        ("gateway_quota_limit", "a", "parallel", ""): 100,
         ("gateway_quota_limit", "a", "tokens", "day"): 100,
         ("gateway_quota_limit", "a", "usd", "month"): 50,
         ("gateway_quota_limit", "a", "requests", "90"): 100,

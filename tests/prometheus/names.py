@@ -18,7 +18,9 @@ EVERYWHERE = {"job", "instance"}
 def exported() -> dict[str, set[str]]:
     """Labels by the name of a series in queries."""
     made = Telemetry(["k"], 1)
-    metrics = [each for each in (*vars(made).values(), *made._of_wings.values()) if hasattr(each, "_labelnames")]
+    wings = [made._of_wings, made._gauges_of_wings, made._histograms_of_wings]
+    every = [*vars(made).values(), *[each for some in wings for each in some.values()]]
+    metrics = [each for each in every if hasattr(each, "_labelnames")]
     labels = {metric._name: set(metric._labelnames) for metric in metrics}
     registry = CollectorRegistry()
     registry.register(KeyCollector([QuotaRow(name, "usd", "day", 1, 2) for name in ("k", "team:t")], {"k": None}))

@@ -107,6 +107,26 @@ def test_one_key_does_not_use_up_the_values_of_all() -> None:
     assert terms.labels.unknown(a_call(Key("k"), cost_center="new"), "2026-12") == [("tag:cost-center", "new")]
 
 
+def test_the_values_of_tags_that_count_for_a_key() -> None:
+    """Those that it brought first and those that it asks for, as far as there is a place, where it has no label."""
+    quotas = [CENTER, {"requests": 1, "per": "day", "label": "stage"}]
+    overlays = {"tag:cost-center": Overlay(seen=SeenValues(MONTH, {"web": "k", "api": "another"}))}
+    terms = table(overlays, quotas=quotas, teams={"red": {"quotas": [CENTER]}})
+
+    def shown(key: Key, **tags: str) -> list[str]:
+        return list(terms.labels.of_tags_of(key, a_call(key, **tags).tags, MONTH))
+
+    assert shown(Key("k")) == ["tag:cost-center=web"]
+    assert shown(Key("k"), cost_center="api", stage="live", other="x") == [
+        "tag:cost-center=api", "tag:cost-center=web", "tag:stage=live",
+    ]  # fmt: skip
+    assert shown(Key("c", labels=(("stage", "test"),)), stage="live") == []
+    assert shown(Key("c", team="red"), cost_center="web") == ["team_tag:red/cost-center=web", "tag:cost-center=web"]
+    full = SeenValues(MONTH, {str(number): str(number) for number in range(MAX_VALUES)})
+    terms = table({"tag:cost-center": Overlay(seen=full)}, quotas=quotas)
+    assert shown(Key("7"), cost_center="new") == ["tag:cost-center=7", "tag:cost-center"]
+
+
 @pytest.mark.parametrize(
     ("known", "value", "month", "after"),
     [

@@ -145,7 +145,8 @@ def test_a_record_of_a_newer_gateway_can_be_read() -> None:
     """Gateways of neighbouring versions share a Redis while one after the other is replaced."""
     values = json.loads(ledger_entry.encode(a_record(price="1 1 2"), ()).partition("\t")[2])
     newer = a_record(price="1 1 2", usage=Usage(10, 5, 4, 2, "reported", (("of_tomorrow", 7),)))
-    assert ledger_entry.decode_record(json.dumps([*values, "of_tomorrow=7", "", "", "", "", "of tomorrow"])) == newer
+    values += ["of_tomorrow=7", *[""] * 6, "of tomorrow"]
+    assert ledger_entry.decode_record(json.dumps(values)) == newer
 
 
 def test_a_record_without_failed_attempts_user_and_tags_can_be_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from gateway.relay.attempt import Attempt
 from gateway.relay.charge import SentRequest
 from gateway.relay.client_stream import ClientStream
 from gateway.relay.disconnect import client_left
-from gateway.relay.exchange import Exchange, no_client, read_plain
+from gateway.relay.exchange import Exchange, ReadExchange, no_client, read_plain
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
 from tests.accounting.test_call_log import ScriptedLedger, a_call, books_of, log_of
@@ -56,7 +57,7 @@ class Scenario:
                 log=self.log,
                 client=self.client,
                 tasks=self.tasks,
-                **facts,
+                **{"readers": (), **facts},
             ),
         )
 
@@ -191,3 +192,15 @@ async def test_the_tier_of_a_head_is_charged_where_the_usage_names_none(
     exchange.pass_rest()
     charged = exchange.charge_stream() if is_stream else read_plain(exchange, exchange.take_body(), None).charged
     assert (charged.usage.variant, charged.usage.source) == (served, "reported")
+
+
+@pytest.mark.parametrize(("status", "encoding"), [(200, ""), (200, "gzip"), (500, "")])
+async def test_readers_get_the_bytes_of_a_good_answer(scenario: Scenario, status: int, encoding: str) -> None:
+    body, read = b'{"object": "chat.completion", "choices": []}', bytearray()
+    exchange = ReadExchange(scenario.attempt(readers=(read.extend,), format=FORMATS["chat"], max_response_bytes=1000))
+    exchange.head_received(Head(status, (("content-encoding", encoding),) if encoding else ()))
+    sent = gzip.compress(body) if encoding else body
+    for at in range(0, len(sent), 10):
+        exchange.body_received(sent[at : at + 10])
+    assert bytes(read) == (body if status == 200 else b"")
+    assert exchange.take_body() == body

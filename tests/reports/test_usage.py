@@ -74,12 +74,12 @@ def test_a_report_by_user_or_tag_has_no_other_groups(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["colour", "key,colour", "Key", "secret", "key;day", "tag:", "label:", "label:a,label:b"]
+    "text", ["colour", "key,colour", "Key", "secret", "key;day", "tag:", "label:", "label:a,label:b", "person,label:a"]
 )
 def test_an_unknown_group(text: str) -> None:
     with pytest.raises(
         ValueError,
-        match=r"is not one of key, team, model, upstream, endpoint, day, month, hour, user, tag:NAME, label:NAME$",
+        match=r"not one of key, team, model, upstream, endpoint, day, month, hour, user, tag:NAME, label:NAME, person$",
     ):
         read_groups(text)
 
@@ -233,3 +233,32 @@ def test_rows_of_keys_are_regrouped_by_a_label() -> None:
     ]  # fmt: skip
     assert set(found[0]) == {*groups, *USAGE_COLUMNS}
     assert format_csv(groups, found).startswith("label:cost-center,day,requests")
+
+
+def test_rows_of_keys_are_regrouped_by_their_owner() -> None:
+    """A label of the name `person`, or of none, is another thing."""
+    sums = dict.fromkeys(USAGE_COLUMNS, 0) | {"requests": 2, "total_tokens": 10, "cost_usd": 0.1}
+    rows = [{"key": key} | sums for key in ("a", "b", "c", "d")]
+    facts = {"a": {"": "ann"}, "b": {"": "ann", "person": "x"}, "c": {"": "", "person": "bob"}}
+    groups = read_groups("person")
+    assert stored_groups(groups) == ["key"]
+    report = LabelReport(groups)
+    report.add(rows, facts)
+    assert [(row["person"], row["requests"], row["cost_usd"]) for row in report.rows()] == [
+        ("", 4, 0.2), ("ann", 4, 0.2),
+    ]  # fmt: skip
+
+
+def test_a_person_has_one_row_however_her_name_is_written() -> None:
+    """It is written as at the first of her keys. Labels that differ in case are two."""
+    sums = dict.fromkeys(USAGE_COLUMNS, 0) | {"requests": 2, "total_tokens": 10, "cost_usd": 0.1}
+    names = {"a": "Ann.Mu\u0308ller", "b": "ann.m\u00fcller", "c": "ANN.M\u00dcLLER"}
+    facts = {key: {"": name, "cost": name} for key, name in names.items()}
+    found = {}
+    for group in ("person", "label:cost"):
+        report = LabelReport([group])
+        for key in names:
+            report.add([{"key": key} | sums], {key: facts[key]})
+        found[group] = [(row[group], row["requests"]) for row in report.rows()]
+    assert found["person"] == [(names["a"], 6)]
+    assert sorted(found["label:cost"]) == sorted((name, 2) for name in names.values())

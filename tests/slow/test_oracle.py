@@ -278,7 +278,7 @@ def run_through(door: type[Any], folder: Path) -> Scenarios:
         pytest.MonkeyPatch.context() as patch,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        patch.setattr(hot_reload, "Pool", door)
+        patch.setattr(hot_reload, "pool_of", door)
         runner.get_loop().set_exception_handler(lambda _, context: complaints.append(repr(context)))
         scenarios = runner.run(FaultRun(gateway, folder).run())
     assert not complaints

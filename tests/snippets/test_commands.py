@@ -32,5 +32,5 @@ def test_inline_commands_exist() -> None:
     """Of commands within a sentence: at least the name."""
     known = {command.name.split()[0] for command in cli.commands_of_all()}
     for page in {snippet.page for snippet in snippets("console", "sh")}:
-        named = set(re.findall(r"`gateway ([a-z]+)", (ROOT / page).read_text()))
+        named = set(re.findall(r"`gateway ([a-z]+(?:-[a-z]+)*)", (ROOT / page).read_text()))
         assert named <= known, page

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from gateway.config import build, resolve
-from gateway.wings.litellm.conversion import convert
+from gateway.wings.litellm.run import convert
 
 from .pages import Snippet, snippets
 
@@ -45,9 +46,14 @@ def completed(part: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("snippet", [each for each in snippets("yaml") if not is_of_another_program(each)], ids=repr)
-def test_a_configuration_is_good(snippet: Snippet) -> None:
+def test_a_configuration_is_good(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (plugin,) = [each.text for each in snippets("python") if "class OurGuard" in each.text]
+    (tmp_path / "our_guard.py").write_text(plugin)
+    monkeypatch.syspath_prepend(tmp_path)
     names = re.findall(r"\$\{([A-Z_0-9]+)\}", snippet.text)
     secrets = {name: f"{number:032x}" for number, name in enumerate(names)}
+    secrets |= {name: f"https://{secrets[name]}.example" for name in names if name.endswith("WEBHOOK")}
+    secrets |= {name: f"whsec_{'bm90LXJlYWQh' * 3}" for name in names if name.startswith("HOOK_")}
     part = yaml.safe_load(snippet.text)
     for number, key in enumerate(part.get("keys", ())):
         if key.get("sha256") == "...":

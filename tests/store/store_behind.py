@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.config import StoreSettings
 from gateway.records import Window, WindowStatus
@@ -22,7 +22,7 @@ class StoreBehind(SqliteStore):
         self.in_memory = 0
         """Batches that were applied there."""
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: Batch, sent: Callable[[], None] | None = None) -> Applied:
         if self._write_others():
             return await super().apply(batch)
         applied = self.apply_now(batch)

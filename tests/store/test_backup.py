@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from gateway.commands.backup import PART, NotBackedUp, back_up
 from gateway.config import StoreSettings as Settings
 from gateway.store import SILENT_S, StoreLostWrites
-from gateway.store.sqlite.backup import PART, NotBackedUp, back_up
 from gateway.store.sqlite.database import path_of
 from gateway.store.sqlite.store import SqliteStore
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.store import Store
+from tests.patience import at_least
 
 from .changes import HOUR_S, Clock
 from .conftest import OpensStores
@@ -98,3 +99,11 @@ async def test_a_text_stands_for_as_long_as_it_said(store: Store, clock: Clock) 
     assert await store.exchange("here", "three", "3", HOUR_S) == {"two": "2"}
     clock.advance(2 * HOUR_S)
     assert await store.exchange("here", "one", "1", HOUR_S) == {}
+
+
+async def test_a_short_post_does_not_end_a_longer_one(store: Store, clock: Clock) -> None:
+    await store.exchange("here", "one", "1", HOUR_S)
+    await store.exchange("here", "two", "", 0.001)
+    await at_least(0.05)  # Redis ends a whole place by its own clock
+    clock.advance(1)
+    assert await store.exchange("here", "three", "", HOUR_S) == {"one": "1"}

@@ -17,12 +17,12 @@ from urllib.parse import quote
 import pytest
 from redis.exceptions import ResponseError
 
+from gateway import tasks
 from gateway.config import StoreSettings as Settings
 from gateway.records import Granted
 from gateway.store import Batch, Progress, Reserve, StoreLostWrites, StoreMisconfigured, StoreUnavailable
 from gateway.store.redis import connection as redis_link
 from gateway.store.redis import store as redis
-from gateway.store.redis import timeout
 from gateway.store.redis.connection import RedisConnection, Script
 from gateway.store.redis.store import RedisStore, warnings
 from tests.fakes.redis_servers import RedisServer, name_of, servers_to_test, wait_until
@@ -122,7 +122,7 @@ async def test_all_keys_of_a_store_have_its_tag(server: RedisServer, opens: Open
     await other.granted()
     await store.ping()
     keys = server.cli("KEYS", "*").split()
-    assert len(keys) == 15
+    assert len(keys) == 16
     assert all(key.startswith("{books.of-ours_1}:") for key in keys)
 
 
@@ -378,7 +378,7 @@ async def held_up(request: pytest.FixtureRequest, server: RedisServer, opens: Op
 async def test_an_answer_that_came_while_the_event_loop_stood_still_counts(
     held_up: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeout, "LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(tasks, "LOOK_S", PATIENCE_S)
     worker = Worker(held_up)
     wish = await worker.granted(daily())
     await worker.settle(wish)
@@ -659,10 +659,26 @@ async def test_a_closed_store_is_away(server: RedisServer) -> None:
     await store.close()
 
 
-async def test_requests_of_one_link_wait_for_each_other(server: RedisServer) -> None:
-    async def greet(_: redis_link.Ask) -> None:
-        """Nothing has to be true of this server."""
+async def greet(_: redis_link.Ask) -> None:
+    """Nothing has to be true of this server."""
 
+
+async def test_a_link_says_when_a_script_is_on_its_way(server: RedisServer) -> None:
+    link, other = (RedisConnection(Settings(url=server.url).redis, PATIENCE_S, greet) for _ in range(2))
+    script = redis_link.Script.of("return redis.call('INCR', KEYS[1])")
+    assert await link.run(script, ["sent"], []) == 1
+    await other.ask(("CLIENT", "PAUSE", 60_000, "WRITE"))
+    sent = asyncio.Event()
+    running = asyncio.ensure_future(link.run(script, ["sent"], [], ("SET", "before", 1), sent=sent.set))
+    await sent.wait()
+    assert not running.done()
+    await other.ask(("CLIENT", "UNPAUSE"))
+    assert await running == 2
+    for each in (link, other):
+        await each.close()
+
+
+async def test_requests_of_one_link_wait_for_each_other(server: RedisServer) -> None:
     link = RedisConnection(Settings(url=server.url).redis, PATIENCE_S, greet)
     replies = await asyncio.gather(*(link.ask(("ECHO", f"{number} ü"), ("INCR", "n")) for number in range(50)))
     assert replies == [[f"{number} ü", number + 1] for number in range(50)]

@@ -1,4 +1,4 @@
-"""Daily sums out of Redis: read in portions, each day once for all who want it, and never before they asked."""
+"""Daily sums out of Redis: read in portions, without their keys once until they change, and never from before."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def group(key: int, model: str = "m") -> str:
 
 
 class Server:
-    """A Redis that knows `scan.lua` and nothing else. `days` is what it keeps: calls by group."""
+    """A Redis that knows `scan.lua` and the marks of days. `days` is what it keeps: calls by group."""
 
     def __init__(self, days: dict[str, dict[str, int]]) -> None:
         self.days = days
-        self.asked: list[list[str]] = []
-        """The days of each portion."""
+        self.marks = dict.fromkeys(days, "written")
+        self.asked: list[str] = []
+        """The day of each portion."""
         self.begun: list[str] = []
         """Days whose reading was begun."""
         self.most = 0
@@ -42,29 +43,26 @@ class Server:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def run(self, script: Any, keys: Sequence[str], arguments: Sequence[str]) -> list[str]:
-        days = [key.removeprefix(f"{BASE}sums:") for key in keys]
-        self.asked.append(days)
+    async def run(self, script: Any, keys: Sequence[str], arguments: Sequence[str]) -> str | list[str]:
+        if script is daily_sums.MARKS:
+            return BETWEEN.join([self.marks.get(key.removeprefix(f"{BASE}sums:"), "") for key in keys])
+        assert script is daily_sums.SCAN
+        (day,) = [key.removeprefix(f"{BASE}sums:") for key in keys]
+        self.asked.append(day)
         await self.gate.wait()
         if self.is_away:
             raise StoreUnavailable("it is away")
-        at_once, pattern, cursors = int(arguments[0]), arguments[1], map(int, arguments[2:])
-        received, size = [], 0
-        for day, cursor in zip(days, cursors, strict=True):
-            groups = list(self.days.get(day, {}).items())
-            if not cursor:
-                self.begun.append(day)
-            first = max(0, cursor - 3) if self.tells_twice else cursor
-            some = groups[first : cursor + at_once]
-            some = [(name, calls) for name, calls in some if fnmatchcase(name, pattern)]
-            size += len(some)
-            end = cursor + at_once
-            parts = [text for name, calls in some for text in (name, f"{calls} 0 10 5 0 0 0 100 0")]
-            if not cursor:
-                parts = ["?", "what stands here, in words", *parts]
-            received += [str(end) if end < len(groups) else "0", BETWEEN.join(parts)]
-        self.most = max(self.most, size)
-        return received
+        at_once, pattern, cursor = int(arguments[0]), arguments[1], int(arguments[2])
+        groups = list(self.days.get(day, {}).items())
+        if not cursor:
+            self.begun.append(day)
+        first, end = max(0, cursor - 3) if self.tells_twice else cursor, cursor + at_once
+        some = [(name, calls) for name, calls in groups[first:end] if fnmatchcase(name, pattern)]
+        self.most = max(self.most, len(some))
+        parts = [text for name, calls in some for text in (name, f"{calls} 0 10 5 0 0 0 100 0")]
+        if not cursor:
+            parts = ["?", "what stands here, in words", *parts]
+        return [str(end) if end < len(groups) else "0", BETWEEN.join(parts)]
 
 
 def reader_of(server: Server) -> DailySumReader:
@@ -113,14 +111,14 @@ async def test_what_a_scan_returns_twice_counts_once() -> None:
     assert requests(report) == {day: place * 1200 for place, day in enumerate(DAYS, 1)}
 
 
-async def test_reports_that_come_together_share_every_portion() -> None:
+async def test_reports_without_keys_that_come_together_share_a_reading() -> None:
     server = Server(year(1000))
     reader = reader_of(server)
-    reports = [UsageReport([name]) for name in ("day", "key", "model", "day")]
+    reports = [UsageReport([name]) for name in ("day", "team", "model", "day")]
     await asyncio.gather(*[reader.add(report, DAYS) for report in reports])
     assert sorted(server.begun) == DAYS
     assert requests(reports[0]) == requests(reports[3]) == {DAYS[0]: 1000, DAYS[1]: 2000, DAYS[2]: 3000}
-    assert requests(reports[1]) == {f"key-{key}": 6 for key in range(1000)}
+    assert [row["requests"] for row in reports[1].rows()] == [row["requests"] for row in reports[2].rows()] == [6000]
 
 
 async def test_reports_about_one_key_are_given_its_groups_alone() -> None:
@@ -132,24 +130,53 @@ async def test_reports_about_one_key_are_given_its_groups_alone() -> None:
     assert requests(by_day) == {DAYS[0]: 1, DAYS[1]: 2, DAYS[2]: 3}
     assert [row["requests"] for row in by_model.rows()] == [6]
     assert server.most == 1  # neither the groups of key-70 nor those of others
-    every, one = UsageReport(["day"]), UsageReport(["day"], where=where)
-    await asyncio.gather(reader.add(every, DAYS[:1]), reader.add(one, DAYS[:1]))
-    assert (requests(every), requests(one)) == ({DAYS[0]: 3000}, {DAYS[0]: 1})
 
 
-async def test_who_asks_while_a_day_is_read_has_it_read_again() -> None:
+async def test_a_day_is_read_again_once_it_has_changed() -> None:
+    server = Server(year(600))
+    reader = reader_of(server)
+
+    async def read(*group_by: str) -> int:
+        server.begun.clear()
+        report = UsageReport(group_by)
+        await reader.add(report, DAYS)
+        return sum(row["requests"] for row in report.rows())
+
+    assert [await read("day"), await read("model"), len(server.begun)] == [3600, 3600, 0]
+    server.days[DAYS[1]][group(7)] += 5
+    server.marks[DAYS[1]] = "written again"
+    assert (await read("team"), server.begun) == (3605, [DAYS[1]])
+
+
+async def test_what_changes_while_a_day_is_read_is_in_the_next_report() -> None:
     server = Server(year(600))
     reader = reader_of(server)
     early, late = UsageReport(["day"]), UsageReport(["day"])
     server.gate.clear()
     first = asyncio.ensure_future(reader.add(early, DAYS[2:]))
     await until(lambda: server.asked)
+    server.marks[DAYS[2]] = "written meanwhile"
     second = asyncio.ensure_future(reader.add(late, DAYS[2:]))
     await asyncio.sleep(0)
     server.gate.set()
     await asyncio.gather(first, second)
     assert server.begun == [DAYS[2], DAYS[2]]
     assert requests(early) == requests(late) == {DAYS[2]: 1800}
+
+
+async def test_what_is_kept_is_bounded_in_time_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(year(10))
+    reader = reader_of(server)
+    await reader.add(UsageReport(["day"]), DAYS)
+    monkeypatch.setattr(daily_sums, "KEPT_S", -1.0)
+    await reader.add(UsageReport(["day"]), DAYS)
+    assert len(server.begun) == 6
+    monkeypatch.setattr(daily_sums, "KEPT_S", 3600.0)
+    monkeypatch.setattr(daily_sums, "KEPT", 2)
+    for day in ("2026-01-01", "2026-01-02"):
+        server.days[day] = {group(1): 1}
+        await reader.add(UsageReport(["day"]), [day])
+    assert sum(len(each.sums) for each in reader._kept.values()) <= 2
 
 
 async def test_no_turn_of_the_loop_takes_more_than_a_bite() -> None:
@@ -172,19 +199,18 @@ async def test_no_turn_of_the_loop_takes_more_than_a_bite() -> None:
     assert server.most <= GROUPS_AT_ONCE
 
 
-async def test_reports_make_way_for_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("group_by", ["key", "model"])
+async def test_reports_make_way_for_calls(monkeypatch: pytest.MonkeyPatch, group_by: str) -> None:
     monkeypatch.setattr(daily_sums, "REST_S", 3600.0)
     server = Server(year(1000))
     reader = reader_of(server)
-    await reader.add(UsageReport(["key"]), DAYS)
-    server.asked.clear()
     server.is_busy = True
-    waiting = asyncio.ensure_future(reader.add(UsageReport(["key"]), DAYS))
+    waiting = asyncio.ensure_future(reader.add(UsageReport([group_by]), DAYS))
     await until(lambda: server.asked)
     await at_least(0.05)
     assert len(server.asked) == 1
     assert not waiting.done()
-    await reader.close()
+    waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
 
 
@@ -203,25 +229,12 @@ async def test_an_outage_fails_waiting_reports_only() -> None:
 async def test_nothing_is_read_for_who_has_left() -> None:
     server = Server(year(3000))
     reader = reader_of(server)
-    leaving = asyncio.ensure_future(
-        reader.add(UsageReport(["key"]), [f"2026-01-{day:02}" for day in range(1, 29)] + DAYS)
-    )
+    others = [f"2026-01-{day:02}" for day in range(1, 29)]
+    leaving = asyncio.ensure_future(reader.add(UsageReport(["model"]), [*DAYS, *others]))
     await until(lambda: server.asked)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     report = UsageReport(["day"])
     await reader.add(report, DAYS[:1])
     assert requests(report) == {DAYS[0]: 3000}
-    assert "2026-01-01" not in [day for days in server.asked for day in days], "whoever wanted it has left"
-
-
-async def test_closing_fails_what_is_under_way() -> None:
-    server = Server(year(10))
-    reader = reader_of(server)
-    server.gate.clear()
-    under_way = [asyncio.ensure_future(reader.add(UsageReport(["day"]), [day])) for day in DAYS]
-    await until(lambda: server.asked)
-    await reader.close()
-    for each in under_way:
-        with pytest.raises(StoreUnavailable):
-            await each
+    assert not set(others).intersection(server.asked), "whoever wanted them has left"

@@ -23,14 +23,13 @@ from gateway.config import StoreSettings as Settings
 from gateway.files import FolderInUse
 from gateway.records import Claim, Granted, Refused, Usage
 from gateway.store import REAPED_AT_ONCE, SILENT_S, Batch, Item, Progress, Reserve, StoreMisconfigured, StoreUnavailable
-from gateway.store.opening import open_store
+from gateway.store.opening import look_at, open_store
 from gateway.store.sqlite import database
 from gateway.store.sqlite import store as sqlite_store
-from gateway.store.sqlite.checkpoint import Checkpointer
 from gateway.store.sqlite.database import path_of
 from gateway.store.sqlite.folder import exclusive_folder
 from gateway.store.sqlite.schema import RECORD, SCHEMA_VERSION, TABLES
-from gateway.store.sqlite.store import CALM_S, SLOW_S, SqliteStore, WritePace
+from gateway.store.sqlite.store import CALM_S, SLOW_S, Checkpointer, SqliteStore, WritePace
 from tests.amounts import amount
 from tests.patience import at_least
 
@@ -362,11 +361,18 @@ async def test_a_network_file_system_is_refused(folder: Path, clock: Clock, monk
         SqliteStore(settings_of(folder), clock)
 
 
+@pytest.mark.parametrize("below", ["", "/data"])
+def test_a_file_in_the_place_of_the_folder_is_named(folder: Path, below: str) -> None:
+    folder.write_text("a file")
+    settings = settings_of(Path(f"{folder}{below}"))
+    with pytest.raises(StoreMisconfigured, match=f"{folder}{below} is not a folder"), exclusive_folder(settings):
+        pass
+    with pytest.raises(StoreMisconfigured, match="is not a folder"):
+        asyncio.run(look_at(settings))
+
+
 def damage(folder: Path, kind: str) -> None:
     path = path_of(settings_of(folder))
-    if kind == "no folder":
-        folder.write_text("a file")
-        return
     folder.mkdir(exist_ok=True)
     match kind:
         case "a folder":
@@ -380,7 +386,7 @@ def damage(folder: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "says"),
-    [("not a database", "it is no database"), ("a folder", "it cannot be opened"), ("no folder", "file exists")],
+    [("not a database", "it is no database"), ("a folder", "it cannot be opened")],
 )
 async def test_what_cannot_be_opened_is_refused(folder: Path, clock: Clock, kind: str, says: str) -> None:
     damage(folder, kind)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gateway.upstream.adaptive_limit import AdaptiveLimit
+from gateway.upstream.limits import AdaptiveLimit
 
 BASE_S = 0.2
 

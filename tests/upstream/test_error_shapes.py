@@ -8,10 +8,11 @@ import re
 import pytest
 
 from gateway.errors import UpstreamRefused
+from gateway.formats.reason_cleaner import MAX_TEXT
 from gateway.records import Failure, Fault
 from gateway.upstream.connection import Head
-from gateway.upstream.error_shapes import MEMBERS, error_of
-from gateway.upstream.provider_errors import fault_of, judge, judge_in_band
+from gateway.upstream.error_shapes import MAX_ERROR_BYTES, MAX_ERROR_PARTS, MEMBERS, error_of
+from gateway.upstream.provider_errors import judge, judge_in_band, row_of
 from gateway.upstream.refusal import NO_REASON
 
 from .error_bodies import SECRETS, SHAPES, Shape
@@ -53,7 +54,7 @@ def test_a_name_that_a_client_invented_does_not_make_it_our_fault(name: str) -> 
         {"errors": {name: ["is unknown"]}},
         {"error": {"details": [{"fieldViolations": [{"field": name, "description": "is unknown"}]}]}},
     ):
-        assert fault_of(400, error_of(json.dumps(body).encode())) is None
+        assert row_of(400, error_of(json.dumps(body).encode())).fault is None
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,28 @@ def test_a_path_that_a_framework_does_not_have_is_no_fault_of_the_request(body: 
     found = judge("up", Head(404, ()), json.dumps(body).encode(), now=0.0, hide=())
     assert isinstance(found, Failure)
     assert found.fault is Fault.WRONG_URL
+
+
+LONG = {
+    "text": b'{"error": {"code": "insufficient_quota", "message": "' + b"x" * MAX_ERROR_BYTES + b'"}}',
+    "event": b'data: {"message": "' + b"x" * MAX_ERROR_BYTES + b'"}',
+    "words": b"Why" * MAX_ERROR_BYTES,
+    "lists": b'{"message": "Why", "more": [' + b"[]," * MAX_ERROR_PARTS + b"[]]}",
+    "members": b'{"message": "Why", "more": {' + b'"a":1,' * MAX_ERROR_PARTS + b'"b":1}}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", LONG.values(), ids=LONG)
+@pytest.mark.parametrize(("status", "fault"), [(400, None), (403, Fault.AUTH), (500, Fault.STATUS)])
+def test_a_long_error_is_judged_by_its_status(body: bytes, status: int, fault: Fault | None) -> None:
+    """To parse 50 MB of an error, or 1 MB of empty lists, would hold the event loop."""
+    assert error_of(body) is None
+    found = judge("up", Head(status, ()), body, now=0.0, hide=HIDDEN)
+    assert (found.fault if isinstance(found, Failure) else None) is fault
+    if isinstance(found, UpstreamRefused):
+        assert found.message == NO_REASON
+
+
+def test_a_long_reason_is_cut_before_it_is_searched() -> None:
+    found = error_of(json.dumps({"error": {"message": "x" * 1_000_000}}).encode())
+    assert found == {"message": "x" * MAX_TEXT}

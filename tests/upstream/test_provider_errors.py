@@ -323,3 +323,26 @@ def test_404_for_the_url_itself_is_a_fault_of_the_configuration(body: bytes, is_
     else:
         assert isinstance(found, UpstreamRefused)
         assert found.status == 404
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "line"),
+    [
+        (503, "The server is overloaded.\nTry again.", "The server is overloaded."),
+        (500, "sk-our-own-key at https://api.reseller.example/v1 failed", "*** at the upstream failed"),
+        (500, f"cannot continue '{'a prompt of the client ' * 9}' here", 'cannot continue "..." here'),
+        (500, f'unfinished "{"words " * 90}', 'unfinished "..."'),
+        (500, "x" * 999, "x" * 200),
+        (401, "Incorrect API key provided: sk-our***key", ""),
+        (500, "", ""),
+    ],
+)
+def test_the_first_line_of_the_message_is_kept_for_operators(status: int, message: str, line: str) -> None:
+    found = judged(status, error(message, "server_error"))
+    assert isinstance(found, Failure)
+    assert found.message == line
+    assert not line or line not in repr(found)  # nothing of it gets into a log by way of an exception
+    if status == 500:
+        in_band = judge_in_band("up", {"message": message, "code": 500}, hide=HIDDEN)
+        assert isinstance(in_band, Failure)
+        assert in_band.message == line

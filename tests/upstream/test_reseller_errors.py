@@ -8,7 +8,7 @@ from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.records import Failure, Fault
 from gateway.upstream.connection import Head
 from gateway.upstream.error_shapes import error_of
-from gateway.upstream.provider_errors import TABLE, fault_of, judge, judge_in_band, row_of
+from gateway.upstream.provider_errors import TABLE, judge, judge_in_band, row_of
 from gateway.upstream.refusal import unwrapped
 
 from .resellers import GOOD, POISON, RECORDED, REQUEST_ID, ROWS, Row, recorded
@@ -101,7 +101,7 @@ def test_only_the_resellers_own_words_concern_our_key_for_certain(name: str, is_
 def test_what_a_client_has_written_does_not_make_it_our_fault(message: str) -> None:
     """Else one client could have the key rested that others use."""
     error = {"message": message, "type": "invalid_request_error", "code": None}
-    assert fault_of(400, error) is None
+    assert row_of(400, error).fault is None
 
 
 @pytest.mark.parametrize(

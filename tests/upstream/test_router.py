@@ -24,12 +24,10 @@ from gateway.upstream.circuit_breaker import (
     CircuitState,
 )
 from gateway.upstream.credentials import LAST_KEY_COOLDOWN_S
-from gateway.upstream.first_bytes import MIN_SAMPLES
-from gateway.upstream.health import FAILED_KEPT, MAX_UNNAMED_MODELS, MIN_REPEATS
+from gateway.upstream.health import FAILED_KEPT, MAX_UNNAMED_MODELS
 from gateway.upstream.retry_policy import FailedAttempt
 from gateway.upstream.router import Router
 from gateway.upstream.status import CredentialCooldown, UpstreamReport
-from tests.accounting.test_call_log import a_call
 from tests.fakes.scripted import until
 
 REFUSED_PORT = Failure("a", Phase.CONNECT, Fault.CONNECT)
@@ -501,8 +499,8 @@ async def test_a_worker_reports_what_it_knows(stand: Stand) -> None:
     running = stand.router.begin(stand.routes("n")[0], "n")
     stand.now += 0.5
     rest = CredentialCooldown(1, "n", 4.5, "auth_failed")
-    failed = [(0.5, 0.5, CONSECUTIVE_FAILURES, 1, ERROR.fault.value, ERROR.status, ERROR.detail),
-              (0.5, 0.5, 1, CONSECUTIVE_FAILURES + 1, "auth_failed", AUTH.status, AUTH.detail)]  # fmt: skip
+    failed = [(0.5, 0.5, CONSECUTIVE_FAILURES, 1, ERROR.fault.value, ERROR.status, ERROR.detail, ""),
+              (0.5, 0.5, 1, CONSECUTIVE_FAILURES + 1, "auth_failed", AUTH.status, AUTH.detail, "")]  # fmt: skip
     assert health.report(4) == UpstreamReport(
         "a", CircuitState.OPEN, 1, 4, [rest], {"m": CircuitState.OPEN}, "auth_failed", 0.5,
         state_s=0.5, models_s={"m": 0.5}, begun=CONSECUTIVE_FAILURES + 2, failed=tuple(failed),
@@ -525,32 +523,3 @@ async def test_failures_are_kept_by_minute_and_kind(stand: Stand) -> None:
         stand.call(AUTH, "n")
         stand.now += 60
     assert len(health.report(0).failed) == FAILED_KEPT
-
-
-async def test_a_second_attempt_beside_the_first_goes_to_another_healthy_upstream(stand: Stand) -> None:
-    call, routes = a_call(), stand.routes("two")
-    first, other = routes
-    assert stand.router.beside(routes, call, {first}) == other
-    assert stand.router.beside(routes, call, {first, other}) is None
-    assert stand.router.beside(stand.routes("m"), call, set(stand.routes("m"))) is None
-    stand.call(ERROR, "two", times=CONSECUTIVE_FAILURES, place=1)
-    assert stand.router.beside(routes, call, {first}) is None
-
-
-async def test_second_attempts_are_within_the_retry_budget(stand: Stand) -> None:
-    call, routes = a_call(), stand.routes("two")
-    found = [stand.router.beside(routes, call, {routes[0]}) for _ in range(MIN_REPEATS + 1)]
-    assert found == [routes[1]] * MIN_REPEATS + [None]
-
-
-async def test_the_time_of_a_hedge_is_as_the_model_says(stand: Stand) -> None:
-    call, route = a_call(), stand.routes("two")[1]
-
-    def after_s(wanted: str | float | None) -> float | None:
-        model = call.model.model_copy(update={"hedge_after": wanted})
-        return stand.router.hedge_after_s(call._replace(model=model), route)
-
-    assert (after_s(None), after_s(2.0), after_s("p95")) == (None, 2.0, None)
-    for _ in range(MIN_SAMPLES):
-        stand.router.note_first_byte(call, route, 0.7)
-    assert (after_s(2.0), after_s("p95")) == (2.0, 0.7)

@@ -44,6 +44,18 @@ async def test_every_door_opens_to_those_of_whom_the_document_says_so(inside: In
         assert is_open or error["code"] == "read_only_token"
 
 
+async def test_changes_to_the_default_quotas_of_a_new_key(inside: Inside) -> None:
+    quotas = [{"requests": 5, "per": "day"}, {"usd": 20, "per": "month"}, {"tokens": 9, "per": "day"}]
+    client = await inside(NOWHERE, admin=BOTH, defaults={"keys": {"quotas": quotas}})
+    body = {"id": "x", "quota_changes": {"requests": ["7/day"], "usd": ["none/month"]}}
+    async with client.post("/admin/api/keys", json=body, headers=ADMIN) as answer:
+        assert (await answer.json())["quotas"] == [{"requests": 7, "per": "day"}, quotas[2]]
+    status, error = await received(
+        client, "POST", "/admin/api/keys", headers=ADMIN, json={**body, "id": "y", "quotas": []}
+    )
+    assert (status, error["param"]) == (400, "quota_changes")
+
+
 async def test_without_a_token_there_is_no_admin_api(inside: Inside) -> None:
     client = await inside(NOWHERE, admin={})
     for method, path in DOORS:

@@ -47,6 +47,19 @@ async def test_refusals_are_worded_as_openai_words_them(
     assert re.fullmatch(r"req_[0-9a-f]{32}", answer.headers["x-request-id"])
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/api/chat"), ("POST", "/api/generate"), ("GET", "/api/tags"), ("POST", "/api/embed")]
+)
+async def test_a_client_of_ollamas_own_api_learns_the_right_setting(inside: Inside, method: str, path: str) -> None:
+    """Its clients show `error` as a text (ollama-js, `checkOk`): of an object they would show `[object Object]`."""
+    answer = await (await inside(NOWHERE)).request(method, path)
+    error = (await answer.json())["error"]
+    assert answer.status == 404
+    assert error.startswith(f"Invalid URL ({method} {path}). The gateway does not have this endpoint: it belongs to")
+    assert "OpenAI-compatible" in error
+    assert "/v1" in error
+
+
 async def test_call_is_answered_counted_and_seen(inside: Inside) -> None:
     async with Scripted(ok_json()) as upstream:
         client = await inside(upstream.url)
@@ -147,3 +160,29 @@ async def test_a_drain_waits_for_nothing_where_no_call_is_under_way(tmp_path: Pa
 
     async with app.build(build(values), Telemetry([], 0), scrape) as worker:
         assert await worker.parts.tasks.wait_until_idle(0.0)
+
+
+async def test_metrics_keep_the_quotas_of_upstreams_where_people_have_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "MAX_SHARED_WINDOWS", 3)
+    daily = [{"tokens": 5, "per": "day"}]
+    keys = [
+        {"id": f"key-{name}", "secret": f"sk-{name}-0123456789abcdefghij", "owner": name, "team": "red"}
+        for name in "ab"
+    ]
+    values = {
+        "store": {"url": f"embedded:{tmp_path}"},
+        "upstreams": {"up": {"base_url": "http://127.0.0.1:9/v1", "quotas": daily}},
+        "models": {"m": {"routes": [{"upstream": "up"}], "max_output_tokens": 9}},
+        "quotas": daily, "teams": {"red": {"quotas": daily, "member_quotas": daily}},
+        "people": {"defaults": {"quotas": daily}}, "keys": keys,
+    }  # fmt: skip
+    config = build(values)
+
+    async def scrape() -> bytes:
+        return b""
+
+    async with app.build(config, Telemetry([each.id for each in config.keys], 10), scrape) as worker:
+        _, statuses = await app.labelled_keys(worker.parts)
+    assert [each.window.scope for each in statuses] == ["upstream:up", "gateway", "team:red"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -38,6 +40,26 @@ async def test_whole_answers_follow_each_other_on_one_connection(aiohttp_client:
         answer = await client.get("/", params={"say": word})
         assert (await answer.text(), answer.headers["Content-Length"]) == (word, "3")
         assert "Connection" not in answer.headers
+
+
+class Body(bytearray):
+    """A body that a test can see go."""
+
+
+async def test_an_idle_connection_keeps_no_answer(aiohttp_client: Any) -> None:
+    """The server keeps the last response of each connection until the next request, which may never come."""
+    made: list[weakref.ref[Body]] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        body = Body(100_000)
+        made.append(weakref.ref(body))
+        return Whole(200, [], body)
+
+    answer = await (await _client(aiohttp_client, handle)).get("/")
+    assert len(await answer.read()) == 100_000
+    assert "Connection" not in answer.headers
+    gc.collect()
+    assert [body() for body in made] == [None]
 
 
 async def test_last_answer_says_that_it_closes(aiohttp_client: Any) -> None:

@@ -21,6 +21,7 @@ from gateway.identity.permissions import ROLES, KeyFacts, Principal, Scope
 from gateway.identity.sessions import Session
 from gateway.store.opening import open_store
 from gateway.web.admin.operations import ADMIN_OPERATIONS as TRUNK
+from gateway.web.admin.operations import OF_PERSON
 from gateway.web.wings import admin_operations, permissions
 from gateway.wings import WINGS
 from tests.browser.stores import days, filled
@@ -89,7 +90,6 @@ BODIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("PATCH", "/admin/api/teams/{name}"): {"quotas": QUOTAS},
     ("POST", "/admin/api/teams/{name}/top_up"): {"tokens": 5, "per": "day"},
     ("POST", "/admin/api/teams/{name}/members/{person}/top_up"): {"tokens": 5, "per": "day"},
-    ("PATCH", "/admin/api/people/{person}"): {"quotas": QUOTAS},
     ("POST", "/admin/api/people/{person}/top_up"): {"tokens": 5, "per": "day"},
     ("POST", "/admin/api/quotas/top_up"): {"tokens": 5, "per": "day"},
 }
@@ -269,6 +269,29 @@ async def test_nothing_of_another_team_comes_back(client: Client, who: str) -> N
         assert (await ask(client, who, "GET", f"/admin/api/{query}"))[0] == 404, query
 
 
+async def test_reports_are_narrowed_to_a_person(client: Client) -> None:
+    """To her keys of every team, in any spelling of her name; a lead's to those of her team."""
+
+    async def read(who: str, path: str, person: str) -> list[dict[str, Any]]:
+        status, text = await ask(client, who, "GET", f"{path}?person={person}")
+        assert status == 200, (path, text)
+        rows: list[dict[str, Any]] = json.loads(text)["data"]
+        return rows
+
+    narrowed = [path for (_, path), each in ADMIN_OPERATIONS.items() if OF_PERSON in each.parameters]
+    assert len(narrowed) >= 4
+    for path in narrowed:
+        assert await read("admin.token", path, ALICE.upper()) == await read("member", path, ALICE), path
+        assert await read("admin.token", path, "nobody@example.org") == [], path
+        assert await read("member", path, "bob@example.org") == [], path
+    for who, person, keys in (
+        ("admin.token", ALICE, {"alice", "both", "rival-two"}),
+        ("head", ALICE, {"alice", "both"}),
+        ("head", "rival@example.org", set()),
+    ):
+        assert {row["key"] for row in await read(who, "/admin/api/usage", person)} == keys
+
+
 @pytest.mark.parametrize(("role", "team"), [("lead", "ours"), ("lead", "rival"), ("operator", None), ("viewer", None)])
 async def test_people_with_another_role_read_what_is_their_own(client: Client, role: str, team: str | None) -> None:
     """As a member does: their own keys of every team, and nothing else."""
@@ -279,7 +302,8 @@ async def test_people_with_another_role_read_what_is_their_own(client: Client, r
 
     hers, member = signed_in(role, team), signed_in()
     for path in (
-        "usage?group_by=key,team,user", "usage?group_by=label:x", "latency?group_by=model", "calls?limit=9", "keys",
+        "usage?group_by=key,team,user", "usage?group_by=label:x", "usage?group_by=person",
+        "latency?group_by=model", "calls?limit=9", "keys",
         "refusals", "usage?group_by=&key=rival-two", "calls?key=both",
     ):  # fmt: skip
         own = f"{path}{'&' if '?' in path else '?'}own=true"
@@ -378,6 +402,42 @@ async def test_a_lead_lowers_what_operators_raise(client: Client) -> None:
     assert status == 201
 
 
+async def test_a_lead_gives_a_key_its_owner_once(client: Client) -> None:
+    """Another owner, or none, would take the key out of the end of her access and of her quotas."""
+
+    async def change(who: str, key: str, owner: str | None) -> int:
+        return (await ask(client, who, "PATCH", f"/admin/api/keys/{key}", {"owner": owner}))[0]
+
+    for owner in (None, "bob@example.org", "Alice@example.org", f"{ALICE}\u200b"):
+        status, text = await ask(client, "head", "PATCH", "/admin/api/keys/stored", {"owner": owner, "note": "mine"})
+        error = json.loads(text)["error"]
+        assert (status, error["param"], error["code"]) == (403, "owner", "role_not_allowed"), owner
+        assert "operator" in error["message"]
+    shown = json.loads((await ask(client, "head", "GET", "/admin/api/keys/stored"))[1])
+    assert (shown["owner"], shown["note"]) == (ALICE, None)
+    assert await change("head", "stored", ALICE) == 200  # a form sends back what it shows
+    assert (await ask(client, "head", "POST", "/admin/api/keys", {"id": "nobodys"}))[0] == 201
+    assert [await change("head", "nobodys", owner) for owner in (None, ALICE, None)] == [200, 200, 403]
+    assert [await change("ci", "nobodys", owner) for owner in ("bob@example.org", None)] == [200, 200]
+
+
+@pytest.mark.parametrize("owner", ["rival@example.org", "RIVAL@example.org"])
+async def test_a_lead_does_not_spend_the_quotas_of_a_person_of_another_team(client: Client, owner: str) -> None:
+    """Which bind all her keys, and so those of the other team."""
+
+    async def made(who: str, name: str, owner: str | None) -> int:
+        body = {"id": name, "team": "ours", "owner": owner}
+        return (await ask(client, who, "POST", "/admin/api/keys", body))[0]
+
+    assert [await made("head", "trap", owner), await made("head", "own", None)] == [403, 201]
+    status, text = await ask(client, "head", "PATCH", "/admin/api/keys/own", {"owner": owner})
+    error = json.loads(text)["error"]
+    assert (status, error["param"], error["code"]) == (403, "owner", "role_not_allowed")
+    assert [await made("head", "new", "new@example.org"), await made("head", "hers", ALICE)] == [201, 201]
+    assert await made("ci", "by-operator", owner) == 201
+    assert await made("head", "second", owner) == 201  # she is of the team now
+
+
 REPORTS_OF_A_KEY = (
     "usage?group_by=team,key,user", "usage?group_by=label:cost-center", "usage?format=csv", "calls", "calls?format=csv",
     "latency", "refusals", "requests/req_before", "keys",
@@ -412,15 +472,17 @@ async def test_a_key_that_is_moved_shows_nothing_of_the_team_before(client: Clie
 
 
 async def test_labels_of_a_key_that_has_left_are_not_shown(client: Client, store_url: str) -> None:
-    made = {"id": "leaver", "team": "ours", "labels": {"cost-center": "before"}}
+    made = {"id": "leaver", "team": "ours", "labels": {"cost-center": "before"}, "owner": "before@ours.example"}
     assert (await ask(client, "ci", "POST", "/admin/api/keys", made))[0] == 201
     await asyncio.to_thread(plant, store_url, [record(days(1)[0], "leaver", team="ours")])
-    by_label = "/admin/api/usage?group_by=label:cost-center"
-    assert "before" in (await ask(client, "head", "GET", by_label))[1]
-    change = {"team": "rival", "labels": {"cost-center": "RIVAL-LABEL"}}
+    by = "/admin/api/usage?group_by="
+    for group in ("label:cost-center", "person"):
+        assert "before" in (await ask(client, "head", "GET", f"{by}{group}"))[1]
+    change = {"team": "rival", "labels": {"cost-center": "RIVAL-LABEL"}, "owner": "RIVAL-LABEL@rival.example"}
     assert (await ask(client, "ci", "PATCH", "/admin/api/keys/leaver", change))[0] == 200
-    for who, is_shown in (("head", False), ("ci", True)):
-        status, text = await ask(client, who, "GET", by_label)
+    groups = ("label:cost-center", "person")
+    for who, is_shown, group in [("head", False, each) for each in groups] + [("ci", True, each) for each in groups]:
+        status, text = await ask(client, who, "GET", f"{by}{group}")
         assert (status, "RIVAL-LABEL" in text) == (200, is_shown)
         total = sum(row["requests"] for row in json.loads(text)["data"])
         assert total == (10 if who == "head" else 19)
@@ -471,7 +533,7 @@ async def test_the_document_says_which_roles(client: Client) -> None:
         for method, operation in methods.items():
             roles = PERMISSIONS.get((method.upper(), path))
             assert operation.get("x-roles") == roles
-            if not path.startswith(("/v1/", "/v1beta/", "/v2/", "/rerank", "/openai/")):
+            if not path.startswith(("/v1/", "/v1beta/", "/v1beta1/", "/v2/", "/rerank", "/openai/")):
                 assert (roles is not None and "key" in roles) == ({"key": []} in operation["security"])
 
 

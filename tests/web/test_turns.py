@@ -19,6 +19,8 @@ from tests.flows.planted import plant, record
 from .conftest import ADMIN_TOKEN, Inside
 
 NOWHERE = "http://127.0.0.1:9/v1"
+YEAR = 400
+"""Days with sums: more than a year."""
 KEYS = amount(1000, 400)
 QUOTAS = [{"requests": 60, "per": "minute"}, {"tokens": 1000, "per": "day"}]
 ISSUED = [key(f"key-{place:04}", team=f"team-{place % 20}", quotas=QUOTAS) for place in range(KEYS)]
@@ -49,12 +51,14 @@ def asked_in(views: Views) -> set[str]:
 async def test_no_request_of_the_page_holds_the_loop(
     inside: Inside, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with filled(kind, tmp_path, large(KEYS, days(3))) as url:
+    rows = [*large(2, days(YEAR)[:-3]), *large(KEYS, days(3))]
+    with filled(kind, tmp_path, rows) as url:
         await asyncio.to_thread(plant, url, [record(days(1)[0], "key-0007") for _ in range(1000)])
         client = await inside(
             NOWHERE, keys=ISSUED, teams=TEAMS, store={"url": url, "journal_dir": str(tmp_path / "journal")}
         )
         more = {"calls?limit=1000", "calls?limit=1000&key=key-0007"}
+        more |= {f"usage?group_by={groups}&limit=100" for groups in ("model,day", "key", "key,day", "day")}
         asked = [(ADMIN_TOKEN, path) for path in sorted(more | asked_in(VIEWS))]
         asked += [(secret(OF.key), path) for path in sorted(asked_in(MEMBER_VIEWS))]
         for token, path in asked:

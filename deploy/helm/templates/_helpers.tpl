@@ -4,7 +4,11 @@
 {{- end -}}
 
 {{- define "gateway.secret" -}}
-{{- .Values.secretName | default (include "gateway.name" .) -}}
+{{- .Values.existingSecret | default .Values.secretName | default (include "gateway.name" .) -}}
+{{- end -}}
+
+{{- define "gateway.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "gateway.name" .) "") -}}
 {{- end -}}
 
 {{/* Call with (list $ NAME): labels that select the pods of one set. */}}

@@ -16,6 +16,7 @@ from gateway.records import Usage
 from .fields import TranslatedRequest
 from .writer import AnswerWriter, Frame, as_chat
 
+_CHUNK = "chat.completion.chunk"
 _MEMBERS = {Text: "content", Thought: "reasoning_content", Refusal: "refusal"}
 
 
@@ -31,12 +32,8 @@ class ChatWriter(AnswerWriter):
     def close(self, usage: Usage) -> bytes:
         if not self._frame.shows_usage:
             return sse.DONE
-        return (
-            sse.json_event(
-                {**self._frame.around("chatcmpl-", "chat.completion.chunk", self._model, []), "usage": as_chat(usage)}
-            )
-            + sse.DONE
-        )
+        chunk = self._frame.around("chatcmpl-", _CHUNK, self._model, [])
+        return sse.json_event({**chunk, "usage": as_chat(usage)}) + sse.DONE
 
     def whole(self, usage: Usage) -> dict[str, Any]:
         calls = [self._called(piece, piece.call.arguments) for piece in self._calls.values()]
@@ -65,15 +62,11 @@ class ChatWriter(AnswerWriter):
                 self._kept.append(block)
                 return self._write({"thinking_blocks": [block]})
             case CallPiece(call, arguments):
-                written = b""
+                deltas: list[dict[str, Any]] = [{"function": {"arguments": arguments}}] if arguments else []
                 if call.number not in self._calls:
                     self._calls[call.number] = event
-                    written = self._write({"tool_calls": [{"index": call.number, **self._called(event, "")}]})
-                if not arguments:
-                    return written
-                return written + self._write(
-                    {"tool_calls": [{"index": call.number, "function": {"arguments": arguments}}]}
-                )
+                    deltas.insert(0, self._called(event, ""))
+                return b"".join([self._write({"tool_calls": [{"index": call.number, **each}]}) for each in deltas])
             case _:
                 return b""
 
@@ -87,7 +80,7 @@ class ChatWriter(AnswerWriter):
 
     def _write(self, delta: dict[str, Any], reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        chunk = self._frame.around("chatcmpl-", "chat.completion.chunk", self._model, [choice])
+        chunk = self._frame.around("chatcmpl-", _CHUNK, self._model, [choice])
         if self._frame.shows_usage:
             chunk["usage"] = None
         return sse.json_event(chunk)

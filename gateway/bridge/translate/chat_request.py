@@ -28,19 +28,15 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("stream_options", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"), KEPT),
     "n": only(1, why="there is one answer to a call"),
     "logprobs": only(False, why=_NO_SUCH),
-    "top_logprobs": only(0, why=_NO_SUCH),
     "logit_bias": empty(_NO_SUCH),
-    "frequency_penalty": only(0, why=_NO_SUCH),
-    "presence_penalty": only(0, why=_NO_SUCH),
-    "seed": only(why=_NO_SUCH),
+    **dict.fromkeys(("top_logprobs", "frequency_penalty", "presence_penalty"), only(0, why=_NO_SUCH)),
+    **dict.fromkeys(("seed", "prediction", "moderation"), only(why=_NO_SUCH)),
     "functions": empty("use `tools`"),
     "function_call": only("auto", "none", why="use `tool_choice`"),
     "modalities": only([], ["text"], why="answers are text"),
     "audio": only(why="answers are text"),
-    "prediction": only(why=_NO_SUCH),
     "verbosity": only("medium", why=_NO_SUCH),
     "web_search_options": only(why="the web is not searched for this model"),
-    "moderation": only(why=_NO_SUCH),
     "store": only(False, why="nothing is stored for this model"),
     "metadata": empty("it belongs to stored answers, and nothing is stored for this model"),
 }  # fmt: skip
@@ -284,11 +280,8 @@ def _choice(given: Any) -> tuple[dict[str, Any], frozenset[str] | None]:
             return {"type": "tool", "name": _name(function, "tool_choice.function")}, None
         case "allowed_tools":
             allowed = an_object(choice.get("allowed_tools"), "tool_choice.allowed_tools")
-            names = set()
-            for each in a_list(allowed.get("tools"), "tool_choice.allowed_tools.tools"):
-                tool = an_object(each, "tool_choice.allowed_tools.tools")
-                function = an_object(tool.get("function"), "tool_choice.allowed_tools.tools")
-                names.add(_name(function, "tool_choice.allowed_tools.tools"))
+            tools = objects_in(allowed.get("tools"), "tool_choice.allowed_tools.tools")
+            names = [_name(an_object(tool.get("function"), path), path) for tool, path in tools]
             return _choice(allowed.get("mode"))[0], frozenset(names)
         case other:
             raise unsupported("tool_choice.type", f"a tool of type `{other}` has no equivalent")
@@ -296,11 +289,8 @@ def _choice(given: Any) -> tuple[dict[str, Any], frozenset[str] | None]:
 
 def _output(members: Mapping[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = {}
-    body: dict[str, Any] = {}
     effort = members.get("reasoning_effort")
-    if effort == "none":
-        body["thinking"] = {"type": "disabled"}
-    elif effort is not None:
+    if effort not in (None, "none"):
         if effort not in _EFFORTS:
             raise unsupported("reasoning_effort", f"`{effort}` has no equivalent")
         config["effort"] = effort
@@ -312,15 +302,12 @@ def _output(members: Mapping[str, Any]) -> dict[str, Any]:
             case "json_schema":
                 inner = an_object(wanted.get("json_schema"), "response_format.json_schema")
                 path = "response_format.json_schema.schema"
-                config["format"] = {
-                    "type": "json_schema",
-                    "schema": _binding(an_object(inner.get("schema"), path), path),
-                }
+                schema = _binding(an_object(inner.get("schema"), path), path)
+                config["format"] = {"type": "json_schema", "schema": schema}
             case other:
                 raise unsupported("response_format.type", f"`{other}` has no equivalent; use json_schema")
-    if config:
-        body["output_config"] = config
-    return body
+    thinking = {"thinking": {"type": "disabled"}} if effort == "none" else {}
+    return {**thinking, "output_config": config} if config else thinking
 
 
 def _user(members: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,15 +12,44 @@ from .fields import a_text, an_object, unsupported, wrong
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*;base64,", re.ASCII)
 
 
-def _of_data_url(url: str) -> tuple[str, str] | None:
+def of_data_url(url: str) -> tuple[str, str] | None:
     """The media type and the base64 data of a URL (RFC 2397); None for another URL."""
     match = _DATA_URL.match(url)
     return None if match is None else (match[1], url[match.end() :])
 
 
+def _data_url(source: Mapping[str, Any], path: str) -> str:
+    media_type = a_text(source.get("media_type"), f"{path}.media_type")
+    return f"data:{media_type};base64,{a_text(source.get('data'), f'{path}.data')}"
+
+
 def chat_image(url: str, detail: Any = None) -> dict[str, Any]:
     image = {"url": url} if detail is None else {"url": url, "detail": detail}
     return {"type": "image_url", "image_url": image}
+
+
+def answered_image(url: str) -> dict[str, Any]:
+    """A picture of an answer as a block of Messages."""
+    found = of_data_url(url)
+    data = {} if found is None else {"media_type": picture_type(*found) or found[0], "data": found[1]}
+    return {"type": "image", "source": {"type": "base64", **data} if data else {"type": "url", "url": url}}
+
+
+def made_picture(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """A picture of the assistant's, as parts of the next message of the user: a message of the assistant cannot hold it
+    (openai-openapi, ChatCompletionRequestAssistantMessage)."""
+    return [{"type": "text", "text": "(Your last message had this picture.)"}, part]
+
+
+def tool_message(call_id: str, parts: list[dict[str, Any]], first: str = "") -> tuple[dict[str, Any], list[Any]]:
+    """The result of a call as a tool message of chat, behind this text, and the parts that such a message cannot hold,
+    for a message of the user."""
+    texts = [first, *[part["text"] for part in parts if part["type"] == "text"]]
+    others = [part for part in parts if part["type"] != "text"]
+    if others:
+        texts.append("(Images or files of this result follow in the next message.)")
+        others.insert(0, {"type": "text", "text": f"From the result of tool call {call_id}:"})
+    return {"role": "tool", "tool_call_id": call_id, "content": "\n".join(text for text in texts if text)}, others
 
 
 def anthropic_image_as_chat(block: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -30,8 +59,7 @@ def anthropic_image_as_chat(block: Mapping[str, Any], path: str) -> dict[str, An
         raise unsupported(f"{path}.transformations", "images are passed on as they are")
     match source.get("type"):
         case "base64":
-            media_type = a_text(source.get("media_type"), f"{path}.source.media_type")
-            return chat_image(f"data:{media_type};base64,{a_text(source.get('data'), f'{path}.source.data')}")
+            return chat_image(_data_url(source, f"{path}.source"))
         case "url":
             return chat_image(a_text(source.get("url"), f"{path}.source.url"))
         case other:
@@ -49,13 +77,11 @@ def anthropic_document_as_chat(block: Mapping[str, Any], path: str) -> dict[str,
             text = a_text(source.get("data"), f"{path}.source.data")
             return {"type": "text", "text": "\n\n".join([*about, text])}
         case "base64":
-            media_type = a_text(source.get("media_type"), f"{path}.source.media_type")
-            data = a_text(source.get("data"), f"{path}.source.data")
             title = block.get("title")
             name = title if isinstance(title, str) and title else "document.pdf"
             if block.get("context"):
                 raise unsupported(f"{path}.context", "a file has no context")
-            return {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
+            return {"type": "file", "file": {"filename": name, "file_data": _data_url(source, f"{path}.source")}}
         case other:
             raise unsupported(f"{path}.source.type", f"a document cannot be given as `{other}`, only as base64 or text")
 
@@ -76,7 +102,7 @@ def chat_file_as_anthropic(part: Mapping[str, Any], path: str) -> dict[str, Any]
         raise unsupported(f"{path}.file.file_id", "stored files belong to another account; send its data")
     data = a_text(file.get("file_data"), f"{path}.file.file_data")
     title = {"title": file["filename"]} if isinstance(file.get("filename"), str) and file["filename"] else {}
-    found = _of_data_url(data)
+    found = of_data_url(data)
     if found is None:
         raise wrong(f"{path}.file.file_data", "expected a data URL with base64")
     if found[0] != "application/pdf":
@@ -85,7 +111,7 @@ def chat_file_as_anthropic(part: Mapping[str, Any], path: str) -> dict[str, Any]
 
 
 def _anthropic_source(url: str, path: str) -> dict[str, Any]:
-    if (found := _of_data_url(url)) is not None:
+    if (found := of_data_url(url)) is not None:
         if (media_type := picture_type(*found)) is None:
             raise unsupported(path, f"a picture of type {found[0]} cannot be read, only JPEG, PNG, GIF and WebP")
         return {"type": "base64", "media_type": media_type, "data": found[1]}

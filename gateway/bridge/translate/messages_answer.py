@@ -6,7 +6,8 @@ Blocks come one after the other, also where the pieces of several come by turns:
 call before them is whole, or until the end.
 
 Thoughts become a thinking block for a client that asked for thinking. Its signature is empty, because the upstream
-has none. The counts in message_start are an estimate of the gateway; those in message_delta replace it.
+has none. The counts in message_start are an estimate of the gateway; those in message_delta replace it. Pictures become
+blocks of requests, because the API has none for them (CliRelay#1039, antigravity-claude-proxy#102).
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ from typing import Any
 
 from gateway.formats import sse
 from gateway.formats.event_scan import parsed
-from gateway.formats.events import CallPiece, CollectedCall, Event, Refusal, Text, Thought
+from gateway.formats.events import CallPiece, CollectedCall, Event, Picture, Refusal, Text, Thought
 from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
 from . import accepted
 from .fields import TranslatedRequest
+from .media import answered_image
 from .writer import AnswerWriter, Frame, as_message
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 """finish_reason -> stop_reason; any other, `stop` among them, is `end_turn`."""
 _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}
 """Type of the deltas and their member with the text, by the type of a block."""
-
-
 _PING = sse.typed_event({"type": "ping"})
 
 
@@ -55,8 +55,7 @@ def _shows_thinking(thinking: Any) -> bool:
 
 def _delta(block: _Block, index: int, piece: str) -> bytes:
     kind, member = _DELTAS.get(block.kind, ("input_json_delta", "partial_json"))
-    delta = {"type": "content_block_delta", "index": index, "delta": {"type": kind, member: piece}}
-    return sse.typed_event(delta)
+    return sse.typed_event({"type": "content_block_delta", "index": index, "delta": {"type": kind, member: piece}})
 
 
 class MessageWriter(AnswerWriter):
@@ -79,15 +78,10 @@ class MessageWriter(AnswerWriter):
 
     def _start(self) -> dict[str, Any]:
         return {
-            "id": f"msg_{self._frame.base}",
-            "type": "message",
-            "role": "assistant",
-            "model": self._model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
+            "id": f"msg_{self._frame.base}", "type": "message", "role": "assistant", "model": self._model,
+            "content": [], "stop_reason": None, "stop_sequence": None,
             "usage": as_message(Usage(self._frame.prompt_tokens)),
-        }
+        }  # fmt: skip
 
     def _opening(self) -> bytes:
         return sse.typed_event({"type": "message_start", "message": self._start()})
@@ -105,6 +99,8 @@ class MessageWriter(AnswerWriter):
                 return _PING  # the model is at work, and the client would see nothing of it
             case CallPiece():
                 self._call(event)
+            case Picture(url):
+                self._waiting.append(_Block(answered_image(url)))
             case _:
                 return b""
         return self._sent(is_last=False) or _PING
@@ -148,8 +144,8 @@ class MessageWriter(AnswerWriter):
                 block.pieces.append(rest)
             written += sse.typed_event({"type": "content_block_stop", "index": index})
             text = "".join(block.pieces)
-            content = {block.kind: text} if block.call is None else {"input": self._input(text)}
-            self._ended.append(block.block | content)
+            content = {} if block.call is None else {"input": self._input(text)}
+            self._ended.append(block.block | ({block.kind: text} if block.kind in _DELTAS else content))
             del self._waiting[0]
         return written
 

@@ -16,7 +16,7 @@ from gateway.formats.reader import objects
 
 from . import accepted, fields, tool_names
 from .fields import KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, objects_in, only, unsupported, wrong
-from .media import anthropic_document_as_chat, anthropic_image_as_chat
+from .media import anthropic_document_as_chat, anthropic_image_as_chat, made_picture, tool_message
 
 MOST_STOPS = 4
 """Stop sequences of a chat call (openai-openapi, StopConfiguration)."""
@@ -31,16 +31,14 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("cache_control", "diagnostics"), KEPT),
     "service_tier": only("auto", "standard_only", why=_AT_ANTHROPIC),
     "speed": only("standard", why=_AT_ANTHROPIC),
-    "inference_geo": only(why=_AT_ANTHROPIC),
+    **dict.fromkeys((
+        "inference_geo", "fallback_credit_token", "billing_policy", "user_profile_id", "workspace_id",
+    ), only(why=_AT_ANTHROPIC)),
     "container": only(why="there are no containers"),
     "mcp_servers": empty("MCP servers are not called for this model"),
     "fallbacks": empty("there are no fallback models"),
-    "fallback_credit_token": only(why=_AT_ANTHROPIC),
-    "billing_policy": only(why=_AT_ANTHROPIC),
     "compaction": only(why="messages are not compacted"),
     "thread": only(why="nothing is stored for this model"),
-    "user_profile_id": only(why=_AT_ANTHROPIC),
-    "workspace_id": only(why=_AT_ANTHROPIC),
 }  # fmt: skip
 """`cache_control`, here and in blocks, is a hint for a cache; `diagnostics` asks about one, and the answer has none."""
 _CLEARS = "clear_thinking_"
@@ -80,15 +78,18 @@ def _messages(members: Mapping[str, Any]) -> list[dict[str, Any]]:
     if given[-1].get("role") == "assistant":
         raise unsupported(listed[-1][1], "the last message must be the user's, because an answer cannot be begun")
     messages: list[dict[str, Any]] = []
+    pictures: list[dict[str, Any]] = []
     if (system := _text_of(members.get("system"), "system")) is not None:
         messages.append({"role": "system", "content": system})
     turn = _start_of_turn(given)
     for number, (message, path) in enumerate(listed):
         match message.get("role"):
             case "user":
-                messages += _of_user(message.get("content"), f"{path}.content")
+                messages += _of_user(message.get("content"), f"{path}.content", pictures)
+                pictures = []
             case "assistant":
-                messages.append(_of_assistant(message.get("content"), f"{path}.content", has_thinking=number > turn))
+                content, here = message.get("content"), f"{path}.content"
+                messages.append(_of_assistant(content, here, pictures, has_thinking=number > turn))
             case "system":
                 text = _text_of(message.get("content"), f"{path}.content")
                 messages.append({"role": "system", "content": text or ""})
@@ -113,16 +114,14 @@ def _text_of(content: Any, path: str) -> str | None:
     return "\n\n".join([text for _, text in fields.texts_in(content, path, {"text": "text"}, "block") if text]) or None
 
 
-def _of_user(content: Any, path: str) -> list[dict[str, Any]]:
-    """The messages for one of the user: results of tools, then everything else."""
-    if isinstance(content, str):
-        return [{"role": "user", "content": content}]
+def _of_user(content: Any, path: str, images: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages for one of the user: results of tools, then these images, then everything else."""
     if content == []:
         raise wrong(path, "it has no block")
     results: list[dict[str, Any]] = []
-    images: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
-    for block, here in objects_in(content, path):
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for block, here in objects_in(blocks, path):
         if block.get("type") == "tool_result":
             result, others = _result(block, here)
             results.append(result)
@@ -156,17 +155,11 @@ def _result(block: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[d
         parts = [{"type": "text", "text": content or ""}]
     else:
         parts = [_part(*each) for each in objects_in(content, f"{path}.content")]
-    texts = [part["text"] for part in parts if part["type"] == "text"]
-    others = [part for part in parts if part["type"] != "text"]
-    if block.get("is_error"):
-        texts.insert(0, "The tool has failed:")
-    if others:
-        texts.append("(Images or files of this result follow in the next message.)")
-        others.insert(0, {"type": "text", "text": f"From the result of tool call {call_id}:"})
-    return {"role": "tool", "tool_call_id": call_id, "content": "\n".join(text for text in texts if text)}, others
+    return tool_message(call_id, parts, "The tool has failed:" if block.get("is_error") else "")
 
 
-def _of_assistant(content: Any, path: str, *, has_thinking: bool) -> dict[str, Any]:
+def _of_assistant(content: Any, path: str, pictures: list[dict[str, Any]], *, has_thinking: bool) -> dict[str, Any]:
+    """A message of the assistant, whose pictures are added to these."""
     message: dict[str, Any] = {"role": "assistant"}
     if isinstance(content, str):
         return {**message, "content": content}
@@ -181,6 +174,8 @@ def _of_assistant(content: Any, path: str, *, has_thinking: bool) -> dict[str, A
                 pass
             case "tool_use":
                 calls.append(_call(block, here))
+            case "image":
+                pictures += made_picture(anthropic_image_as_chat(block, here))
             case other:
                 raise unsupported(f"{here}.type", f"a block of type `{other}` has no equivalent")
     if has_thinking and any(thoughts):

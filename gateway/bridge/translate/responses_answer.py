@@ -16,10 +16,11 @@ from typing import Any
 from gateway.errors import GatewayError
 from gateway.formats import sse
 from gateway.formats.event_scan import parsed
-from gateway.formats.events import CallPiece, Event, Refusal, ServedTier, Text, Thought
+from gateway.formats.events import CallPiece, Event, Picture, Refusal, ServedTier, Text, Thought
 from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
+from .media import of_data_url
 from .responses_request import AskedResponse
 from .tool_names import CalledTool, CustomInput
 from .writer import AnswerWriter, Frame, as_response
@@ -90,6 +91,11 @@ class ResponseWriter(AnswerWriter):
                 return written + self._open.add(event)
             case CallPiece():
                 return self._call(event)
+            case Picture(url) if (data := of_data_url(url)) is not None:
+                made = _Picture(self, self._next("ig"), data[1])
+                return self._end_open() + self._begin_item(made) + made.end()
+            case Picture(url):  # such an item has data only
+                return self._take(Text(f"![image]({url})"))
             case ServedTier(name):
                 self._object["service_tier"] = name
         return b""
@@ -143,26 +149,14 @@ def _new_object(asked: AskedResponse, frame: Frame) -> dict[str, Any]:
     reasoning = given.get("reasoning") or {}
     parallel = given.get("parallel_tool_calls")
     new: dict[str, Any] = {
-        "id": f"resp_{frame.base}",
-        "object": "response",
-        "created_at": frame.created,
-        "status": "in_progress",
-        "background": False,
-        "completed_at": None,
-        "error": None,
-        "incomplete_details": None,
-        "model": frame.model,
-        "output": [],
-        "parallel_tool_calls": True if parallel is None else parallel,
-        "previous_response_id": None,
-        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
-        "store": False,
+        "id": f"resp_{frame.base}", "object": "response", "created_at": frame.created, "status": "in_progress",
+        "background": False, "completed_at": None, "error": None, "incomplete_details": None, "model": frame.model,
+        "output": [], "parallel_tool_calls": True if parallel is None else parallel, "previous_response_id": None,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}, "store": False,
         "text": {"format": text.get("format") or {"type": "text"}, "verbosity": text.get("verbosity")},
-        "tool_choice": given.get("tool_choice") or "auto",
-        "tools": list(asked.tools.offered),
-        "truncation": "disabled",
-        "usage": None,
-    }
+        "tool_choice": given.get("tool_choice") or "auto", "tools": list(asked.tools.offered),
+        "truncation": "disabled", "usage": None,
+    }  # fmt: skip
     new |= {name: given.get(name) for name in _ECHOED}
     new["metadata"] = given.get("metadata") or {}
     if asked.transformations:
@@ -280,6 +274,21 @@ class _Part:
         done = {name: value for name, value in part.items() if name not in ("type", "annotations")}
         written = self._stream.event(f"response.{self.kind}.done", {**self.where, **done})
         return written + self._stream.event("response.content_part.done", {**self.where, "part": part})
+
+
+class _Picture(_Item):
+    """A picture as the item of the tool that makes pictures, as LiteLLM and others write it (litellm#16586)."""
+
+    def __init__(self, stream: ResponseWriter, item_id: str, data: str) -> None:
+        super().__init__(stream, item_id)
+        self._data = data
+
+    def object(self) -> dict[str, Any]:
+        result = None if self.status == "in_progress" else self._data
+        return {"id": self.id, "type": "image_generation_call", "status": self.status, "result": result}
+
+    def _end_content(self) -> bytes:
+        return self.stream.event("response.image_generation_call.completed", self.where)
 
 
 class _Call(_Item):

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from . import accepted, fields, tool_names
 from .fields import KEPT, SAME, TRANSLATED, Rule, a_list, a_text, an_object, empty, objects_in, only, unsupported, wrong
-from .media import chat_image
+from .media import chat_image, made_picture, tool_message
 from .tool_names import CalledTool, OfferedTools
 
 _STATE = "nothing is stored for this model, so send the whole conversation in `input`"
@@ -249,6 +249,10 @@ class _Conversation:
                 self._result(item, path)
             case "reasoning":
                 self._reasoning(item, number)
+            case "image_generation_call":
+                data = a_text(item.get("result"), f"{path}.result")
+                url = f"data:{accepted.picture_type('image/png', data)};base64,{data}"
+                self._images += made_picture(chat_image(url))
             case "additional_tools":
                 pass  # read with the tools
             case "item_reference":
@@ -299,14 +303,11 @@ class _Conversation:
         self._assistant = None
         # Of a local shell, `id` is that of the call (openai-python, LocalShellCallOutput).
         call_id = accepted.chat_id(a_text(item.get("call_id") or item.get("id"), f"{path}.call_id"))
-        text, images = _result_content(item.get("output"), f"{path}.output")
-        if images:
-            self._images += [{"type": "text", "text": f"From the result of tool call {call_id}:"}, *images]
-            text = "\n".join(
-                each for each in (text, "(Images or files of this result follow in the next message.)") if each
-            )
-        place = self._place_of_result(call_id)
-        self._messages.insert(place, {"role": "tool", "tool_call_id": call_id, "content": text})
+        output, here = item.get("output"), f"{path}.output"
+        parts = [] if isinstance(output, str) else [_part(*each) for each in objects_in(output, here)]
+        message, images = tool_message(call_id, parts, output if isinstance(output, str) else "")
+        self._images += images
+        self._messages.insert(self._place_of_result(call_id), message)
 
     def _place_of_result(self, call_id: str) -> int:
         """Returns the index after the call and its results so far: chat accepts no message between them
@@ -401,12 +402,3 @@ def _part(part: Mapping[str, Any], path: str) -> dict[str, Any]:
             return {"type": "input_audio", "input_audio": an_object(part.get("input_audio"), f"{path}.input_audio")}
         case other:
             raise unsupported(f"{path}.type", f"a part of type `{other}` has no equivalent")
-
-
-def _result_content(output: Any, path: str) -> tuple[str, list[dict[str, Any]]]:
-    """The text of a tool's result, and its other parts."""
-    if isinstance(output, str):
-        return output, []
-    parts = [_part(*each) for each in objects_in(output, path)]
-    texts = [part["text"] for part in parts if part["type"] == "text"]
-    return "\n".join(texts), [part for part in parts if part["type"] != "text"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
+from unicodedata import normalize
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
@@ -39,10 +40,6 @@ from .values import (
 Per = Literal["second", "minute", "hour", "day", "week", "month"]
 
 
-def _read_per(value: Any) -> Any:
-    return read_per(value) if isinstance(value, str) else value
-
-
 class Quota(Section):
     """How much of one unit may be spent in one window: `{tokens: 1M, per: day}` or `1M tokens/day`."""
 
@@ -54,7 +51,7 @@ class Quota(Section):
     """Money in US dollars, by the prices of the models."""
     per: Annotated[
         Per | Annotated[int, NOT_BOOL, Field(ge=1, le=MAX_PER_S)],
-        BeforeValidator(_read_per),
+        BeforeValidator(lambda value: read_per(value) if isinstance(value, str) else value),
         or_else(
             f"expected {', '.join(PERIODS)}, a time such as {DURATION_EXAMPLES}, or a number of seconds from 1 to "
             f"{MAX_PER_S}"
@@ -137,6 +134,9 @@ ROLE_PREFIX = "role:"
 PERSON_ROLES = ("operator", "lead", "member", "viewer")
 
 
+T = TypeVar("T")
+
+
 def known_groups(people: Any) -> Any:
     """`people` without a name that was meant for a group of them and is none."""
     for name in people if isinstance(people, dict) else ():
@@ -148,8 +148,21 @@ def known_groups(people: Any) -> Any:
     return people
 
 
+def folded_people(people: dict[str, T]) -> dict[str, T]:
+    """The same settings, by the names of people as they are compared."""
+    if len(found := {folded_name(name): each for name, each in people.items()}) < len(people):
+        raise ValueError("two names differ in case or Unicode form only: they are one person")
+    return found
+
+
 NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,62}"
 """Of keys; and of teams that are made while the gateway runs."""
+
+
+def folded_name(name: str) -> str:
+    """The form in which names of people are compared: neither case nor Unicode form counts (RFC 7643, 4.1.1; RFC 8265,
+    3.3)."""
+    return name.lower() if name.isascii() else normalize("NFC", normalize("NFC", name).lower())
 
 
 MAX_PERSON = 256

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+from unicodedata import normalize
 
 from pydantic import BeforeValidator, Field, field_validator
 
 from gateway.config.model_names import compiled, is_pattern, most_specific_first
-from gateway.config.quantities import read_duration_s
 
 from .prices import Price, without_auto
-from .values import NOT_BOOL, SPAN_EXAMPLES, Count, Positive, Seconds, Section, SomeSeconds, or_else, read_by
+from .values import NOT_BOOL, TRUE_IS_DEFAULTS, Count, Positive, Section, SomeSeconds
 
 
 class Limits(Section):
@@ -64,27 +64,6 @@ class Sticky(Section):
     """Bytes of the prompt's beginning that count, to the end of the first message of the user at most."""
 
 
-def _read_sticky(value: Any) -> Any:
-    return {} if value is True else None if value is False else value
-
-
-def _read_hedge_after(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(_HEDGE_AFTER)
-    if isinstance(value, str) and value.strip().lower() == "p95":
-        return "p95"
-    return value
-
-
-_HEDGE_AFTER = f"expected p95, or a time greater than 0 {SPAN_EXAMPLES}"
-HedgeAfter = Annotated[
-    Literal["p95"] | Annotated[float, Field(gt=0, allow_inf_nan=False), read_by(read_duration_s)],
-    or_else(_HEDGE_AFTER),
-    BeforeValidator(_read_hedge_after),
-]
-"""`p95`, or seconds."""
-
-
 class ModelSettings(Section):
     """The settings of a model, and those of `defaults.models` for all of them."""
 
@@ -97,9 +76,6 @@ audio have to be named."""
     """How often one call may be tried in all."""
     repeat_when_waiting: bool = False
     """Whether a call that was sent and not answered may be sent again."""
-    hedge_after: HedgeAfter | None = None
-    """Try a second route beside the first when no byte has come for this time: a time such as 2s, or p95 of the times \
-lately. Both may be billed. Default: never."""
     max_output_tokens: Positive | None = None
     """Output tokens reserved for a chat call without a limit; required where a token or USD quota can apply."""
     min_output_tokens: Positive | None = None
@@ -107,8 +83,6 @@ lately. Both may be billed. Default: never."""
 number; default: it is refused."""
     store_responses: bool | None = None
     """The value of `store` in a request without one; default: the upstream decides, and OpenAI keeps the response."""
-    max_wait_s: Seconds | None = None
-    """How long its calls may wait for room at an upstream; default: as queue.max_wait_s."""
     limits: Limits = Limits()
     """Stricter limits for this model."""
     price: Annotated[Price | None, BeforeValidator(without_auto)] = None
@@ -122,7 +96,7 @@ class Model(ModelSettings):
     """Where calls for this model go."""
     strip_prefix: Annotated[str, Field(min_length=1)] | None = None
     """Beginning of the asked name that is not sent to a route without `model`: openai/ for the pattern openai/*."""
-    sticky: Annotated[Sticky | None, BeforeValidator(_read_sticky)] = None
+    sticky: Annotated[Sticky | None, TRUE_IS_DEFAULTS] = None
     """true, or settings: calls that belong together go to the same upstream and API key while it is healthy."""
     fallbacks: Annotated[tuple[str, ...], Field(max_length=5)] = ()
     """Models that serve a call where no route of this one can or its prompt is too long, the first that can."""
@@ -152,8 +126,6 @@ MAX_KEPT_NAMES = 1024
 
 
 class NamedModel(NamedTuple):
-    """The model that serves a name."""
-
     name: str
     """The model's real name."""
     model: Model
@@ -173,14 +145,17 @@ class ModelTable:
             for name, model in models.items()
             if not is_pattern(name)
         }
+        self._spelled = frozenset[str]()
         self._patterns = [(compiled(name), models[name]) for name in most_specific_first(models)]
         self._under_pattern = lru_cache(MAX_KEPT_NAMES)(self._look_up)
-        self._fallback = lru_cache(MAX_KEPT_NAMES)(self._look_up_fallback)
+        self.instead = lru_cache(MAX_KEPT_NAMES)(self._look_up_instead)
         self._configured |= {
             alias: _by_alias(found, alias)
             for alias, name in aliases.items()
             if (found := self.find(name)) is not None and alias not in self._configured
         }
+        self._spelled = frozenset([_plain(name) for name in self._configured])
+        self._targets = frozenset(aliases.values())
 
     def find(self, name: str) -> NamedModel | None:
         """The model that serves this name; None: none does."""
@@ -188,18 +163,24 @@ class ModelTable:
 
     def fallbacks(self, found: NamedModel) -> list[NamedModel]:
         """The models that serve a call instead of this one, in this order. Their own fallbacks do not count."""
-        others = [self._fallback(name, found.name) for name in found.model.fallbacks if name != found.name]
+        others = [self.instead(name, found.name) for name in found.model.fallbacks if name != found.name]
         return [other for other in others if other is not None]
 
-    def _look_up_fallback(self, name: str, instead_of: str) -> NamedModel | None:
+    def _look_up_instead(self, name: str, instead_of: str) -> NamedModel | None:
         found = self.find(name)
         return None if found is None else _by_alias(found, instead_of)
 
     def _look_up(self, name: str) -> NamedModel | None:
+        if _plain(name) in self._spelled and name not in self._targets:
+            return None  # some upstreams take any case, width and blanks: it would be that model at another price
         for pattern, model in self._patterns:
             if pattern.match(name) and name != model.strip_prefix:
                 return NamedModel(name, served_as(model, name), False)
         return None
+
+
+def _plain(name: str) -> str:
+    return normalize("NFKC", name).casefold().strip()
 
 
 def _by_alias(found: NamedModel, alias: str) -> NamedModel:

@@ -21,7 +21,7 @@ from gateway.config.operations import (
 )
 
 from .prices import Price
-from .values import Positive, Section, Usd
+from .values import ONE_OR_SEVERAL, Positive, Section, Usd
 
 
 def _is_option(name: str) -> str:
@@ -53,10 +53,6 @@ def _is_key_place(text: str) -> str:
     return text
 
 
-def _read_options(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _read_texts(value: Any) -> Any:
     values = value if isinstance(value, list | tuple) else [value]
     if not values or any(each is not None and not isinstance(each, str | int | float) for each in values):
@@ -75,7 +71,7 @@ Pointer = Annotated[str, AfterValidator(_is_pointer)]
 ReferenceText = Annotated[str, AfterValidator(_is_reference)]
 OperationText = Annotated[str, AfterValidator(_is_operation)]
 KeyPlaceText = Annotated[str, AfterValidator(_is_key_place)]
-Options = Annotated[tuple[Option, ...], BeforeValidator(_read_options)]
+Options = Annotated[tuple[Option, ...], ONE_OR_SEVERAL]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_read_texts)]
 
 

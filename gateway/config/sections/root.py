@@ -6,20 +6,18 @@ from datetime import datetime
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from gateway.config.model_names import is_pattern
 
 from .admin import AdminSettings
-from .keys import FileKey, KeyDefaults, PersonLimits, Quota, Team, known_groups
+from .keys import FileKey, KeyDefaults, PersonLimits, Quota, Team, folded_people, known_groups
 from .models import Model, ModelSettings, ModelTable, NamedModel
 from .passthrough import Passthrough
 from .prices import PriceSettings
-from .queue import QueueSettings
-from .server import FileSettings, ServerSettings, UploadSettings
+from .server import FileSettings, MetricsSettings, RecordSettings, ServerSettings, TracingSettings, UploadSettings
 from .sign_in import JwtSettings, OidcSettings
 from .store import StoreSettings
-from .telemetry import MetricsSettings, RecordSettings, TracingSettings
 from .upstreams import Upstream
 from .values import Section
 
@@ -33,7 +31,7 @@ class Defaults(Section):
     """Settings of keys that are made by command or by the admin API; keys of the file have none of them."""
 
 
-def _refuse_from(models: Any) -> Any:
+def refuse_from(models: Any) -> Any:
     if isinstance(models, dict) and isinstance(names := models.get("from"), str | list):
         listed = names if isinstance(names, str) else ", ".join(map(str, names))
         raise ValueError(
@@ -44,8 +42,6 @@ def _refuse_from(models: Any) -> Any:
 
 class Config(Section):
     """The file but for the sections of wings, with which `config/wings.py` extends it."""
-
-    model_config = ConfigDict(defer_build=True)  # files are checked by the extended class
 
     server: ServerSettings = ServerSettings()
     """Where and how to serve."""
@@ -69,7 +65,7 @@ class Config(Section):
     """Where calls can go, by name."""
     defaults: Defaults = Defaults()
     """The settings that models and new keys have by default."""
-    models: Annotated[dict[str, Model], BeforeValidator(_refuse_from)] = {}
+    models: Annotated[dict[str, Model], BeforeValidator(refuse_from)] = {}
     """The models that clients may use, by name or by pattern: gpt-4o*; "*" is every other model."""
     prices: PriceSettings = PriceSettings()
     """The price table."""
@@ -77,13 +73,11 @@ class Config(Section):
     """Further names of models: {fast: gpt-4o-mini}."""
     passthrough: dict[str, Passthrough] = {}
     """APIs of tasks, by name."""
-    queue: QueueSettings = QueueSettings()
-    """Waiting for room at upstreams."""
     quotas: tuple[Quota, ...] = ()
     """Limits of the usage of the whole gateway."""
     teams: dict[str, Team] = {}
     """Teams, by name."""
-    people: Annotated[dict[str, PersonLimits], BeforeValidator(known_groups)] = {}
+    people: Annotated[dict[str, PersonLimits], BeforeValidator(known_groups), AfterValidator(folded_people)] = {}
     """Limits of people, by the owner of their keys; defaults for those who are not named, role:lead for a role."""
     keys: tuple[FileKey, ...] = ()
     """Keys of clients."""
@@ -107,7 +101,6 @@ class Config(Section):
         return self.admin.is_on or self.oidc is not None
 
     def section(self, kind: type[S]) -> S:
-        """The section of a wing that has this type."""
         return next(value for value in vars(self).values() if isinstance(value, kind))
 
     def model(self, name: str) -> NamedModel | None:

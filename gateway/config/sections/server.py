@@ -1,16 +1,90 @@
-"""`server`, `uploads` and `files`: the listener, its limits, and uploaded files."""
+"""`server`, `uploads`, `files`, `metrics`, `tracing`, `records`: the listener, its limits, uploaded files, and what the
+gateway reports of its calls."""
 
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
 
 from gateway.config.faults import printable
 
-from .values import NOT_BOOL, Network, Positive, Seconds, Section, Size, SomeSeconds, read_off, read_public_url
+from .values import (
+    FRAMING,
+    NOT_BOOL,
+    Count,
+    Network,
+    Positive,
+    Seconds,
+    Secret,
+    Section,
+    Size,
+    SomeSeconds,
+    is_http,
+    plain_headers,
+    read_off,
+    read_public_url,
+)
+
+
+class MetricsSettings(Section):
+    token: Secret | None = None
+    """Bearer token for /metrics; null leaves it open."""
+    max_keys: Count = 200
+    """Keys with a label of their own in metrics; further keys share the label "other"."""
+    max_models: Count = 200
+    """Models with a label of their own in metrics; further models share the label "other". Reports name them all."""
+
+
+def _has_exporter() -> bool:
+    """Whether the packages of the extra `otel` are there; none is loaded for this."""
+    try:
+        return all(find_spec(f"opentelemetry.{part}") is not None for part in ("sdk", "exporter.otlp.proto.http"))
+    except ImportError:
+        return False
+
+
+def _otlp_endpoint(endpoint: str) -> str:
+    if not is_http(endpoint) or urlsplit(endpoint).query or urlsplit(endpoint).username is not None:
+        raise ValueError("expected an address like http://localhost:4318, without user or query")
+    if not _has_exporter():
+        raise ValueError("needs packages that are not installed: pip install 'completions-gateway[otel]'")
+    return endpoint
+
+
+OtlpEndpoint = Annotated[str, AfterValidator(_otlp_endpoint)]
+SentHeaders = Annotated[dict[str, SecretStr], AfterValidator(lambda headers: plain_headers(headers, FRAMING))]
+"""Headers that are added to what is sent."""
+
+
+def traces_address(endpoint: str) -> str:
+    """Where traces go: the path that the protocol gives them, unless the endpoint has it already."""
+    base = endpoint.rstrip("/")
+    return base if base.endswith("/v1/traces") else f"{base}/v1/traces"
+
+
+class TracingSettings(Section):
+    endpoint: OtlpEndpoint | None = None
+    """Address of an OpenTelemetry collector that takes OTLP over HTTP, such as http://localhost:4318; null is off."""
+    sample_ratio: Annotated[float, NOT_BOOL, Field(ge=0, le=1)] = 1.0
+    """Share of the calls that are traced, where the client does not decide it by a header."""
+    headers: SentHeaders = {}
+    """Added to what is sent to the collector, for instance a token."""
+
+    @property
+    def address(self) -> str:
+        return traces_address(self.endpoint or "")
+
+
+class RecordSettings(Section):
+    user: bool = True
+    """Whether records and reports contain the user that a client names; the upstream gets it either way."""
+    tags: bool = True
+    """Whether records and reports contain the tags of a client."""
 
 
 class ServerSettings(Section):

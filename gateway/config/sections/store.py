@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from gateway.config.redis_url import FORMS, RedisURL, read_redis_url
 
-from .values import NOT_BOOL, Positive, Seconds, Section, or_else, read_days, without_tilde
+from .values import NOT_BOOL, Positive, Seconds, Section, or_else, plain_path, read_days
 
 
 def _store_url(url: str) -> str:
@@ -23,7 +23,7 @@ def _store_url(url: str) -> str:
     elif scheme != "embedded" or not folder or folder.startswith("//"):
         raise ValueError("expected embedded:FOLDER, for instance embedded:./gateway-data, or redis://host:6379/0")
     else:
-        without_tilde(folder)
+        plain_path(folder)
     return url
 
 
@@ -32,7 +32,7 @@ class StoreSettings(Section):
     """Where keys, quotas and usage live: embedded:FOLDER, redis://, rediss://, redis+sentinel:// or redis+cluster://."""
     namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] = "gateway"
     """The name of the ledger; gateways that share it share quotas."""
-    journal_dir: Annotated[str, Field(min_length=1, validate_default=True), AfterValidator(without_tilde)] = (
+    journal_dir: Annotated[str, Field(min_length=1, validate_default=True), AfterValidator(plain_path)] = (
         "./gateway-journal"
     )
     """Usage that is not yet delivered to the store; one folder per gateway, on a local disk that outlives it."""

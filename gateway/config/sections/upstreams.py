@@ -13,8 +13,11 @@ from gateway.config.quantities import read_rate
 
 from .keys import Quota
 from .values import (
+    CAUSES,
     NOT_BOOL,
+    ONE_OR_SEVERAL,
     OWN_HEADERS,
+    TRUE_IS_DEFAULTS,
     Positive,
     Seconds,
     Secret,
@@ -116,17 +119,12 @@ true for Google's native API, else false."""
         return all(each is True for each in able) and not self.drops
 
 
-def _read_rates(value: Any) -> Any:
-    """One rate or several as a list of texts; each is checked by `_is_rate`."""
-    return (value,) if isinstance(value, str) else value
-
-
 def _is_rate(text: str) -> str:
     read_rate(text)
     return text
 
 
-Rates = Annotated[tuple[Annotated[str, AfterValidator(_is_rate)], ...], BeforeValidator(_read_rates)]
+Rates = Annotated[tuple[Annotated[str, AfterValidator(_is_rate)], ...], ONE_OR_SEVERAL]
 
 
 class RateLimits(Section):
@@ -237,10 +235,6 @@ class Discovery(Section):
         return seconds
 
 
-def _read_discover(value: Any) -> Any:
-    return {} if value is True else None if value is False else value
-
-
 class Upstream(Section):
     base_url: str
     """Address of the API, version included: https://api.openai.com/v1."""
@@ -274,7 +268,7 @@ class Upstream(Section):
     """Name of the provider in the price table; default: by the host of base_url; see gateway prices --providers."""
     capabilities: Capabilities = Capabilities()
     """Where this upstream differs from OpenAI."""
-    discover: Annotated[Discovery | None, BeforeValidator(_read_discover)] = None
+    discover: Annotated[Discovery | None, TRUE_IS_DEFAULTS] = None
     """Serve the models that this upstream lists; true is every one of them."""
     quotas: tuple[Quota, ...] = ()
     """The most that the gateway spends here: usd or tokens per day, week or month, such as [100 USD/day]."""
@@ -302,6 +296,11 @@ class Upstream(Section):
             return self.limits.counts == "output_limit"
         host = urlsplit(self.base_url).hostname or ""
         return host == OPENAI_HOST or host.endswith(AZURE_DOMAIN)
+
+    @property
+    def lists_models(self) -> bool:
+        """Whether it has a list of models at /models."""
+        return True
 
     @property
     def way(self) -> Proxy | None:
@@ -342,6 +341,8 @@ class Upstream(Section):
     @classmethod
     def _is_http_url(cls, url: str) -> str:
         if not is_http(url):
+            if cause := next((cause for form, cause in CAUSES[4:] if form.fullmatch(url)), ""):
+                raise ValueError(f"{cause}; expected an address like https://api.openai.com/v1")
             raise ValueError("expected an address like https://api.openai.com/v1")
         parts = urlsplit(url)
         if parts.username is not None or parts.query or parts.fragment:

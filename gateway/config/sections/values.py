@@ -46,6 +46,12 @@ def _refuse_bool(value: Any) -> Any:
 
 NOT_BOOL = BeforeValidator(_refuse_bool)
 
+ONE_OR_SEVERAL = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+"""Reads one text as a list of it."""
+
+TRUE_IS_DEFAULTS = BeforeValidator(lambda value: {} if value is True else None if value is False else value)
+"""Reads true as a section of defaults, and false as none."""
+
 
 def or_else(words: str) -> WrapValidator:
     """One fault in these words, where each arm of a union would have one of its own."""
@@ -175,6 +181,7 @@ CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(".*[\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb].*"), "holds typographic quotes"),
     (re.compile(".*[\u2010-\u2015\u2212].*"), "holds a typographic dash in the place of -"),
     (re.compile(r".*[ \t].*"), "holds a blank"),
+    (re.compile(r"(['\"]).*\1"), "has quotes around it"),
 )  # fmt: skip
 """The whole of a secret that no header can hold, and the cause."""
 
@@ -197,13 +204,14 @@ def read_off(value: Any) -> Any:
 class Section(BaseModel):
     """A part of the file: frozen, unknown names refused, input never echoed in an error (it may be a secret)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    # Deferred: `Config` checks all sections with one validator; those of each would take 3 MB.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 
 
-def without_tilde(path: str) -> str:
-    """A path, in which ~ would be the name of a folder."""
-    if path.startswith("~"):
-        raise ValueError("~ is no folder here: write the whole path, such as /home/NAME/...")
+def plain_path(path: str) -> str:
+    """A path, in which a shell's ~ and $HOME would be names of folders."""
+    if path.startswith(("~", "$", "%")):
+        raise ValueError(f"{path[0]} is no folder here: write the whole path, such as /home/NAME/..., or ${{NAME}}")
     return path
 
 
@@ -276,6 +284,17 @@ def proxy_address(address: SecretStr | None) -> SecretStr | None:
     if address is not None:
         read_proxy(address.get_secret_value())
     return address
+
+
+def is_glob(pattern: str) -> bool:
+    """Whether it may match several names, as `fnmatch` reads it."""
+    return not set("*?[").isdisjoint(pattern)
+
+
+def shown_address(url: str) -> str:
+    """Scheme and host, for all else of an address may be a secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def is_http(url: str) -> bool:

@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from gateway.api import other_models
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.formats import gathered, other_models
+from gateway.formats import gathered, sse
+from gateway.formats.event_scan import parsed
 from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, no_usage
 from gateway.quota.limit_headers import anthropic_headers
 from gateway.records import Call, Endpoint, Usage
@@ -43,7 +45,7 @@ def type_of(status: int) -> str:
     return _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
 
 
-def error_body(error: GatewayError, request_id: str) -> bytes:
+def _error(error: GatewayError, request_id: str) -> dict[str, Any]:
     """Anthropic's error object. The gateway's code is in `error.details.error_code`, where the SDK shows it.
 
     The message of an unknown model begins with `model:`, by which Claude Code knows it.
@@ -54,12 +56,15 @@ def error_body(error: GatewayError, request_id: str) -> bytes:
     fields: dict[str, Any] = {"type": type_of(error.status), "message": message}
     if error.code is not None:
         fields["details"] = {"error_code": error.code}
-    body = {"type": "error", "error": fields, "request_id": request_id}
-    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+    return {"type": "error", "error": fields, "request_id": request_id}
+
+
+def error_body(error: GatewayError, request_id: str) -> bytes:
+    return json.dumps(_error(error, request_id), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def error_event(error: GatewayError, scan: Scan | None, request_id: str) -> bytes:
-    return _event("error", error_body(error, request_id))
+    return sse.typed_event(_error(error, request_id))
 
 
 # ------------------------------------------------------------------------------------------------------- the models
@@ -97,23 +102,14 @@ def list_models(served: Mapping[str, Collection[Endpoint]], query: Mapping[str, 
     }
 
 
-class _Message(AnswerMembers):
-    type: Any = None
-    success: Any = None
-
-
 def _facts(body: bytes) -> PlainFacts:
-    answer = _Message.read(body)
-    is_error = answer.type == "error" or answer.success is False
-    return answer.facts(MessagesReader().usage(vars(answer)), is_error=is_error, has_output=b'"content"' in body)
+    answer = AnswerMembers.read(body)
+    return answer.facts(MessagesReader().facts(vars(answer)), has_output=b'"content"' in body)
 
 
 def _as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
-    try:
-        message = json.loads(answer)
-    except ValueError:  # a number of thousands of digits
-        message = {}
-    return b"".join([_event(fields["type"], _json(fields)) for fields in _events_of(message)])
+    message = parsed(answer) or {}  # none of a number of thousands of digits
+    return b"".join(map(sse.typed_event, _events_of(message)))
 
 
 def _events_of(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -141,14 +137,6 @@ def _block_events(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]
     for delta in deltas:
         yield {"type": "content_block_delta", "index": index, "delta": delta}
     yield {"type": "content_block_stop", "index": index}
-
-
-def _event(name: str, data: bytes) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 # -------------------------------------------------------------------------------------------------------- the formats

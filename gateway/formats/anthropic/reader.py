@@ -196,11 +196,6 @@ class MessagesReader(AnswerReader):
         output = count(report.get("output_tokens")) if isinstance(report, dict) else None
         self.counts_output = kind != "message_start" and output is not None and output >= self._output
         self._output = max(self._output, output or 0)
-        return self.usage(value)
-
-    def usage(self, value: Mapping[str, Any]) -> Usage | None:
-        message = value.get("message") if value.get("type") == "message_start" else value
-        report = message.get("usage") if isinstance(message, dict) else None
         if not isinstance(report, dict):
             return None
         self._report = merged(self._report, report)
@@ -262,7 +257,9 @@ class MessagesReader(AnswerReader):
             case "signature_delta":
                 block["signature"] = delta.get("signature")
                 return []
-            case "input_json_delta" if (call := self._open_calls.get(index)) is not None:
+            case "input_json_delta":
+                if (call := self._open_calls.get(index)) is None:
+                    raise Unfit("arguments of a call that has not begun")
                 piece = call.take("", "", text_of(delta.get("partial_json")))
                 return [CallPiece(call, piece)] if piece else []
             case _:

@@ -14,12 +14,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.api import prompt_tokens, validate, validation_errors
+from gateway.api import other_models, prompt_tokens, validate, validation_errors
 from gateway.api.json_document import NOT_JSON, spans
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import CountTokens, Messages
 from gateway.errors import InvalidRequest
-from gateway.formats import other_models
+from gateway.formats.format import counting
 from gateway.formats.reader import objects, values_of
 from gateway.records import Document, Params
 
@@ -80,14 +80,7 @@ def _message(document: Document, body: Messages, count: Counter | None) -> Param
 
 
 def _count(document: Document, body: CountTokens, count: Counter | None) -> Params:
-    return Params(
-        document=document,
-        model=body.model,
-        is_prompt_exact=True,  # nothing is generated or charged
-        default_output=0,
-        output_param="messages",
-        prompt_param="messages",
-    )
+    return counting(document, body.model, "messages")
 
 
 MESSAGES = validate.Rules(Messages, _message, explain)

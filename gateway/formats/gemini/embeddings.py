@@ -15,8 +15,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 from pydantic.alias_generators import to_camel
 
-from gateway.api import prompt_tokens
+from gateway.api import prompt_tokens, validate
 from gateway.api.json_document import parse
+from gateway.api.other_models import refuse_for_routers
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import MAX_PROMPTS
 from gateway.config import Capabilities, Route
@@ -25,7 +26,7 @@ from gateway.formats.format import Format, PlainFacts
 from gateway.records import Call, Document, Params
 
 from . import generate, reader
-from .request import Camel, Contents, as_list, by_names, checked, parts_of, refuse_kept, refuse_model, take_part
+from .request import Camel, Contents, as_list, by_names, parts_of, refuse_kept, refuse_model, take_part
 
 _MODELS = "models/"
 
@@ -57,7 +58,7 @@ _BATCH = frozenset({"model", "requests"})
 def _read(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
     document = parse(raw)
     members = by_names(document.members, _ONE)
-    checked(EmbedContent, members)
+    validate.checked(EmbedContent, members)
     return _params(document, [members], "content", find_counter(""))
 
 
@@ -72,7 +73,7 @@ def _read_batch(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counte
             for place, each in enumerate(requests)
         ]
         members["requests"] = requests
-    checked(BatchEmbedContents, members)
+    validate.checked(BatchEmbedContents, members)
     return _params(document, requests, "requests", find_counter(""))
 
 
@@ -88,6 +89,7 @@ def _params(document: Document, requests: Sequence[Mapping[str, Any]], param: st
         )
     contents = [each["content"] for each in requests]
     refuse_kept(document.members)
+    refuse_for_routers(document.members)
     texts = [each["title"] for each in requests if each.get("title") is not None]
     other = sum([take_part(part, texts) for part in parts_of(contents)])
     return Params(

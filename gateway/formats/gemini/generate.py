@@ -25,17 +25,10 @@ from gateway.records import Call, Endpoint
 from . import reader, request
 
 _STATUSES: Mapping[int, str] = {
-    401: "UNAUTHENTICATED",
-    402: "FAILED_PRECONDITION",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    405: "UNIMPLEMENTED",
-    408: "DEADLINE_EXCEEDED",
-    409: "ABORTED",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
+    401: "UNAUTHENTICATED", 402: "FAILED_PRECONDITION", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+    405: "UNIMPLEMENTED", 408: "DEADLINE_EXCEEDED", 409: "ABORTED", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL",
     504: "DEADLINE_EXCEEDED",
-}
+}  # fmt: skip
 """Names of errors by their status; else `INVALID_ARGUMENT` below 500 and `UNAVAILABLE` from there."""
 
 _DETAIL = "type.googleapis.com/google.rpc."
@@ -119,11 +112,8 @@ class GeminiAnswer(AnswerMembers):
 
 def _facts(body: bytes) -> PlainFacts:
     answer = GeminiAnswer.read(body)
-    candidates, model = answer.candidates, answer.model
-    usage = reader.GeminiReader().usage(
-        {"candidates": candidates, "modelVersion": model, "usageMetadata": answer.usage}
-    )
-    return answer.facts(usage, has_output=bool(objects(candidates)))
+    read = {"candidates": answer.candidates, "modelVersion": answer.model, "usageMetadata": answer.usage}
+    return answer.facts(reader.GeminiReader().facts(read), has_output=bool(objects(answer.candidates)))
 
 
 # -------------------------------------------------------------------------------------------------------- the formats

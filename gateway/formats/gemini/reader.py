@@ -106,7 +106,7 @@ class GeminiReader(AnswerReader):
         self.begun: set[int] = set()
         self.finished: set[int] = set()
         self.is_blocked = False
-        self._queries: dict[Any, set[str]] = {}
+        self._queries: dict[int, set[str]] = {}
         self._has_maps = False
         self._is_by_prompt = False
 
@@ -120,17 +120,13 @@ class GeminiReader(AnswerReader):
             self.begun.add(index)
             if candidate.get("finishReason") not in (None, "", "FINISH_REASON_UNSPECIFIED"):
                 self.finished.add(index)
+            if "groundingMetadata" in candidate:
+                queries, has_maps = searches(candidate)
+                self._queries.setdefault(index, set()).update(queries)
+                self._has_maps = self._has_maps or has_maps
         feedback = value.get("promptFeedback")
         self.is_blocked = self.is_blocked or bool(isinstance(feedback, dict) and feedback.get("blockReason"))
         self.take_model(value.get("modelVersion"))
-        return self.usage(value)
-
-    def usage(self, value: Mapping[str, Any]) -> Usage | None:
-        for place, candidate in enumerate(objects(value.get("candidates"))):
-            if "groundingMetadata" in candidate:
-                queries, has_maps = searches(candidate)
-                self._queries.setdefault(str(candidate.get("index", place)), set()).update(queries)
-                self._has_maps = self._has_maps or has_maps
         if not self._queries:
             return reported(value.get("usageMetadata"))
         self._is_by_prompt = self._is_by_prompt or _A_PROMPT.search(str(value.get("modelVersion"))) is not None

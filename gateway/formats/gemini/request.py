@@ -14,16 +14,18 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from gateway.api import prompt_tokens, validation_errors
+from gateway.api import prompt_tokens, validate, validation_errors
 from gateway.api.file_ids import SCHEMAS, texts_in
 from gateway.api.json_document import parse, spans
+from gateway.api.other_models import refuse_for_routers
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import MAX_OUTPUT, Part, Penalty, Seed
 from gateway.errors import InvalidRequest
-from gateway.formats.reader import values_of
+from gateway.formats.format import counting
+from gateway.formats.reader import objects, objects_of, values_of
 from gateway.records import Document, Params
 from gateway.spelling import folded, plain_address
 
@@ -141,14 +143,7 @@ def read_count(raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter
     document, _, body = _read(raw, CountContentTokens, _COUNT)
     if (body.contents is None) == (body.generate_content_request is None):
         raise validation_errors.missing("contents")
-    return Params(
-        document=document,
-        model="",
-        is_prompt_exact=True,  # nothing is generated or charged
-        default_output=0,
-        output_param="contents",
-        prompt_param="contents",
-    )
+    return counting(document, "", "contents")
 
 
 def _read(raw: bytes, schema: type[_Schema], names: frozenset[str]) -> tuple[Document, dict[str, Any], _Schema]:
@@ -156,9 +151,10 @@ def _read(raw: bytes, schema: type[_Schema], names: frozenset[str]) -> tuple[Doc
     document = parse(raw)
     members = by_names(document.members, names)
     refuse_model(members)
+    refuse_for_routers(members)
     if CONFIG in names and isinstance(config := members.get(CONFIG), dict):
         members[CONFIG] = by_names(config, _CONFIG, f"{CONFIG}.")
-    body = checked(schema, members)
+    body = validate.checked(schema, members)
     refuse_kept(document.members)
     return document, members, body
 
@@ -171,14 +167,6 @@ def config_names(params: Params) -> Collection[str]:
 def name_in(members: Mapping[str, Any], name: str) -> str:
     """The name as the client spelled it, or as the reference does."""
     return next((each for each in members if camel(each) == name), name)
-
-
-def checked(schema: type[_Schema], members: Mapping[str, Any]) -> _Schema:
-    """The members by this schema. Raises `InvalidRequest` for the first fault."""
-    try:
-        return schema.model_validate(members)
-    except ValidationError as error:
-        raise validation_errors.explain(error) from None
 
 
 def refuse_model(members: Mapping[str, Any]) -> None:
@@ -256,11 +244,7 @@ def by_names(members: Mapping[str, Any], known: frozenset[str], inside: str = ""
         name = camel(given)
         meant = folded.get(given.casefold().replace("_", ""))
         if meant is not None and name != meant:
-            raise InvalidRequest(
-                f"Unknown parameter: '{inside}{given}'. Did you mean '{inside}{meant}'?",
-                param=inside + meant,
-                code="unknown_parameter",
-            )
+            raise validation_errors.misspelled(inside + given, inside + meant, inside + meant)
         if name in found:
             raise InvalidRequest(
                 f"Duplicate parameter: '{inside}{name}' is given in two spellings. Give it once.",
@@ -286,11 +270,8 @@ def _prompt(document: Document, members: Mapping[str, Any], count: Counter | Non
 
 
 def parts_of(turns: list[Any]) -> Iterator[Mapping[str, Any]]:
-    for turn in turns:
-        found = as_list(turn.get("parts")) if isinstance(turn, dict) else None
-        for part in found if isinstance(found, list) else ():
-            if isinstance(part, dict):
-                yield part
+    for turn in objects(turns):
+        yield from objects_of(turn.get("parts"))
 
 
 def take_part(part: Mapping[str, Any], texts: list[str]) -> int:

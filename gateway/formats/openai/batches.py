@@ -10,12 +10,11 @@ import json
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from gateway.api import json_document, validation_errors
+from gateway.api import json_document, validate
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Part
-from gateway.api.validate import refuse_other_case
 from gateway.formats.format import BatchFormat, BatchLine, BatchState, Format, PlainFacts, no_usage
 from gateway.records import Ended, Endpoint, Params
 
@@ -55,11 +54,8 @@ _NAMES = frozenset(CreateBatch.model_fields)
 
 def _read(raw: bytes, find_counter: FindsCounter) -> Params:
     document = json_document.parse(raw)
-    refuse_other_case(document.members, _NAMES)
-    try:
-        body = CreateBatch.model_validate(document.members)
-    except ValidationError as error:
-        raise validation_errors.explain(error) from None
+    validate.refuse_other_case(document.members, _NAMES)
+    body = validate.checked(CreateBatch, document.members)
     return Params(
         document=document,
         model="",

@@ -3,17 +3,17 @@ CreateChatCompletionRequest, CreateEmbeddingRequest)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from gateway.api import prompt_tokens, validate, validation_errors
+from gateway.api import other_models, prompt_tokens, validate, validation_errors
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Chat, Completion, Embedding
 from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
 from gateway.formats import gathered, reported_usage
-from gateway.formats.event_scan import parsed
 from gateway.formats.format import AnswerMembers, Format, PlainFacts
 from gateway.formats.reader import objects, value_at
 from gateway.records import Call, Document, Params, Usage
@@ -83,7 +83,7 @@ def _read_embedding(document: Document, body: Embedding, count: Counter | None) 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """Asks for the usage of a stream where the client did not, and adds a limit of the output."""
-    params, changes = call.params, dict[str, Any]()
+    params, changes = call.params, other_models.changes(call, route) if call.other_models else {}
     if params.stream and not params.include_usage and capabilities.stream_usage:
         asked = params.document.members.get("stream_options") or {}
         changes["stream_options"] = {**asked, "include_usage": True}
@@ -96,10 +96,18 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
 
 
 class _Answer(AnswerMembers):
-    success: Any = None
     object: Any = None
     service_tier: Any = None
     provider: Any = None
+
+
+class _ChoicesAnswer(_Answer):
+    """Has the members that are read only where the others are not enough."""
+
+    choices: Any = None
+    web_search: Any = None
+    x_groq: Any = None
+    timings: Any = None
 
 
 _NOTHING = {"message": "an answer of nothing", "type": "server_error"}
@@ -108,40 +116,41 @@ _NOTHING = {"message": "an answer of nothing", "type": "server_error"}
 
 _OUTPUT = (
     ("finish_reason",), ("text",), ("message", "content"), ("message", "tool_calls"), ("message", "reasoning"),
-    ("message", "reasoning_content"), ("message", "audio"), ("message", "refusal"),
+    ("message", "reasoning_content"), ("message", "audio"), ("message", "refusal"), ("message", "function_call"),
+    ("message", "images"),
 )  # fmt: skip
+_NO_DATA = re.compile(rb'"data"\s*:\s*(?:null|\[\s*\])')
 
 
-def _is_nothing(body: bytes) -> bool:
+def _is_nothing(answer: Mapping[str, Any], body: bytes) -> bool:
     """Whether an answer that counts no tokens has no output either. Others have none of these members."""
-    answer = parsed(body) or {}
     if choices := objects(answer.get("choices")):
         return not any(value_at(choice, path) for choice in choices for path in _OUTPUT)
-    return "choices" in answer or ("data" in answer and not answer["data"])
+    return b'"choices"' in body or _NO_DATA.search(body) is not None
 
 
-def facts(body: bytes, read: Callable[[Any, Any, Any], Usage | None] = chat.reported) -> PlainFacts:
+def facts(
+    body: bytes, members: type[_Answer] = _ChoicesAnswer, read: Callable[[Any, Any, Any], Usage | None] = chat.reported
+) -> PlainFacts:
     """Returns the facts of a plain answer; `read` reads its usage object, with the tier and the vendor beside it.
     Raises `ValueError` if the body is not JSON."""
-    answer = _Answer.read(body)
-    error = answer.error
-    if not error and b'"error"' in body:  # OpenRouter puts it into a choice (genkit#6259)
-        in_choice = ChatReader()
-        in_choice.facts(parsed(body) or {})
-        error = in_choice.error
-    usage = read(answer.usage, answer.service_tier, answer.provider)
-    if not error and not (usage and any(usage[:2])) and _is_nothing(body):
-        return PlainFacts(is_error=True, error=_NOTHING)
-    model = answer.model if isinstance(answer.model, str) else None
-    if (
+    answer = members.read(body)
+    error, usage = answer.error, read(answer.usage, answer.service_tier, answer.provider)
+    names_tools = (
         chat.NAMED[0] in body
         or chat.NAMED[1] in body
         or chat.NAMED[2] in body
-        or (model and chat.SEARCHES_ALWAYS.search(model))
-    ):
-        usage = ChatReader().usage(parsed(body) or {})
+        or (isinstance(answer.model, str) and chat.SEARCHES_ALWAYS.search(answer.model) is not None)
+    )
+    if usage is None or not any(usage[:2]) or names_tools or (not error and b'"error"' in body):  # few: more is read
+        reader, whole = ChatReader(), vars(answer)
+        found = reader.facts(whole)
+        error = error or reader.error  # OpenRouter puts it into a choice (genkit#6259)
+        usage = (found or usage) if usage is None or names_tools else usage
+        if not error and (usage is None or not any(usage[:2])) and _is_nothing(whole, body):
+            return PlainFacts(is_error=True, error=_NOTHING)
     return PlainFacts(
-        model=model,
+        model=answer.model if isinstance(answer.model, str) else None,
         usage=usage,
         has_usage=answer.usage is not None,
         is_error=bool(error) or answer.success is False or answer.object == "error",
@@ -183,7 +192,7 @@ EMBEDDINGS = Format(
     path="/v1/embeddings",
     operation="embeddings",
     read=partial(validate.read, validate.Rules(Embedding, _read_embedding)),
-    facts=partial(facts, read=chat.embedded),
+    facts=partial(facts, members=_Answer, read=chat.embedded),
     usage=chat.embedded,
     texts=reported_usage.TEXT,
 )

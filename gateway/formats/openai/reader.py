@@ -23,7 +23,7 @@ from gateway.api import json_document
 from gateway.errors import InvalidRequest
 from gateway.formats import reported_usage, sse, token_rule
 from gateway.formats.event_scan import EventScan
-from gateway.formats.events import CallPiece, Ended, Event, Refusal, ServedTier, Text, Thought, ToolCalls
+from gateway.formats.events import CallPiece, Ended, Event, Picture, Refusal, ServedTier, Text, Thought, ToolCalls
 from gateway.formats.format import ScanInput
 from gateway.formats.member_reader import EACH
 from gateway.formats.reader import AnswerReader, as_arguments, objects, text_of, value_at
@@ -64,6 +64,7 @@ OWN = (
     Own("Perplexity", ("prompt_tokens_details", "cache_read_input_tokens"), "cached", "genai-prices, perplexity"),
     Own("LiteLLM", ("cache_creation_input_tokens",), "written", _ANTHROPIC),
     Own("LiteLLM", ("prompt_tokens_details", "cache_creation_tokens"), "written", _ANTHROPIC),
+    Own("GoModel over Bedrock", ("cache_write_input_tokens",), "written", "ENTERPILOT/GoModel#726"),
     Own("LiteLLM", ("cache_creation", "ephemeral_1h_input_tokens"), "written_1h", _ANTHROPIC),
     Own("Databricks, Modal, Perplexity", ("reasoning_tokens",), "reasoning", "genai-prices, these providers"),
     Own("Perplexity", ("citation_tokens",), "citations", _PERPLEXITY),
@@ -198,6 +199,9 @@ _FAILURES = frozenset({"error", "abort", "insufficient_system_resource", "networ
 """Reasons of an answer that broke off: OpenRouter's, vLLM's, DeepSeek's, Z.AI's."""
 _TEXTS = frozenset({"text", "output_text"})
 _THOUGHTS = frozenset({"thinking", "reasoning", "redacted_thinking"})
+_SEEN = frozenset({"reference", "tool_reference", "image_url"})
+"""Parts that are no text: those of Mistral's that name sources by number (vercel/ai#4747, mistralai/client-python#325),
+and pictures."""
 _NAMES_TOOLS = (
     ("delta", "annotations"), ("delta", "executed_tools"), ("message", "annotations"), ("message", "executed_tools"),
 )  # fmt: skip
@@ -220,12 +224,15 @@ class ChatReader(AnswerReader):
         self._calls = ToolCalls()
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
+        """Take the facts, among them the paid tools that an answer names beside its usage: citations of a search, of
+        which there was one at least (openai-python, ChatCompletionMessage.annotations), tools that Groq ran (groq-sdk,
+        ChatCompletionMessage.executed_tools), and the results of Z.AI's search."""
         if value.get("error"):
             self.take_error(value["error"])
             return None
+        report, choices, model = value.get("usage"), value.get("choices"), value.get("model")
         if self.model is None:
-            self.take_model(value.get("model"))
-        choices = value.get("choices")
+            self.take_model(model)
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict):
                 continue
@@ -235,19 +242,6 @@ class ChatReader(AnswerReader):
             index, reason = choice.get("index"), choice.get("finish_reason")
             if reason and isinstance(reason, str) and isinstance(index, int | None):
                 self.finished.add(self._unnamed() if index is None else index)
-        return self.usage(value)
-
-    def usage(self, value: Mapping[str, Any]) -> Usage | None:
-        """The usage so far, if this is a report of it, and the paid tools that an answer names beside it.
-
-        These are citations of a search, of which there was one at least (openai-python,
-        ChatCompletionMessage.annotations), tools that Groq ran (groq-sdk, ChatCompletionMessage.executed_tools), and
-        the results of Z.AI's search.
-        """
-        report, choices, model = value.get("usage"), value.get("choices"), value.get("model")
-        for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict):
-                continue
             if report is None:  # Moonshot's streams: northes/go-moonshot#17
                 report = choice.get("usage")
             message = choice.get("delta") or choice.get("message")
@@ -283,10 +277,10 @@ class ChatReader(AnswerReader):
         delta = {} if delta is None else delta
         if not isinstance(delta, dict):
             raise Unfit("the message of a choice is not a JSON object")
-        if delta.get("function_call"):
-            raise Unfit("a function_call, and only tools were offered")
         found += list(_content(delta, choice.get("logprobs")))
         found += self._called(delta.get("tool_calls"))
+        if delta.get("function_call"):  # the older form (can1357/oh-my-pi#1692)
+            found += self._called([{"function": delta["function_call"]}])
         reason, stop = choice.get("finish_reason"), choice.get("stop_reason")
         if reason is not None and not isinstance(reason, str):
             raise Unfit("a finish_reason that is no text")
@@ -304,7 +298,8 @@ class ChatReader(AnswerReader):
         return -1 - len(self.finished) if 0 in self.finished else 0
 
     def _called(self, given: Any) -> Iterator[Event]:
-        for number, each in enumerate(given if isinstance(given, list) else ()):
+        given = [given] if isinstance(given, dict) else given if isinstance(given, list) else []
+        for number, each in enumerate(given):
             function = each.get("function") if isinstance(each, dict) else None
             if not isinstance(function, dict | None) or not isinstance(each, dict):
                 raise Unfit("a tool call that is no function call")
@@ -313,31 +308,33 @@ class ChatReader(AnswerReader):
             function, index = function or {}, each.get("index")
             if type(index) is not int and len(given) > 1:
                 index = number  # calls that come together, without numbers
-            call, piece = self._calls.take(
+            for call, piece in self._calls.take(
                 index if type(index) is int else None,
                 text_of(each.get("id")), text_of(function.get("name")), as_arguments(function.get("arguments")),
-            )  # fmt: skip
-            if piece is not None:
+            ):  # fmt: skip
                 yield CallPiece(call, piece)
 
 
 def _content(delta: Mapping[str, Any], logprobs: Any) -> Iterator[Event]:
-    """The thoughts, the text and the refusal in a message or a delta."""
+    """The thoughts, the text, the refusal and the pictures in a message or a delta."""
     thought, text = contents(delta.get("content"))
     shown = text_of(delta.get("reasoning_content")) or text_of(delta.get("reasoning")) or thought
-    if reasoning := shown or "".join(_details(delta.get("reasoning_details"))):
-        yield Thought(reasoning)
+    details = objects(delta.get("reasoning_details"))  # OpenRouter's (inspect_ai#4184)
+    if shown := shown or "".join([text_of(each.get("text")) or text_of(each.get("summary")) for each in details]):
+        yield Thought(shown)
     annotations = objects(delta.get("annotations"))
     if text or annotations:
         yield Text(text, objects(logprobs.get("content")) if isinstance(logprobs, dict) else (), annotations)
     if refusal := text_of(delta.get("refusal")):
         yield Refusal(refusal)
+    yield from map(Picture, pictures(delta))
 
 
-def _details(given: Any) -> Iterator[str]:
-    """The texts of OpenRouter's `reasoning_details`, where nothing else has them (inspect_ai#4184)."""
-    for each in objects(given):
-        yield text_of(each.get("text")) or text_of(each.get("summary"))
+def pictures(message: Mapping[str, Any]) -> list[str]:
+    """The data URLs or addresses of the pictures in a message or a delta: OpenRouter, Vercel and LiteLLM write `images`
+    (openrouter.ai/docs, "Image Generation"; litellm#13983), some relays parts of the content."""
+    parts = (*objects(message.get("images")), *objects(message.get("content")))
+    return [url for part in parts if (url := text_of(value_at(part, ("image_url", "url"))))]
 
 
 def contents(content: Any) -> tuple[str, str]:
@@ -351,7 +348,7 @@ def contents(content: Any) -> tuple[str, str]:
             texts.append(text_of(part.get("text")))
         elif kind in _THOUGHTS:
             thoughts.append(contents(part.get("thinking", part.get("text")))[1])
-        else:
+        elif kind not in _SEEN:
             raise Unfit("content that is no text")
     return "".join(thoughts), "".join(texts)
 

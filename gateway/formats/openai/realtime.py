@@ -18,7 +18,6 @@ from gateway.api import validation_errors
 from gateway.api.prompt_tokens import IMAGE_TOKENS, FindsCounter
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats import reported_usage
-from gateway.formats.event_scan import parsed
 from gateway.formats.format import Format
 from gateway.formats.reader import value_at
 from gateway.records import Params, Usage
@@ -85,8 +84,6 @@ _WITHOUT_MODELS = frozenset({"tools", "prompt", "metadata", "instructions"})
 """Members of a session or a response below which a `model` is the client's own text."""
 
 MAX_DEPTH = 16
-
-
 Event = Mapping[str, Any]
 
 
@@ -121,11 +118,6 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise InvalidRequest("A member is given more than once in the event.", code="duplicate_parameter")
     return found
-
-
-def read_upstream_event(text: str) -> Mapping[str, Any]:
-    """An upstream's event; empty if it is none that can be read."""
-    return parsed(text) or {}
 
 
 def write_event(event: Mapping[str, Any]) -> str:
@@ -213,14 +205,11 @@ def reported(report: Any) -> Usage | None:
 def transcriber_of(session: Any) -> tuple[bool, str | None]:
     """Whether these settings of a session name or remove the model that transcribes its audio; and the model, None:
     there is none, an empty name: the upstream chooses it."""
-    if not isinstance(session, dict):
+    places = ((value_at(session, ("audio", "input")), "transcription"), (session, "input_audio_transcription"))
+    given = [holder[name] for holder, name in places if isinstance(holder, dict) and name in holder]
+    if not given:
         return False, None
-    found = session.get("input_audio_transcription", _ABSENT)
-    sound = value_at(session, ("audio", "input"))
-    if isinstance(sound, dict) and "transcription" in sound:
-        found = sound["transcription"]
-    if found is _ABSENT:
-        return False, None
+    found = given[0]
     model = value_at(found, ("model",))
     if isinstance(model, str):
         return True, model
@@ -233,9 +222,6 @@ def answers_speech(session: Any) -> bool | None:
         if isinstance(found := value_at(holder, ("turn_detection", "create_response")), bool):
             return found
     return None
-
-
-_ABSENT = object()
 
 
 def asked_transcriber(event: Mapping[str, Any]) -> tuple[bool, str | None]:

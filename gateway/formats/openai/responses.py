@@ -13,14 +13,14 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
-from gateway.api import prompt_tokens, validate, validation_errors
+from gateway.api import other_models, prompt_tokens, validate, validation_errors
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Response
 from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, StreamInterrupted
-from gateway.formats import gathered, other_models, sse
+from gateway.formats import gathered, sse
 from gateway.formats.event_scan import parsed
-from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, no_usage
+from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, counting, no_usage
 from gateway.formats.reader import objects
 from gateway.formats.unfit import Unfit
 from gateway.records import Call, Document, ItemRef, Params, Usage
@@ -52,7 +52,6 @@ _UPSTREAM_HEADERS = frozenset({"x-codex-turn-state", "openai-model", "x-models-e
 
 class _Answer(AnswerMembers):
     status: Any = None
-    success: Any = None
     tool_usage: Any = None
     service_tier: Any = None
     provider: Any = None
@@ -93,18 +92,10 @@ def _read_compact(document: Document, body: Response, count: Counter | None) -> 
 
 
 def _read_count(document: Document, body: Response, count: Counter | None) -> Params:
-    """A count of tokens uses none."""
     _check(document, body)
     refers_to, refers_param = _reference(body)
-    return Params(
-        document=document,
-        model=body.model,
-        default_output=0,
-        output_param="input",
-        prompt_param="input",
-        refers_to=refers_to,
-        refers_param=refers_param,
-        items=kept_items(body.input, "input"),
+    return counting(document, body.model, "input")._replace(
+        refers_to=refers_to, refers_param=refers_param, items=kept_items(body.input, "input")
     )
 
 
@@ -223,7 +214,7 @@ def facts(body: bytes) -> PlainFacts:
     has_failed, is_pending = answer.status == "failed", answer.status in _PENDING
     return answer.facts(
         usage_of(vars(answer)),
-        is_error=has_failed or answer.success is False,
+        is_error=has_failed,
         has_output=bool(output),
         error=error_of_failure(error if isinstance(error, dict) else {}) if has_failed else None,
         is_pending=is_pending,

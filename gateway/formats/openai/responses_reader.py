@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from gateway import units
+from gateway.formats import member_reader
 from gateway.formats.member_reader import EACH
 from gateway.formats.reader import AnswerReader, objects, value_at
 from gateway.formats.reported_usage import count
@@ -97,9 +98,12 @@ def _items_of(output: Collection[Mapping[str, Any]]) -> tuple[dict[str, int], se
     return kinds, containers
 
 
-GOOD_ENDS = frozenset({"response.completed", "response.incomplete"})
+GOOD_ENDS = frozenset({"response.completed", "response.incomplete", "response.done"})
+"""The last one is of backends of Codex and of relays (oh-my-pi#4692, 9router#2142)."""
 BAD_ENDS = frozenset({"response.failed", "error"})
 ENDS = GOOD_ENDS | BAD_ENDS
+ITEM_ENDS = frozenset({"response.output_item.done"})
+"""Events with an item of the output, whole."""
 HEADS = frozenset({"response.created", "response.in_progress", "response.queued"})
 """Events that carry the whole response before any output."""
 
@@ -118,6 +122,7 @@ _RESPONSE = (
 _ITEM = (
     ("type",), ("id",), ("status",), ("action", "type"), ("container_id",), ("environment", "container_id"),
 )  # fmt: skip
+_MEMBERS = frozenset(path[0] for path in _ITEM)
 
 
 class ResponsesReader(AnswerReader):
@@ -126,6 +131,7 @@ class ResponsesReader(AnswerReader):
     WANTED = (
         ("type",), ("sequence_number",), ("error",), ("code",), ("message",),
         *[("response", name) for name in _RESPONSE], *[("response", "output", EACH, *path) for path in _ITEM],
+        *[("item", *path) for path in _ITEM],
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -135,15 +141,17 @@ class ResponsesReader(AnswerReader):
         """Whether the upstream keeps it under its id; True where the stream does not state it."""
         self.items: tuple[str, ...] = ()
         """The ids of the items of its output, when it has ended."""
-        self.texts: list[bytes] = []
-        """The texts of its output, when it has ended, as in JSON."""
+        self._output: list[dict[str, Any]] = []
+        """The members with facts, of each item that has ended."""
         self.has_ended = False
         """Whether an event that ends a response has come, well or not."""
         self.is_good = False
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
-        kind, given = value.get("type"), value.get("response")
+        kind, given, item = value.get("type"), value.get("response"), value.get("item")
         response: dict[str, Any] = given if isinstance(given, dict) else {}
+        if kind in ITEM_ENDS and isinstance(item, dict) and len(self._output) < member_reader.MAX_ITEMS:
+            self._output.append({name: item[name] for name in _MEMBERS & item.keys()})
         if kind in HEADS or kind in ENDS:
             self._head(response)
         if kind not in ENDS:
@@ -153,8 +161,9 @@ class ResponsesReader(AnswerReader):
         self.has_ended = kind != "error"
         usage = None
         if kind != "error":
-            items, usage = objects(response.get("output")), usage_of(response)
-            self.items = ids_of(items)
+            # ChatGPT's backend, vLLM and relays end without the output (litellm#32724, vllm#30223, new-api#4362).
+            items = objects(response.get("output")) or self._output
+            self.items, usage = ids_of(items), usage_of({**response, "output": items})
             self.texts = [text for item in items for text in _texts_of(item)]
         if kind in GOOD_ENDS and response.get("status") != "failed":
             self.is_good = True

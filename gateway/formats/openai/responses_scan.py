@@ -14,7 +14,7 @@ The terminal event repeats the request's instructions and tools, so it is often 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gateway.errors import GatewayError
@@ -25,17 +25,20 @@ from gateway.formats.member_reader import MemberReader
 from gateway.formats.reader import ERRORS, HAS_ERROR
 from gateway.formats.reason_cleaner import ReasonCleaner
 
-from .responses_reader import BAD_ENDS, ENDS, HEADS, ResponsesReader
+from .responses_reader import BAD_ENDS, ENDS, HEADS, ITEM_ENDS, ResponsesReader
 
-REASONING = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
-TEXTS = REASONING | {
-    "response.output_text.delta",
-    "response.refusal.delta",
-    "response.function_call_arguments.delta",
-    "response.custom_tool_call_input.delta",
-    "response.mcp_call_arguments.delta",
-    "response.code_interpreter_call_code.delta",
-}
+WITH_TEXT = frozenset({
+    "response.reasoning_text.delta", "response.reasoning_summary_text.delta", "response.output_text.delta",
+    "response.refusal.delta", "response.function_call_arguments.delta", "response.custom_tool_call_input.delta",
+    "response.mcp_call_arguments.delta", "response.code_interpreter_call_code.delta",
+})  # fmt: skip
+"""Types of the events with texts of the answer."""
+
+
+def _of_types(types: Collection[str]) -> bytes:
+    """A regular expression for the type of an event, at any place: clones write it last."""
+    return rb'"type"\s*:\s*"(?:%b)"' % "|".join(map(re.escape, sorted(types))).encode()
+
 
 _FIRST_TYPE = re.compile(rb'\s*\{\s*"type"\s*:\s*"([^"\\]{1,80})"')
 _NAMED = re.compile(rb"(?:\A|[\r\n])event: ?([a-z_.]{1,80})[\r\n]")
@@ -44,6 +47,10 @@ _NAMED = re.compile(rb"(?:\A|[\r\n])event: ?([a-z_.]{1,80})[\r\n]")
 class ResponsesScan(EventScan):
     READER = ResponsesReader
     TEXTS = re.compile(rb'"delta"\s*:\s*"((?:[^"\\]++|\\.)++)"')
+    HAS_TEXTS = re.compile(_of_types(WITH_TEXT))
+    THINKS = re.compile(_of_types({kind for kind in WITH_TEXT if "reasoning" in kind}))
+    MATTERS = re.compile(_of_types(HEADS | ITEM_ENDS | ENDS) + rb'|"error"\s*:\s*(?!\s|null|""|\{\})')
+    HAS_OBJECTS_ONLY = True
     NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})')
 
     reader: ResponsesReader
@@ -83,53 +90,17 @@ class ResponsesScan(EventScan):
             created_at=self.reader.created_at,
         )
 
-    def _event(self, event: bytes) -> bytes:
-        if self._shape is not None and self.is_alike(event):
-            return event
-        data = sse.data_of(event)
-        if not data:
-            return self._without_data(event)
-        if data.startswith(b"[DONE]"):
-            return b""
-        first = _FIRST_TYPE.match(data)
-        value = parsed(data) if first is None else None  # most need not be parsed for their type
-        if first is None and value is None:
-            return self._cleaned(event)  # no event of the API
-        named = first[1].decode("utf-8", "replace") if first else (value or {}).get("type")
-        kind = named if isinstance(named, str) else None
-        has_fields = sse.has_fields(event)
-        if has_fields:
-            event = sse.without_fields(event)
-        if b'"error"' in data and kind is not None and kind not in BAD_ENDS and HAS_ERROR.search(data) is not None:
+    def _shown(self, event: bytes, data: bytes, value: Mapping[str, Any]) -> bytes:
+        if value.get("type") is not None and HAS_ERROR.search(data) is not None:
             event = ReasonCleaner(ERRORS, self._clean).feed(event, is_last=True)
-        if kind in TEXTS:
-            self.has_reasoned = self.has_reasoned or kind in REASONING
-            if texts := self.TEXTS.findall(data)[:1]:
-                self._take_texts(texts)
-                if not has_fields:
-                    self._passed_with_text(event)
-        elif (kind in ENDS or kind in HEADS or kind is None) and (value := value or parsed(data)) is not None:
-            self._note(value)
-            if self.is_done or self.error is not None:
-                self._end = event if self.is_done else b""
-                return b""
-        self.has_begun = True
+        if self.reader.is_good:
+            self.is_done, self._end = True, event
+            return b""
         self._last_data = data
         return event
 
-    def _note(self, value: Mapping[str, Any]) -> bool:
-        """Take the facts of a head, of an end, or of an object with an error that is no event."""
-        had_begun = self.has_begun
-        report = self.reader.facts(value)
-        self.model, self.error = self.reader.model, self.reader.error
-        if not self.has_text and self.reader.texts:
-            self._take_texts(self.reader.texts)
-        self.has_begun = had_begun or report is not None or self.error is None
-        self.is_done = self.reader.is_good
-        self._all_at = self._seen
-        if report is not None:
-            self._take_report(report)
-        return self.error is None
+    def _unread(self, event: bytes, data: bytes) -> bytes:
+        return self._cleaned(event)
 
     def _long_piece(self, piece: bytes) -> bytes:
         reader = self._long
@@ -140,7 +111,7 @@ class ResponsesScan(EventScan):
             self._kind = (first or named)[1].decode("utf-8", "replace") if first or named else None  # type: ignore[index]
         reader.feed(piece)
         self.has_begun = self.has_begun or self._kind not in BAD_ENDS
-        if self._kind in TEXTS:
+        if self._kind in WITH_TEXT:
             self._quarters += token_rule.count(piece).quarters
             self._counted_bytes += len(piece)
         if not sse.ends_event(piece):
@@ -153,6 +124,7 @@ class ResponsesScan(EventScan):
         if reader.is_whole:
             value = reader.value()
             self._note({"type": kind} | {name: each for name, each in value.items() if each is not None})
+            self.is_done = self.reader.is_good
             if self.is_done or self.error is not None:
                 self._has_passed_failure = has_passed and self.error is not None
                 self._end = piece if has_passed else b""

@@ -54,7 +54,7 @@ end
 
 -- A field of each large hash. It describes the hash to a reader. With more than 64 bytes it keeps Redis from storing
 -- the hash as a list, whose fields are found by a linear search. It is written with the first fields of a hash. That of a
--- day's sums changes with each batch that changes them (report_cache.py).
+-- day's sums changes with each batch that changes them (daily_sums.py).
 local ABOUT = '?'
 local ABOUT_WINDOWS = 'window: used (settled or the level of a rate), reserved (drawn), at_us (when a rate last leaked)'
 local ABOUT_SUMS = 'key, team, model, upstream, endpoint, parted by 0x1f: sums in the order of gateway/quota/ledger_entry.py'

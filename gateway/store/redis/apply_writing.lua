@@ -34,13 +34,32 @@ end
 
 local SUMS = '%d %d %d %d %d %d %d %d %d'
 local totals = {} -- by day: fields to write, fields to delete, and whether the day may be new
+local fresh = {} -- by month: what to add to its index of groups (groups.lua)
+local is_old = {}
+for _, day in ipairs(old_days) do
+  is_old[day] = true
+end
 for day, by_group in pairs(sums) do
-  local names = {}
+  local names, month = {}, match(day, '^(%d+%-%d+)%-%d+$')
   for name in pairs(by_group) do
     names[#names + 1] = name
   end
-  local stamp = format('%s; last written at %s by %s %d', ABOUT_SUMS, now_text, worker, seq) -- no two are the same
-  local texts, written, gone, is_new = fetch(BASE .. 'sums:' .. day, names), { ABOUT, stamp }, {}, true
+  if month then
+    names[#names + 1] = ABOUT
+    fresh[month] = fresh[month] or {}
+  end
+  local texts = fetch(BASE .. 'sums:' .. day, names)
+  -- The stamp of a day has a mark if all its groups are in the index. Every gateway that adds its groups keeps the mark.
+  local about = month and table.remove(names) and texts[#names + 1]
+  local index = ''
+  if about then
+    index = match(about, '; index[^;]*') or ''
+  elseif month and call('HLEN', BASE .. 'sums:' .. day) == 0 then
+    index = '; indexed'
+  end
+  -- No two stamps are the same.
+  local stamp = format('%s%s; last written at %s by %s %d', ABOUT_SUMS, index, now_text, worker, seq)
+  local written, gone, is_new = { ABOUT, stamp }, {}, true
   for i = 1, #names do
     local added, text = by_group[names[i]], texts[i]
     if text then
@@ -54,6 +73,10 @@ for day, by_group in pairs(sums) do
     if added[1] > 0 then
       written[#written + 1] = names[i]
       written[#written + 1] = format(SUMS, unpack(added))
+      if month and (not text or is_old[day]) then
+        insert(fresh[month], '0')
+        insert(fresh[month], names[i])
+      end
     elseif text then
       insert(gone, names[i])
     end
@@ -230,6 +253,13 @@ if length + #records + #newly_lost > RECORDS_MAX + 0 then
   call('XTRIM', RECORDS, 'MAXLEN', '~', RECORDS_MAX)
 end
 
+-- First: a group of the sums that the index has not would be missing in reports, one that is in the index alone is not.
+for month, groups_of in pairs(fresh) do
+  if #groups_of > 0 then
+    write('ZADD', BASE .. 'sums:groups-' .. month, groups_of)
+    call('ZADD', DAYS, forgotten_at(month), 'groups-' .. month)
+  end
+end
 for day, total in pairs(totals) do
   local key = BASE .. 'sums:' .. day
   write('HSET', key, total[1])

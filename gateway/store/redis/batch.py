@@ -84,9 +84,8 @@ def encode_items(items: Sequence[Item]) -> EncodedBatch:
                 attributed[i] = _attributed(record, fields)
         elif isinstance(item, Defer):
             record, claims = item.record, item.claims
-            amounts = "".join(
-                [f",{place},{claim[1]}" for place, claim in zip(windows.places(claims), claims, strict=True)]
-            )
+            places = windows.places(claims)
+            amounts = "".join([f",{place},{claim[1]}" for place, claim in zip(places, claims, strict=True)])
             encoded[i] = f'["d",{quote(record.id)},{item.number},{quote(heir_of(record.id))}{amounts}]'
             texts[i] = item.whole_text
         else:
@@ -124,7 +123,7 @@ class _Windows:
         self._by_object: dict[int, int] = {}
         hashes: dict[str, dict[tuple[str, _Shape], list[int]]] = {}
         for item in items:
-            for window, _ in _claims_of(item):
+            for window, _ in () if isinstance(item, Void) else item.claims:
                 # Most claims share their windows' very objects, which are faster to compare than all that is in them.
                 name = id(window)
                 if name not in self._by_object:
@@ -159,10 +158,6 @@ class _Windows:
             hashes.append(f'["{starts}",[{",".join(ids)}],[{",".join(of)}]]')
         encoded = ",".join([f"[{limit},{period_us},{int(is_enforced)}]" for limit, period_us, is_enforced in shapes])
         return f"[{','.join(hashes)}],[{encoded}],[{','.join(same)}]"
-
-
-def _claims_of(item: Item) -> Sequence[Claim]:
-    return () if isinstance(item, Void) else item.claims
 
 
 class _Groups:

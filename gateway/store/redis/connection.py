@@ -7,6 +7,10 @@ only if the server has answered that it did not carry it out (NOSCRIPT, MOVED).
 The time limit of a request includes connecting, if there is no connection: finding the master, TLS and greeting.
 
 This is also twice as fast: most of a client's time goes into what is not needed here.
+
+The master is one server, the one that the Sentinels name, or the cluster node with the store's slot. All keys of a
+store are in one slot, so in a cluster too one server has all of it. Any node names it (MOVED), so no other knowledge of
+the cluster is needed.
 """
 
 from __future__ import annotations
@@ -14,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from redis.asyncio import Connection, SSLConnection
 from redis.exceptions import (
@@ -31,9 +36,100 @@ from redis.exceptions import (
 
 from gateway.config import RedisURL
 from gateway.store import StoreUnavailable
+from gateway.tasks import StallTolerantTimeout
 
-from .discovery import ANSWER_WITHIN_S, MasterDiscovery, discovery_for
-from .timeout import StallTolerantTimeout
+Address = tuple[str, int]
+
+ANSWER_WITHIN_S = 0.1
+"""How long one Sentinel or node of several may take, so that another can be asked within the time of one request."""
+
+
+class MasterDiscovery(Protocol):
+    @property
+    def tries(self) -> int:
+        """The maximum number of places at which one request may look for the master."""
+
+    async def find(self) -> Address:
+        """Where it seems to be now. Raises `StoreUnavailable`."""
+
+    def failed(self) -> None:
+        """It was not there, or is no master any more."""
+
+    def moved(self, address: Address) -> None:
+        """A server has redirected a request to this address."""
+
+
+class ClusterDiscovery:
+    """One server, or some nodes of a cluster: the first that is known not to fail."""
+
+    def __init__(self, hosts: Sequence[Address]) -> None:
+        self._hosts = deque(hosts)
+        self._learned: Address | None = None
+
+    @property
+    def tries(self) -> int:
+        return 1 if len(self._hosts) == 1 and self._learned is None else len(self._hosts) + 1
+
+    async def find(self) -> Address:
+        return self._learned or self._hosts[0]
+
+    def failed(self) -> None:
+        if self._learned is None:
+            self._hosts.rotate(-1)
+        self._learned = None
+
+    def moved(self, address: Address) -> None:
+        host, port = address
+        # A node without a configured name leaves it out: it means the queried host.
+        self._learned = (host or (self._learned or self._hosts[0])[0], port)
+
+
+class SentinelDiscovery:
+    """The master that a Sentinel names. The one that answered last is asked first."""
+
+    def __init__(self, hosts: Sequence[Address], service: str) -> None:
+        self._hosts = deque(hosts)
+        self._service = service
+
+    @property
+    def tries(self) -> int:
+        return 1
+
+    async def find(self) -> Address:
+        reasons = []
+        for _ in range(len(self._hosts)):
+            host, port = self._hosts[0]
+            self._hosts.rotate(-1)  # before the result: the caller may time out meanwhile
+            try:
+                async with StallTolerantTimeout(ANSWER_WITHIN_S):
+                    found = await self._ask(host, port)
+            except TimeoutError:
+                reasons.append(f"{host}:{port} does not answer")
+            except (RedisError, OSError) as error:
+                reasons.append(f"{host}:{port}: {error}")
+            else:
+                if found is not None:
+                    self._hosts.rotate(1)
+                    return found
+                reasons.append(f"{host}:{port} knows no {self._service}")
+        raise StoreUnavailable(f"no Sentinel names a master: {'; '.join(reasons)}")
+
+    def failed(self) -> None:
+        """The next request asks again anyway."""
+
+    def moved(self, address: Address) -> None:
+        raise StoreUnavailable(f"the server belongs to a cluster, and redirects to {address}; use redis+cluster://")
+
+    async def _ask(self, host: str, port: int) -> Address | None:
+        connection = Connection(host=host, port=port, protocol=2, socket_timeout=None, decode_responses=True)
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+            await connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+            found = await connection.read_response()
+        finally:
+            await connection.disconnect(nowait=True)
+        return (found[0], int(found[1])) if found else None
+
 
 Command = Sequence[str | int]
 
@@ -79,6 +175,8 @@ class Script(NamedTuple):
 
 
 Ask = Callable[..., Awaitable[list[Any]]]
+Sent = Callable[[], None] | None
+"""Is called when commands are on their way, before the server answers."""
 
 
 class RedisConnection:
@@ -91,7 +189,9 @@ class RedisConnection:
         self._url = url
         self._limit_s = limit_s
         self._greet = greet
-        self._route: MasterDiscovery = discovery_for(url)
+        self._route: MasterDiscovery = (
+            SentinelDiscovery(url.hosts, url.service) if url.kind == "redis+sentinel" else ClusterDiscovery(url.hosts)
+        )
         self._connection: Connection | None = None
         self._lock = asyncio.Lock()
         self._is_closed = False
@@ -106,12 +206,14 @@ class RedisConnection:
         Raises redis-py's
         `ResponseError` where the server finds fault with a command.
         """
-        return await self._in_time(commands, None)
+        return await self._in_time(commands)
 
-    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[str], *before: Command) -> Any:
+    async def run(
+        self, script: Script, keys: Sequence[str], arguments: Sequence[str], *before: Command, sent: Sent = None
+    ) -> Any:
         """Run a script, after the commands `before`, sent with it; its result. Raises as `ask`."""
         command: Command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
-        *_, reply = await self._in_time([*before, command], script)
+        *_, reply = await self._in_time([*before, command], script, sent)
         return reply
 
     async def close(self) -> None:
@@ -123,25 +225,29 @@ class RedisConnection:
             except RedisError:
                 pass
 
-    async def _in_time(self, commands: Sequence[Command], script: Script | None) -> list[Any]:
+    async def _in_time(self, commands: Sequence[Command], script: Script | None = None, sent: Sent = None) -> list[Any]:
         if self._is_closed:
             raise StoreUnavailable("the store is closed")
         timeout = StallTolerantTimeout(self._limit_s)
         try:
             async with timeout, self._lock:
-                return await self._ask(commands, script)
+                return await self._ask(commands, script, sent)
         except TimeoutError:
             raise StoreUnavailable(f"{self._url} has not answered within {self._limit_s:g} s") from None
         except ResponseError as error:
             raise self._explained(error) from None
         except (RedisError, OSError) as error:
-            raise self._unreachable(error) from None
+            if isinstance(error, AuthenticationError):
+                raise ServerMisconfigured(f"{self._url}: {str(error).rstrip('.')}") from None
+            if "LOADING" in type(error).__name__.upper():
+                raise StoreUnavailable(f"{self._url}: {AWAY['LOADING']}") from None
+            raise StoreUnavailable(f"{self._url} cannot be reached: {error}") from None
 
-    async def _ask(self, commands: Sequence[Command], script: Script | None) -> list[Any]:
+    async def _ask(self, commands: Sequence[Command], script: Script | None, sent: Sent) -> list[Any]:
         for _ in range(MAX_STEPS):
             try:
                 connection = await self._connected()
-                return await self._exchange(connection, commands)
+                return await self._exchange(connection, commands, sent)
             except MovedError as moved:
                 await self._drop()
                 self._route.moved((moved.host, moved.port))
@@ -204,9 +310,11 @@ class RedisConnection:
             )
         return Connection(**settings)
 
-    async def _exchange(self, connection: Connection, commands: Sequence[Command]) -> list[Any]:
+    async def _exchange(self, connection: Connection, commands: Sequence[Command], sent: Sent = None) -> list[Any]:
         """All replies, the first error raised when all were read."""
         await connection.send_packed_command([b"".join(map(pack, commands))], check_health=False)
+        if sent is not None:
+            sent()
         replies = []
         fault: ResponseError | None = None
         for _ in commands:
@@ -234,13 +342,6 @@ class RedisConnection:
             return StoreUnavailable(f"{self._url}: {AWAY[code]}")
         return error
 
-    def _unreachable(self, error: Exception) -> StoreUnavailable:
-        if isinstance(error, AuthenticationError):
-            return ServerMisconfigured(f"{self._url}: {str(error).rstrip('.')}")
-        if "LOADING" in type(error).__name__.upper():
-            return StoreUnavailable(f"{self._url}: {AWAY['LOADING']}")
-        return StoreUnavailable(f"{self._url} cannot be reached: {error}")
-
 
 def _code(error: BaseException) -> str:
     """The first word of a server's error, also of one inside a script: READONLY, NOSCRIPT ..."""
@@ -259,8 +360,5 @@ def _code(error: BaseException) -> str:
 
 def pack(command: Command) -> bytes:
     """A command in the form of the protocol (RESP, redis.io/docs/reference/protocol-spec)."""
-    parts = [b"*%d\r\n" % len(command)]
-    for argument in command:
-        data = argument.encode() if isinstance(argument, str) else b"%d" % argument
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+    arguments = [b"$%d\r\n%b\r\n" % (len(data := str(each).encode()), data) for each in command]
+    return b"*%d\r\n%b" % (len(arguments), b"".join(arguments))

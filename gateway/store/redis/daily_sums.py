@@ -1,10 +1,8 @@
-"""The daily sums from Redis, each day read once for all reports that need it at the moment.
+"""The daily sums from Redis, in portions, so that neither Redis nor the event loop is blocked by a report.
 
-Sums over many days of many keys are expensive, and their requests come together: a dashboard requests several reports
-at once, and so does every viewer. One reader serves them all: it reads a day, passes it to every report that needed it
-when the reading began, and takes the next. No report gets data from before its request.
-
-Reading is done in portions, so that neither Redis nor the event loop is blocked by a report.
+Most reports are about no key, and many come together: a dashboard requests several at once, and so does every viewer.
+The sums of a day without its keys are kept until it changes: each batch that changes it writes its field `?` anew. So
+past days are read once, and no report gets data from before its request.
 """
 
 from __future__ import annotations
@@ -12,156 +10,155 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import add
+from typing import NamedTuple
 
+from gateway.chunked import portions
 from gateway.quota.ledger_entry import SEPARATOR, SUMS
-from gateway.store import StoreUnavailable
-from gateway.store.report_rows import Sums, UsageReport
-from gateway.tasks import Tasks
+from gateway.store.report_rows import NOTHING, Sums, UsageReport
 
 from .connection import RedisConnection, Script
+
+INDEXED = "; indexed;"
+"""The field `?` of a day has this if its groups are in the index of its month."""
 
 ABOUT = "?"
 """A field that is no group, but a line for people."""
 
 BETWEEN = "\x1e"
-SCAN = Script.read("scan.lua")
+SCAN, SUMS_OF = Script.read("scan.lua"), Script.read("sums.lua")
+INDEX, MARKS = Script.read("groups.lua"), Script.read("marks.lua")
 
-DAYS_AT_ONCE = 16
 GROUPS_AT_ONCE = 250
 """The size of one portion, about; it takes half a millisecond of Redis."""
 
 PASSED_AT_ONCE = 2500
 """The same where all but the groups of one key are passed over: they are neither copied nor sent."""
 
+FIELDS_AT_ONCE = 1000
+"""Groups times days that are looked up in one go, about: most may not be there; it takes two milliseconds of Redis."""
+
 ALL = "*"
 
 ADDED_AT_ONCE = 100
 """Groups after which others on our event loop get their turn; a third of a millisecond."""
 
-GATHER_S = 0.01
-"""How long reports that come together are waited for."""
-
 REST_S = 0.006
 """Pause after each portion while calls are running: the kernel makes a constantly busy worker wait for a core, and its
 calls with it."""
 
+KEPT_S, KEPT = 3600.0, 100_000
+"""The longest time for which groups without keys are kept, and their largest number. While gateways are replaced, an
+older one may settle a late call and leave no mark."""
 
-class _WaitingReport:
-    def __init__(self, report: UsageReport, days: Sequence[str]) -> None:
-        self.report = report
-        self.lacks = set(days)
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def fail(self, error: Exception) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
+class _Day(NamedTuple):
+    """A day without its keys."""
 
-    def has(self, day: str) -> None:
-        self.lacks.discard(day)
-        if not self.lacks and not self.done.done():
-            self.done.set_result(None)
+    mark: str
+    began: float
+    """When its reading began, after that of the mark."""
+    sums: Sequence[Sums]
 
 
 class DailySumReader:
-    """Reads the daily sums of one store; its owner has to close it. `are_calls_under_way` is called repeatedly."""
+    """Reads the daily sums of one store. `are_calls_under_way` is called repeatedly. All methods raise
+    `StoreUnavailable`, or what redis-py finds fault with."""
 
     def __init__(self, link: RedisConnection, base: str, are_calls_under_way: Callable[[], bool]) -> None:
         self._link = link
         self._base = base
         self._are_calls_under_way = are_calls_under_way
-        self._wanted: dict[str, list[_WaitingReport]] = {}
-        """Waiting reports by day, in the order in which the days were first requested."""
-        self._is_reading = False
-        self._at_once = 1
-        """More where days are small, so that a report of today need not wait for many that are large."""
-        self._tasks = Tasks()
+        self._kept: dict[str, _Day] = {}
+        self._turn = asyncio.Lock()
 
     async def add(self, report: UsageReport, days: Sequence[str]) -> None:
-        """Add the sums of these days to a report. Raises `StoreUnavailable`, or what redis-py finds fault with."""
+        """Add the sums of these days to a report."""
+        began = time.monotonic()
+        for day, mark in zip(days, await self._marks(days), strict=True):
+            if report.needs_keys:
+                async for groups in self._portions(day, report.key):
+                    await _give(report, day, groups)
+            else:
+                await _give(report, day, iter((await self._without_keys(day, mark, began)).sums))
+
+    async def add_groups(self, report: UsageReport, days: Sequence[str], groups: Sequence[str]) -> None:
+        """Add the sums of these groups on these days."""
+        keys = [f"{self._base}sums:{day}" for day in days]
+        for some in portions(groups, max(1, FIELDS_AT_ONCE // len(days))):
+            for day, text in zip(days, await self._link.run(SUMS_OF, keys, some), strict=True):
+                await _give(report, day, _read_groups(text, set()))
+            await self._rest()
+
+    async def has_index(self, days: Sequence[str]) -> bool:
+        """Whether the index of groups has those of these days, which are put into it where they are missing. False:
+        only a gateway that knows no index, and writes just now, is in the way."""
+        for day in [day for day, mark in zip(days, await self._marks(days), strict=True) if INDEXED not in mark]:
+            name, cursor = f"groups-{day[:7]}", "0"
+            keys = [f"{self._base}sums:{day}", f"{self._base}sums:{name}", f"{self._base}days"]
+            others = [str(GROUPS_AT_ONCE), uuid.uuid4().hex, day, name]
+            while (cursor := await self._link.run(INDEX, keys, [cursor, *others])) not in ("0", ""):
+                await self._rest()
+            if not cursor:
+                return False
+        return True
+
+    async def _without_keys(self, day: str, mark: str, requested_at: float) -> _Day:
+        """A day as it was then, or later."""
+        async with self._turn:
+            known = self._kept.get(day)
+            if known and (known.began >= requested_at or (mark == known.mark and requested_at - known.began < KEPT_S)):
+                return known
+            sums: dict[str, Sequence[int]] = {}
+            (mark,), began = await self._marks([day]), time.monotonic()
+            async for groups in self._portions(day, None):
+                while some := list(islice(groups, ADDED_AT_ONCE)):
+                    for group, numbers in some:
+                        name = group[group.index(SEPARATOR) :]
+                        sums[name] = tuple(map(add, sums.get(name, NOTHING), numbers))
+                    await asyncio.sleep(0)
+            if sum(len(each.sums) for each in self._kept.values()) + len(sums) > KEPT:
+                self._kept.clear()
+            self._kept[day] = read = _Day(mark, began, [*sums.items()])
+            return read
+
+    async def _marks(self, days: Sequence[str]) -> list[str]:
         if not days:
-            return
-        waiting = _WaitingReport(report, days)
-        for day in days:
-            self._wanted.setdefault(day, []).append(waiting)
-        if not self._is_reading:
-            self._is_reading = True
-            self._tasks.spawn(self._read_all(), "read-daily-sums")
-        await waiting.done
+            return []
+        marks: str = await self._link.run(MARKS, [f"{self._base}sums:{day}" for day in days], [])
+        return marks.split(BETWEEN)
 
-    async def close(self) -> None:
-        await self._tasks.cancel_all()
-        for waiting in [each for some in self._wanted.values() for each in some]:
-            waiting.fail(StoreUnavailable("the store is closed"))
-        self._wanted.clear()
+    async def _rest(self) -> None:
+        if self._are_calls_under_way():
+            await asyncio.sleep(REST_S)
 
-    async def _read_all(self) -> None:
-        try:
-            await asyncio.sleep(GATHER_S)
-            is_newest = True
-            while self._wanted:
-                # The newest days by turns with those that have waited longest: the first are looked at again and again,
-                # and a report over a year must not wait behind them for ever.
-                waiting = sorted(self._wanted, reverse=True) if is_newest else list(self._wanted)
-                is_newest = not is_newest
-                taken = {day: self._wanted.pop(day) for day in waiting[: self._at_once]}
-                await self._read({day: reports for day, reports in taken.items() if _alive(reports)})
-        finally:
-            self._is_reading = False
-
-    async def _read(self, taken: dict[str, list[_WaitingReport]]) -> None:
-        try:
-            keys = {waiting.report.key for reports in taken.values() for waiting in reports}
-            only = keys.pop() if len(keys) == 1 else None
-            async with aclosing(self._portions(list(taken), only)) as portions:
-                async for day, groups in portions:
-                    while some := list(islice(groups, ADDED_AT_ONCE)):
-                        for waiting in _alive(taken[day]):
-                            waiting.report.add(day, some)
-                            await asyncio.sleep(0)
-                    if not any(map(_alive, taken.values())):
-                        return
-                    if self._are_calls_under_way():
-                        await asyncio.sleep(REST_S)
-        except BaseException as error:
-            reason = error if isinstance(error, Exception) else StoreUnavailable("the store is closed")
-            for waiting in [each for reports in taken.values() for each in reports]:
-                waiting.fail(reason)
-            if not isinstance(error, Exception):
-                raise
-        for day, reports in taken.items():
-            for waiting in reports:
-                waiting.has(day)
-
-    async def _portions(self, days: Sequence[str], key: str | None) -> AsyncGenerator[tuple[str, Iterator[Sums]]]:
-        """Days, and a part of their groups, or of those of one key; each group once."""
+    async def _portions(self, day: str, key: str | None) -> AsyncIterator[Iterator[Sums]]:
+        """Parts of the groups of a day, or of those of one key; each group once."""
         pattern, most = (ALL, GROUPS_AT_ONCE) if key is None else (_pattern(key), PASSED_AT_ONCE)
-        cursors = dict.fromkeys(days, "0")
-        known: dict[str, set[str]] = {day: set() for day in days}
-        is_large = False
-        while cursors:
-            asked = list(cursors)[: 1 if is_large else DAYS_AT_ONCE]
-            keys, at_once = [f"{self._base}sums:{day}" for day in asked], str(most // len(asked))
-            answer = await self._link.run(SCAN, keys, [at_once, pattern, *(cursors[day] for day in asked)])
-            for day, cursor, text in zip(asked, answer[::2], answer[1::2], strict=True):
-                yield day, _read_groups(text, known[day])
-                if cursor == "0":
-                    del cursors[day], known[day]
-                else:
-                    cursors[day] = cursor
-                    is_large = True
-        self._at_once = 1 if is_large else min(DAYS_AT_ONCE, 2 * self._at_once)
+        cursor, known = "0", set[str]()
+        while True:
+            keys = [f"{self._base}sums:{day}"]
+            cursor, text = await self._link.run(SCAN, keys, [str(most), pattern, cursor])
+            yield _read_groups(text, known)
+            if cursor == "0":
+                return
+            await self._rest()
+
+
+async def _give(report: UsageReport, day: str, groups: Iterable[Sums]) -> None:
+    groups = iter(groups)
+    while some := list(islice(groups, ADDED_AT_ONCE)):
+        report.add(day, some)
+        await asyncio.sleep(0)
 
 
 def _pattern(key: str) -> str:
     """The pattern of the groups of a key, as Redis reads patterns."""
     return re.sub(r"([*?\[\]\\^])", r"\\\1", key) + SEPARATOR + ALL
-
-
-def _alive(reports: Sequence[_WaitingReport]) -> list[_WaitingReport]:
-    return [waiting for waiting in reports if not waiting.done.done()]
 
 
 def _read_groups(text: str, known: set[str]) -> Iterator[Sums]:

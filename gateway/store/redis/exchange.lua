@@ -9,7 +9,9 @@ local call = redis.call
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2] + ARGV[4]
 call('HSET', KEYS[1], ARGV[1], string.format('%.0f %s', now + ARGV[3], ARGV[2]))
-call('PEXPIRE', KEYS[1], math.ceil(ARGV[3] / 1000))
+if call('PTTL', KEYS[1]) < math.ceil(ARGV[3] / 1000) then -- what others keep for longer stays
+  call('PEXPIRE', KEYS[1], math.ceil(ARGV[3] / 1000))
+end
 local found, known = {}, call('HGETALL', KEYS[1])
 for i = 1, #known, 2 do
   local until_us, text = string.match(known[i + 1], '^(%d+) (.*)$')

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from gateway.chunked import portions
 from gateway.quota import ledger_entry
 from gateway.store import RETURNED_MODEL_GROUPS, CallFilter, Measures, ReportScope, Where, attribution_in
-from gateway.store.report_rows import TAGS, ReportRange, UsageReport, call_row, range_of, reported_name, usage_row
+from gateway.store.report_rows import (
+    TAGS,
+    ReportRange,
+    UsageReport,
+    call_row,
+    keys_of,
+    parts_of,
+    range_of,
+    reported_name,
+    usage_row,
+)  # fmt: skip
 
 from .connection import RedisConnection, Script
-from .daily_sums import BETWEEN
-from .report_cache import ReportCache
+from .daily_sums import BETWEEN, DailySumReader
 
 CALLS_AT_ONCE = 100
+
+PASSED_AT_ONCE = 500
+"""Records that Redis looks at in one go, where it sends only those with some text: less than two milliseconds."""
 
 CLOCKS_APART_MS = 3_600_000
 """How far the clock of a Redis may be behind those of gateways."""
@@ -26,27 +39,78 @@ LATENCY = "latency-"
 """How the names of days and hours begin under which measures are kept. An older gateway deletes them when it deletes
 the days of their names, and does not read them."""
 
+LEAST, MANY = 20, 100_000
+"""Groups that are read at once at the least, and more than one key has."""
+
 PERIODS_AT_ONCE = 8
 """Days or hours of measures that are read at once: of 20 models about 40 kB."""
 
 NEWEST = Script.read("newest.lua")
+JOINED = Script.read("joined.lua")
+
+
+async def lists(link: RedisConnection, keys: Sequence[str], *command: str) -> list[list[str]]:
+    """The texts that this command finds in each key."""
+    texts = await link.run(JOINED, keys, command)
+    return [text.split(BETWEEN) if text else [] for text in texts]
 
 
 async def usage(
-    link: RedisConnection, cache: ReportCache, base: str, group_by: Sequence[str], since: str | None,
-    until: str | None, only: ReportScope | None = None, where: Where = (),
-) -> UsageReport:  # fmt: skip
-    (days,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
-    has = range_of(group_by, since, until).has
-    if attribution_in(group_by) is None:
-        wanted = sorted(filter(has, days))
-    else:
-        wanted = sorted(day for day in days if day.startswith(TAGS) and has(day.removeprefix(TAGS)))
-    return await cache.report(group_by, wanted, only, where)
+    link: RedisConnection, reader: DailySumReader, base: str, group_by: Sequence[str],
+    since: str | None, until: str | None, at_once: int, after: Sequence[str] | None = None,
+    only: ReportScope | None = None, where: Where = (),
+) -> AsyncGenerator[UsageReport]:  # fmt: skip
+    """Reports one after another, each read when it is asked for: together they have all rows behind `after`, and some
+    before it. One by key is read by ranges of keys of about `at_once` rows."""
+    (days,) = await lists(link, [f"{base}days"], "ZRANGE", "0", "-1")
+    has, keys = range_of(group_by, since, until).has, sorted(keys_of(only, where))
+    prefix = "" if attribution_in(group_by) is None else TAGS
+    wanted = sorted(day for day in days if day.startswith(prefix) and has(day.removeprefix(prefix)))
+    is_of_keys = bool(keys or "key" in group_by) and not prefix
+    if not wanted or not is_of_keys or not await reader.has_index(sorted({day[:10] for day in wanted})):
+        report = UsageReport(group_by, only, where)
+        await reader.add(report, wanted)
+        yield report
+        return
+    for periods, first_key, count in parts_of(group_by, wanted, after, at_once):
+        months: dict[str, list[str]] = {}
+        for period in periods:
+            months.setdefault(f"{base}sums:groups-{period[:7]}", []).append(period)
+        ranges = [(f"[{name}{ledger_entry.SEPARATOR}", f"({name} ") for name in keys]
+        first: str | None = f"[{first_key}{ledger_entry.SEPARATOR}" if first_key else "-"
+        report = UsageReport(group_by, only, where)
+        if not keys and first_key is None:
+            await reader.add(report, periods)
+            yield report
+            continue
+        while ranges or (first is not None and not keys):
+            begin, end = ranges.pop() if keys else (first, "+")
+            found, first = await _groups_of(link, [*months], begin or "-", end, MANY if keys else max(count, LEAST))
+            for days_of_month, groups in zip(months.values(), found, strict=True):
+                await reader.add_groups(report, days_of_month, groups)
+            if not ranges:
+                yield report
+                report = UsageReport(group_by, only, where)
+
+
+async def _groups_of(
+    link: RedisConnection, indexes: Sequence[str], first: str, last: str, count: int
+) -> tuple[list[list[str]], str | None]:
+    """About `count` groups from there on, those of each index apart, all of a key or none; and where to go on, None at
+    the end."""
+    while True:
+        found = await lists(link, indexes, "ZRANGEBYLEX", first, last, "LIMIT", "0", str(count))
+        if not (cut := [names[-1] for names in found if len(names) == count]):
+            return found, None
+        end = min(cut).partition(ledger_entry.SEPARATOR)[0] + ledger_entry.SEPARATOR
+        whole = [names[: bisect_left(names, end)] for names in found]
+        if any(whole):
+            return whole, f"[{end}"
+        count *= 2  # one key has more groups than that
 
 
 async def measures(link: RedisConnection, base: str, range_: ReportRange, group_by: Sequence[str]) -> Measures:
-    (names,) = await link.ask(("ZRANGE", f"{base}days", 0, -1))
+    (names,) = await lists(link, [f"{base}days"], "ZRANGE", "0", "-1")
     periods = [name.removeprefix(LATENCY) for name in names if name.startswith(LATENCY)]
     found: dict[tuple[str, ...], dict[int, int]] = {}
     for some in portions(sorted(filter(range_.has, periods)), PERIODS_AT_ONCE):
@@ -77,22 +141,25 @@ async def calls(
     if before is not None and not int(before.replace("-", "")):
         return []  # nothing is older than 0-0
     newest, wanted = "+" if before is None else f"({before}", wanted or CallFilter()
-    marks = [quote(text) for text in (key, *wanted.texts) if text is not None]
-    is_narrow = bool(marks) or only is not None or wanted != CallFilter()
+    marks = [*([] if key is None else [quote(key)]), *wanted.texts]
+    if only is not None and len(only.teams) + len(only.keys) == 1:
+        marks += [quote(name) for name in (*only.teams, *[key for key, _ in only.keys])]
+    is_narrow = only is not None or wanted != CallFilter()
     # A record is written when its call has ended, at the earliest when it began.
     oldest = 0 if wanted.since is None else int(wanted.since * 1000) - CLOCKS_APART_MS
     while len(rows) < limit:
         # Of a key that calls rarely there may be few among many: more at once, of which most are not looked into.
-        count = CALLS_AT_ONCE if is_narrow else min(CALLS_AT_ONCE, limit - len(rows))
-        found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(count)])
-        for text in texts.split(BETWEEN) if found else []:
-            if all(mark in text for mark in marks):
+        count = PASSED_AT_ONCE if marks else CALLS_AT_ONCE if is_narrow else min(CALLS_AT_ONCE, limit - len(rows))
+        found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(count), *marks])
+        for portion in portions(texts.split(BETWEEN) if texts else [], CALLS_AT_ONCE):
+            for text in portion:
                 position, _, entry = text.partition(" ")
                 record = ledger_entry.decode_record(entry)
                 is_meant = only is None or only.has(record.key, record.team)
                 if record.id not in seen and (key is None or record.key == key) and is_meant and wanted.matches(record):
                     seen.add(record.id)
                     rows.append(call_row(record, position))
+            await asyncio.sleep(0)
         if found < count or int(last.partition("-")[0]) < oldest:
             break
         newest = f"({last}"

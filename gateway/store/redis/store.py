@@ -18,6 +18,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:sums:latency-DAY hash: model, upstream -> "counter:number counter:number" (quota/measures); the same
     {namespace}:1:sums:tags-DAY    hash: key, team, model, `user` or `tag:NAME`, value -> numbers
     {namespace}:1:sums:tagcounts-DAY  hash: key -> number of its groups in the former
+    {namespace}:1:sums:groups-MONTH  sorted set: groups of the sums of its days (groups.lua)
     {namespace}:1:sent             hash: worker -> its last batch, without records (first argument of apply.lua)
     {namespace}:1:gaps             "ID ID ID ID ...": between each two no record counts (reassert.lua)
     {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
@@ -46,7 +47,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from itertools import islice
 from typing import Any, Self
 
@@ -77,12 +79,11 @@ from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 from gateway.store.report_rows import UsageReport, range_of
 from gateway.store.rules.batch import MAX_GAP_US
 
-from . import bonds, refusals, reports, used
+from . import bonds, refusals, reports
 from . import keys as redis_keys
 from .batch import NOTHING, encode_items, header, moment_us_of, read_answer
 from .connection import Ask, Command, RedisConnection, Script, ServerMisconfigured
 from .daily_sums import DailySumReader
-from .report_cache import ReportCache
 
 log = logging.getLogger("gateway")
 
@@ -109,6 +110,9 @@ REPLICA_WITHIN_MS = 200
 BUSY_FOR_S = 0.1
 """How long after a batch reports make way for calls: there are more."""
 
+PORTION = 1000
+"""Groups of a report by key that are added up at a time."""
+
 VOIDED_AT_ONCE = 100
 
 
@@ -120,6 +124,7 @@ class RedisStore:
     """
 
     may_forget = True
+    apply_now = None
 
     def __init__(
         self, settings: Settings, offset_us: Callable[[], int] = lambda: 0, clock: ServerClock | None = None
@@ -142,7 +147,6 @@ class RedisStore:
         self._finding = RedisConnection(settings.redis, FIND_WITHIN_S, self._greet)
         self._reading = RedisConnection(settings.redis, READ_WITHIN_S, self._greet)
         self._days = DailySumReader(self._reading, self._base, self._are_calls_under_way)
-        self._cache = ReportCache(self._reading, self._base, self._days)
         self._applied_at = -BUSY_FOR_S
 
     @classmethod
@@ -169,7 +173,7 @@ class RedisStore:
 
     # --------------------------------------------------------------------------------------------------------- batches
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: Batch, sent: Callable[[], None] | None = None) -> Applied:
         """Implements `Store.apply`. An error of redis-py means that the script rejects an item: nothing was applied."""
         self._applied_at = time.monotonic()
         reopened_at_once = 0 if batch.is_adopted else REOPENED_AT_ONCE
@@ -177,13 +181,10 @@ class RedisStore:
         encoded = encode_items(batch.items)
         arguments = [first + encoded.items, *encoded.texts]
         asked_at = self.clock.monotonic()
-        answer = await self._run_apply(batch.worker, arguments)
+        answer = await self._run_apply(batch.worker, arguments, sent)
         applied = read_answer(batch, encoded.places, answer)
         self.clock.measured(moment_us_of(answer) / 1e6, asked_at)
         return applied
-
-    def apply_now(self, batch: Batch) -> None:
-        """Never possible: the server is elsewhere."""
 
     async def progress(self, worker: str) -> Progress:
         (found,) = await self._writing.ask(("GET", f"{self._base}worker:{worker}"))
@@ -200,10 +201,11 @@ class RedisStore:
         while await self._run_apply(worker, [first + NOTHING.items]) != "r 0":
             pass
 
-    async def _run_apply(self, worker: str, arguments: Sequence[str]) -> str:
+    async def _run_apply(self, worker: str, arguments: Sequence[str], sent: Callable[[], None] | None = None) -> str:
         """Run the script, after a command that notes it: reassert.lua has to know what may have been carried out."""
         noted = ("HSET", f"{self._base}sent", worker, arguments[0])
-        answer: str = await self._writing.run(self._script, [f"{self._base}worker:{worker}"], arguments, noted)
+        keys = [f"{self._base}worker:{worker}"]
+        answer: str = await self._writing.run(self._script, keys, arguments, noted, sent=sent)
         return answer
 
     async def claim(self, holder: str, names: Mapping[str, float]) -> dict[str, float]:
@@ -243,11 +245,9 @@ class RedisStore:
         ids: dict[str, list[str]] = {}
         for window in windows:
             ids.setdefault(window.starts, []).append(window.id)
+        base = f"{self._base}windows"
         replies = await self._reading.ask(
-            *[
-                ("HMGET", self._base + (f"windows:{starts}" if starts else "windows"), *some)
-                for starts, some in ids.items()
-            ]
+            *[("HMGET", f"{base}:{starts}" if starts else base, *some) for starts, some in ids.items()]
         )
         states = {
             name: WindowState(*map(int, text.split()))
@@ -261,22 +261,30 @@ class RedisStore:
         self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None,
         after: Sequence[str] | None = None, only: ReportScope | None = None, where: Where = (),
     ) -> list[dict[str, Any]]:  # fmt: skip
-        report = await self._report(group_by, since, until, only, where)
-        # In a thread, because making and sorting very many rows would delay streams for too long.
-        return await asyncio.to_thread(report.rows, limit, after)
+        rows: list[dict[str, Any]] = []
+        async with aclosing(self._reports(group_by, since, until, limit, after, only, where)) as found:
+            async for report in found:
+                # In a thread, because making and sorting very many rows would delay streams for too long.
+                rows += await asyncio.to_thread(report.rows, None if limit is None else limit - len(rows), after)
+                if limit is not None and len(rows) >= limit:
+                    break
+        return rows
 
     async def usage_portions(
         self, group_by: Sequence[str], since: str | None = None, until: str | None = None,
         only: ReportScope | None = None, where: Where = (),
     ) -> AsyncIterator[list[dict[str, Any]]]:  # fmt: skip
-        rows = (await self._report(group_by, since, until, only, where)).each_row()
-        while some := await asyncio.to_thread(lambda: list(islice(rows, USAGE_AT_ONCE))):
-            yield some
+        async for report in self._reports(group_by, since, until, None, None, only, where):
+            rows = report.each_row()
+            while some := await asyncio.to_thread(list, islice(rows, USAGE_AT_ONCE)):
+                yield some
 
-    async def _report(
-        self, group_by: Sequence[str], since: str | None, until: str | None, only: ReportScope | None, where: Where
-    ) -> UsageReport:
-        return await reports.usage(self._reading, self._cache, self._base, group_by, since, until, only, where)
+    def _reports(
+        self, group_by: Sequence[str], since: str | None, until: str | None, limit: int | None,
+        after: Sequence[str] | None, only: ReportScope | None, where: Where,
+    ) -> AsyncGenerator[UsageReport]:  # fmt: skip
+        at_once = min(limit or PORTION, PORTION)
+        return reports.usage(self._reading, self._days, self._base, group_by, since, until, at_once, after, only, where)
 
     async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
         return await reports.measures(self._reading, self._base, range_of(group_by, since, until), group_by)
@@ -334,8 +342,8 @@ class RedisStore:
 
     async def is_used(self, key: str) -> bool:
         return (
-            await used.is_under_way(self._reading, self._base, key)
-            or await used.has_kept(self._reading, self._base, key)
+            await redis_keys.is_under_way(self._reading, self._base, key)
+            or await redis_keys.has_kept(self._reading, self._base, key)
             or bool(await self.usage((), limit=1, where=(("key", key),)))
             or bool(await self.refusals(1, wanted=RefusalQuery(key=key)))
         )
@@ -360,7 +368,6 @@ class RedisStore:
         return await redis_keys.audit(self._reading, self._base, limit, before)
 
     async def close(self) -> None:
-        await self._days.close()
         await asyncio.gather(self._writing.close(), self._finding.close(), self._reading.close())
 
     # ------------------------------------------------------------------------------------------------------ connecting

@@ -120,6 +120,8 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def check_place(settings: StoreSettings) -> None:
     """Raises `StoreMisconfigured` where the folder is no place for this file."""
+    if any(each.is_file() for each in (settings.folder, *settings.folder.parents)):
+        raise StoreMisconfigured(f"{settings.folder} is not a folder")
     if (kind := network_file_system(settings.folder)) is not None:
         raise StoreMisconfigured(
             f"{settings.folder} is on a network file system ({kind}), where SQLite's locks cannot be relied on; "

@@ -20,7 +20,7 @@ from gateway.files import exclusive
 from gateway.quota.ledger_entry import SUMS
 from gateway.store import HOURS_KEPT_DAYS, StoreMisconfigured
 
-from .database import Transaction, connect, create, describe_error, path_of, schema_of
+from .database import Transaction, check_place, connect, create, describe_error, path_of, schema_of
 from .schema import ADD_HOURS, ADD_SUMS, FIRST_SCHEMA, LATER, RECORD, SCHEMA_VERSION, TABLES
 
 log = logging.getLogger("gateway")
@@ -110,6 +110,7 @@ def exclusive_folder(settings: StoreSettings) -> Iterator[None]:
 
     Raises `FolderInUse`; `StoreMisconfigured` if the file cannot be used, `OSError` if the folder cannot.
     """
+    check_place(settings)
     with exclusive(settings.folder, "store.url"):
         upgrade(settings)
         create(settings).close()

@@ -137,7 +137,7 @@ class SqliteLedger:
         self.uncopied = 0
         """Items of batches since the last checkpoint, and one for each batch."""
         self.db = create(settings)
-        self.db.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint.py does it, outside of a call's transaction
+        self.db.execute("PRAGMA wal_autocheckpoint = 0")  # `Checkpointer` does it, outside of a call's transaction
 
     def apply(self, batch: Batch, requested_at: float, *, is_alone: bool = False) -> Applied:
         """One batch, all of it or nothing. Raises `StoreLostWrites`, and `StoreUnavailable` for a late copy.
@@ -392,12 +392,9 @@ class SqliteLedger:
         if transaction.ended:  # first: a lease that was voided may be reserved again in the same batch
             db.execute(among("DELETE FROM leases", len(transaction.ended)), transaction.ended)
         if transaction.opened:
-            insert(
-                db,
-                "leases",
-                LEASE,
-                [(name, worker, transaction.drawn_us[name], item.text) for name, item in transaction.opened.items()],
-            )
+            drawn_us = transaction.drawn_us
+            leases = [(name, worker, drawn_us[name], item.text) for name, item in transaction.opened.items()]
+            insert(db, "leases", LEASE, leases)
         for name, item in transaction.extended.items():
             db.execute("UPDATE leases SET entry = ? WHERE id = ?", (item.text, name))
         for name, deferred in transaction.deferred.items():

@@ -1,11 +1,20 @@
-"""Reports from the embedded store, on a connection of its own; and the conversion between records and rows."""
+"""Reports from the embedded store, on a connection of its own; and the conversion between records and rows.
+
+Sums of past days without their keys, kept in memory for reports.
+
+Most reports are about no key: of a thousand keys they would read thousands of rows of each day, where a hundred are
+left without the keys. A day is added up when a report first reads it. It is read again once its entry in `late` has
+changed, which every batch writes that changes a day before its own (ledger.py).
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
@@ -15,6 +24,7 @@ from gateway.chunked import in_chunks
 from gateway.config import StoreSettings
 from gateway.quota import ledger_entry
 from gateway.quota.ledger_entry import SUMS
+from gateway.quota.windows import calendar_window
 from gateway.records import Record, Usage, WindowState
 from gateway.store import (
     RETURNED_MODEL_GROUPS,
@@ -27,11 +37,72 @@ from gateway.store import (
     attribution_in,
 )
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal, decode_refusal
-from gateway.store.report_rows import ROWS_AT_ONCE, ReportRange, call_row, keys_of, range_of, usage_row
+from gateway.store.report_rows import ROWS_AT_ONCE, call_row, keys_of, parts_of, range_of, usage_row
 
 from .database import connect, path_of
-from .past_days import SOURCE, PastDays
-from .schema import RECORD
+from .schema import RECORD, SUM_GROUP
+
+DAY_S = 86_400
+
+KEPT_S = 3600.0
+"""While gateways are replaced, an older one may change a past day and write no entry in `late`."""
+
+ROWS_KEPT = 100_000
+"""Largest number of rows: about fifteen megabytes. Further days are read from the file."""
+
+_NAMES = tuple(name for name in SUM_GROUP if name != "key")
+_COLUMNS = ", ".join([*_NAMES, *SUMS])
+_ADDED = ", ".join([f"sum({name})" for name in SUMS])
+_ADDED_UP = ", ".join([*_NAMES, _ADDED])
+
+TABLE = f"CREATE TEMP TABLE past ({_COLUMNS}, PRIMARY KEY ({', '.join(_NAMES)})) WITHOUT ROWID"
+ADD_UP = f"INSERT INTO past SELECT {_ADDED_UP} FROM sums WHERE day = ? GROUP BY {', '.join(_NAMES)}"  # noqa: S608 - constants
+
+SOURCE = f"""(
+    SELECT {_COLUMNS} FROM past WHERE day IN (SELECT value FROM json_each(?)) UNION ALL
+    SELECT {_COLUMNS} FROM sums WHERE day IN (SELECT value FROM json_each(?)))"""  # noqa: S608 - constants only
+"""The sums of days without their keys. Its arguments are those that `PastDays.split` gives."""
+
+
+class PastDays:
+    """The table `past` of one connection. All methods raise `sqlite3.Error`."""
+
+    def __init__(self, db: sqlite3.Connection, clock_us: Callable[[], int]) -> None:
+        self._db = db
+        self._clock_us = clock_us
+        self._began = time.monotonic()
+        self._read: dict[str, int] = {}
+        """The days in the table, with their entries in `late` before they were read."""
+        db.execute("PRAGMA temp_store = MEMORY")
+        db.execute(TABLE)
+
+    def split(self, days: Sequence[str]) -> tuple[str, str]:
+        """Add up those of these days that are over. Returns, as JSON, the days in the table, and the others."""
+        if time.monotonic() - self._began > KEPT_S:
+            self._began = time.monotonic()
+            self._read.clear()
+            self._db.execute("DELETE FROM past")
+        late = dict(self._db.execute("SELECT day, changes FROM late").fetchall())
+        yesterday, _ = calendar_window("day", self._clock_us() // 1_000_000 - DAY_S)
+        held = [day for day in days if day < yesterday and self._hold(day, late.get(day, 0))]
+        return json.dumps(held), json.dumps(sorted(set(days).difference(held)))
+
+    def _hold(self, day: str, changes: int) -> bool:
+        """Whether the table has the present sums of a day, after this."""
+        if self._read.get(day) == changes:
+            return True
+        self._db.execute("DELETE FROM past WHERE day = ?", (day,))
+        self._read.pop(day, None)
+        (rows,) = self._db.execute("SELECT count(*) FROM past").fetchone()
+        if rows >= ROWS_KEPT:
+            return False
+        self._db.execute(ADD_UP, (day,))
+        self._read[day] = changes
+        return True
+
+
+_LAST = "\U0010ffff"
+"""No key is behind it."""
 
 _GROUP_OF_DAYS = {name: name for name in USAGE_GROUPS} | {"month": "substr(day, 1, 7)"}
 _GROUP_OF_HOURS = _GROUP_OF_DAYS | {
@@ -92,7 +163,8 @@ class Reader:
     """
 
     def __init__(self, settings: StoreSettings, clock_us: Callable[[], int]) -> None:
-        self._db = connect(path_of(settings))
+        self._path = path_of(settings)
+        self._db = connect(self._path)
         self._past = PastDays(self._db, clock_us)
 
     def progress(self, worker: str) -> Progress:
@@ -108,52 +180,63 @@ class Reader:
         return found
 
     def usage(
-        self, group_by: Sequence[str], since: str | None, until: str | None, limit: int | None,
+        self, group_by: Sequence[str], since: str | None, until: str | None, at_once: int,
         after: Sequence[str] | None = None, only: ReportScope | None = None, where: Where = (),
-    ) -> list[dict[str, Any]]:  # fmt: skip
+    ) -> Iterator[list[dict[str, Any]]]:  # fmt: skip
+        """The rows in portions, some of about `at_once` rows, each read when it is asked for."""
         if after is not None and not group_by:
-            return []  # the only row is the one that the caller has
+            return  # the only row is the one that the caller has
         range_ = range_of(group_by, since, until)
+        attribution, keys = attribution_in(group_by), sorted(keys_of(only, where))
         names_sql = _GROUP_OF_HOURS if range_.is_hourly else _GROUP_OF_DAYS
-        attribution = attribution_in(group_by)
-        if attribution is not None:
-            names_sql = names_sql | {attribution: "value"}
-        groups = [names_sql[name] for name in group_by]
-        columns = ", ".join([*groups, *(f"sum({name})" for name in SUMS)])
-        groups_sql = ", ".join(groups) or "''"
-        behind = f"AND ({groups_sql}) > ({', '.join('?' * len(after))}) " if after else ""
+        groups = ", ".join([(names_sql | {attribution: "value"})[name] for name in group_by]) or "''"
+        behind = f"AND ({groups}) > ({', '.join('?' * len(after))}) " if after else ""
         meant, names = _part(only, where)
-        named: tuple[str, ...]
-        if attribution is not None:
-            source, named = (
-                "attributed WHERE day >= ? AND day <= ? AND name = ?",
-                (range_.first, range_.last, attribution),
+        table, period = ("hours", "hour") if range_.is_hourly else ("attributed" if attribution else "sums", "day")
+        found = self._db.execute(_PERIODS.format(table=table, period=period), (range_.first, range_.last)).fetchall()
+        for part in parts_of(group_by, [name for (name,) in found], after, at_once):
+            periods = json.dumps(part.periods)
+            # Periods by name, so that SQLite looks up the keys in each of them, instead of reading all keys.
+            source, of_source = f"{table} WHERE {period} {_AMONG} ", [periods]
+            if attribution:
+                source, of_source = f"{source}AND name = ? ", [periods, attribution]
+            elif not (range_.is_hourly or keys or "key" in group_by):
+                source, of_source = f"{SOURCE} WHERE TRUE ", [*self._past.split(part.periods)]
+            if keys:
+                source, of_source = f"{source}AND key {_AMONG} ", [*of_source, json.dumps(keys)]
+            # Sums that were counted and taken back are zeros.
+            text = (
+                f"SELECT {groups}, {_ADDED} FROM {source}{behind}{meant}%s"  # noqa: S608 - names from a table
+                f"GROUP BY {groups} HAVING sum(requests) > 0 ORDER BY {groups}"
             )
-        else:
-            keys = keys_of(only, where)
-            is_of_days = not (range_.is_hourly or keys or "key" in group_by)
-            source, named = self._source(range_, keys, is_of_days=is_of_days)
-        # Sums that were counted and taken back are zeros.
-        text = (
-            f"SELECT {columns} FROM {source} {behind}{meant}"  # noqa: S608 - names from a table
-            f"GROUP BY {groups_sql} HAVING sum(requests) > 0 ORDER BY {groups_sql} LIMIT ?"
-        )
-        rows = self._db.execute(text, (*named, *(after or ()), *names, -1 if limit is None else limit))
-        return _usage_rows(group_by, rows)
+            arguments, first = (*of_source, *(after or ()), *names), part.first_key
+            if keys or "key" not in group_by:
+                yield _usage_rows(group_by, self._db.execute(text % "", arguments).fetchall())
+            elif first is None:
+                yield from self._spilled(group_by, text % "", arguments, at_once)
+            while first is not None and not keys:
+                last = self._key_at(table, period, periods, first, part.at_once)
+                rows = self._db.execute(text % "AND key BETWEEN ? AND ? ", (*arguments, first, last or _LAST))
+                yield _usage_rows(group_by, rows.fetchall())
+                first = last and f"{last}\0"
 
-    def _source(self, range_: ReportRange, keys: Iterable[str], *, is_of_days: bool) -> tuple[str, tuple[str, ...]]:
-        """The table of a report with its range as SQL, and the arguments of that. `keys`: it is about these, if any;
-        `is_of_days`: it is about days and needs no key."""
-        table, period = ("hours", "hour") if range_.is_hourly else ("sums", "day")
-        text = _PERIODS.format(table=table, period=period)
-        periods = [name for (name,) in self._db.execute(text, (range_.first, range_.last)).fetchall()]
-        if is_of_days:
-            return f"{SOURCE} WHERE TRUE", self._past.split(periods)
-        # Periods by name, so that SQLite looks up the keys in each of them, instead of reading all keys.
-        named = f"{table} WHERE {period} {_AMONG}"
-        if found := sorted(keys):
-            return f"{named} AND key {_AMONG}", (json.dumps(periods), json.dumps(found))
-        return named, (json.dumps(periods),)
+    def _key_at(self, table: str, period: str, periods: str, first: str, steps: int) -> str | None:
+        """The lowest of the keys that are `steps` rows behind the key `first`, each in one period; None: no period has
+        that number of rows."""
+        nth = f"SELECT key FROM {table} WHERE {period} = value AND key >= ? ORDER BY key LIMIT 1 OFFSET ?"  # noqa: S608 - names from a table
+        text = f"SELECT min(({nth})) FROM json_each(?)"  # noqa: S608 - the same
+        (found,) = self._db.execute(text, (first, steps, periods)).fetchone()
+        return None if found is None else str(found)
+
+    def _spilled(
+        self, group_by: Sequence[str], text: str, arguments: Sequence[Any], at_once: int
+    ) -> Iterator[list[dict[str, Any]]]:
+        """The rows of a report that follows no index: read once, and kept in a temporary file of SQLite's."""
+        with closing(connect(self._path)) as db:
+            db.execute(f"CREATE TEMP TABLE found AS {text}", arguments)
+            found = db.execute("SELECT * FROM found")
+            while rows := found.fetchmany(at_once):
+                yield _usage_rows(group_by, rows)
 
     def measures(self, group_by: Sequence[str], since: str | None, until: str | None) -> Measures:
         range_ = range_of(group_by, since, until)
@@ -219,7 +302,7 @@ class Reader:
         return any(ledger_entry.decode_record(entry.split("\t")[1]).key == key for (entry,) in entries)
 
     def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
-        return _usage_rows(RETURNED_MODEL_GROUPS, self._db.execute(_BY_RETURNED_MODEL, (since, until)))
+        return _usage_rows(RETURNED_MODEL_GROUPS, self._db.execute(_BY_RETURNED_MODEL, (since, until)).fetchall())
 
     def close(self) -> None:
         self._db.close()
@@ -237,10 +320,10 @@ def _part(only: ReportScope | None, where: Where = ()) -> tuple[str, tuple[str, 
     return f"{conditions}AND {_OF_TEAMS}", (*names, json.dumps(sorted(only.teams)))
 
 
-def _usage_rows(group_by: Sequence[str], found: sqlite3.Cursor) -> list[dict[str, Any]]:
-    """The found rows: groups, followed by sums."""
+def _usage_rows(group_by: Sequence[str], found: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    """The found rows: groups, or one other column where there are none, followed by sums."""
     width = len(group_by)
-    return [usage_row(group_by, row[:width], row[width:]) for row in in_chunks(found.fetchall(), ROWS_AT_ONCE)]
+    return [usage_row(group_by, row[:width], row[-len(SUMS) :]) for row in in_chunks(found, ROWS_AT_ONCE)]
 
 
 def record_row(record: Record) -> tuple[Any, ...]:

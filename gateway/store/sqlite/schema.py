@@ -33,7 +33,8 @@ CREATE TABLE records (
     usage_source TEXT NOT NULL, ended TEXT NOT NULL, first_byte_s REAL, duration_s REAL NOT NULL,
     attempts INTEGER NOT NULL, truncated INTEGER NOT NULL, client_request_id TEXT, cost_nusd INTEGER,
     price TEXT, more TEXT NOT NULL DEFAULT '', failed TEXT NOT NULL DEFAULT '',
-    user TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT '', timeline TEXT NOT NULL DEFAULT '');
+    user TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT '', timeline TEXT NOT NULL DEFAULT '',
+    model_reason TEXT NOT NULL DEFAULT '', amended TEXT NOT NULL DEFAULT '');
 CREATE INDEX records_by_key ON records (key, seq);
 CREATE TABLE sums (
     day TEXT, key TEXT, team TEXT, model TEXT, upstream TEXT, endpoint TEXT,
@@ -44,6 +45,7 @@ CREATE TABLE sums (
 ADDED = {
     "records": {"price": "TEXT", "more": "TEXT NOT NULL DEFAULT ''", "failed": "TEXT NOT NULL DEFAULT ''",
         "user": "TEXT NOT NULL DEFAULT ''", "tags": "TEXT NOT NULL DEFAULT ''", "timeline": "TEXT NOT NULL DEFAULT ''",
+        "model_reason": "TEXT NOT NULL DEFAULT ''", "amended": "TEXT NOT NULL DEFAULT ''",
     },
 }  # fmt: skip
 """Columns that files of this schema may lack: they are added when such a file is opened. A gateway without them works
@@ -132,7 +134,7 @@ RECORD = (
     "id", "time", "key", "team", "endpoint", "model", "label_model", "routed_model", "returned_model", "upstream",
     "status", "stream", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source",
     "ended", "first_byte_s", "duration_s", "attempts", "truncated", "client_request_id", "cost_nusd", "price",
-    "failed", "user", "tags", "timeline", "more",
+    "failed", "user", "tags", "timeline", "model_reason", "amended", "more",
 )  # fmt: skip
 
 LATE = ("day", "changes")

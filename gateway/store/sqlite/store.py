@@ -5,6 +5,11 @@ file is free and nothing slow is due, because two hand-overs to a thread cost as
 thread. It reads on connections of its own in short transactions: on one for reports, on another what calls wait for. A
 written batch is in the page cache and outlives the process. One that is in memory only (write_behind.py) is lost with
 the process, or where it cannot be written; then the worker's journal has it.
+
+A checkpoint copies the write-ahead log into the file, in a thread of its own. SQLite's automatic checkpoint would copy
+and sync on the thread of a call's transaction. Here that is done beside the transactions of calls. The write lock is
+held for the first frame of the log's next round, with which SQLite syncs the log's head (wal.c, `walFrames`), and where
+calls write faster than it is copied, for the rest of the copy.
 """
 
 from __future__ import annotations
@@ -18,13 +23,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from typing import Any, TypeVar
 
+from gateway.config import StoreSettings
 from gateway.config import StoreSettings as Settings
 from gateway.quota import windows as limits
 from gateway.records import Bond, Record, Window, WindowStatus
 from gateway.store import (
-    USAGE_AT_ONCE,
     Applied,
     Batch,
     CallFilter,
@@ -40,11 +46,54 @@ from gateway.store.clock import MachineClock
 from gateway.store.key_store import ChangeFeed, DocumentKind, StoreChange, StoredAudit
 from gateway.store.refusals import RefusalEntry, RefusalQuery, StoredRefusal
 
-from .checkpoint import EVERY_ITEMS, Checkpointer
-from .database import NO_PATIENCE, describe_error, is_busy, path_of
+from .database import NO_PATIENCE, Transaction, connect, describe_error, is_busy, path_of
 from .keys import KeyReader
 from .ledger import SqliteLedger
 from .reader import Reader
+
+EVERY_ITEMS = 3000
+"""Draws and ends between two checkpoints. Each writes three to six pages of 4 KiB where it is alone in its transaction,
+so that the log holds at most about 50 MB."""
+
+PASSES = 3
+"""How often the log is copied beside the writers, which go on meanwhile."""
+
+PORTION = 1000
+"""Rows of a usage report that one statement makes, about: others wait for it."""
+
+TRIES, PAUSE_S = 20, 0.002
+"""How often it is then tried to copy the rest, while readers use it."""
+
+
+class Checkpointer:
+    """A connection of its own for checkpoints. Used from one thread."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self._db = connect(path_of(settings))
+        self._db.execute("PRAGMA busy_timeout = 0")
+
+    def checkpoint(self) -> None:
+        """Copy the log into the file, and begin the log's next round; where readers or writers are in the way for too
+        long, a later checkpoint does."""
+        try:
+            if any(self._copy("PASSIVE") for _ in range(PASSES)) or any(self._copy_rest() for _ in range(TRIES)):
+                with Transaction(self._db):
+                    self._db.execute("UPDATE meta SET value = value WHERE name = 'now_us'")
+        except sqlite3.Error as error:
+            log.warning("the embedded store's log cannot be copied into its file, and grows: %s", describe_error(error))
+
+    def _copy_rest(self) -> bool:
+        time.sleep(PAUSE_S)
+        return self._copy("RESTART")
+
+    def _copy(self, mode: str) -> bool:
+        """Whether all of the log is copied now."""
+        is_busy, frames, copied = self._db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        return not is_busy and frames == copied
+
+    def close(self) -> None:
+        self._db.close()
+
 
 log = logging.getLogger("gateway")
 
@@ -120,7 +169,7 @@ class SqliteStore:
     def __repr__(self) -> str:
         return f"<SqliteStore {self._path}{', closed' if self._is_closed else ''}>"
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: Batch, sent: Callable[[], None] | None = None) -> Applied:
         if (applied := self._in_memory(batch)) is not None:
             return applied
         requested_at = time.monotonic()
@@ -255,22 +304,16 @@ class SqliteStore:
         self, group_by: Sequence[str], since: str | None = None, until: str | None = None, limit: int | None = None,
         after: Sequence[str] | None = None, only: ReportScope | None = None, where: Where = (),
     ) -> list[dict[str, Any]]:  # fmt: skip
-        return await self._run(
-            self._reading, lambda: self._reader.usage(group_by, since, until, limit, after, only, where)
-        )
+        portions = self._reader.usage(group_by, since, until, min(limit or PORTION, PORTION), after, only, where)
+        return await self._run(self._reading, lambda: list(islice(chain.from_iterable(portions), limit)))
 
     async def usage_portions(
         self, group_by: Sequence[str], since: str | None = None, until: str | None = None,
         only: ReportScope | None = None, where: Where = (),
     ) -> AsyncIterator[list[dict[str, Any]]]:  # fmt: skip
-        after: Sequence[str] | None = None
-        is_whole = False
-        while not is_whole:  # each portion costs as much as the whole report
-            rows = await self.usage(group_by, since, until, USAGE_AT_ONCE, after, only, where)
-            is_whole = len(rows) < USAGE_AT_ONCE
-            if rows:
-                yield rows
-                after = [rows[-1][name] for name in group_by]
+        portions = self._reader.usage(group_by, since, until, PORTION, None, only, where)
+        while (rows := await self._run(self._reading, lambda: next(portions, None))) is not None:
+            yield rows
 
     async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
         return await self._run(self._reading, lambda: self._reader.measures(group_by, since, until))

@@ -14,9 +14,9 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import hdrs, web
 
@@ -31,6 +31,7 @@ from gateway.identity.permissions import (
     holder_of,
     is_left_to_keys,
     not_allowed,
+    owned_by,
     scope_of,
     tokens_of,
 )  # fmt: skip
@@ -42,7 +43,6 @@ from gateway.quota.issued import may_be_issued
 from gateway.quota.notation import read_since
 from gateway.reports.usage import format_json
 from gateway.store import ReportScope, StoreUnavailable
-from gateway.store.call_filter import read_status, read_tag
 from gateway.web.bodies import send_continue
 from gateway.web.endpoints import check_type, continue_later
 from gateway.web.http_guard.token_auth import TokenAuth
@@ -71,6 +71,8 @@ WARNINGS = web.RequestKey("warnings", list[str])
 
 log = logging.getLogger("gateway")
 
+T = TypeVar("T")
+
 
 class AdminAccess(NamedTuple):
     """Shared by all endpoints: the registry, the checks of tokens and sessions, and the tables of operations."""
@@ -98,9 +100,13 @@ class AdminAccess(NamedTuple):
             for name in request.query:
                 if name not in parameters:
                     raise request_bodies.unknown(name, parameters, "query parameter")
-            request[SCOPE] = scope = _own_alone(scope) if "own" in request.query else scope
-            if request.query.get("own", "true") != "true":
-                raise bad("own", "expected true")
+            if "own" in request.query:
+                if principal.owner is None:
+                    raise bad("own", "only a person who signed in has keys of her own")
+                if request.query["own"] != "true":
+                    raise bad("own", "expected true")
+                scope = Scope("own", principal)
+            request[SCOPE] = scope
             try:
                 await self._check_targets(request, scope)
                 return await handler(request)
@@ -135,13 +141,16 @@ class AdminAccess(NamedTuple):
 
     async def reach(self, request: web.Request) -> ReportScope | None:
         """The usage, calls and refusals that a request may see: all (None), those of a lead's team, or those of a
-        person's keys in the teams that they have now."""
+        person's keys in the teams that they have now. The query parameter `person` leaves those of one person."""
         scope = request[SCOPE]
-        if scope.reach == "all":
+        narrowest = scope if (person := request.query.get("person")) is None else owned_by(person)
+        if narrowest.reach == "all":
             return None
-        if scope.reach == "team":
+        if narrowest.reach == "team":
             return ReportScope(teams=frozenset(filter(None, [scope.principal.team])))
-        keys = self.registry.every_key(is_meant=scope.covers, groups=scope.groups)
+        keys = self.registry.every_key(
+            is_meant=lambda key: scope.covers(key) and narrowest.covers(key), groups=narrowest.groups
+        )
         return ReportScope(keys=frozenset([key.in_team async for some in keys for key in some]))
 
     async def _principal(self, request: web.Request) -> Principal:
@@ -186,13 +195,6 @@ class AdminAccess(NamedTuple):
         return web.route(method, path, self._checked(method, path, handler), expect_handler=continue_later)
 
 
-def _own_alone(scope: Scope) -> Scope:
-    """The scope of a request that asks for what is of the own keys. Raises `InvalidRequest`."""
-    if scope.principal.owner is None:
-        raise bad("own", "only a person who signed in has keys of her own")
-    return Scope("own", scope.principal)
-
-
 def by_key(request: web.Request, principal: Principal) -> Collection[str]:
     """Operations that the team of the presented key allows its keys; none to a secret that was replaced."""
     team = parts_of(request).key_cache.teams.get(principal.team or "")
@@ -209,7 +211,6 @@ async def _known_key(key_cache: KeyCache, secret: str) -> KnownSecret | None:
 
 
 def parts_of(request: web.Request) -> Services:
-    """The services that answer this request."""
     return request[CONTEXT].parts
 
 
@@ -220,16 +221,14 @@ def actor(request: web.Request) -> str:
 
 async def read(request: web.Request, kind: type[request_bodies.RequestBody]) -> dict[str, Any]:
     """The body, of this kind; no body is an empty one. Raises `GatewayError`."""
-    raw = await _read_raw(request)
-    if raw:
-        check_type(request)
-    return request_bodies.read(raw, kind)
+    return request_bodies.read(await read_json(request), kind)
 
 
-async def _read_raw(request: web.Request) -> bytes:
+async def read_json(request: web.Request, at_most: int = request_bodies.MAX_BYTES) -> bytes:
+    """The bytes of a body of JSON; none for no body. Raises `GatewayError`."""
     content = request.content
-    if (request.content_length or 0) > request_bodies.MAX_BYTES:
-        raise _too_large(f" ({request.content_length} bytes announced)")
+    if (request.content_length or 0) > at_most:
+        raise _too_large(at_most, f" ({request.content_length} bytes announced)")
     if hdrs.EXPECT in request.headers and not content.is_eof():
         send_continue(request)
     within_s = parts_of(request).config.server.client_body_timeout_s
@@ -238,20 +237,30 @@ async def _read_raw(request: web.Request) -> bytes:
         async with asyncio.timeout(within_s):
             while piece := await content.readany():
                 raw += piece
-                if len(raw) > request_bodies.MAX_BYTES:
-                    raise _too_large()
+                if len(raw) > at_most:
+                    raise _too_large(at_most)
     except TimeoutError:
         raise BodyTimeout(f"The request body did not arrive within {within_s:g} seconds.") from None
+    if raw:
+        check_type(request)
     return bytes(raw)
 
 
-def _too_large(details: str = "") -> BodyTooLarge:
-    return BodyTooLarge(f"Maximum content size limit ({request_bodies.MAX_BYTES}) exceeded{details}")
+def _too_large(at_most: int, details: str = "") -> BodyTooLarge:
+    return BodyTooLarge(f"Maximum content size limit ({at_most}) exceeded{details}")
 
 
 def bad(name: str, what: str) -> InvalidRequest:
     """A parameter of a query that cannot be read."""
     return InvalidRequest(f"Invalid '{name}': {what}.", param=name)
+
+
+def given(query: Mapping[str, str], name: str, how: Callable[[str], T]) -> T | None:
+    """A parameter of a query, read; None where it is not given. Raises `InvalidRequest`."""
+    try:
+        return how(query[name]) if name in query else None
+    except ValueError as error:
+        raise bad(name, str(error)) from None
 
 
 def limit_of(query: Mapping[str, str]) -> int | None:
@@ -275,30 +284,7 @@ def today_of(request: web.Request) -> datetime:
 
 def moment_of(request: web.Request, name: str) -> float | None:
     """A Unix time, given as a time back from now, a day or a moment."""
-    if (text := request.query.get(name)) is None:
-        return None
-    try:
-        return read_since(text, today_of(request))
-    except ValueError as error:
-        raise bad(name, str(error)) from None
-
-
-def tag_of(query: Mapping[str, str]) -> str | None:
-    """A tag in the form of a record."""
-    try:
-        return read_tag(query["tag"]) if "tag" in query else None
-    except ValueError as error:
-        raise bad("tag", str(error)) from None
-
-
-def status_of(query: Mapping[str, str]) -> tuple[int, int] | None:
-    """The lowest and the highest status that are wanted."""
-    if (text := query.get("status")) is None:
-        return None
-    try:
-        return read_status(text)
-    except ValueError as error:
-        raise bad("status", str(error)) from None
+    return given(request.query, name, lambda text: read_since(text, today_of(request)))
 
 
 def shape_of(query: Mapping[str, str]) -> str:

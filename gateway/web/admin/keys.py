@@ -16,10 +16,9 @@ from aiohttp import hdrs, web
 
 from gateway.config import KeySettings
 from gateway.config.quantities import read_duration_s
-from gateway.errors import Forbidden
 from gateway.identity.permissions import Scope, may_resume, raised
 from gateway.keys.manage_keys import ChecksChange, permits_any
-from gateway.keys.member_keys import with_member_settings
+from gateway.keys.member_keys import role_refused, with_member_settings
 from gateway.keys.registry import CreatedKey
 from gateway.pipeline import Services
 
@@ -70,10 +69,22 @@ class KeyEndpoints:
                 body = await self._of_member(body, scope, parts_of(request))
             else:
                 check_settings(body, scope, is_new=True)
+                await self._check_owner(body, scope)
             made = await self._access.changing(request).create_key(
                 body, actor(request), raises_nothing(request), sees_all=scope.is_all
             )
         return changed(request, _with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
+
+    async def _check_owner(self, body: Mapping[str, Any], scope: Scope) -> None:
+        """Raises `Forbidden` for a lead who names a person of another team, whose quotas such a key would spend."""
+        owner, team = body.get("owner"), scope.principal.team
+        if scope.is_all or not isinstance(owner, str) or not await self._registry.is_bound_elsewhere(owner, team):
+            return
+        raise role_refused(
+            f"Only an operator can give a first key in the team '{team}' to a person with keys elsewhere: her quotas "
+            "bind them all.",
+            "owner",
+        )
 
     async def _of_member(self, body: dict[str, Any], scope: Scope, parts: Services) -> dict[str, Any]:
         assert scope.principal.owner is not None  # a key may not make keys
@@ -92,9 +103,10 @@ class KeyEndpoints:
         """Replace the settings that are named."""
         changes = await read(request, request_bodies.UpdateKey)
         check_settings(changes, request[SCOPE])
+        await self._check_owner(changes, request[SCOPE])
         name, check = request.match_info["id"], raises_nothing(request)
-        registry = self._access.changing(request)
-        return changed(request, await registry.update_key(name, changes, actor(request), check))
+        registry, sees_all = self._access.changing(request), request[SCOPE].is_all
+        return changed(request, await registry.update_key(name, changes, actor(request), check, sees_all=sees_all))
 
     async def rotate_key(self, request: web.Request) -> web.StreamResponse:
         """A new secret: `{"overlap_s": 3600}`; without an overlap the one before is dead at once."""
@@ -109,14 +121,11 @@ class KeyEndpoints:
     async def _check_rotation_by_key(self, request: web.Request, overlap_s: float) -> None:
         """Raises `Forbidden` where the key would have two secrets or a third one within an hour."""
         if overlap_s:
-            raise Forbidden(
-                "A key that rotates itself has one secret. Leave out 'overlap_s'.",
-                param="overlap_s", code="role_not_allowed",
-            )  # fmt: skip
+            raise role_refused("A key that rotates itself has one secret. Leave out 'overlap_s'.", "overlap_s")
         key, now = await self._registry.show_key(request.match_info["id"]), parts_of(request).clock.now()
         rotated = [made for each in key["secrets"] if (made := each["created_at"]) not in (None, key["created_at"])]
         if rotated and now - datetime.fromisoformat(max(rotated)).timestamp() < OWN_ROTATION_S:
-            raise Forbidden("A key rotates itself once an hour. Ask a lead or an operator.", code="role_not_allowed")
+            raise role_refused("A key rotates itself once an hour. Ask a lead or an operator.", None)
 
     async def pause_key(self, request: web.Request) -> web.StreamResponse:
         """Refuse it until it is resumed."""
@@ -133,9 +142,7 @@ class KeyEndpoints:
 
         def check(paused_by: str) -> None:
             if not may_resume(role, paused_by):
-                raise Forbidden(
-                    f"This key was paused by the role {paused_by}, which has to resume it.", code="role_not_allowed"
-                )
+                raise role_refused(f"This key was paused by the role {paused_by}, which has to resume it.", None)
 
         registry = self._access.changing(request)
         return changed(request, await registry.resume_key(request.match_info["id"], check, actor(request)))
@@ -159,36 +166,34 @@ def check_settings(body: dict[str, Any], scope: Scope, *, is_new: bool = False) 
     if is_new:
         body.setdefault("team", scope.principal.team)
     if body.get("team", scope.principal.team) != scope.principal.team:
-        raise Forbidden(
-            f"Your keys belong to the team '{scope.principal.team}'. Leave out 'team'.",
-            param="team", code="role_not_allowed",
-        )  # fmt: skip
+        raise role_refused(f"Your keys belong to the team '{scope.principal.team}'. Leave out 'team'.", "team")
     if body.get("on_exceeded") == "shadow":
-        raise Forbidden(
-            "Only an operator can take a key out of all limits (on_exceeded: shadow).",
-            param="on_exceeded", code="role_not_allowed",
-        )  # fmt: skip
+        raise role_refused("Only an operator can take a key out of all limits (on_exceeded: shadow).", "on_exceeded")
 
 
 def raises_nothing(request: web.Request) -> ChecksChange:
     """The check of a change of settings that operators alone may raise."""
     config = parts_of(request).config
     labels = [quota.label for quota in config.quotas if quota.label is not None]
-    of_models = [each.max_wait_s for each in config.models.values()]
-    longest_s = max([config.queue.max_wait_s, *[each for each in of_models if each is not None]])
+    queue = parts_of(request).waiting
+    longest_s = queue.longest_of_models_s(config)
 
     def check(before: KeySettings, after: KeySettings) -> None:
         for label in labels:
             if before.labels.get(label) != after.labels.get(label):
-                raise Forbidden(
+                raise role_refused(
                     f"Only an operator can change the label '{label}': its values have quotas of the whole gateway.",
-                    param="labels", code="role_not_allowed",
-                )  # fmt: skip
-        if (name := raised(before, after, config.queue, longest_s)) is not None:
-            raise Forbidden(
+                    "labels",
+                )
+        if before.owner not in (None, after.owner):
+            raise role_refused(
+                f"Only an operator can take this key from its owner, {before.owner}: her quotas bind it.", "owner"
+            )
+        if (name := raised(before, after, queue.usual_wait_s(), longest_s)) is not None:
+            raise role_refused(
                 f"Only an operator can raise '{name}': it puts the key before keys of other teams. You may lower it.",
-                param=name, code="role_not_allowed",
-            )  # fmt: skip
+                name,
+            )
 
     return permits_any if request[SCOPE].is_all else check
 
@@ -222,7 +227,6 @@ class TeamEndpoints:
         )
 
     async def create_team(self, request: web.Request) -> web.StreamResponse:
-        """Answers 201 with the created team."""
         body = await read(request, request_bodies.CreateTeam)
         return changed(request, await self._access.changing(request).create_team(body, actor(request)), 201)
 

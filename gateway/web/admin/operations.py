@@ -48,10 +48,11 @@ _ATTRIBUTION = (
     in_query("user", "Only those with this user, as the client named it.", type="string"),
     in_query("tag", "Only those with this tag: NAME:VALUE.", type="string", pattern="^[^:]+:.+$"),
 )
-_OWN = in_query(
+OWN = in_query(
     "own", "For people with another role than member: only what is of their own keys, of every team.", type="string",
     enum=["true"],
 )  # fmt: skip
+OF_PERSON = in_query("person", "Only what is of the keys that this person has now.", type="string")
 _ID = in_path("id", pattern=f"^{NAME_PATTERN}$")
 _TEAM = in_path("name")
 _PERSON = in_path("person", maxLength=MAX_PERSON)
@@ -78,7 +79,7 @@ def _change(
 
 KEYS, TEAMS, PEOPLE, ANY = "/admin/api/keys", "/admin/api/teams", "/admin/api/people", "/admin/api/quotas"
 
-_OWNERS: Mapping[str, tuple[tuple[Mapping[str, object], ...], str]] = {
+OWNERS: Mapping[str, tuple[tuple[Mapping[str, object], ...], str]] = {
     f"{KEYS}/{{id}}": ((_ID,), "a key"),
     f"{TEAMS}/{{name}}": ((_TEAM,), "a team"),
     f"{TEAMS}/{{name}}/members/{{person}}": ((_TEAM, _PERSON), "a person in a team"),
@@ -92,15 +93,13 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         {JSON: named("Usage"), "text/csv": _ROWS}, _READING,
         parameters=(
             in_query("group_by", "Names with commas between: key, team, model, upstream, endpoint, day, month, "
-                     f"hour, user, tag:NAME, label:NAME. Sums of hours are kept for {HOURS_KEPT_DAYS} days.",
+                     f"hour, user, tag:NAME, label:NAME, person. Sums of hours are kept for {HOURS_KEPT_DAYS} days.",
                      type="string", default="key"),
-            _SINCE,
-            _UNTIL,
+            _SINCE, _UNTIL,
             *[in_query(name, f"Only the usage of this {name}.", type="string") for name in NARROWING_GROUPS],
             in_query("limit", "The most rows of a page; default: all rows.", **_LIMIT),
             in_query("after", "Only rows behind this one: `next` of the page before.", type="string"),
-            _OWN,
-            _FORMAT,
+            OF_PERSON, OWN, _FORMAT,
         ),
     ),
     ("GET", "/admin/api/latency"): Operation(
@@ -109,12 +108,10 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         parameters=(
             in_query("group_by", f"Names with commas between: {', '.join(MEASURE_GROUPS)}.", type="string",
                      default="model"),
-            _SINCE,
-            _UNTIL,
+            _SINCE, _UNTIL,
             in_query("key", f"Only the calls of this key; measured are the newest {MEASURED_CALLS}.", type="string"),
             in_query("team", f"Only the calls of this team; measured are the newest {MEASURED_CALLS}.", type="string"),
-            _OWN,
-            _FORMAT,
+            OF_PERSON, OWN, _FORMAT,
         ),
     ),
     ("GET", "/admin/api/calls"): Operation(
@@ -126,20 +123,18 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
             in_query("upstream", "Only those that this upstream served.", type="string"),
             *_ATTRIBUTION,
             in_query("ended", "Only those that ended so.", type="string", enum=[*get_args(Ended)]),
-            _OWN,
-            _FORMAT,
+            OF_PERSON, OWN, _FORMAT,
         ),
     ),
     ("GET", "/admin/api/refusals"): _reading(
         "Requests that the gateway refused, the newest first; 50,000 of 7 days are kept.", "Refusals", _PAGE,
         in_query("before", "Only those older than this one: `next` of the page before.", type="string"),
-        *_FILTERS,
-        *_ATTRIBUTION,
+        *_FILTERS, *_ATTRIBUTION,
         in_query("code", "Only those with this error code, such as insufficient_quota.", type="string"),
-        _OWN,
+        OF_PERSON, OWN,
     ),
     ("GET", "/admin/api/requests/{request}"): _reading(
-        "The call or the refusal with this `x-request-id`.", "FoundRequest", in_path("request"), _OWN, more=(404,)
+        "The call or the refusal with this `x-request-id`.", "FoundRequest", in_path("request"), OWN, more=(404,)
     ),
     ("GET", "/admin/api/quotas"): _reading(
         "Every limit, and what is used of it.", "Quotas",
@@ -150,7 +145,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         in_query("binding", "With `key`: also those of its owner, its team and the gateway.", type="string",
                  enum=["true"]),
         in_query("team", "Only those of this team and its keys.", type="string"),
-        _OWN,
+        OWN,
     ),
     ("GET", "/admin/api/upstreams"): _reading("How each upstream is doing, over all workers.", "Upstreams"),
     ("GET", "/admin/api/models"): _reading(
@@ -168,7 +163,7 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "Keys of the file and of the store, by id.", "IssuedKeys", _PAGE,
         in_query("after", "Only behind this id: `next` of the page before.", type="string"),
         in_query("team", "Only those of this team.", type="string"),
-        _OWN,
+        OWN,
     ),
     ("POST", KEYS): _change("Make a key; its secret is returned once.", "NewKey", body=bodies.CreateKey, status=201),
     ("GET", f"{KEYS}/{{id}}"): _reading("One key.", "IssuedKey", _ID, more=(404,)),
@@ -191,27 +186,18 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("DELETE", f"{TEAMS}/{{name}}"): _change("Take away a team to which no key belongs.", "TeamGone", _TEAM),
     **{
         ("POST", f"{path}/reset"): _change(
-            f"Count nothing as used in windows of {_OWNERS[path][1]}, at present.", "Windows", *_OWNERS[path][0],
+            f"Count nothing as used in windows of {OWNERS[path][1]}, at present.", "Windows", *OWNERS[path][0],
             body=bodies.ResetAnyQuotas if path == ANY else bodies.ResetQuotas, is_body_needed=False,
         )
-        for path in _OWNERS
+        for path in OWNERS
     },
     **{
         ("POST", f"{path}/top_up"): _change(
-            f"Let more be spent in a window of {_OWNERS[path][1]}, for the running day, week or month.", "Windows",
-            *_OWNERS[path][0], body=bodies.GrantAnyTopUp if path == ANY else bodies.GrantTopUp,
+            f"Let more be spent in a window of {OWNERS[path][1]}, for the running day, week or month.", "Windows",
+            *OWNERS[path][0], body=bodies.GrantAnyTopUp if path == ANY else bodies.GrantTopUp,
         )
-        for path in _OWNERS
+        for path in OWNERS
     },
-    ("GET", PEOPLE): _reading(
-        "The owners of keys and the people of the file, by name, with their windows.", "People", _PAGE,
-        in_query("after", "Only behind this name: `next` of the page before.", type="string"),
-    ),
-    ("GET", f"{PEOPLE}/{{person}}"): _reading("One person.", "Person", _PERSON, more=(404,)),
-    ("PATCH", f"{PEOPLE}/{{person}}"): _change(
-        "Give a person quotas of her own; null: those of her role or of everyone.", "Person", _PERSON,
-        body=bodies.UpdatePerson,
-    ),
     ("POST", f"{PEOPLE}/{{person}}/end_sessions"): _change(
         "End every session that a person has.", "SessionsEnded", _PERSON
     ),

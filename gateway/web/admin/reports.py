@@ -37,6 +37,7 @@ from gateway.store import (
     Where,
     attribution_in,
 )
+from gateway.store.call_filter import read_status, read_tag
 from gateway.store.report_rows import call_row
 
 from .common import (
@@ -45,6 +46,7 @@ from .common import (
     AdminAccess,
     bad,
     csv_response,
+    given,
     limit_of,
     listed,
     moment_of,
@@ -53,9 +55,7 @@ from .common import (
     parts_of,
     shape_of,
     shown,
-    status_of,
     streamed,
-    tag_of,
     today_of,
     whole_list,
 )
@@ -153,12 +153,9 @@ class ReportEndpoints:
         shape, key, before = shape_of(query), query.get("key"), query.get("before")
         named = {name: query[name] for name in ("id", "team", "model", "upstream", "ended", "user") if name in query}
         wanted = CallFilter(
-            **named,
-            status=status_of(query),
-            since=moment_of(request, "since"),
-            until=moment_of(request, "until"),
-            tag=tag_of(query),
-        )
+            **named, status=given(query, "status", read_status), tag=given(query, "tag", read_tag),
+            since=moment_of(request, "since"), until=moment_of(request, "until"),
+        )  # fmt: skip
         read = partial(_page_of_calls, reports, key=key, only=await self._access.reach(request), wanted=wanted)
         if shape == "csv" and limit_of(query) is None:
             return await streamed(request, CSV, _every_call_csv(read, before))
@@ -296,11 +293,7 @@ def _narrowed_to(query: Mapping[str, str], groups: Sequence[str]) -> Where:
 
 
 def _period(request: web.Request, name: str) -> str | None:
-    query = request.query
-    try:
-        return read_period(query[name], today_of(request)) if name in query else None
-    except ValueError as error:
-        raise bad(name, str(error)) from None
+    return given(request.query, name, lambda text: read_period(text, today_of(request)))
 
 
 class RefusalEndpoints:
@@ -319,8 +312,8 @@ class RefusalEndpoints:
         query, limit = request.query, page_limit_of(request.query)
         named = {name: query[name] for name in ("key", "code", "id", "team", "model", "user") if name in query}
         wanted = RefusalQuery(
-            **named, only=await self._access.reach(request), status=status_of(query),
-            since=moment_of(request, "since"), until=moment_of(request, "until"), tag=tag_of(query),
+            **named, only=await self._access.reach(request), status=given(query, "status", read_status),
+            since=moment_of(request, "since"), until=moment_of(request, "until"), tag=given(query, "tag", read_tag),
         )  # fmt: skip
         try:
             found = await self._store.refusals(limit + 1, query.get("before"), wanted)

@@ -11,9 +11,9 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from gateway.api import validation_errors
+from gateway.api import validate
 from gateway.api.json_document import MAX_SHOWN_NAME, parse
 from gateway.api.schema import Part
 from gateway.config.quantities import (
@@ -67,16 +67,12 @@ Span = Annotated[
     int,
     Field(ge=1, le=MAX_PER_S),
     BeforeValidator(lambda value: 1 if isinstance(value, str) and read_per(value) else value),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": MAX_PER_S},
-                _PERIODS,
-                {"type": "string", "examples": ["90s"]},
-            ]
-        }
-    ),
-]
+    WithJsonSchema({
+        "anyOf": [
+            {"type": "integer", "minimum": 1, "maximum": MAX_PER_S}, _PERIODS, {"type": "string", "examples": ["90s"]},
+        ],
+    }),
+]  # fmt: skip
 """A period: one of `PERIODS`, a duration, or a number of seconds."""
 Names = Annotated[list[str], Field(max_length=1000, fail_fast=True)]
 Weight = Annotated[int, Field(ge=1, le=1000)]
@@ -119,11 +115,7 @@ class QuotaBody(OneQuota):
     label: str | None = None
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-QuotaOrText = Annotated[QuotaBody, BeforeValidator(_as_it_is, json_schema_input_type=QuotaBody | str)]
+QuotaOrText = Annotated[QuotaBody, BeforeValidator(lambda value: value, json_schema_input_type=QuotaBody | str)]
 """Settings, or one text: `1M tokens/day`."""
 Quotas = Annotated[list[QuotaOrText], Field(max_length=100, fail_fast=True)]
 
@@ -138,8 +130,18 @@ class LimitsBody(RequestBody):
     deny: Names = Field(default_factory=list)
 
 
+class QuotaChanges(RequestBody):
+    """Texts by unit: `{"requests": ["5/day"], "usd": ["none/month"]}`."""
+
+    requests: Names = Field(default_factory=list)
+    tokens: Names = Field(default_factory=list)
+    usd: Names = Field(default_factory=list)
+
+
 class CreateKey(RequestBody):
-    """A new key: settings as in the file, but for its secret, which the gateway makes."""
+    """A new key: settings as in the file, but for its secret, which the gateway makes. `quotas` are in place of those
+    of `defaults.keys`; `quota_changes` are beside them or in place of one of the same unit, time and models, and `none`
+    takes one away."""
 
     id: Name
     team: str | None = None
@@ -149,6 +151,7 @@ class CreateKey(RequestBody):
     max_parallel: Positive | None = None
     limits: LimitsBody = LimitsBody()
     quotas: Quotas = Field(default_factory=list)
+    quota_changes: QuotaChanges = QuotaChanges()
     on_exceeded: Literal["deny", "shadow"] = "deny"
     priority: Priority = "normal"
     weight: Weight = 1
@@ -202,12 +205,6 @@ class UpdateTeam(RequestBody):
     members: MembersBody | None = None
 
 
-class UpdatePerson(RequestBody):
-    """Quotas of a person over all her keys; null: those of her role or of everyone."""
-
-    quotas: Quotas | None
-
-
 class RotateKey(RequestBody):
     """The previous secret works beside the new one for `overlap_s`."""
 
@@ -246,10 +243,7 @@ def read(raw: bytes, kind: type[RequestBody]) -> dict[str, Any]:
     for name in members:
         if name not in kind.model_fields:
             raise unknown(name, kind.model_fields, "parameter")
-    try:
-        kind.model_validate(members)
-    except ValidationError as error:
-        raise validation_errors.explain(error) from None
+    validate.checked(kind, members)
     return members
 
 

@@ -17,15 +17,17 @@ import json
 import logging
 import secrets
 import uuid
+from html import escape
+from pathlib import Path
+from string import Template
 from typing import NamedTuple
 
 from aiohttp import hdrs, web
 
 from gateway.config import OidcSettings
-from gateway.errors import Conflict, Forbidden, NotFound, Unauthorized, Unavailable
+from gateway.errors import Conflict, Forbidden, GatewayError, NotFound, Unauthorized, Unavailable
 from gateway.identity import sessions
-from gateway.identity.claims import NotAllowed, person_of
-from gateway.identity.id_tokens import TokenRefused
+from gateway.identity.id_tokens import NotAllowed, TokenRefused, name_of, person_of
 from gateway.identity.key_set import ProviderUnavailable
 from gateway.identity.permissions import Role
 from gateway.identity.provider import OidcProvider
@@ -34,8 +36,9 @@ from gateway.keys.registry import Registry
 from gateway.pipeline import Services
 from gateway.store import StoreUnavailable
 from gateway.web.background import sign_in_notes
-from gateway.web.middleware import CONTEXT
+from gateway.web.middleware import CONTEXT, Handler
 from gateway.web.responses import Whole, json_response
+from gateway.web.static_page import HEADERS
 
 log = logging.getLogger("gateway")
 
@@ -44,6 +47,7 @@ UNDER_WAY_S = 600.0
 
 CSRF = "X-CSRF-Token"
 READING = (hdrs.METH_GET, hdrs.METH_HEAD)
+FAILED = Template((Path(__file__).parents[1] / "dashboard" / "sign_in_failed.html").read_text(encoding="utf-8"))
 NO_STORE = ("Cache-Control", "no-store")
 
 
@@ -74,8 +78,8 @@ class SignIn:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.get("/admin/sign-in", self.begin),
-            web.get("/admin/sign-in/callback", self.finish),
+            web.get("/admin/sign-in", _for_people(self.begin, "../")),
+            web.get("/admin/sign-in/callback", _for_people(self.finish, "../../")),
             web.post("/admin/sign-out", self.sign_out),
         ]
 
@@ -108,7 +112,9 @@ class SignIn:
             if not await _claim(_services(request), f"sign-in:{begun['state']}", UNDER_WAY_S):
                 raise _failed("it was finished before")
             claims = await client.claims_of(query["code"], begun["verifier"], begun["nonce"], now)
-            person = person_of(claims, settings)
+            name, config = name_of(claims, settings.person_claim), _services(request).config
+            groups = [await wing.groups(self._registry, config, name) for wing in sign_in_notes() if wing.groups]
+            person = person_of(claims, settings, {group for some in groups for group in some})
         except ProviderUnavailable as error:
             raise _away(error) from None
         except TokenRefused as error:
@@ -131,7 +137,8 @@ class SignIn:
         with contextlib.suppress(Conflict, StoreUnavailable):  # she signs in again, or another sign-in notes it
             if role is not None:
                 await self._registry.note_role(name, role)
-            for wing in sign_in_notes():
+        for wing in sign_in_notes():
+            with contextlib.suppress(Conflict, StoreUnavailable):
                 await wing.note(self._registry, _services(request).config, name, role)
 
     async def sign_out(self, request: web.Request) -> web.StreamResponse:
@@ -176,6 +183,24 @@ class SignIn:
             await self.close()
             self._provider = _Provider(settings, OidcProvider(settings))
         return self._provider.client
+
+
+def _for_people(handler: Handler, up: str) -> Handler:
+    """The handler for browsers, which get an error as a page with the ways back. `up` leads to the gateway's root."""
+
+    async def enter(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except GatewayError as error:
+            if "text/html" not in request.headers.get(hdrs.ACCEPT, ""):
+                raise
+            facts = {"why": str(error), "id": request[CONTEXT].id}
+            links = {"up": f"{up}dashboard/", "page": f"{up}dashboard", "begin": f"{up}admin/sign-in"}
+            body = FAILED.substitute({name: escape(text) for name, text in {**facts, **links}.items()})
+            headers = [("Content-Type", "text/html; charset=utf-8"), NO_STORE, *HEADERS]
+            return Whole(error.status, headers, body.encode())
+
+    return enter
 
 
 def csrf_token(session: Session, settings: OidcSettings) -> str:

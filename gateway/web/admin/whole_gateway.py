@@ -124,8 +124,10 @@ class GatewayEndpoints:
         addresses = {name: upstream.base_url for name, upstream in upstreams.items()}
         credentials = {name: len(upstream.credentials) for name, upstream in upstreams.items()}
         limits = await _limits(parts_of(request))
+        # The first dump of all builds pydantic's serializer of upstreams, which takes too long for the event loop.
+        settings = await asyncio.to_thread(lambda: {name: _settings(each) for name, each in upstreams.items()})
         rows = [
-            row | {"limits": limits.get(row["name"], []), "settings": _settings(upstreams[row["name"]])}
+            row | {"limits": limits.get(row["name"], []), "settings": settings[row["name"]]}
             for row in merged_status(reports, addresses, credentials)
         ]
         return await listed(rows)
@@ -198,14 +200,11 @@ class ModelEndpoints:
 
 def _shown_model(name: str, model: Model, aliases: Iterable[str], now: float) -> dict[str, Any]:
     return {
-        "name": name,
-        "is_pattern": is_pattern(name),
-        "aliases": [*aliases],
-        "endpoints": [*model.endpoints],
+        "name": name, "is_pattern": is_pattern(name), "aliases": [*aliases], "endpoints": [*model.endpoints],
         "routes": [route.model_dump() for route in model.routes],
         **_price(model, now),
         "settings": model.model_dump(mode="json", exclude=SHOWN_APART, exclude_defaults=True),
-    }
+    }  # fmt: skip
 
 
 def _price(model: Model, now: float) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-// The admin API, and the token that opens it: kept for this tab alone, sent as a header, never in an address. Without a
-// token the session of a person who signed in counts: a cookie that no script can read, and for changes a second token.
+// The admin API, and the token that opens it: kept by this tab and lent to other tabs (shared_token.js), sent as a header, never in
+// an address. Without a token the session of a person who signed in counts: a cookie that no script can read, and for changes a second token.
 
 const BASE = new URL("admin/api/", document.baseURI);
 export const SIGN_IN = new URL("admin/sign-in", document.baseURI);

@@ -10,25 +10,26 @@ import { failed, loading } from "./states.js";
 import { forgetTriedKey } from "./tried_key.js";
 import { LEFT, attempt, closeShown } from "./dialog.js";
 import { openDetail } from "./call.js";
+import { borrowToken, endElsewhere, whenEnded } from "./shared_token.js";
 import { audit } from "./view_audit.js";
+import { BILL_NEEDS, bills } from "./view_bills.js";
 import { calls } from "./view_calls.js";
 import { mine } from "./view_mine.js";
-import { models } from "./view_models.js";
 import { keys } from "./view_keys.js";
+import { models } from "./view_models.js";
 import { overview } from "./view_overview.js";
 import { playground } from "./view_playground.js";
-import { quotas } from "./view_quotas.js";
-import { teams } from "./view_teams.js";
+import { onZone } from "./zone.js";
 
 // Each fills the page and may return a function that is called with the part behind its name in the address, and with
 // that name.
-const VIEWS = { overview, mine, calls, quotas, keys, teams, models, playground, audit };
-const PART_OF = { upstreams: "models" };
-// The operation without which a view has nothing to show.
-const NEEDS = { overview: "GET /admin/api/teams", teams: "GET /admin/api/teams", models: "GET /admin/api/models", audit: "GET /admin/api/audit" };
+const VIEWS = { overview, mine, calls, keys, models, bills, playground, audit };
+const PART_OF = { upstreams: "models", quotas: "keys", teams: "keys", people: "keys", statement: "bills", invoice: "bills" }; // addresses that lead to a part of a view
+// The operations without one of which a view has nothing to show.
+const NEEDS = { overview: ["GET /admin/api/teams"], models: ["GET /admin/api/models"], bills: BILL_NEEDS, audit: ["GET /admin/api/audit"] };
 
 const the = (id) => document.getElementById(id);
-const main = the("main");
+const main = the("view"); // what is opened out of it is shown in its place
 let session = null; // {role, team, may, can, publicUrl, isPerson, isLive, feed, ended}
 let view = new AbortController();
 let current = { name: "", go: null };
@@ -36,17 +37,20 @@ let current = { name: "", go: null };
 takeFromAddress();
 noteEntry(null);
 whenSignedOut(() => session && signOut(session.isPerson ? "Your session is over." : "This token is not right any more."));
-start();
+whenEnded(() => session && signOut("You signed out in another tab."));
+start(true);
 
-async function start() {
+/** Show the page of who is signed in. `mayBorrow`: with the token of another tab, where this one has none. */
+async function start(mayBorrow = false) {
   try {
     begin(await get("session"));
   } catch (error) {
     if (error instanceof Refused && error.status === 401) {
+      if (mayBorrow && !token.get() && (await borrowToken())) return start();
       signOut(token.get() ? "This token is not right." : "", error.code === "sign_in_required");
     }
     else if (error instanceof Refused && error.status === 429) signOut(error.message);
-    else fill(main, failed(error, start));
+    else fill(main, failed(error, () => start()));
   }
 }
 
@@ -55,7 +59,7 @@ function begin({ role, name, team, operations, csrf, version, public_url }) {
   const isLive = operations.includes("GET /admin/api/live");
   const can = (operation) => operations.includes(operation);
   const isOwn = role === "member" || role === "key" || csrf !== null;
-  const may = (name) => (name === "mine" ? isOwn : !NEEDS[name] || can(NEEDS[name]));
+  const may = (name) => (name === "mine" ? isOwn : !NEEDS[name] || NEEDS[name].some(can));
   useSession(csrf);
   session = { role, team, may, can, ownKey: role === "key" ? name.replace(/^key /, "") : null, publicUrl: public_url, isPerson: csrf !== null, isLive, ended, feed: new Feed(ended.signal, isLive) };
   const who = [name.replace(/^(person|token|key) /, ""), role, team].filter(Boolean).join(" · ");
@@ -82,23 +86,12 @@ function signOut(why, hasSignIn = session?.isPerson) {
   for (const dialog of document.querySelectorAll("dialog")) dialog.close(LEFT);
   for (const id of ["nav", "leave", "pulse", "role", "banner"]) the(id).hidden = true;
   const trouble = h("p", { class: "trouble", role: "alert" }, why);
-  const field = h("input", {
-    type: "password",
-    id: "token",
-    autocomplete: "current-password",
-    required: true,
-    spellcheck: "false",
-  });
+  const field = h("input", { type: "password", id: "token", autocomplete: "current-password", required: true, spellcheck: "false" });
   const enter = h("button", { type: "submit", class: "primary" }, "Sign in");
   const byToken = h(
     "div",
     { class: "by-token" },
-    h(
-      "p",
-      null,
-      "With the admin token, the viewer token or another token of this gateway’s configuration, or with your own API " +
-        "key. It is kept for this tab only.",
-    ),
+    h("p", null, "With the admin token, the viewer token or another token of this gateway’s configuration, or with your own API key. It is kept in tabs of this page only, until the last one is closed."),
     h("input", { type: "text", autocomplete: "username", value: "gateway", hidden: true }), // for password managers
     h("label", { for: "token" }, "Token"),
     field,
@@ -178,6 +171,11 @@ function showPulse(feed) {
   if (!isOn) the("banner").textContent = `${feed.error.message} The numbers below may be old; trying again.`;
 }
 
+onZone(() => {
+  current = { name: "", go: null };
+  route();
+});
+
 addEventListener("hashchange", ({ oldURL }) => {
   const before = oldURL ? new URL(oldURL).hash || "#" : null;
   noteEntry(before);
@@ -185,6 +183,7 @@ addEventListener("hashchange", ({ oldURL }) => {
 });
 the("leave").addEventListener("click", async () => {
   const isPerson = session?.isPerson;
+  endElsewhere();
   const elsewhere = await endSession();
   signOut("", isPerson);
   if (elsewhere) location.assign(elsewhere);

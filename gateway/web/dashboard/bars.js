@@ -1,10 +1,10 @@
 // A quota as a bar: what is used, what running calls have reserved, what is left, and when it is free again.
 
 import { h } from "./dom.js";
-import { amount, bare, isCalendar, moment, momentInWords, percent, quotaName, span } from "./format.js";
+import { amount, bare, fullMoment, isCalendar, momentInWords, percent, quotaName, span } from "./format.js";
 import { expectedOf } from "./spending.js";
 
-const NEARLY = 0.8;
+export const NEARLY = 0.8;
 
 export const isSpent = (row) => row.enforced && fullness(row) >= 1;
 
@@ -21,7 +21,7 @@ function state(row) {
 /** When the limit is free again, in words. */
 export function freeAgain(row) {
   if (!row.reset_at) return row.unit === "parallel" ? "free as soon as calls end" : "nothing used";
-  return `${isCalendar(row) ? "resets" : "wholly free again"} in ${row.reset_s < 1 ? "a moment" : span(row.reset_s)}`;
+  return `${isCalendar(row) ? "resets" : "all free again"} in ${row.reset_s < 1 ? "a moment" : span(row.reset_s)}`;
 }
 
 const shares = ({ low, high }, limit) => (percent(low, limit) === percent(high, limit) ? "" : ` (${percent(low, limit)} to ${percent(high, limit)})`);
@@ -30,21 +30,34 @@ const shares = ({ low, high }, limit) => (percent(low, limit) === percent(high, 
 export function expected(row) {
   const found = expectedOf(row, row.daily);
   if (!found) return null;
-  const title = `At the pace of the last 7 days; the range is that of the cheapest and the dearest of the last four weeks${found.spent ? `: ${moment(found.spent.getTime() / 1000)} UTC` : ""}`;
+  const title = `At the pace of the last 7 days; the range is that of the cheapest and the dearest of the last four weeks${found.spent ? `: ${fullMoment(found.spent.getTime() / 1000)}` : ""}`;
   const data = { forecast: found.spent?.toISOString() ?? "", end: found.end };
   return found.spent
     ? h("span", { class: "forecast", title, data }, `will be spent ${momentInWords(found.spent, row.per)}`)
     : h("span", { class: "expected", title, data }, `at this pace ${percent(found.end, row.limit)} at the end${shares(found, row.limit)}`);
 }
 
+/** The used and the reserved part of a limit, drawn; `props` are those of the bar. */
+function track({ used, reserved, limit }, props) {
+  const scale = Math.max(limit, used + reserved) || 1;
+  const part = (name, number) => {
+    const node = h("span", { class: name });
+    node.style.width = `${(100 * number) / scale}%`;
+    return node;
+  };
+  return h("span", { class: "bar-track", ...props }, part("used", used), part("reserved", reserved));
+}
+
+/** A limit in one line: a bar and its share; `more` comes behind it. */
+export const thinBar = (kind, row, ...more) =>
+  h("span", { class: `thin ${kind}` }, track(row, { "aria-hidden": "true" }), h("span", { class: "share-text" }, percent(row.used + row.reserved, row.limit)), more);
+
+/** The kind of a window's bar. */
+export const fullnessKind = (row) => state(row)[0];
+
 /** The bar of one window; `actions` are buttons that belong to it. */
 export function quotaBar(row, actions = []) {
   const [kind, said] = state(row);
-  const used = h("span", { class: "used" });
-  const reserved = h("span", { class: "reserved" });
-  const scale = Math.max(row.limit, row.used + row.reserved) || 1;
-  used.style.width = `${(100 * row.used) / scale}%`;
-  reserved.style.width = `${(100 * row.reserved) / scale}%`;
   const left = bare(row.unit, row.remaining);
   const [taken, held, limit] = [row.used, row.reserved, row.limit].map((number) => amount(row.unit, number));
   const text = `${taken} used, ${held} reserved, limit ${limit}`;
@@ -62,20 +75,14 @@ export function quotaBar(row, actions = []) {
         percent(row.used + row.reserved, row.limit),
       ),
     ),
-    h(
-      "div",
-      {
-        class: "bar-track",
-        role: "meter",
-        "aria-label": quotaName(row),
-        "aria-valuemin": 0,
-        "aria-valuemax": row.limit,
-        "aria-valuenow": Math.min(row.limit, row.used + row.reserved),
-        "aria-valuetext": text,
-      },
-      used,
-      reserved,
-    ),
+    track(row, {
+      role: "meter",
+      "aria-label": quotaName(row),
+      "aria-valuemin": 0,
+      "aria-valuemax": row.limit,
+      "aria-valuenow": Math.min(row.limit, row.used + row.reserved),
+      "aria-valuetext": text,
+    }),
     h(
       "div",
       { class: "quota-foot" },
@@ -92,7 +99,7 @@ export function quotaBar(row, actions = []) {
         ],
         ` · ${left} left`,
       ),
-      h("span", { title: row.reset_at && `${moment(row.reset_at)} UTC` }, freeAgain(row)),
+      h("span", { title: row.reset_at && fullMoment(row.reset_at) }, freeAgain(row)),
     ),
     h("div", { class: "quota-foot" }, expected(row)),
     actions.length > 0 && h("div", { class: "quota-actions" }, actions),

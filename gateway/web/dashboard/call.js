@@ -5,28 +5,30 @@ import { get } from "./api.js";
 import { attempts, waterfall } from "./call_times.js";
 import { openDialog } from "./dialog.js";
 import { fill, h } from "./dom.js";
-import { facts } from "./facts.js";
-import { NOTHING, count, moment, recent, span, usd } from "./format.js";
+import { facts, linked } from "./facts.js";
+import { NOTHING, count, fullMoment, recent, span, usd } from "./format.js";
 import { modelOf } from "./refusal_rows.js";
 import { into } from "./states.js";
+import { sumOf } from "./table_parts.js";
 import { PILL, explain, outcome } from "./words.js";
 
 const isCall = (row) => row.kind !== "refusal";
 const tokensOf = (row) => (isCall(row) ? row.prompt_tokens + row.completion_tokens : null);
 
 function outcomeOf(row) {
-  if (!isCall(row)) return [h("span", { class: "pill full" }, "refused here"), ` ${row.status} `, h("code", null, row.code)];
+  if (!isCall(row)) return [h("span", { class: "pill full" }, "refused by gateway"), ` ${row.status} `, h("code", null, row.code)];
   const [said, kind] = outcome(row);
   return [h("span", { class: `pill ${PILL[kind]}` }, said), ` ${row.status}`];
 }
 
-export const COLUMNS = [
+/** `linkedTo(group)`: whether names of this group lead to pages. */
+export const columns = (linkedTo) => [
   {
     title: "Began",
     sort: (call) => call.time,
-    show: (call) => h("span", { title: `${moment(call.time)} UTC` }, recent(call.time)),
+    show: (call) => h("span", { title: fullMoment(call.time) }, recent(call.time)),
   },
-  { title: "Key", class: "mono", sort: (row) => row.key ?? "", show: (row) => row.key ?? "unknown" },
+  { title: "Key", class: "mono clip", sort: (row) => row.key ?? "", show: (row) => linked("key", row.key, row.key ?? "unknown", linkedTo) },
   {
     title: "Outcome",
     sort: (row) => row.status,
@@ -36,9 +38,9 @@ export const COLUMNS = [
     title: "Model",
     class: "mono clip",
     sort: modelOf,
-    show: (row) => h("span", { title: modelOf(row) }, modelOf(row) || NOTHING),
+    show: (row) => linked("model", isCall(row) ? row.served_model || row.model : "", modelOf(row) || NOTHING, linkedTo),
   },
-  { title: "Upstream", class: "mono", sort: (call) => call.upstream ?? "", show: (call) => call.upstream || NOTHING },
+  { title: "Upstream", class: "mono clip", sort: (call) => call.upstream ?? "", show: (call) => linked("upstream", call.upstream, call.upstream || NOTHING, linkedTo) },
   {
     title: "Tokens",
     isNumber: true,
@@ -52,8 +54,11 @@ export const COLUMNS = [
     show: (call) => (!isCall(call) ? NOTHING : call.cost_usd === null ? h("span", { class: "unknown" }, "unknown") : usd(call.cost_usd)),
   },
   { title: "First token", isNumber: true, sort: (call) => call.first_byte_s ?? null, show: (call) => span(call.first_byte_s) },
-  { title: "Took", isNumber: true, sort: (call) => call.duration_s ?? null, show: (call) => span(call.duration_s) },
+  { title: "Duration", isNumber: true, sort: (call) => call.duration_s ?? null, show: (call) => span(call.duration_s) },
 ];
+
+/** The tokens and the known cost of some of them together; times are not added up. */
+export const totalOf = (rows) => ({ ...sumOf("prompt_tokens", "completion_tokens", "cost_usd")(rows.filter(isCall)), first_byte_s: NaN, duration_s: NaN });
 
 /** The names of the model, as one where all are the same. */
 function modelNames(call) {
@@ -97,7 +102,7 @@ function costSum(call) {
       h(
         "tfoot",
         null,
-        h("tr", null, h("th", { scope: "row", colspan: 3 }, "Together"), h("td", { class: "number", data: { value: call.cost_usd } }, usd(call.cost_usd))),
+        h("tr", null, h("th", { scope: "row", colspan: 3 }, "Total"), h("td", { class: "number", data: { value: call.cost_usd } }, usd(call.cost_usd))),
       ),
     ),
   ];
@@ -108,7 +113,7 @@ function factsOf(call) {
   const completion = `${count(call.completion_tokens)} completion (${count(call.reasoning_tokens)} reasoning)`;
   const pairs = {
     Id: call.id,
-    "Began at": `${moment(call.time)} UTC`,
+    "Began at": fullMoment(call.time),
     Key: call.key,
     Team: call.team,
     Endpoint: `${call.endpoint}${call.stream ? ", streamed" : ""}`,
@@ -131,7 +136,7 @@ function factsOf(call) {
       .filter(Boolean)
       .join(", ") || null,
     ...(call.stream ? { "First token after": span(call.first_byte_s) } : {}),
-    Took: span(call.duration_s),
+    Duration: span(call.duration_s),
     "Client’s own id": call.client_request_id,
   };
   return listed(pairs);
@@ -155,7 +160,7 @@ const refusalInFull = (row) => [
   h("p", { class: "why bad" }, row.message),
   listed({
     Id: row.id,
-    "Refused at": `${moment(row.time)} UTC`,
+    "Refused at": fullMoment(row.time),
     Key: row.key ?? "unknown",
     Team: row.team,
     Path: row.path,
@@ -174,7 +179,7 @@ export function openDetail(id, own) {
   const ended = new AbortController();
   const place = h("div");
   const dialog = openDialog("One call", () => place, {
-    kind: "detail",
+    kind: "detail", isPage: true,
     onClose: (isLeft) => {
       ended.abort();
       if (!isLeft) goBack(detailAddress(null));

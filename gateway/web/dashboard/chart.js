@@ -1,12 +1,13 @@
-// Drawings: one bar for each day or hour, and the small curve of a live number. A table always has the same numbers.
+// Drawings: one bar for each day, hour or minute, and the small curve of a live number. A table always has the same numbers.
 
 import { fill, h, s } from "./dom.js";
-import { stepInWords, stepShort } from "./format.js";
+import { stepInWords, stepOf, stepShort } from "./format.js";
 
 const HEIGHT = 190;
 export const ROOM = { top: 10, right: 4, bottom: 22, left: 52 };
 export const LETTER = 7; // pixels of a letter of the axis, at most
 const HOURS_NAMED = 48; // at most
+const ROUND = [5, 10, 15, 30, 60]; // minutes that are named
 const STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10];
 
 /** The top of a scale with four even steps that holds `most`. */
@@ -19,7 +20,7 @@ export function scaleTop(most) {
 
 /**
  * `parts`: [{name, class, of(row) -> number, pick}], stacked; `pick` is called when one is chosen. `format`: an amount alone,
- * or for the axis with its step. `say(row)`: the whole day in words. `isOneNumber`: the parts are not listed one by one.
+ * or for the axis with its step. `say(row)`: the whole day in words. `events(row)`: what happened then, in words. `isOneNumber`: the parts are not listed one by one.
  */
 export class DayChart {
   constructor() {
@@ -51,7 +52,7 @@ export class DayChart {
         of.parts.map((part) => {
           const said = [h("i", { class: `swatch ${part.class}`, "aria-hidden": "true" }), part.name];
           return part.pick
-            ? h("button", { type: "button", class: "pick", title: `Only ${part.name}`, onclick: part.pick }, said)
+            ? h("button", { type: "button", class: "pick", title: `Filter by ${part.name}`, onclick: part.pick }, said)
             : h("span", null, said);
         }),
     );
@@ -79,7 +80,7 @@ export class DayChart {
     if (!this.rows || (place === this.chosen && this.readout.hasChildNodes())) return;
     this.chosen = place;
     const row = this.rows[place];
-    fill(this.readout, row ? [h("b", null, stepInWords(row.hour ?? row.day)), ` ${this.of.say(row)}`] : this.of.total);
+    fill(this.readout, row ? [h("b", null, stepInWords(stepOf(row))), ` ${this.of.say(row)}`, (this.of.events?.(row) ?? []).map((text) => ` · ${text}`)] : this.of.total);
     if (row && this.of.parts.length > 1 && !this.of.isOneNumber) this.readout.append(this.split(row));
     for (const [number, mark] of this.svg.querySelectorAll(".mark").entries())
       mark.classList.toggle("on", number === place);
@@ -110,6 +111,7 @@ export class DayChart {
     const every = Math.ceil(64 / step);
     const isOfDays = this.rows.length > HOURS_NAMED && this.rows[0].hour !== undefined; // days are named, where they begin
     const days = Math.ceil(64 / (24 * step));
+    const round = ROUND.find((minutes) => minutes * step >= 64) ?? 60;
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     this.svg.setAttribute("width", width);
     fill(
@@ -142,13 +144,14 @@ export class DayChart {
             })
           );
         });
-        const at = row.hour ?? row.day;
-        const isNamed = isOfDays ? at.endsWith("T00") && (place / 24) % days === 0 : (this.rows.length - 1 - place) % every === 0;
+        const at = stepOf(row);
+        const isNamed = row.minute ? Number(at.slice(14)) % round === 0 : isOfDays ? at.endsWith("T00") && (place / 24) % days === 0 : (this.rows.length - 1 - place) % every === 0;
         return s(
           "g",
           { class: "mark" },
           s("rect", { class: "column", x: left + step * place, y: ROOM.top, width: step, height: inner.height }),
           pieces,
+          (this.of.events?.(row) ?? []).length > 0 && s("path", { class: "event", d: `M${middle - 4} ${ROOM.top - 8}h8l-4 7z` }, s("title", null, this.of.events(row).join(", "))),
           isNamed &&
             middle - left > 14 &&
             s("text", { class: "tick middle", x: Math.min(middle, width - 20), y: HEIGHT - 6 }, stepShort(isOfDays ? at.slice(0, 10) : at)),

@@ -15,10 +15,16 @@ function cell(value) {
 
 const textOf = (shown) => h("span", null, shown).textContent;
 
+/** The columns of the file for one of a table: those of its `saved`, each {title, of(row)}, else one with what it is sorted by. */
+const savedOf = (column) => column.saved ?? [{ title: column.title, of: (row) => (column.sort ? column.sort(row) : textOf(column.show(row))) }];
+
+/** A moment (Unix time in seconds, or a text of a time) as ISO 8601 in UTC, whatever zone the page shows. */
+export const isoTime = (time) => (time === null || time === undefined ? null : new Date(typeof time === "number" ? time * 1000 : time).toISOString());
+
 /** A line of titles, then one for each row. */
 export function tableAsCsv(columns, rows) {
-  const value = (column, row) => (column.sort ? column.sort(row) : textOf(column.show(row)));
-  const lines = [columns.map((column) => column.title), ...rows.map((row) => columns.map((column) => value(column, row)))];
+  const saved = columns.flatMap(savedOf);
+  const lines = [saved.map(({ title }) => title), ...rows.map((row) => saved.map(({ of }) => of(row)))];
   return lines.map((line) => `${line.map(cell).join(",")}\r\n`).join("");
 }
 

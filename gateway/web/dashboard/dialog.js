@@ -1,4 +1,5 @@
-// Dialogs: the browser's own, so that Esc, focus and the page behind behave.
+// Dialogs: the browser's own, so that Esc, focus and the page behind behave. One with an address of its own is no window over
+// the view: it is shown in the place of the view.
 
 import { goBack, readAddress } from "./address.js";
 import { WIDE, fill, h } from "./dom.js";
@@ -7,8 +8,28 @@ import { tryKey } from "./tried_key.js";
 /** The result of a dialog that is closed because the page behind it ends: nothing is to be done. */
 export const LEFT = "left";
 
-/** Open a dialog with this title. `make(close)` gives its content. It is gone from the page once closed. */
-export function openDialog(title, make, { kind = "", onClose } = {}) {
+const isOnTop = (page) => !document.querySelector("dialog:modal") && page === document.querySelector("main > dialog:last-of-type");
+
+/** Show a dialog in the place of the view, which is as it was when it ends; Esc ends it. Gives what is to be done then. */
+function showAsPage(dialog) {
+  const current = () => document.querySelector("#nav a[aria-current]");
+  const before = document.querySelector("main > dialog:not([open])"); // it is closing, as this one is shown instead
+  const [view, scrolled] = [current(), before ? Number(before.dataset.scrolled) : scrollY];
+  dialog.dataset.scrolled = scrolled;
+  const ended = new AbortController();
+  document.querySelector("main").append(dialog);
+  dialog.show();
+  scrollTo(0, 0);
+  addEventListener("keydown", (event) => event.key === "Escape" && isOnTop(dialog) && dialog.close(), { signal: ended.signal });
+  return (isLast) => {
+    ended.abort();
+    if (isLast && current() === view) scrollTo(0, scrolled);
+  };
+}
+
+/** Open a dialog with this title. `make(close)` gives its content. It is gone from the page once closed. `isPage`: it is
+ * shown in the place of the view. */
+export function openDialog(title, make, { kind = "", isPage = false, onClose } = {}) {
   const heading = h("h2", { id: "dialog-title", tabindex: "-1" }, title);
   const dialog = h("dialog", { class: kind, "aria-labelledby": "dialog-title" });
   const close = () => dialog.close();
@@ -18,16 +39,24 @@ export function openDialog(title, make, { kind = "", onClose } = {}) {
       "header",
       null,
       heading,
-      h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: close }, "✕"),
+      isPage
+        ? h("button", { type: "button", class: "quiet", onclick: close }, "← Back")
+        : h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: close }, "✕"),
     ),
     make(close, dialog),
   );
+  let after = null;
   dialog.addEventListener("close", () => {
+    const isLast = !dialog.nextElementSibling;
     dialog.remove();
+    after?.(isLast);
     onClose?.(dialog.returnValue === LEFT);
   });
-  document.body.append(dialog);
-  dialog.showModal();
+  if (isPage) after = showAsPage(dialog);
+  else {
+    document.body.append(dialog);
+    dialog.showModal();
+  }
   (dialog.querySelector("[autofocus]") ?? heading).focus();
   return dialog;
 }
@@ -38,7 +67,7 @@ export function closeShown(kind) {
   for (const dialog of document.querySelectorAll(`dialog.${kind}`)) dialog.close(LEFT);
 }
 
-/** A wide dialog about one thing of a list, whose address it has; closing leads back to where the user came from, else to the
+/** A page about one thing of a list, whose address it has; closing leads back to where the user came from, else to the
  * list. Gives the places for its content, for what is known about the thing, for its buttons and for more, how to close it, and
  * a signal for when it or the page behind has ended. On a small screen `more` comes before what is known and the buttons. */
 export function openOne(title, list, signal) {
@@ -49,6 +78,7 @@ export function openOne(title, list, signal) {
   const rest = matchMedia(WIDE).matches ? [about, buttons, more] : [more, about, buttons];
   const dialog = openDialog(title, () => h("div", null, place, rest), {
     kind: "page",
+    isPage: true,
     onClose: (isLeft) => {
       ended.abort();
       const now = readAddress();

@@ -36,10 +36,10 @@ export function modelsOf(text) {
 }
 
 /** A list of quotas (quota_rows.js) as a part of a form. */
-export const quotasField = (title, quotas) =>
+export const quotasField = (title, quotas, param = "quotas") =>
   h(
     "fieldset",
-    { data: { param: "quotas" } },
+    { data: { param } },
     h("legend", null, title),
     quotas.node,
     h("span", { class: "trouble", role: "alert" }),

@@ -28,6 +28,9 @@ export function usd(amount) {
   return `$${amount.toLocaleString("en", digits)}`;
 }
 
+/** A number with its sign, in the words of `said`. */
+export const signed = (number, said) => (number > 0 ? `+${said(number)}` : number < 0 ? `−${said(-number)}` : said(0));
+
 /** A share in percent of 0 to 100: neither rounded to nothing nor to all. */
 export function percent(part, all) {
   if (!all || !part) return "0 %";
@@ -65,22 +68,41 @@ export function span(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-const isoText = (date) => date.toISOString().replace("T", " ");
+const ZONE_KEPT_AS = "gateway-zone";
+/** Whether times are shown in the zone of this browser; days and hours of sums and quotas are UTC's in any case. */
+export const isLocal = () => localStorage.getItem(ZONE_KEPT_AS) === "local";
+export const switchZone = () => localStorage.setItem(ZONE_KEPT_AS, isLocal() ? "utc" : "local");
+
+const ahead = (date) => (isLocal() ? -date.getTimezoneOffset() : 0);
+/** The name of the zone in which a time is shown: "UTC", "UTC+9", "UTC-3:30". */
+export function zoneOf(date = new Date()) {
+  const minutes = ahead(date);
+  const [hours, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60];
+  return minutes ? `UTC${minutes < 0 ? "−" : "+"}${hours}${rest ? `:${String(rest).padStart(2, "0")}` : ""}` : "UTC";
+}
+/** The same moment as a date whose UTC is the shown time. */
+const asShown = (date) => new Date(date.getTime() + ahead(date) * 60_000);
+const isoText = (date) => asShown(date).toISOString().replace("T", " ");
+/** A minute in UTC (2026-11-20T14:05) as a field for a time shows it, and back. */
+export const toField = (text) => (text ? asShown(new Date(`${text}:00Z`)).toISOString().slice(0, 16) : "");
+export const fromField = (text) => (text && isLocal() ? new Date(text).toISOString().slice(0, 16) : text.slice(0, 16));
 const asDate = (time) => new Date(typeof time === "number" ? time * 1000 : time);
 
 /** A Unix time in seconds, or a text of a time. */
 export const moment = (time) => (time === null || time === undefined ? NOTHING : isoText(asDate(time)).slice(0, 19));
 export const clock = (time) => isoText(asDate(time)).slice(11, 19);
+/** The same with its zone. */
+export const fullMoment = (time) => (time === null || time === undefined ? NOTHING : `${moment(time)} ${zoneOf(asDate(time))}`);
 /** The time of today, or a day and a time: 14:32:05, 11-23 14:32:05. */
-export const recent = (time) => (moment(time).startsWith(day()) ? clock(time) : moment(time).slice(5));
+export const recent = (time) => (moment(time).startsWith(moment(Date.now() / 1000).slice(0, 10)) ? clock(time) : moment(time).slice(5));
 export const minute = (time) => (time === null || time === undefined ? NOTHING : isoText(asDate(time)).slice(0, 16));
 
 /** When something will happen within a day, week or month: "at 17:40", "today", "on Thursday", "on the 27th". */
 export function momentInWords(date, per, today = day()) {
   if (per === "day") return `at ${isoText(date).slice(11, 16)}`;
   if (isoText(date).startsWith(today)) return "today";
-  if (per === "week") return `on ${WEEKDAYS[date.getUTCDay()]}`;
-  const number = date.getUTCDate();
+  if (per === "week") return `on ${WEEKDAYS[asShown(date).getUTCDay()]}`;
+  const number = asShown(date).getUTCDate();
   const ending = number > 10 && number < 20 ? "th" : (["th", "st", "nd", "rd"][number % 10] ?? "th");
   return `on the ${number}${ending}`;
 }
@@ -89,16 +111,25 @@ export function momentInWords(date, per, today = day()) {
 export const day = (before = 0) => new Date(Date.now() - before * DAY_MS).toISOString().slice(0, 10);
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const LONG_MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
 const WEEKDAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/** A day (2026-11-20) or an hour (2026-11-20T14) in words. */
+/** A day (2026-11-20), an hour (2026-11-20T14) or a minute (2026-11-20T14:05) in words. */
 export function stepInWords(text) {
-  const date = new Date(`${text.slice(0, 10)}T00:00:00Z`);
+  const date = text.length > 10 ? asShown(new Date(`${text.slice(0, 13)}:${text.slice(14) || "00"}:00Z`)) : new Date(`${text}T00:00:00Z`);
   const day = `${WEEKDAYS[date.getUTCDay()]}, ${date.getUTCDate()} ${MONTHS[date.getUTCMonth()]}`;
-  return text.length > 10 ? `${text.slice(11)}:00, ${day}` : day;
+  return text.length > 10 ? `${stepShort(text)}, ${day}` : day;
 }
 
+/** A month (2026-11) in words. */
+export const monthInWords = (text) => `${LONG_MONTHS[Number(text.slice(5)) - 1]} ${text.slice(0, 4)}`;
+
+/** The minute, hour or day of a row. */
+export const stepOf = (row) => row.minute ?? row.hour ?? row.day;
+
 export function stepShort(text) {
+  if (text.length > 10 && isLocal()) return isoText(new Date(`${text.slice(0, 13)}:${text.slice(14) || "00"}:00Z`)).slice(11, 16);
+  if (text.length === 16) return text.slice(11);
   return text.length > 10 ? `${text.slice(11)}:00` : `${Number(text.slice(8))} ${MONTHS[Number(text.slice(5, 7)) - 1]}`;
 }
 

@@ -1,10 +1,10 @@
 // Sums by key, team, model or upstream, with a bar for the chosen measure and a way to narrow the page to one of them.
 
 import { address, readAddress } from "./address.js";
-import { h } from "./dom.js";
+import { fill, h } from "./dom.js";
 import { NOTHING } from "./format.js";
 import { canNarrow } from "./grouping.js";
-import { MEASURES, NUMBERS } from "./sums.js";
+import { MEASURES, NUMBERS, total } from "./sums.js";
 import { Table } from "./table.js";
 
 const LINKED = { key: "keys", team: "teams", model: "models", upstream: "upstreams" };
@@ -19,10 +19,14 @@ function shared() {
 /** Whether the user has pages of the names of a group: operators and viewers have those of models and upstreams. */
 export const hasPages = (can) => (group) => group === "key" || can(`GET /admin/api/${group === "team" ? "teams" : "models"}`);
 
+const titleOf = (group) => group[0].toUpperCase() + group.slice(1);
+const nameOf = (name, group) => name || (group === "owner" ? "no owner" : NOTHING);
+
 export class GroupTable {
-  /** `narrow(group, name)`, if given, is called when a row is chosen; `linked(group)`: whether names lead to pages. */
-  constructor(narrow = null, linked = () => false) {
-    Object.assign(this, { narrow, linked });
+  /** `narrow(group, name)`, if given, is called when a row is chosen; `linked(group)`: whether names lead to pages; `keysOf(owner)` gives the
+   * sums of the keys of an owner. */
+  constructor(narrow = null, linked = () => false, keysOf = null) {
+    Object.assign(this, { narrow, linked, keysOf, places: new Map() });
     this.text = "";
     this.shown = "";
     this.table = null;
@@ -33,11 +37,11 @@ export class GroupTable {
     this.table?.filter(text);
   }
 
-  /** Show the sums of a state (`groups`, `group`, `metric`); returns the element. */
-  show({ groups, group, metric }) {
-    if (this.shown !== `${group} ${metric}`) {
-      this.shown = `${group} ${metric}`;
-      this.table = this.make(group, metric);
+  /** Show the sums of a state (`groups`, `group`, `metric`, and `then` where they are by a second group); returns the element. */
+  show({ groups, group, metric, then = "" }) {
+    if (this.shown !== `${group} ${metric} ${then}`) {
+      this.shown = `${group} ${metric} ${then}`;
+      this.table = this.make(group, metric, then);
       this.table.text = this.text.trim().toLowerCase();
     }
     this.table.most = Math.max(...groups.map((row) => MEASURES[metric].of(row) ?? 0), 0) || 1;
@@ -45,20 +49,34 @@ export class GroupTable {
     return this.table.node;
   }
 
-  make(group, metric) {
+  make(group, metric, then) {
+    const second = then && { title: titleOf(then), class: "mono clip", isExact: true, sort: (row) => row[then], show: (row) => nameOf(row[then], then) };
     const name = {
-      title: group[0].toUpperCase() + group.slice(1),
+      title: titleOf(group),
       isExact: true,
       sort: (row) => row[group],
       show: (row) => this.named(row, group, (MEASURES[metric].of(row) ?? 0) / this.table.most),
     };
-    return new Table([name, ...NUMBERS], {
-      caption: `Usage by ${group}`,
-      name: (row) => row[group],
-      sort: COLUMN_OF[metric],
-      filter: (row, part) => row[group].toLowerCase().includes(part),
+    return new Table([name, ...(then ? [second] : []), ...NUMBERS], {
+      caption: `Usage by ${group}${then ? ` and ${then}` : ""}`,
+      name: (row) => (then ? `${row[group]} ${row[then]}` : row[group]),
+      sort: COLUMN_OF[metric] + (then ? 1 : 0),
+      filter: (row, part) => [row[group], row[then] ?? ""].some((text) => text.toLowerCase().includes(part)),
       none: "No calls in this time.",
+      details: (row) => group === "owner" && !then && this.keysOf && { title: "keys", node: () => this.keyTable(row, metric) },
+      total,
     });
+  }
+
+  /** The sums of the keys of an owner, which are asked for when her row is opened. */
+  keyTable(row, metric) {
+    const place = this.places.get(row.owner) ?? h("div");
+    this.places.set(row.owner, place);
+    this.keysOf(row.owner).then((groups) => {
+      const table = new GroupTable(null, this.linked);
+      fill(place, table.show({ groups, group: "key", metric }));
+    }, () => fill(place, h("p", { class: "note" }, "Her keys could not be loaded.")));
+    return place;
   }
 
   named(row, group, part) {
@@ -71,8 +89,9 @@ export class GroupTable {
       share,
       group in LINKED && name && this.linked(group)
         ? h("a", { href: address(LINKED[group], name, shared()), class: "mono" }, name)
-        : h("span", { class: "mono" }, name || NOTHING),
-      name && this.narrow && canNarrow(group) && h("button", { type: "button", class: "only", "aria-label": `Only ${name}`, onclick: () => this.narrow(group, name) }, "only"),
+        : h("span", { class: "mono" }, nameOf(name, group)),
+      group === "owner" && [" ", this.table.opener(row)],
+      name && this.narrow && canNarrow(group) && h("button", { type: "button", class: "only", "aria-label": `Filter by ${name}`, onclick: () => this.narrow(group, name) }, "filter"),
     );
   }
 }

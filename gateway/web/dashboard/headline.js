@@ -39,13 +39,13 @@ function spend(rows) {
     [usd(month.cost_usd), month.unpriced > 0 && h("span", { class: "unknown" }, " + ?")],
     month.cost_usd,
     h("span", { title: "Spent, and for each day that is left the mean of the last 7 whole days; the range is that of the cheapest and the dearest of the last four weeks" }, "expected ", h("b", { data: { value: end } }, usd(end)), ` (${usd(low)} to ${usd(high)})`),
-    changed && [h("br"), h("span", { title: `Without today: ${usd(compared.now.cost_usd)}, ${usd(compared.before.cost_usd)} then` }, `${changed} on the same days of last month`)],
+    changed && [h("br"), h("span", { title: `Without today: ${usd(compared.now.cost_usd)}, ${usd(compared.before.cost_usd)} then` }, `${changed} compared with the same days of last month`)],
   );
 }
 
 /** The omissions of a comparison, and the numbers of both periods, in words. */
 function without({ until, compared }, now, before) {
-  const left = compared.now.until === until ? "" : `Without ${compared.unit === "hour" ? "the running hour" : "today"}: `;
+  const left = compared.now.until === until ? "" : `Without ${compared.unit === "day" ? "today" : `the running ${compared.unit}`}: `;
   return `${left}${now}, ${before} in the same part of the period before`;
 }
 
@@ -59,7 +59,7 @@ function requests({ now, compared }, range) {
     !compared
       ? "too early to compare"
       : changed
-        ? h("span", { title: without(range, count(compared.now.requests), count(compared.before.requests)) }, `${changed} on the period before`)
+        ? h("span", { title: without(range, count(compared.now.requests), count(compared.before.requests)) }, `${changed} compared with the period before`)
         : "none in the period before",
   );
 }
@@ -92,7 +92,8 @@ function firstToken(found, range) {
     `First token p95, ${rangeWords(range)}`,
     span(p95),
     p95,
-    found?.first_token_count ? `half within ${span(found.first_token_p50_s)} · ${many(found.first_token_count, "call")}` : "none measured",
+    found?.first_token_count ? `median ${span(found.first_token_p50_s)} · ${many(found.first_token_count, "call")}` : "no measurement",
+    found?.before?.first_token_count > 0 && [h("br"), h("span", { data: { before: found.before.first_token_p95_s } }, `${span(found.before.first_token_p95_s)} in the period before`)],
   );
 }
 

@@ -65,7 +65,7 @@ export function editKey(key, then, { role, publicUrl, can, teams = null }) {
         team: team.control,
         models: input(isOwn && isNew ? "" : old.models.join(", "), isOwn && isNew ? { placeholder: "all that the team allows" } : {}),
         expires: input(old.expires ? new Date(old.expires).toISOString().slice(0, 16) : "", { type: "datetime-local" }),
-        ips: input(old.ips.join(", "), { placeholder: "everywhere" }),
+        ips: input(old.ips.join(", "), { placeholder: "any network" }),
         max_parallel: input(old.max_parallel, { type: "number", min: "1", placeholder: "unlimited" }),
         on_exceeded: choice({ deny: "refuse the call", shadow: "count and report only" }, old.on_exceeded),
         owner: input(old.owner, { placeholder: "nobody", maxlength: "256" }),
@@ -78,7 +78,7 @@ export function editKey(key, then, { role, publicUrl, can, teams = null }) {
       const limits = Object.fromEntries(
         Object.keys(LIMITS).map((name) => [
           name,
-          input(old.limits[name], { type: "number", min: "0", placeholder: "the API’s own" }),
+          input(old.limits[name], { type: "number", min: "0", placeholder: "those of the API" }),
         ]),
       );
       const quotas = quotaList(old.quotas, "No quota: only those of its team and of the gateway, if any, limit what it spends.");
@@ -130,7 +130,7 @@ export function editKey(key, then, { role, publicUrl, can, teams = null }) {
         const plain = issued.models.filter((each) => !/[*?[]/.test(each)).map((id) => ({ id }));
         const models = modelsToCall(issued.secret).catch(() => plain); // calls may be served at another address than this page
         const connect = connectPanel({ publicUrl, secret: issued.secret, models });
-        showSecret("The key is made", issued.id, issued.secret, warned(issued), connect, testCall(issued.secret));
+        showSecret("The new key", issued.id, issued.secret, warned(issued), connect, testCall(issued.secret));
       }
 
       const titles = Object.fromEntries(Object.entries(PRESETS).map(([name, { title }]) => [name, title]));

@@ -83,7 +83,7 @@ function upstream(name, samples, run) {
     "li",
     { class: "upstream", data: { upstream: name, state: now.state } },
     h("div", { class: "row" }, h("a", { class: "mono", href: address("upstreams", name) }, name), h("span", { class: `pill ${kind}` }, said)),
-    run && h("p", { class: "more", title: run.detail, data: { run: String(run.failing) } }, run.failing ? runInWords(run) : `Failed lately: ${runInWords(run)}`),
+    run && h("p", { class: "more", title: run.detail, data: { run: String(run.failing) } }, run.failing ? runInWords(run) : `Failed lately: ${runInWords(run)}`, run.message && h("q", { class: "said" }, run.message)),
     h(
       "p",
       { class: "more" },

@@ -8,8 +8,8 @@ const timeOf = (row) => (typeof row.time === "number" ? row.time : Date.parse(ro
 
 /** `lists`: [{path, query, kind}]; each row gets the `kind` of its list. */
 export class MergedPages {
-  constructor(lists, signal) {
-    this.signal = signal;
+  constructor(lists, signal, atOnce = AT_ONCE) {
+    Object.assign(this, { signal, atOnce });
     this.lists = lists.map((list) => ({ ...list, rows: [], next: "" })); // next: null behind the last page
   }
 
@@ -32,7 +32,7 @@ export class MergedPages {
   }
 
   async fetch(list) {
-    const page = await get(list.path, { ...list.query, limit: AT_ONCE, before: list.next }, this.signal);
+    const page = await get(list.path, { ...list.query, limit: this.atOnce, before: list.next }, this.signal);
     list.rows = page.data.map((row) => ({ ...row, kind: list.kind }));
     list.next = page.next;
   }

@@ -2,14 +2,13 @@
 
 import { address } from "./address.js";
 import { get, getCsv } from "./api.js";
+import { thinBar } from "./bars.js";
 import { fill, h } from "./dom.js";
-import { NOTHING, count, many, percent, usd } from "./format.js";
+import { NOTHING, count, many, monthInWords, percent, usd } from "./format.js";
 import { MonthChart } from "./month_chart.js";
 import { change } from "./spending.js";
 import { into } from "./states.js";
 import { Table } from "./table.js";
-
-const MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
 
 /** Whether the expected spend of a row is within its budget: the kind of a pill, and words; null: there is no budget. */
 export function verdict({ spent_usd, end_usd, low_usd, high_usd, budget_usd }) {
@@ -31,18 +30,10 @@ const unpriced = (row) => row.unpriced > 0 && h("span", { class: "unknown", titl
 function budgetBar(row) {
   if (row.budget_usd === null) return h("span", { class: "unknown" }, "none");
   const [kind] = verdict(row);
-  const used = h("span", { class: "used" });
-  used.style.width = `${Math.min(100, (100 * row.spent_usd) / (row.budget_usd || 1))}%`;
-  return h(
-    "div",
-    { class: `thin ${kind}` },
-    h("div", { class: "bar-track", "aria-hidden": "true" }, used),
-    h("span", { class: "share-text" }, percent(row.spent_usd, row.budget_usd)),
-    h("small", { class: "moment" }, `of ${usd(row.budget_usd)}`),
-  );
+  return thinBar(kind, { used: row.spent_usd, reserved: 0, limit: row.budget_usd }, h("small", { class: "moment" }, `of ${usd(row.budget_usd)}`));
 }
 
-function teamTable(isLinked, signal) {
+function teamTable(isLinked, signal, money) {
   return new Table(
     [
       { title: "Team", show: (row) => row.team || "no team", sort: (row) => row.team },
@@ -63,6 +54,7 @@ function teamTable(isLinked, signal) {
       sort: 1,
       href: (row) => (isLinked && row.team ? address("teams", row.team) : null),
       none: "No team has spent anything this month.",
+      total: () => money(),
       whole: () => getCsv("money", null, signal),
     },
   );
@@ -87,18 +79,17 @@ const dayTable = () =>
 /** The figures beside the chart. */
 function facts(money) {
   const found = verdict(money);
-  const [year, month] = money.month.split("-");
   const said = changed(money);
   return h(
     "div",
     { class: "answer-facts", data: { figure: "spend" } },
-    h("h3", null, `Spent in ${MONTHS[Number(month) - 1]} ${year}`),
+    h("h3", null, `Spent in ${monthInWords(money.month)}`),
     h("p", { class: "figure", data: { value: money.spent_usd } }, usd(money.spent_usd), unpriced(money)),
     money.budget_usd === null
       ? h("p", { class: "more" }, "There is no budget: a quota of US dollars per month of the gateway, or of teams, is one.")
       : h("p", { class: "more" }, `${percent(money.spent_usd, money.budget_usd)} of the ${money.budget_of === "teams" ? "teams’ budgets" : "budget"}, `, h("span", { data: { budget: money.budget_usd } }, usd(money.budget_usd)), " ", pill(found)),
     h("p", { class: "more" }, "Expected at the end: ", h("b", { data: { value: money.end_usd } }, usd(money.end_usd)), h("br"), `${range(money)}, by the cheapest and the dearest of the last four weeks`),
-    said && h("p", { class: "more" }, h("b", null, said), ` on the same days of last month (${usd(money.before_usd)})`),
+    said && h("p", { class: "more" }, h("b", null, said), ` compared with the same days of last month (${usd(money.before_usd)})`),
     money.unpriced > 0 && h("p", { class: "more" }, `Without ${count(money.unpriced)} calls of unknown cost.`),
   );
 }
@@ -108,7 +99,8 @@ export function moneyPanel(signal, { isLinked }) {
   const place = h("div");
   const [beside, teams] = [h("div"), h("div", { class: "answer-teams" })];
   const chart = new MonthChart();
-  const table = teamTable(isLinked, signal);
+  let shown = null;
+  const table = teamTable(isLinked, signal, () => shown);
   const days = dayTable();
   const byDay = h("details", { class: "as-table" }, h("summary", null, "The same as a table"), days.node);
   const look = () =>
@@ -116,7 +108,7 @@ export function moneyPanel(signal, { isLinked }) {
       place,
       signal,
       async () => {
-        const money = await get("money", null, signal);
+        const money = (shown = await get("money", null, signal));
         fill(beside, facts(money));
         fill(teams, money.teams.some((row) => row.team) && table.node);
         if (!place.contains(chart.node)) fill(place, h("div", { class: "answer-money" }, beside, h("div", { class: "answer-chart" }, chart.node, byDay)), teams);

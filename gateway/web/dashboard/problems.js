@@ -3,15 +3,19 @@
 import { address } from "./address.js";
 import { get } from "./api.js";
 import { h, refill } from "./dom.js";
-import { clock, count, moment, recent, span } from "./format.js";
+import { clock, count, fullMoment, recent, span } from "./format.js";
 import { into } from "./states.js";
 
-const KINDS = { upstream: ["failing", "full"], store: ["store away", "full"], quota: ["spent", "near"], spend: ["unusual", "near"], price: ["no price", "near"] };
+const KINDS = { upstream: ["failing", "full"], store: ["store away", "full"], quota: ["spent", "near"], spend: ["unusual", "near"], price: ["no price", "near"], bill: ["bill differs", "near"], reading: ["bill not read", "near"], account: ["account ends", "near"] };
+const OF_BILLS = ["bill", "reading", "account"];
+
+const LISTS = { quota: "The refusals", bill: "Days and causes", reading: "The bill", account: "The account" };
 
 /** The kind of thing and the name in a problem's subject: `key:alice`, `shaky`. */
 function thing({ kind, subject }) {
   if (kind === "upstream") return ["upstreams", subject];
   if (kind === "price") return ["models", subject];
+  if (OF_BILLS.includes(kind)) return ["bills", subject];
   const [of, ...rest] = subject.split(":");
   return [{ key: "keys", team: "teams" }[of] ?? null, rest.join(":") || subject];
 }
@@ -23,7 +27,9 @@ function listed({ kind, subject }) {
   if (kind === "quota" && view === "keys") return address("calls", "", { key: name, outcome: "refused" });
   if (kind === "quota" && view === "teams") return address("calls", "", { team: name, outcome: "refused" });
   if (kind === "price") return address("calls", "", { model: name });
-  return kind === "spend" ? address("calls", "", { key: name }) : null;
+  if (view === "bills") return address(view, name);
+  if (kind === "spend") return view === "keys" ? address("calls", "", { key: name }) : address("overview", "", { range: "today", group: "key", metric: "cost" });
+  return null;
 }
 
 function row(problem, at, hasPage) {
@@ -38,9 +44,9 @@ function row(problem, at, hasPage) {
       { class: "problem-head" },
       h("span", { class: `pill ${kind}` }, said),
       view && hasPage(view) ? h("a", { href: address(view, name) }, name) : h("b", null, name),
-      h("span", { class: "moment", title: `${moment(problem.since)} UTC` }, `since ${recent(problem.since).slice(0, -3)}`, h("small", null, ` · ${span(Math.max(0, (Date.parse(at) - Date.parse(problem.since)) / 1000))}`)),
+      h("span", { class: "moment", title: fullMoment(problem.since) }, `since ${recent(problem.since).slice(0, -3)}`, h("small", null, ` · ${span(Math.max(0, (Date.parse(at) - Date.parse(problem.since)) / 1000))}`)),
     ),
-    h("p", { class: "more" }, problem.text, list && [". ", h("a", { href: list }, problem.kind === "quota" ? "The refusals" : "The calls")]),
+    h("p", { class: "more" }, problem.text, list && [problem.text.endsWith('."') ? " " : ". ", h("a", { href: list }, LISTS[problem.kind] ?? (problem.subject.startsWith("person:") ? "Today by key" : "The calls"))]),
   );
 }
 
@@ -59,7 +65,7 @@ export function problemPanel(signal, { hasPage, tell }) {
           place,
           data.length
             ? h("ul", { class: "problems" }, data.map((each) => row(each, at, hasPage)))
-            : h("p", { class: "all-well" }, h("span", { class: "pill fine" }, "Nothing is wrong"), ` with upstreams, the store, quotas, spend by key and prices.`),
+            : h("p", { class: "all-well" }, h("span", { class: "pill fine" }, "Nothing is wrong"), ` with upstreams, the store, quotas, spend by key and person, prices, and bills.`),
         );
         checked.dataset.problems = count(data.length);
         tell?.(upstreams);

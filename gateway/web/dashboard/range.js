@@ -2,15 +2,17 @@
 
 import { fill, h } from "./dom.js";
 import { day } from "./format.js";
-import { hasHours } from "./grouping.js";
+import { hasHours, hasMinutes } from "./grouping.js";
 import { switcher } from "./switcher.js";
 
-export const RANGES = { "1h": "1 hour", "24h": "24 hours", today: "Today", "7d": "7 days", "30d": "30 days", month: "This month", last: "Last month", custom: "Custom" };
+export const RANGES = { "1h": "1 hour", "3h": "3 hours", "24h": "24 hours", today: "Today", "7d": "7 days", "30d": "30 days", month: "This month", last: "Last month", custom: "Custom" };
 const LENGTHS = { today: 1, "7d": 7, "30d": 30 };
 const MONTHS = ["month", "last"]; // compared with the same days of the month before
-const HOURS = { "1h": 2, "24h": 24 }; // sums are of whole hours: the last one and the running one
+const MINUTES = { "1h": 60, "3h": 180 }; // as gateway/wings/answers/minutes.py keeps them
+const HOURS = { "1h": 2, "3h": 4, "24h": 24 }; // sums are of whole hours: those before and the running one
 const HOURS_KEPT_DAYS = 14; // as gateway/store/__init__.py has it
 const HOUR_MS = 3_600_000;
+const MINUTE_MS = 60_000;
 const DAY = /^\d{4}-\d\d-\d\d$/;
 const DAY_MS = 86_400_000;
 
@@ -20,6 +22,8 @@ export const monthStart = (text) => `${text.slice(0, 7)}-01`;
 const daysBetween = (since, until) => Math.round((Date.parse(until) - Date.parse(since)) / DAY_MS) + 1;
 const hour = (before) => new Date(Date.now() - before * HOUR_MS).toISOString().slice(0, 13);
 const earlierHour = (text, hours) => new Date(Date.parse(`${text}:00:00Z`) - hours * HOUR_MS).toISOString().slice(0, 13);
+
+const minute = (before) => new Date(Date.now() - before * MINUTE_MS).toISOString().slice(0, 16);
 
 /** The same days of the month before, as many as it has. */
 export function monthBefore(until) {
@@ -42,6 +46,18 @@ function comparedDays(since, until, isMonth) {
   return { unit: "day", now: { since, until: last }, before };
 }
 
+/** Minutes: an hour is compared with the one before, of which minutes are known, too; three hours are with whole hours. */
+function readMinutes(name) {
+  const length = MINUTES[name];
+  const [since, until] = [minute(length - 1), minute(0)];
+  const compared =
+    length > 90
+      ? comparedHours(hour(length / 60), length / 60)
+      : { unit: "minute", now: { since, until: minute(1) }, before: { since: minute(2 * length - 1), until: minute(length + 1) } };
+  const steps = Array.from({ length }, (_, place) => minute(length - 1 - place));
+  return { name, unit: "minute", since, until, steps, whole: { since, until }, compared };
+}
+
 const hoursOf = (since, until) => {
   const steps = [];
   for (let at = since; at <= until; at = earlierHour(at, -1)) steps.push(at);
@@ -49,8 +65,8 @@ const hoursOf = (since, until) => {
 };
 
 /**
- * The range of the settings of an address: `name`, `unit` (hour or day), `since` and `until` (included), `steps` (all its
- * hours or days), `whole` (`since` and `until` for sums of the whole range: days where they are enough, which are cheaper), and
+ * The range of the settings of an address: `name`, `unit` (minute, hour or day), `since` and `until` (included), `steps` (all its
+ * minutes, hours or days), `whole` (`since` and `until` for sums of the whole range: days where they are enough, which are cheaper), and
  * `compared`: what is compared with what (`unit`, `now` and `before` with `since` and `until`; an equal part of the period
  * before, without the running hour or day). An unreadable range is the default, 30 days.
  */
@@ -60,6 +76,7 @@ export function readRange(query) {
   let [since, until] = [query.get("since") ?? "", query.get("until") ?? ""];
   if (name === "custom" && !(DAY.test(since) && DAY.test(until) && since <= until)) name = null;
   if (!(name in RANGES)) name = "30d";
+  if (name in MINUTES && hasMinutes(query.get("group") ?? "model")) return readMinutes(name);
   if (name in HOURS) {
     [since, until] = [hour(HOURS[name] - 1), hour(0)];
     const compared = comparedHours(since, HOURS[name]);
@@ -84,7 +101,7 @@ export const firstDay = ({ since, compared }) => [since, compared.before.since].
 
 /** The moments between which a range lies, to the minute: `from`, and `until` where it is over. */
 export function momentsOf({ since, until }) {
-  const [from, to] = [`${since.slice(0, 10)}T${since.slice(11) || "00"}:00`, until.slice(0, 10)];
+  const [from, to] = [`${since.slice(0, 10)}T${since.slice(11, 13) || "00"}:${since.slice(14) || "00"}`, until.slice(0, 10)];
   return { from, until: to < day() ? `${to}T23:59` : "" };
 }
 
@@ -92,7 +109,7 @@ export function momentsOf({ since, until }) {
 export const rangeWords = (range) =>
   range.name === "custom"
     ? `${range.since.slice(0, 10)} to ${range.until.slice(0, 10)}`
-    : range.name === "1h"
+    : range.name in MINUTES && range.unit === "hour"
       ? `since ${range.since.slice(11)}:00`
       : RANGES[range.name].toLowerCase();
 

@@ -1,15 +1,17 @@
 // A refused request as a line of a table: when, whose, why.
 
+import { isoTime } from "./csv.js";
 import { h } from "./dom.js";
-import { NOTHING, moment, recent } from "./format.js";
+import { NOTHING, fullMoment, recent } from "./format.js";
 
 /** The model as the client named it. */
 export const modelOf = (row) => row.requested_model ?? row.model ?? "";
 
 export const REFUSAL_COLUMNS = [
-  { title: "Time (UTC)", class: "moment", sort: (row) => row.at, show: (row) => h("span", { title: moment(row.at) }, recent(row.at)) },
+  { title: "Time", class: "moment", saved: [{ title: "time", of: (row) => isoTime(row.at) }, { title: "id", of: (row) => row.id }], sort: (row) => row.at, show: (row) => h("span", { title: fullMoment(row.at) }, recent(row.at)) },
   {
     title: "Refused with",
+    saved: ["status", "code", "limit"].map((title) => ({ title, of: (row) => row[title] })),
     sort: (row) => row.code,
     show: (row) => [h("span", { class: "pill full" }, row.status), " ", h("code", null, row.code ?? NOTHING)],
   },

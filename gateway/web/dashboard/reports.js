@@ -3,34 +3,47 @@
 
 import { get } from "./api.js";
 import { day } from "./format.js";
+import { folded } from "./people.js";
 import { firstDay } from "./range.js";
 import { added } from "./sums.js";
 
 const PAST_EVERY_MS = 600_000;
+export const MINUTE = "2026-11-20T14:05";
 
 export class Reports {
   constructor(signal) {
     this.signal = signal;
     this.past = new Map(); // by question: {at, rows}
+    this.minutesFrom = ""; // before this minute not every call is known by minute
   }
 
-  /** The sums for a range and its comparison: by day, from the day `first` at the latest, and by its hours or days (`steps`). */
+  /** The sums for a range and its comparison: by day, from the day `first` at the latest, and by its minutes, hours or days (`steps`). */
   async ofRange(range, filters = {}, first = firstDay(range)) {
     const { unit, since, until, compared } = range;
     const last = [until.slice(0, 10), day()].sort()[1];
-    const from = compared.unit === "hour" ? compared.before.since : since;
-    const [days, hours] = await Promise.all([
+    const finer = [...new Set([unit, compared.unit])].filter((each) => each !== "day");
+    const [days, ...found] = await Promise.all([
       this.by(["day"], first, last, filters),
-      unit === "hour" || compared.unit === "hour" ? this.by(["hour"], from, until.length > 10 ? until : `${until}T23`, filters) : null,
+      ...finer.map((each) => {
+        const from = compared.unit === each ? compared.before.since : since;
+        const to = unit === each || each === "minute" ? until : compared.now.until;
+        return this.by([each], from, to.length > 10 ? to : `${to}T23`, filters);
+      }),
     ]);
-    return { days, steps: unit === "hour" ? hours : days, compared: compared.unit === "hour" ? hours : days };
+    const of = { day: days, ...Object.fromEntries(finer.map((each, place) => [each, found[place]])) };
+    return { days, steps: of[unit], compared: of[compared.unit] };
   }
 
-  /** The rows by `groups` (a list of names) of these days or hours, of what `filters` (name: value) leaves. */
+  /** The rows by `groups` (a list of names) of these days, hours or minutes, of what `filters` (name: value) leaves. */
   async by(groups, since, until, filters = {}) {
     const isOfHours = since.length > 10;
     const [recent, past] = isOfHours ? [`${day(1)}T00`, `${day(2)}T23`] : [day(1), day(2)];
     return added(await this.split(groups, since, until, filters, recent, past), groups);
+  }
+
+  /** The rows of the keys of an owner. */
+  async keysOf(owner, { since, until }, filters) {
+    return (await this.by(["owner", "key"], since, until, filters)).filter((row) => row.owner === owner);
   }
 
   /** The rows by step of a range of each of these names of a group. */
@@ -58,6 +71,12 @@ export class Reports {
   }
 
   async ask(groups, since, until, filters) {
-    return (await get("usage", { group_by: groups.join(","), since, until, ...filters }, this.signal)).data;
+    const isOfMinutes = since.length === MINUTE.length;
+    const found = await get(isOfMinutes ? "minutes" : "usage", { group_by: groups.map((name) => (name === "owner" ? "person" : name)).join(",") || ",", since, until, ...filters }, this.signal);
+    if (isOfMinutes) this.minutesFrom = found.since.slice(0, MINUTE.length);
+    return groups.includes("owner") ? found.data.map(({ person, ...row }) => ({ ...row, owner: folded(person) })) : found.data;
   }
 }
+
+/** Where a busy gateway has fewer minutes than the range. */
+export const minutesNote = ({ unit, since }, { minutesFrom }) => (unit === "minute" && minutesFrom > since ? `Before ${minutesFrom.slice(11)} not every call is in the minutes: there were too many.` : "");

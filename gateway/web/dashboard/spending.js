@@ -1,5 +1,6 @@
 // The expected use, by one rule, and the comparison of a period with the one before. Pure.
 
+import { stepOf } from "./format.js";
 import { total } from "./sums.js";
 
 const DAY_MS = 86_400_000;
@@ -53,7 +54,7 @@ export function expectedOf(row, daily, now = new Date()) {
   return { ...found, spent };
 }
 
-export const within = (rows, { since, until }) => rows.filter((row) => (row.hour ?? row.day) >= since && (row.hour ?? row.day) <= until);
+export const within = (rows, { since, until }) => rows.filter((row) => stepOf(row) >= since && stepOf(row) <= until);
 
 /** The sums of a period (`now`) and of the one before (`before`), of rows by hour or day; null: it is too early to compare. */
 export const comparison = (rows, { now, before }) =>

@@ -1,5 +1,7 @@
 // Bars of a chart that are stacked by a group: the largest names each by themselves, the others as one.
 
+import { stepOf } from "./format.js";
+
 const SHOWN = 7;
 /** The most names that are asked for by day or hour: more would be dear, and a chart shows the largest few alone. */
 export const STACKED_AT_MOST = 60;
@@ -32,8 +34,8 @@ export function stacked(byGroup, byStepAndGroup, group, measure, pick = null, is
   const size = (row) => measure.of(row) ?? 0;
   const names = [...byGroup].sort((one, other) => size(other) - size(one)).map((row) => row[group]);
   const shown = names.slice(0, names.length > SHOWN + 1 ? SHOWN : SHOWN + 1);
-  const amounts = new Map(byStepAndGroup.map((row) => [`${row.hour ?? row.day} ${row[group]}`, size(row)]));
-  const of = (name) => (row) => amounts.get(`${row.hour ?? row.day} ${name}`) ?? 0;
+  const amounts = new Map(byStepAndGroup.map((row) => [`${stepOf(row)} ${row[group]}`, size(row)]));
+  const of = (name) => (row) => amounts.get(`${stepOf(row)} ${name}`) ?? 0;
   const colours = coloursOf(shown);
   const parts = shown.map((name) => ({
     name: name || `no ${group}`,

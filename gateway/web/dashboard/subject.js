@@ -1,9 +1,10 @@
-// The usage of one key, team, model or upstream: its sums over time and their split, latency, and refusals.
+// The usage of one key, team, person, model or upstream: its sums over time and their split, latency, and refusals.
 
 import { address, detailAddress, noteSettings, readAddress } from "./address.js";
 import { get } from "./api.js";
 import { DayChart } from "./chart.js";
 import { fill, h } from "./dom.js";
+import { eventsInWords, readEvents } from "./events.js";
 import { count, many } from "./format.js";
 import { GroupTable, hasPages } from "./group_table.js";
 import { LatencyPanel } from "./latency.js";
@@ -15,12 +16,12 @@ import { change, comparison } from "./spending.js";
 import { STACKED_AT_MOST, plain, stacked } from "./stack.js";
 import { into } from "./states.js";
 import { StepTable } from "./step_table.js";
-import { MEASURES, dayInNumbers, total, totals } from "./sums.js";
+import { MEASURES, dayInNumbers, inOneNumber, total, totals } from "./sums.js";
 import { switcher } from "./switcher.js";
 import { Table } from "./table.js";
 
 // The splits of each; the first one is shown first.
-const SPLITS = { key: ["model", "upstream"], team: ["key", "model", "upstream"], model: ["key", "team", "upstream"], upstream: ["model", "key", "team"] };
+const SPLITS = { key: ["model", "upstream"], team: ["key", "owner", "model", "upstream"], person: ["model", "key", "team", "upstream"], model: ["key", "owner", "team", "upstream"], upstream: ["model", "key", "owner", "team"] };
 const REFUSALS_READ = 200;
 const titles = (things) => Object.fromEntries(Object.entries(things).map(([name, { title }]) => [name, title]));
 const section = (name, title, ...more) =>
@@ -69,14 +70,14 @@ function compared(rows, range) {
     .map(([name, then, since]) => [name, change(then, since)])
     .filter(([, said]) => said)
     .map(([name, said]) => `${said} ${name}`);
-  return h("p", { class: "note", data: { compared: before.requests } }, changes.length ? `${changes.join(", ")} on the period before` : "no requests in the period before");
+  return h("p", { class: "note", data: { compared: before.requests } }, changes.length ? `${changes.join(", ")} compared with the period before` : "no requests in the period before");
 }
 
 /** The report about `subject` (`group` and `name`), on the page of `view`; `look()` reads it again; `calls` leads to its calls. */
 export class SubjectReport {
   constructor(subject, view, { can }, signal) {
     const { query } = readAddress();
-    Object.assign(this, { subject, view, signal });
+    Object.assign(this, { subject, view, can, signal });
     this.filters = { [subject.group]: subject.name };
     this.metric = query.get("metric") in MEASURES ? query.get("metric") : "cost";
     const splits = SPLITS[subject.group];
@@ -84,7 +85,7 @@ export class SubjectReport {
     this.reports = new Reports(signal);
     this.chart = new DayChart();
     this.byStep = new StepTable();
-    this.groups = new GroupTable(null, hasPages(can));
+    this.groups = new GroupTable(null, hasPages(can), (owner) => this.reports.keysOf(owner, readRange(readAddress().query).whole, this.filters));
     [this.sums, this.place, this.table] = [h("div"), h("div"), h("div")];
     this.latency = can("GET /admin/api/latency") ? new LatencyPanel(signal, { id: "subject-latency", heading: "h3" }) : null;
     this.refusals = subject.group === "upstream" ? null : new Refusals(subject, signal);
@@ -129,17 +130,17 @@ export class SubjectReport {
     const mine = (this.wanted = (this.wanted ?? 0) + 1);
     const range = readRange(readAddress().query); // hours go by
     const by = (groups, { since, until }) => this.reports.by(groups, since, until, this.filters);
-    const [sums, groups] = await Promise.all([this.reports.ofRange(range, this.filters), by([this.split], range.whole)]);
+    const [sums, groups, events] = await Promise.all([this.reports.ofRange(range, this.filters), by([this.split], range.whole), readEvents(this.can, range.unit, this.signal)]);
     const split = groups.length <= STACKED_AT_MOST ? await by([range.unit, this.split], range) : null;
     if (mine !== this.wanted) return; // something else was chosen meanwhile
-    this.draw(range, sums, groups, split);
+    this.draw(range, sums, groups, split, events);
     await Promise.all([
-      this.latency?.look({ range, group: this.split, filters: this.filters }),
+      this.latency?.look({ range, group: this.split, filters: this.filters, events }),
       this.refusals?.look(range),
     ]);
   }
 
-  draw(range, sums, groups, split) {
+  draw(range, sums, groups, split, events) {
     this.calls.href = address("calls", "", { ...this.filters, ...momentsOf(range) });
     const known = new Map(sums.steps.map((row) => [row[range.unit], row]));
     const rows = range.steps.map((name) => known.get(name) ?? { [range.unit]: name, ...total([]) });
@@ -151,8 +152,9 @@ export class SubjectReport {
       parts: split ? stacked(groups, split, this.split, measure) : plain(measure),
       format: measure.format,
       say: dayInNumbers,
-      total: [h("b", null, rangeWords(range)), ` ${dayInNumbers(all)}`],
-      summary: `${measure.title} by ${range.unit}, ${rangeWords(range)}: ${dayInNumbers(all)}. The table below says the same.`,
+      events: (row) => events.get(row[range.unit]) ?? [],
+      total: [h("b", null, rangeWords(range)), ` ${inOneNumber(measure, all)}`],
+      summary: `${measure.title} by ${range.unit}, ${rangeWords(range)}: ${dayInNumbers(all)}. The table below says the same.${eventsInWords(events, rows, range.unit)}`,
     });
     fill(this.table, this.groups.show({ groups, group: this.split, metric: this.metric }));
   }

@@ -1,4 +1,4 @@
-// A table that is sorted by its headings, filtered by a text, and shown a page at a time, however long it is.
+// A table that is sorted by its headings, filtered by a text, and shown a page at a time, however long it is; below it the sum.
 
 import { download, tableAsCsv } from "./csv.js";
 import { fill, h } from "./dom.js";
@@ -11,8 +11,9 @@ const DENSE = 10; // columns from which on headings are wrapped
  * `columns`: {title, show(row) -> text or node, sort(row) -> number or text, isNumber, isExact (the cell holds
  * the result of `sort` as data), hint}. Downloads have the result of `sort`, or else the text of `show`.
  * `of`: {caption, name(row) -> the row's own, sort: place, isDown, filter(row, text) -> bool, href(row), none: text,
- * details(row) -> {title, node()} of what is shown below an opened row, or null; saved(rows) -> the rows
- * of the file; whole() -> the text of the file, from the API}.
+ * details(row) -> {title, node()} of what is shown below an opened row, or null; total(rows) -> the row of the sum, whose
+ * numbers are shown at the end, but not the ones it lacks; saved(rows) -> the rows of the file, and savedColumns its
+ * columns where they are others; whole() -> the text of the file, from the API}.
  */
 export class Table {
   constructor(columns, of) {
@@ -26,7 +27,7 @@ export class Table {
     this.body = h("tbody");
     this.head = h("tr");
     this.foot = h("div", { class: "pager" });
-    const table = h("table", { class: columns.length >= DENSE ? "dense" : null }, h("caption", { class: "sr" }, of.caption), h("thead", null, this.head), this.body);
+    const table = h("table", { class: columns.length >= DENSE ? "dense" : null }, h("caption", { class: "sr" }, of.caption), h("thead", null, this.head), this.body, (this.sums = h("tfoot")));
     // It scrolls by itself, so that the page need not; reachable by keyboard, as whatever scrolls has to be.
     this.scroll = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of.caption }, table);
     this.node = h("div", null, this.scroll, this.foot);
@@ -81,9 +82,8 @@ export class Table {
       this.head,
       this.columns.map((column, place) => this.heading(column, place)),
     );
-    const focused = this.body.contains(document.activeElement)
-      ? document.activeElement.closest("tr")?.dataset.name
-      : null;
+    const at = document.activeElement;
+    const focused = this.body.contains(at) ? at.closest("tr")?.dataset.name : null;
     fill(
       this.body,
       rows.slice(from, from + PAGE).map((row) => [this.line(row), this.below(row)]),
@@ -92,18 +92,20 @@ export class Table {
       const said = this.text ? `Nothing matches “${this.text}”.` : (this.of.none ?? "Nothing here yet.");
       fill(this.body, h("tr", null, h("td", { colspan: this.columns.length, class: "none" }, said)));
     }
-    if (focused)
+    if (at !== document.activeElement && this.body.contains(at)) at.focus({ preventScroll: true }); // of details that stay
+    else if (focused)
       [...this.body.rows]
         .find((line) => line.dataset.name === focused)
         ?.querySelector("button, a")
         ?.focus();
+    fill(this.sums, rows.length > 1 && this.of.total && this.sumLine(rows));
     fill(this.foot, rows.length > 0 && this.downloadButton(), pages > 1 && this.pager(rows.length, from, pages));
   }
 
   downloadButton() {
     const save = async () => {
       const whole = await this.of.whole?.().catch(() => null);
-      download(`${this.of.caption}.csv`, whole ?? tableAsCsv(this.columns, this.sorted(this.of.saved?.(this.found) ?? this.found)));
+      download(`${this.of.caption}.csv`, whole ?? tableAsCsv(this.of.savedColumns ?? this.columns, this.sorted(this.of.saved?.(this.found) ?? this.found)));
     };
     const title = this.of.whole ? "All that the filters leave, not only what is shown, as CSV" : "All rows, as CSV";
     return h("button", { type: "button", class: "quiet csv", onclick: save, title }, "Download (CSV)");
@@ -148,6 +150,17 @@ export class Table {
     return h("tr", { data: { name: this.of.name(row) } }, cells);
   }
 
+  /** The sum of all rows that the filter leaves, also those of other pages. */
+  sumLine(rows) {
+    const sum = this.of.total(rows);
+    const cells = this.columns.slice(1).map((column) => {
+      const value = column.isNumber && column.sort ? column.sort(sum) : undefined;
+      const isKnown = value !== undefined && !Number.isNaN(value);
+      return h("td", { class: column.isNumber ? "number" : null, data: isKnown ? { value } : {} }, isKnown && column.show(sum));
+    });
+    return h("tr", null, h("th", { scope: "row" }, `Total of ${count(rows.length)}`), cells);
+  }
+
   /** The opened details below a row. */
   below(row) {
     const details = this.opened.has(this.of.name(row)) ? this.of.details?.(row) : null;
@@ -180,18 +193,4 @@ export class Table {
       h("button", { type: "button", class: "quiet", disabled: this.page === pages - 1, onclick: turn(1) }, "Next"),
     ];
   }
-}
-
-/** The field that filters; `/` leads to it. */
-export function filterField(label, tell) {
-  return h("input", {
-    type: "search",
-    class: "filter",
-    placeholder: label,
-    "aria-label": label,
-    "aria-keyshortcuts": "/",
-    spellcheck: "false",
-    autocomplete: "off",
-    oninput: (event) => tell(event.target.value),
-  });
 }

@@ -61,8 +61,9 @@ export function editTeam(team, then) {
         title: "Small letters, digits, - _ . (at most 63)",
       });
       const quotas = quotaList(team?.quotas, "No quota: its keys together may spend without a limit of the team.");
+      const each = quotaList(team?.member_quotas, "No quota: each may spend what the team has.");
       const members = membersField(team?.members);
-      const read = () => ({ quotas: quotas.read(), members: members.read() });
+      const read = () => ({ quotas: quotas.read(), member_quotas: each.read(), members: members.read() });
       const before = read();
       const trouble = h("p", { class: "trouble", role: "alert" });
       const save = h("button", { type: "submit", class: "primary" }, isNew ? "Create" : "Save");
@@ -82,6 +83,7 @@ export function editTeam(team, then) {
         { save, trouble, send, then: () => then(isNew ? name.value.trim() : team.name) },
         isNew && field("name", "Name", name, "In keys, metrics and reports."),
         quotasField("Quotas of all its keys together", quotas),
+        quotasField("Quotas of each of its people, over her keys in this team", each, "member_quotas"),
         members.node,
         h("p", { class: "note" }, "The models of a key are settings of the key; a team limits what its keys spend."),
         trouble,

@@ -5,7 +5,7 @@
   if (chosen === "dark" || chosen === "light") root.dataset.theme = chosen;
 
   addEventListener("DOMContentLoaded", () => {
-    document.getElementById("theme").addEventListener("click", () => {
+    document.getElementById("theme")?.addEventListener("click", () => {
       const isDark = root.dataset.theme
         ? root.dataset.theme === "dark"
         : matchMedia("(prefers-color-scheme: dark)").matches;

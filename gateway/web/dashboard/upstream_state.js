@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { NOTHING, count, many, recent, span } from "./format.js";
 import { attemptOutcome } from "./words.js";
 
-const CIRCUITS = { closed: ["serving", "fine"], "half-open": ["being tried again", "near"], open: ["avoided", "full"] };
+const CIRCUITS = { closed: ["serving", "fine"], "half-open": ["being tested", "near"], open: ["avoided", "full"] };
 
 /** Upstreams as the API has them, each with its last run of failures (`run`), where there was one within an hour. */
 export function withRuns(upstreams, runs) {
@@ -24,11 +24,11 @@ export const runInWords = (run) => `${kindsOf(run)}, ${count(run.failures)} of $
 /** A pill of an upstream that fails, or of a circuit's state, and since when it has been so. */
 export function circuit({ state, state_s, run }) {
   if (run?.failing) {
-    const words = h("small", { title: run.detail }, ` since ${shortTime(run.since)}: ${kindsOf(run)}`);
+    const words = h("small", { title: run.detail }, ` since ${shortTime(run.since)}: ${kindsOf(run)}`, run.message && h("q", { class: "said" }, run.message));
     return h("span", { class: "circuit", data: { circuit: "failing" } }, h("span", { class: "pill full" }, state === "open" ? "failing, avoided" : "failing"), words);
   }
   const [said, kind] = CIRCUITS[state];
-  return h("span", { class: "circuit", data: { circuit: state } }, h("span", { class: `pill ${kind}` }, said), h("small", null, ` for ${span(state_s)}`));
+  return h("span", { class: "circuit", data: { circuit: state } }, h("span", { class: `pill ${kind}` }, said), h("small", null, ` for ${span(state_s).replace(" ", "\u00a0")}`));
 }
 
 /** The state of a route: that of the upstream's circuit for the model, or else of its own. */
@@ -52,7 +52,7 @@ export const routes = (model, upstreams) =>
     }),
   );
 
-export const lastFailure = ({ last_failure: last, run }) => (run ? h("span", { title: run.detail }, runInWords(run)) : last ? `${attemptOutcome(last.fault)}, ${span(last.seconds_ago)} ago` : NOTHING);
+export const lastFailure = ({ last_failure: last, run }) => (run ? h("span", { title: run.detail }, runInWords(run), run.message && h("q", { class: "said" }, run.message)) : last ? `${attemptOutcome(last.fault)}, ${span(last.seconds_ago)} ago` : NOTHING);
 
 /** The API keys that are not used for a while, in words. */
 export const resting = ({ credentials }) =>
@@ -60,13 +60,15 @@ export const resting = ({ credentials }) =>
     .filter((each) => each.resting_s > 0)
     .map((each) => `key ${each.number}${each.model ? ` for ${each.model}` : ""} in cooldown for ${span(each.resting_s)}: ${each.fault}`);
 
-/** The settings of an object that differ from the defaults, as facts: their names and values. */
-export function settingsOf(settings, prefix = "") {
-  return Object.fromEntries(
-    Object.entries(settings).flatMap(([name, value]) =>
-      value !== null && typeof value === "object" && !Array.isArray(value)
-        ? Object.entries(settingsOf(value, `${prefix}${name}.`))
-        : [[`${prefix}${name}`, Array.isArray(value) ? value.map((each) => (typeof each === "object" ? JSON.stringify(each) : each)).join(", ") : String(value)]],
-    ),
+const linesOf = (settings, prefix = "") =>
+  Object.entries(settings).flatMap(([name, value]) =>
+    value !== null && typeof value === "object" && !Array.isArray(value)
+      ? linesOf(value, `${prefix}${name}.`)
+      : [`${prefix}${name}: ${Array.isArray(value) ? value.map((each) => (typeof each === "object" ? JSON.stringify(each) : each)).join(", ") : value}`],
   );
+
+/** The settings of an object that differ from the defaults, as one fact, in the words of the configuration. */
+export function settingsOf(settings) {
+  const lines = linesOf(settings);
+  return lines.length ? { "In the configuration": h("ul", { class: "settings-set" }, lines.map((line) => h("li", null, h("code", null, line)))) } : {};
 }

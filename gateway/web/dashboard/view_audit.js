@@ -3,17 +3,19 @@
 import { address } from "./address.js";
 import { get } from "./api.js";
 import { openOne } from "./dialog.js";
+import { isoTime } from "./csv.js";
 import { fill, h } from "./dom.js";
-import { moment } from "./format.js";
+import { fullMoment, moment } from "./format.js";
 import { empty, into } from "./states.js";
-import { Table, filterField } from "./table.js";
+import { Table } from "./table.js";
+import { filterField } from "./table_parts.js";
 
 const AT_ONCE = 200;
 
 const formatted = (value) => (value === null || value === undefined ? "nothing" : JSON.stringify(value, null, 2));
 
 const inFull = (change) => [
-  h("p", null, `${change.action}: ${change.kind} ${change.name}, ${moment(change.time)} UTC, by ${change.actor}`),
+  h("p", null, `${change.action.replaceAll("_", " ")}: ${change.kind} ${change.name}, ${fullMoment(change.time)}, by ${change.actor}`),
   h(
     "div",
     { class: "before-after" },
@@ -29,8 +31,8 @@ const inFull = (change) => [
 ];
 
 const COLUMNS = [
-  { title: "Time", sort: (change) => change.time, show: (change) => moment(change.time) },
-  { title: "What", sort: (change) => change.action, show: (change) => change.action },
+  { title: "Time", saved: [{ title: "time", of: (change) => isoTime(change.time) }, { title: "id", of: (change) => change.id }], sort: (change) => change.time, show: (change) => moment(change.time) },
+  { title: "What", sort: (change) => change.action, show: (change) => change.action.replaceAll("_", " ") },
   { title: "Of", class: "mono", sort: (change) => change.name, show: (change) => `${change.kind} ${change.name}` },
   { title: "By", sort: (change) => change.actor, show: (change) => change.actor },
 ];

@@ -2,16 +2,23 @@
 
 import { address as addressOf, detailAddress, noteSettings, replaceAddress } from "./address.js";
 import { get, getCsv } from "./api.js";
-import { COLUMNS } from "./call.js";
+import { columns, totalOf } from "./call.js";
+import { FILE_COLUMNS } from "./call_file.js";
+import { tableAsCsv } from "./csv.js";
 import { WIDE, calmly, fill, h } from "./dom.js";
-import { count, day } from "./format.js";
+import { count, day, fromField, toField, zoneOf } from "./format.js";
+import { hasPages } from "./group_table.js";
 import { MergedPages } from "./merged_pages.js";
 import { poll } from "./poll.js";
-import { RefusedSinceStart } from "./refusals.js";
+import { RefusedLately } from "./refusals.js";
 import { into } from "./states.js";
-import { Table, filterField } from "./table.js";
+import { Table } from "./table.js";
+import { filterField } from "./table_parts.js";
 
 const EVERY_MS = 10_000;
+const REFUSED_EVERY_MS = 60_000;
+const SAVED_AT_ONCE = 1000;
+const SAVED_AT_MOST = 100_000; // rows of a file with refusals; that of calls alone has no end
 
 // The query of each outcome: `only` one of the two lists, or a filter.
 const OUTCOMES = {
@@ -29,36 +36,39 @@ const STATUS = /^[1-5](xx|\d\d)$/;
 const SUGGESTED = ["key", "team", "model", "upstream"];
 const SUGGESTIONS = 500;
 const SINCE = { "": "any time", "1h": "the last hour", "1d": "the last day", "7d": "the last 7 days" };
-const TEXTS = { key: "Key", team: "Team", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id", status: "Status", user: "User", tag: "Tag name:value" };
+const TEXTS = { key: "Key", team: "Team", person: "Person", model: "Model", upstream: "Upstream", code: "Error code", id: "Request id", status: "Status", user: "User", tag: "Tag name:value" };
 
 /** The lists that settings ask for, with the filters of each. */
 function listsOf(settings) {
   const { only, ended, status = STATUS.test(settings.status) ? settings.status : "" } = OUTCOMES[settings.outcome] ?? OUTCOMES[""];
-  const { key, team, model, from, id, upstream, code, user, tag } = settings;
+  const { key, team, person, model, from, id, upstream, code, user, tag } = settings;
   const since = from ? `${from}:00Z` : settings.since;
   const until = settings.until && `${settings.until}:59Z`; // its minute is included
-  const shared = { key, team, model, since, until, id, status, user, tag: tag.includes(":") ? tag : "" };
+  const shared = { key, team, person, model, since, until, id, status, user, tag: tag.includes(":") ? tag : "" };
   return [
     { kind: "call", path: "calls", query: { ...shared, upstream, ended } },
     { kind: "refusal", path: "refusals", query: { ...shared, code } },
   ].filter(({ kind }) => (!only || kind === only) && !(kind === "call" && code) && !(kind === "refusal" && upstream));
 }
 
-export function calls(main, { feed, signal, address, query, isLive }) {
+export function calls(main, { can, signal, address, query }) {
   const names = [...Object.keys(TEXTS), "outcome", "since", "from", "until"];
   const settings = Object.fromEntries(names.map((name) => [name, query.get(name) ?? ""]));
   if (address) settings.key = address;
-  const [place, refused] = [h("div"), h("div")];
+  const place = h("div");
+  const refused = new RefusedLately(signal);
   const note = h("p", { class: "note", role: "status" });
   const more = h("button", { type: "button", id: "older", hidden: true }, "Older");
-  const table = new Table(COLUMNS, {
+  const table = new Table(columns(hasPages(can)), {
     caption: "Newest calls and refusals",
     name: (row) => row.id,
     sort: null,
     href: (row) => detailAddress(row.id),
-    whole: () => {
-      const [{ kind, query }] = listsOf(settings);
-      return kind === "call" ? getCsv("calls", query, signal) : Promise.reject(new Error("refusals have no file"));
+    total: totalOf,
+    whole: async () => {
+      const lists = listsOf(settings);
+      if (lists.every(({ kind }) => kind === "call")) return getCsv("calls", lists[0].query, signal);
+      return tableAsCsv(FILE_COLUMNS, await new MergedPages(lists, signal, SAVED_AT_ONCE).take(SAVED_AT_MOST));
     },
   });
   let pages = null;
@@ -146,12 +156,12 @@ export function calls(main, { feed, signal, address, query, isLive }) {
     Object.keys(TEXTS).map(field),
     select("outcome", "Outcome", outcomes),
     select("since", "Since", SINCE),
-    Object.entries({ from: "from (UTC)", until: "until (UTC)" }).map(([name, title]) =>
+    Object.entries({ from: `from (${zoneOf()})`, until: `until (${zoneOf()})` }).map(([name, title]) =>
       h(
         "label",
         { class: "until" },
         title,
-        h("input", { type: "datetime-local", name, value: settings[name], onchange: (event) => set({ [name]: event.target.value.slice(0, 16) }) }),
+        h("input", { type: "datetime-local", name, value: toField(settings[name]), onchange: (event) => set({ [name]: fromField(event.target.value) }) }),
       ),
     ),
     reset,
@@ -173,20 +183,15 @@ export function calls(main, { feed, signal, address, query, isLive }) {
       h("div", { class: "panel flush" }, place),
       more,
     ),
-    isLive &&
-      h(
-        "section",
-        { "aria-labelledby": "refused-title" },
-        h("h2", { id: "refused-title" }, "Refused by the gateway since its start"),
-        h("p", { class: "note" }, "A request that was refused never reached an upstream and cost nothing."),
-        h("div", { class: "panel", id: "refused" }, refused),
-      ),
+    h(
+      "section",
+      { "aria-labelledby": "refused-title" },
+      h("h2", { id: "refused-title" }, "Refused by the gateway since yesterday"),
+      h("p", { class: "note" }, "A request that was refused never reached an upstream and cost nothing."),
+      h("div", { class: "panel", id: "refused" }, refused.node),
+    ),
   );
-  if (isLive) {
-    const strip = new RefusedSinceStart();
-    fill(refused, strip.node);
-    feed.listen(() => feed.last && strip.show(feed.last), signal);
-  }
+  poll(() => refused.look(), REFUSED_EVERY_MS, signal);
   // The list is not refreshed while older pages are open.
   poll(() => (pages && rows.length > 100 ? true : look()), EVERY_MS, signal);
 }

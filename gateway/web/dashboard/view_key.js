@@ -4,12 +4,13 @@ import { get, keyPath } from "./api.js";
 import { quotaBar } from "./bars.js";
 import { openOne } from "./dialog.js";
 import { fill, h, refill } from "./dom.js";
-import { facts, keptIn, teamName, times } from "./facts.js";
+import { facts, keptIn, personName, teamName, times } from "./facts.js";
 import { NOTHING, count, minute } from "./format.js";
 import { askEndSessions, askRevoke, askRotate, setPaused, windowActions } from "./key_actions.js";
 import { editKey, labelsInWords } from "./key_form.js";
 import { sharedBy } from "./own_keys.js";
 import { poll } from "./poll.js";
+import { modelOf } from "./refusal_rows.js";
 import { into } from "./states.js";
 import { Paces } from "./paces.js";
 import { SubjectReport } from "./subject.js";
@@ -36,31 +37,33 @@ function factsOf(key, can) {
   );
   return facts({
     Team: key.team ? teamName(key.team, can) : NOTHING,
-    ...(key.owner ? { Owner: key.owner } : {}),
+    ...(key.owner ? { Owner: personName(key.owner, can) } : {}),
     ...(key.note ? { Note: key.note } : {}),
     ...(Object.keys(key.labels ?? {}).length ? { Labels: labelsInWords(key.labels) } : {}),
     Models: key.models.includes("*") ? "all" : key.models.join(", "),
-    "Kept in": keptIn(key),
+    "Defined in": keptIn(key),
     Expires: key.expires ? minute(key.expires) : "never",
-    Networks: key.ips.join(", ") || "everywhere",
+    Networks: key.ips.join(", ") || "any network",
     "Calls at once": key.max_parallel ?? "unlimited",
     ...(key.priority && key.priority !== "normal" ? { Priority: key.priority } : {}),
     ...(key.weight > 1 ? { Weight: key.weight } : {}),
     "When a quota is spent":
       key.on_exceeded === "deny" ? "the call is refused" : "it is counted and reported only (shadow)",
-    Limits: limits.join(", ") || "the API’s own",
+    Limits: limits.join(", ") || "those of the API",
     Secrets: secrets(key),
     ...times(key),
   });
 }
 
-/** How often this key was refused, by the metrics, and what that means now. */
-function refusals(id, sample, windows) {
+/** How often this key was refused, by the metrics, and what that means now; `logged`: refusals of the log, which have the models that
+ * the metrics do not name. */
+function refusals(id, sample, windows, logged) {
   const mine = (sample?.refused ?? []).filter((row) => row.key === id);
   if (!mine.length) return null;
-  const model = (name) => (name === "other" ? "a model that is not configured" : name);
+  const asked = (status) => [...new Set(logged.filter((row) => row.status === status).map(modelOf).filter(Boolean))];
+  const model = (name, status) => (name === "other" ? asked(status).join(", ") || "a model that is not configured" : name);
   const often = mine
-    .map((row) => `${count(row.requests)} × ${row.status}${row.model ? ` for ${model(row.model)}` : ""}`)
+    .map((row) => `${count(row.requests)} × ${row.status}${row.model ? ` for ${model(row.model, row.status)}` : ""}`)
     .join(", ");
   const full = windows.filter((row) => row.enforced && row.remaining === 0).length;
   const now = full
@@ -124,7 +127,7 @@ export function openKey(id, context, changed) {
                 paused: "This key is paused: calls with it get 401 until it is resumed.",
               }[key.status] ?? "This key has expired: calls with it get 401.",
             ),
-          refusals(id, feed.last, windows),
+          refusals(id, feed.last, windows, report.refusals.table.rows),
           limits(id, windows, (row) => windowActions(row, redo, can), can),
         );
         refill(about, factsOf(key, can));

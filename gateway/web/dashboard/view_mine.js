@@ -10,6 +10,7 @@ import { GroupTable, hasPages } from "./group_table.js";
 import { Headline, firstDayOf } from "./headline.js";
 import { editKey } from "./key_form.js";
 import { LatencyPanel } from "./latency.js";
+import { showKept } from "./kept_content.js";
 import { keyPanel, sharedPanel, sharedWindows } from "./own_keys.js";
 import { Paces } from "./paces.js";
 import { poll } from "./poll.js";
@@ -126,6 +127,9 @@ export function mine(main, context) {
       lookAtKeys,
     );
 
+  const keptNote = h("div", { class: "banner", id: "kept-content", role: "status", hidden: true });
+  const lookAtKept = () => showKept(keptNote, own, signal);
+
   const lookAtRefusals = () =>
     into(
       refusalPlace,
@@ -162,6 +166,7 @@ export function mine(main, context) {
       "keys",
       "Your keys, and what is left",
       isMember && can("POST /admin/api/keys") && newKey,
+      keptNote,
       h("div", { class: "own-keys" }, keysPlace),
     ),
     refused: section("refused", "Your last refusals", null, h("div", { class: "panel flush" }, refusalPlace)),
@@ -187,4 +192,5 @@ export function mine(main, context) {
   poll(lookAtUsage, EVERY_MS, signal);
   poll(lookAtKeys, EVERY_MS, signal);
   poll(lookAtRefusals, EVERY_MS, signal);
+  if (can("GET /admin/api/content")) poll(lookAtKept, EVERY_MS, signal);
 }

@@ -48,7 +48,7 @@ export function openModel(name, context) {
       Routes: routes(model, new Map(reached.data.map((row) => [row.name, row]))),
       Price: priceOf(model),
       Endpoints: model.endpoints.join(", "),
-      ...(model.aliases.length ? { "Also called": model.aliases.join(", ") } : {}),
+      ...(model.aliases.length ? { Aliases: model.aliases.join(", ") } : {}),
       ...settingsOf(model.settings),
     });
   });

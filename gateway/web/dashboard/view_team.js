@@ -98,7 +98,7 @@ export function openTeam(name, context, changed) {
           about,
           h("h3", null, `${isWhole ? "" : "More than "}${many(keys.length, "key")}`),
           members(keys, isWhole),
-          facts({ "Members may make": membersInWords(team.members), "Kept in": keptIn(team), ...times(team) }),
+          facts({ "Members may make": membersInWords(team.members), "Defined in": keptIn(team), ...times(team) }),
         );
         refill(
           buttons,

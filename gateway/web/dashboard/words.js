@@ -33,7 +33,7 @@ export const PILL = { good: "fine", bad: "full", mild: "near" };
 export function outcome(call) {
   if (call.ended === "lost") return ["lost", "bad"];
   if (call.ended === "client_gone") return ["client left", "mild"];
-  if (call.ended === "error" && REFUSED.includes(call.status)) return ["refused", "mild"];
+  if (call.ended === "error" && REFUSED.includes(call.status)) return ["refused by upstream", "mild"];
   if (call.ended === "error") return [call.truncated ? "cut off" : "failed", "bad"];
   return call.truncated ? ["cut off", "bad"] : ["answered", "good"];
 }
@@ -69,34 +69,9 @@ export function explain(call) {
   return said.filter(Boolean);
 }
 
-/** Reasons under which the gateway itself refuses calls, as its metrics name them. */
-const REASONS = {
-  rate_limited:
-    "A rate or parallel limit of the key, its team or the gateway was full, or open reservations were in the way (429).",
-  quota_spent: "A quota of a day, week or month, or of money, was spent (429).",
-  invalid_request: "Something in the request was wrong, or beyond a limit of the key or model (400).",
-  unauthorized: "No key, or one that is wrong, revoked, expired or used from elsewhere (401).",
-  model_not_found: "The model is unknown, or not for this key (404).",
-  model_not_priced: "The key pays from a quota of money, and the model has no price (403).",
-  not_found: "There is no such address (404).",
-  method_not_allowed: "The wrong method for this address (405).",
-  body_timeout: "The body did not arrive in time (408).",
-  body_too_large: "The body is longer than max_request_bytes (413).",
-  head_timeout: "The head of the request did not arrive in time (408).",
-  store_unavailable: "The store does not answer, and on_outage is deny (503).",
-  journal_full: "The journal cannot be written; is its disk full? (503)",
-  overloaded: "Too many calls at once, or too many bytes held (503).",
-  too_many_calls: "More calls than max_in_flight (503).",
-  shutting_down: "The gateway was draining (503).",
-  internal: "The gateway failed; its log says why (500).",
-  upstream_failed: "No route could answer.",
-};
-
-export const reason = (name) => REASONS[name] ?? "See docs/errors.md.";
-
 export const STATES = [
   ["serving", "fine"],
-  ["being tried again", "near"],
+  ["being tested", "near"],
   ["avoided", "full"],
 ];
 
@@ -121,8 +96,8 @@ const OUTCOMES = {
   balance_spent: "our balance is spent",
   upstream_quota: "its quota here is spent",
   error_event: "error in the stream",
-  unfit_answer: "unfit answer",
-  no_channel: "no channel",
+  unfit_answer: "unusable answer",
+  no_channel: "no channel for the model",
   circuit_open: "not asked: circuit breaker open",
 };
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Network
 from typing import NamedTuple
 
-from gateway.api.client_ip import read_address
+from gateway.api.auth import read_address
 
 FREE = 4
 """Wrong tokens in a row that cost nothing."""

@@ -44,7 +44,6 @@ from gateway.web.responses import Whole, json_response
 from gateway.web.wings import operations_of_wings, permissions
 
 from .operation import JSON, SCHEMES, SECURITY, Operation, Schema, in_path, in_query, named
-from .schemas import SCHEMAS
 
 PATH = "/openapi.json"
 
@@ -306,6 +305,8 @@ def _without_null(field: dict[str, Any]) -> dict[str, Any]:
 
 def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """The document of an application that has these methods of these paths."""
+    from .schemas import SCHEMAS  # imported late: half a megabyte that a gateway does not need until someone asks
+
     operations = every_operation()
     bodies = [operation.body for operation in operations.values() if operation.body is not None]
     _, definitions = models_json_schema(

@@ -126,7 +126,12 @@ SCHEMAS: Mapping[str, Schema] = {
     "GoogleModels": _exact({"nextPageToken": _TEXT}, models=_list(named("GoogleModel"))),
     "MessageCreated": _upstream_s("content", {"type": "object"}),
     "TokenCount": {"type": "object", "properties": {"input_tokens": _COUNT}, "required": ["input_tokens"]},
-    "Health": _exact({"warnings": _list({"type": "string"})}, status={"enum": ["ok", "ready"]}),
+    "Health": {
+        "type": "object",
+        "description": "Further members are facts of optional features.",
+        "properties": {"status": {"enum": ["ok", "ready"]}, "warnings": _list({"type": "string"})},
+        "required": ["status"],
+    },
     "Completed": _upstream_s("choices", {"type": "object"}),
     "ChatCompleted": _upstream_s("choices", {"type": "object"}),
     "Embedded": _upstream_s("data", {"type": "object"}),
@@ -179,7 +184,6 @@ SCHEMAS: Mapping[str, Schema] = {
         on_exceeded={"enum": ["deny", "shadow"]}, managed_by={"enum": ["file", "store", None]},
         windows=_list(named("Quota")), top_ups=_list(named("TopUpOf")),
     ),
-    "People": _exact(data=_list(named("Person")), next=_TEXT_OR_NULL),
     "MemberKeys": _exact(max_keys=_COUNT, models=_list(_TEXT), by_key=_list(_TEXT)),
     "Teams": _exact(data=_list(named("Team")), next=_TEXT_OR_NULL),
     "KeyGone": _exact(_WARNINGS, object={"const": "key"}, id=_TEXT, deleted={"const": True}),
@@ -193,7 +197,7 @@ SCHEMAS: Mapping[str, Schema] = {
         next=_TEXT_OR_NULL,
     ),
     "Usage": _exact(data=_list({"patternProperties": {"^(tag|label):": _TEXT}, **_exact(
-        dict.fromkeys((*USAGE_GROUPS, "user"), _TEXT),
+        dict.fromkeys((*USAGE_GROUPS, "user", "person"), _TEXT),
         **{name: _COUNT for name in USAGE_COLUMNS if name not in ("cost_usd", "estimated_percent")},
         cost_usd=_USD, estimated_percent={"type": "number", "minimum": 0, "maximum": 100},
     )}), next=_TEXT_OR_NULL),
@@ -236,9 +240,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Upstreams": _exact(data=_list(_exact(
         name=_TEXT, base_url=_TEXT, state={"enum": STATES}, state_s=_SECONDS, in_flight=_COUNT, waiting=_COUNT,
         connections=_COUNT, workers=_COUNT, limits=_list(_exact(configured=_COUNT, **_QUOTA)),
-        credentials=_list(_exact(
-            number=_COUNT, resting_s=_SECONDS, model=_TEXT_OR_NULL, fault=_TEXT_OR_NULL,
-        )),
+        credentials=_list(_exact(number=_COUNT, resting_s=_SECONDS, model=_TEXT_OR_NULL, fault=_TEXT_OR_NULL)),
         models=_list(_exact(model=_TEXT, state={"enum": STATES}, state_s=_SECONDS)),
         last_failure={"anyOf": [_exact(fault=_TEXT, seconds_ago=_SECONDS), {"type": "null"}]},
         settings=_SETTINGS,

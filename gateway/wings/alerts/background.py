@@ -19,41 +19,49 @@ from gateway.records import Window
 from gateway.tasks import Tasks
 from gateway.web.background import WingWork
 
-from .outbox import Outbox
-from .settings import AlertSettings
+from .channels import channels_of, senders_of
+from .incident_watcher import IncidentWatcher
+from .settings import INCIDENTS, AlertSettings
 from .watcher import Watcher
-from .webhook import Webhook
 
 CLOSE_WITHIN_S = 3.0
 
 
 class AlertWork:
-    """The alert watcher and its ways of delivery."""
+    """The watchers of quotas and of incidents, and their ways of delivery."""
 
     def __init__(self, parts: Services, changed_windows: ChangedWindows, _: Registry) -> None:
         config, key_cache = parts.config, parts.key_cache
         settings = config.section(AlertSettings)
-        self._webhook = Webhook(settings) if settings.webhook is not None else None
+        self._senders = senders_of(settings)
+        holder = uuid.uuid4().hex
         self._watcher = Watcher(
-            parts.accounting.ledger,
-            changed_windows,
-            partial(_windows, key_cache),
-            partial(_present, key_cache),
-            key_cache.team_of,
-            parts.accounting.telemetry,
-            Outbox(self._webhook.post) if self._webhook else None,
-            namespace=config.store.namespace,
-            holder=uuid.uuid4().hex,
+            parts.accounting.ledger, changed_windows, partial(_windows, key_cache), partial(_present, key_cache),
+            partial(_owners, key_cache), parts.accounting.telemetry, channels_of(settings, self._senders),
+            levels=settings.levels, log_levels=settings.at, namespace=config.store.namespace, holder=holder,
             clock=parts.clock.now,
-        )
+        )  # fmt: skip
+        channels = channels_of(settings, self._senders)
+        reporting = {way: each for way, each in channels.items() if {*INCIDENTS} & {*each.receiver.wanted}}
+        self._incidents = IncidentWatcher(
+            parts.accounting.ledger, config, lambda: [health.report(0) for health in parts.router.health.values()],
+            parts.accounting.telemetry, reporting, holder=holder, clock=parts.clock.now,
+        )  # fmt: skip
         self._tasks = Tasks()
         self._tasks.spawn(self._watcher.run(), "watch-quotas")
+        if reporting:
+            self._tasks.spawn(self._incidents.run(), "watch-incidents")
 
     async def close(self) -> None:
         await self._tasks.cancel_all()
-        await self._watcher.close(CLOSE_WITHIN_S)
-        if self._webhook is not None:
-            await self._webhook.close()
+        await asyncio.gather(self._watcher.close(CLOSE_WITHIN_S), self._incidents.close(CLOSE_WITHIN_S))
+        for sender in self._senders.values():
+            await sender.close()
+
+
+def _owners(key_cache: KeyCache) -> dict[str, tuple[str | None, str | None]]:
+    """The team and the owner of each key that is known."""
+    return {key.id: (key.team, key.owner) for key in key_cache.known_keys()}
 
 
 def _windows(key_cache: KeyCache, now: float) -> Iterator[list[Window]]:

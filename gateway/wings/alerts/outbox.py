@@ -1,6 +1,6 @@
-"""Alerts that wait for delivery to the webhook: each is retried on its own, until it is accepted or given up.
+"""Alerts that wait for delivery to one receiver: each is retried on its own, until it is accepted or given up.
 
-Nothing waits for a slow webhook: a few attempts run in parallel, a limited number waits, the oldest is dropped.
+Nothing waits for a slow receiver: a few attempts run in parallel, a limited number waits, the oldest is dropped.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ Post = Callable[[bytes], Awaitable[PostResult]]
 
 
 class Outbox:
-    """The alerts of one worker for the webhook, by name. Private to the worker."""
+    """The alerts of one worker for one receiver, by name. Private to the worker."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: Post, name: str = "the alert webhook") -> None:
         self._post = post
+        self._name = name
         self._waiting: dict[str, asyncio.Task[None]] = {}
         self._done: set[str] = set()
         self._is_failing = False
@@ -51,7 +52,7 @@ class Outbox:
         """Add an alert to be posted."""
         if len(self._waiting) >= MAX_WAITING:
             oldest = next(iter(self._waiting))
-            log.error("the alert webhook is too slow: an alert is not posted, because %d wait", MAX_WAITING)
+            log.error("%s is too slow: an alert is not posted, because %d wait", self._name, MAX_WAITING)
             self.drop(oldest)
             self._done.add(oldest)
         body = json.dumps(message, ensure_ascii=False).encode()
@@ -84,9 +85,10 @@ class Outbox:
             self._note(answer)
             if answer.is_taken:
                 break
-            pause_s = policy.next_pause_s(answer.status, answer.retry_after_s, attempts, loop.time() - began)
-            if pause_s is None:
-                log.error("an alert is not posted: the webhook does not take it (%s)", answer.detail)
+            elapsed_s = loop.time() - began
+            pause_s = policy.next_pause_s(answer.status, answer.retry_after_s, attempts, elapsed_s)
+            if pause_s is None or answer.is_final:
+                log.error("an alert is not posted: %s does not take it (%s)", self._name, answer.detail)
                 break
             if is_last:
                 return
@@ -102,6 +104,5 @@ class Outbox:
         """Log it once, not for each alert."""
         if self._is_failing == answer.is_taken:
             self._is_failing = not answer.is_taken
-            log.warning(
-                "the alert webhook %s", f"fails ({answer.detail})" if self._is_failing else "takes what is posted again"
-            )
+            what = f"fails ({answer.detail})" if self._is_failing else "takes what is posted again"
+            log.warning("%s %s", self._name, what)

@@ -1,14 +1,14 @@
-"""The alert policy: an alert at 80 % and one at 100 % of a quota, once for each window and limit.
+"""The alert policy: an alert at each of some shares of a quota (80 % and 100 %), once for each window and limit.
 
 Alerts cover the windows of a day, a week or a month. A rate refills by itself, and its level includes reservations of
 running calls: alerts for rates would be noise. Only settled usage counts, not reservations; also a refused call counts
-if the remainder after settled usage is too small for it. The level 100 % includes 80 %: the lower alert is never sent
-after the higher one.
+if the remainder after settled usage is too small for it. A higher level includes the lower ones: a lower alert is never
+sent after the higher one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from gateway.quota.windows import format_time
 from gateway.records import Window, WindowStatus
 
 LEVELS = (80, 100)
-"""Levels in percent of the limit."""
+"""Levels in percent of the limit, where the file has no others."""
 
 CENT = NUSD // 100
 
@@ -35,7 +35,6 @@ class Alert(NamedTuple):
     """A level that a window has reached."""
 
     level: int
-    """Percentage of the limit, one of `LEVELS`."""
     window_status: WindowStatus
     is_refused: bool = False
     """A call was refused, though the limit is not wholly used: what is left was too little for it."""
@@ -60,8 +59,10 @@ def count_alerted(config: Config) -> int:
     return sum(is_alerted(quota) for quotas in owners for quota in quotas)
 
 
-def reached(statuses: Iterable[WindowStatus], refused: Container[str], now_us: int) -> list[Alert]:
-    """The levels that these windows have reached, the lower one first.
+def reached(
+    statuses: Iterable[WindowStatus], refused: Container[str], now_us: int, levels: Sequence[int] = LEVELS
+) -> list[Alert]:
+    """Those of the levels, in percent from the lowest, that these windows have reached, the lower one first.
 
     `refused` are the ids of windows on which a call was refused for good (`Refused.retry_after_us` is None). A window
     that is over at the Unix time `now_us` has no alert.
@@ -74,7 +75,7 @@ def reached(statuses: Iterable[WindowStatus], refused: Container[str], now_us: i
         is_refused = window.id in refused and status.used < window.limit
         alerts += [
             Alert(level, status, is_refused)
-            for level in LEVELS
+            for level in levels
             if is_refused or status.used * 100 >= level * window.limit
         ]
     return alerts

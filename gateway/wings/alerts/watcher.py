@@ -4,7 +4,7 @@ Once a second each worker checks the windows that its calls have changed, and a 
 changes of killed workers, and limits that were lowered while no gateway ran. A reached level is claimed in the store.
 The worker with the claim sends the alert, then extends the claim to the end of the window; other workers skip it. A
 claim first lasts a minute, so that another worker takes over from one that was killed before it sent. The log line
-(with the metric) and the webhook have separate claims, so that a slow webhook does not repeat the line.
+(with the metric) and each receiver have separate claims, so that a slow receiver does not repeat the others.
 
 A kill between sending and extending sends twice; no alert is lost. While the store is unavailable nothing is claimed,
 and all windows are checked again later.
@@ -30,9 +30,11 @@ from gateway.records import Window
 from gateway.store import Ledger, StoreUnavailable
 
 from . import policy
+from .channels import Channel
+from .forms import Notice
 from .metrics import count_alert
-from .outbox import Outbox
 from .policy import Alert
+from .routing import Subject, subject_of
 
 log = logging.getLogger("gateway")
 
@@ -92,8 +94,11 @@ IN_A_TURN = 100
 AFTER_END_S = 3600.0
 """How long a sent alert's claim outlives its window; clocks differ."""
 
-LOG, WEBHOOK = "log", "webhook"
-"""Ways of delivery, each with its own claim."""
+UNWANTED_S = 60.0
+"""The time after which an alert that a receiver did not take is decided again: keys change their teams."""
+
+LOG = "log"
+"""The way of delivery that there always is. Each way has its own claim."""
 
 
 class _ClaimedAlert(NamedTuple):
@@ -111,38 +116,36 @@ class _Delivery(NamedTuple):
     """The name of its claim."""
     way: str
     alert: Alert
+    subject: Subject | None = None
+    """Whose it is, once that was looked up."""
 
 
 class Watcher:
     """One worker's alert watcher; call `run`. `holder` is its unique name in the store.
 
     `windows` goes through all windows there are at a Unix time, those of one owner after another; `present` are the
-    same windows with the limits valid at that time; `team_of` returns the team of a key.
+    same windows with the limits valid at that time; `owners` returns the team and the owner of each known key.
+    `channels` are the receivers by their way of delivery.
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        changed_windows: ChangedWindows,
-        windows: Callable[[float], Iterator[Sequence[Window]]],
+        self, ledger: Ledger, changed_windows: ChangedWindows, windows: Callable[[float], Iterator[Sequence[Window]]],
         present: Callable[[Sequence[Window], float], Awaitable[Sequence[Window]]],
-        team_of: Callable[[str], str | None],
-        telemetry: Telemetry,
-        outbox: Outbox | None,
-        *,
-        namespace: str,
-        holder: str,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+        owners: Callable[[], Mapping[str, tuple[str | None, str | None]]],
+        telemetry: Telemetry, channels: Mapping[str, Channel], *, levels: Sequence[int] = policy.LEVELS,
+        log_levels: Sequence[int] = policy.LEVELS, namespace: str, holder: str, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._changed_windows = changed_windows
         changed_windows.is_watched = True
         self._sweep = Sweep(windows)
         self._present = present
-        self._team_of = team_of
+        self._owners = owners
         self._telemetry = telemetry
-        self._outbox = outbox
-        self._ways = (LOG,) if outbox is None else (LOG, WEBHOOK)
+        self._channels = channels
+        self._ways = (LOG, *channels)
+        self._levels = levels
+        self._log_levels = log_levels
         self._namespace = namespace
         self._holder = holder
         self._clock = clock
@@ -153,7 +156,7 @@ class Watcher:
         self._renew_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<Watcher {len(self._claimed)} claimed, {self._outbox}>"
+        return f"<Watcher {len(self._claimed)} claimed, {[*self._channels.values()]}>"
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -183,7 +186,7 @@ class Watcher:
             windows.update({window.id: window for window in changed})
             for some in portions([*windows.values()], IN_A_TURN):
                 statuses = await self._ledger.window_statuses(some, now)
-                await self._deliver(policy.reached(statuses, refused, int(now * 1e6)), refused, now)
+                await self._deliver(policy.reached(statuses, refused, int(now * 1e6), self._levels), refused, now)
             await self._keep(now)
         except BaseException:
             self._changed_windows.put_back([*changed, *windows.values()], refused)
@@ -195,13 +198,11 @@ class Watcher:
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(timeout_s / 3):
                 await self.look()
-        if self._outbox is not None:
-            await self._outbox.close(timeout_s / 3)
+        await asyncio.gather(*[each.outbox.close(timeout_s / 3) for each in self._channels.values()])
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(timeout_s / 3):
                 await self._keep(self._clock())
-                if self._outbox is not None:
-                    await self._claim(dict.fromkeys(self._outbox.waiting, 0.0))
+                await self._claim(dict.fromkeys(self._waiting, 0.0))
 
     async def _expire(self, now: float) -> None:
         """Remove ended windows, and check again the claims of other workers: a killed one did not send."""
@@ -218,6 +219,7 @@ class Watcher:
         deliveries = self._unclaimed(found)
         if deliveries:
             deliveries = self._unclaimed(await self._by_limits_of_now(deliveries, refused, now))
+            deliveries = await self._wanted(deliveries, now)
         for claimed in portions(deliveries, CLAIMED_AT_ONCE):
             held = await self._claim({delivery.name: CLAIM_S for delivery in claimed})
             for delivery in claimed:
@@ -229,6 +231,20 @@ class Watcher:
             _Delivery(f"{way}|{name}", way, alert) for alert in found for name in [alert.name] for way in self._ways
         ]
         return [delivery for delivery in deliveries if delivery.name not in self._claimed]
+
+    async def _wanted(self, deliveries: Sequence[_Delivery], now: float) -> list[_Delivery]:
+        """Those whose receivers take such an alert."""
+        keys, found = self._owners(), []
+        for some in portions(deliveries, IN_A_TURN):
+            for delivery in some:
+                level, channel = delivery.alert.level, self._channels.get(delivery.way)
+                subject = subject_of(delivery.alert.window_status.window.scope, keys)
+                if level in self._log_levels if channel is None else channel.takes(subject, level):
+                    found.append(delivery._replace(subject=subject))
+                else:
+                    self._claimed[delivery.name] = _ClaimedAlert(delivery.alert, now + UNWANTED_S)
+            await asyncio.sleep(0)
+        return found
 
     async def _by_limits_of_now(
         self, deliveries: Sequence[_Delivery], refused: Container[str], now: float
@@ -245,7 +261,7 @@ class Watcher:
             for status, window in zip(known, windows, strict=True)
             if window.id in refused and window.limit <= status.window.limit
         }
-        return policy.reached(statuses, still_refused, int(now * 1e6))
+        return policy.reached(statuses, still_refused, int(now * 1e6), self._levels)
 
     def _note_claim(self, delivery: _Delivery, held_s: float, now: float) -> None:
         """The result of a claim: this worker holds it and delivers (0), or another one holds it for `held_s`."""
@@ -266,27 +282,36 @@ class Watcher:
                 unit=window.unit, per=window.per, level=alert.level,
             )  # fmt: skip
             self._kept[delivery.name] = window.resets_us / 1e6 + AFTER_END_S
-        elif self._outbox is not None:
-            team = self._team_of(name) if kind == "key" else None
-            self._outbox.put(delivery.name, policy.message(alert, now, self._namespace, team))
+        else:
+            subject = delivery.subject
+            assert subject is not None
+            facts = policy.message(alert, now, self._namespace, subject.team)
+            notice = Notice(subject, policy.sentence(alert), facts, alert.name)
+            self._channels[delivery.way].put(delivery.name, notice)
 
     async def _keep(self, now: float) -> None:
         """Note sent alerts in the store, and renew the claims on the others."""
-        if self._outbox is not None:
-            for name in self._outbox.take_done():
+        for channel in self._channels.values():
+            for name in channel.outbox.take_done():
                 if (claimed := self._claimed.get(name)) is not None:
                     self._kept[name] = claimed.until
         if kept := {name: until - now for name, until in islice(self._kept.items(), CLAIMED_AT_ONCE)}:
             await self._claim(kept)
             for name in kept:
                 del self._kept[name]
-        if self._outbox is not None and (waiting := self._outbox.waiting) and now >= self._renew_at:
+        if (waiting := self._waiting) and now >= self._renew_at:
             held = await self._claim(dict.fromkeys(waiting, CLAIM_S))
             self._renew_at = now + RENEW_EVERY_S
             for name in waiting:
                 if held[name]:
-                    self._outbox.drop(name)
+                    for channel in self._channels.values():
+                        channel.outbox.drop(name)
                     self._claimed[name] = self._claimed[name]._replace(until=now + held[name])
+
+    @property
+    def _waiting(self) -> list[str]:
+        """The alerts that no receiver has taken yet."""
+        return [name for channel in self._channels.values() for name in channel.outbox.waiting]
 
     async def _claim(self, names: Mapping[str, float]) -> dict[str, float]:
         return await self._ledger.claim(self._holder, names) if names else {}

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import aiohttp
 from yarl import URL
 
 from gateway import __version__
+from gateway.config.proxies import client_arguments
+from gateway.standard_webhooks import signature, signing_key
 from gateway.upstream.connection import Head
 from gateway.upstream.provider_errors import retry_after_s
 
-from .settings import AlertSettings
+from .settings import AlertReceiver
 
 ATTEMPT_WITHIN_S = 10.0
 """Seconds from the DNS look-up to the head of the answer."""
@@ -31,6 +33,8 @@ class PostResult(NamedTuple):
     detail: str
     """Description of the result in plain words, for the log."""
     retry_after_s: float | None = None
+    is_final: bool = False
+    """Another attempt would have the same result, whatever the status is."""
 
     @property
     def is_taken(self) -> bool:
@@ -40,10 +44,11 @@ class PostResult(NamedTuple):
 class Webhook:
     """The address to post to. Its connections are made when there is something to post."""
 
-    def __init__(self, settings: AlertSettings, within_s: float = ATTEMPT_WITHIN_S) -> None:
-        assert settings.webhook is not None
-        self._address = settings.webhook
-        self._way = settings.way
+    def __init__(self, receiver: AlertReceiver, within_s: float = ATTEMPT_WITHIN_S) -> None:
+        assert receiver.address is not None
+        self._address = receiver.address
+        self._way = receiver.way
+        self._key = signing_key(receiver.secret)
         self._within_s = within_s
         self._session: aiohttp.ClientSession | None = None
 
@@ -67,20 +72,12 @@ class Webhook:
                 headers=headers, timeout=aiohttp.ClientTimeout(), cookie_jar=aiohttp.DummyCookieJar()
             )
         address = URL(self._address.get_secret_value(), encoded=True)  # not normalised: it may be signed
-        async with self._session.post(address, data=body, allow_redirects=False, **self._by_proxy(address)) as response:
+        headers = signature(self._key, body, int(time.time()))
+        how = client_arguments(self._way, address.scheme, headers)
+        async with self._session.post(address, data=body, allow_redirects=False, **how) as response:
             status = response.status
             head = Head(status, tuple([(name.lower(), value) for name, value in response.headers.items()]))
             return PostResult(status, f"it answers {status}", retry_after_s(head, time.time()))
-
-    def _by_proxy(self, address: URL) -> dict[str, Any]:
-        """The proxy arguments for aiohttp. A proxy with CONNECT gets its credentials in a separate request."""
-        if self._way is None:
-            return {}
-        how: dict[str, Any] = {"proxy": f"http://{self._way}"}
-        if (basic := self._way.basic) is not None:
-            place = "proxy_headers" if address.scheme == "https" else "headers"
-            how[place] = {"Proxy-Authorization": f"Basic {basic.get_secret_value()}"}
-        return how
 
     async def close(self) -> None:
         if self._session is not None:

@@ -32,6 +32,7 @@ class FailedMinute(NamedTuple):
     fault: str
     status: int | None
     detail: str
+    message: str = ""
 
 
 class Run(NamedTuple):
@@ -45,6 +46,8 @@ class Run(NamedTuple):
     """Failures by fault and HTTP status."""
     detail: str
     """The newest failure in the words of the log."""
+    message: str = ""
+    """The first line of the upstream's newest message."""
 
     def plus(self, other: Run) -> Run:
         """The run of two workers."""
@@ -52,6 +55,7 @@ class Run(NamedTuple):
         return Run(
             max(self.since_ago_s, other.since_ago_s), newest.last_ago_s, self.failures + other.failures,
             self.attempts + other.attempts, self.kinds + other.kinds, newest.detail,
+            newest.message or self.message or other.message,
         )  # fmt: skip
 
     def is_failing(self, *, is_avoided: bool) -> bool:
@@ -79,7 +83,8 @@ def last_run(failed: Iterable[FailedMinute], begun: int) -> Run | None:
     for row in run:
         kinds[row.fault, row.status] += row.number
     attempts = max(failures, begun - min(row.begun for row in run) + 1)
-    return Run(first.first_ago_s, rows[0].last_ago_s, failures, attempts, kinds, rows[0].detail)
+    message = next((row.message for row in run if row.message), "")
+    return Run(first.first_ago_s, rows[0].last_ago_s, failures, attempts, kinds, rows[0].detail, message)
 
 
 def runs(reports: Iterable[Iterable[Sequence[Any]]], names: Iterable[str], at: float) -> list[dict[str, Any]]:
@@ -108,6 +113,7 @@ def runs(reports: Iterable[Iterable[Sequence[Any]]], names: Iterable[str], at: f
                 for (fault, status), number in run.kinds.most_common()
             ],
             "detail": run.detail,
+            "message": run.message,
         }
         for name, run in found.items()
         if name in set(names)

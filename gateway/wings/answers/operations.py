@@ -1,11 +1,15 @@
-"""The two readings in the table of operations, which the OpenAPI document shows."""
+"""The readings in the table of operations, which the OpenAPI document shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.store import NARROWING_GROUPS
+from gateway.web.admin.operations import OF_PERSON, OWN
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_query
+
+from .minutes import COLUMNS, GROUPS
 
 _TEXT: Schema = {"type": "string"}
 _TIME: Schema = {"type": "string", "format": "date-time"}
@@ -47,13 +51,32 @@ _MONEY = _exact(
 _PROBLEMS = _exact(
     object={"const": "problems"}, at=_TIME,
     data=_list(
-        kind={"enum": ["upstream", "store", "quota", "spend", "price"]}, subject=_TEXT, since=_TIME, last=_TIME,
-        count=_COUNT, what={**_TEXT, "description": "The counted things."}, text=_TEXT,
+        kind={"enum": ["upstream", "store", "quota", "spend", "price", "bill", "reading", "account"]}, subject=_TEXT,
+        since=_TIME, last=_TIME, count=_COUNT, what={**_TEXT, "description": "The counted things."}, text=_TEXT,
     ),
     upstreams=_list(
         upstream=_TEXT, failing={"type": "boolean"}, since=_TIME, last=_TIME, failures=_COUNT, attempts=_COUNT,
         kinds=_list(fault=_TEXT, status={"type": ["integer", "null"]}, count=_COUNT), detail=_TEXT,
+        message={**_TEXT, "description": "The first line of the upstream's last message, without secrets; or empty."},
     ),
+)  # fmt: skip
+
+_NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
+_MINUTES: Schema = _exact(
+    object={"const": "minutes"}, at=_TIME,
+    since={**_TIME, "description": "From here on no call is missing: 3 hours ago, or later at a busy gateway."},
+    data={
+        "type": "array",
+        "items": {
+            "type": "object", "required": list(COLUMNS), "additionalProperties": False,
+            "properties": {**dict.fromkeys(GROUPS, _TEXT), **dict.fromkeys(COLUMNS, _NUMBER_OR_NULL)},
+        },
+    },
+)  # fmt: skip
+
+_EVENTS = _exact(
+    object={"const": "events"},
+    data=_list(time=_TIME, kind={"enum": ["deploy", "reload"]}, version={**_TEXT, "description": "The gateway's."}),
 )  # fmt: skip
 
 _FORMAT: Any = in_query("format", "The format of the rows.", type="string", enum=["json", "csv"], default="json")
@@ -63,6 +86,22 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "The spend of this month by day and team, beside the month before and the budget, with a forecast.", "viewer",
         {JSON: _MONEY, "text/csv": {"type": "string", "description": "One line for each team, behind one for all."}},
         (401, 403, 429), parameters=(_FORMAT,),
+    ),
+    ("GET", "/admin/api/minutes"): Operation(
+        "Usage, latency and failures by minute of the last 3 hours, from the newest calls.", "viewer",
+        {JSON: _MINUTES, "text/csv": {"type": "string", "description": "One line for each row."}},
+        (400, 401, 403, 404, 429),
+        parameters=(
+            in_query("group_by", f"Names with commas between: {', '.join(GROUPS)}.", type="string", default="minute"),
+            in_query("since", "The first minute, such as 2026-11-20T14:05, in UTC.", type="string"),
+            in_query("until", "The last minute.", type="string"),
+            *[in_query(name, f"Only the calls of this {name}.", type="string") for name in NARROWING_GROUPS],
+            OF_PERSON, OWN, _FORMAT,
+        ),
+    ),
+    ("GET", "/admin/api/events"): Operation(
+        "The deploys of another version and the reloads of another configuration in the last 35 days.", "viewer",
+        {JSON: _EVENTS}, (401, 403, 429),
     ),
     ("GET", "/admin/api/problems"): Operation(
         "The present problems, the newest first; and the failures of upstreams within the last hour.", "viewer",

@@ -62,7 +62,8 @@ def of_upstreams(runs: Iterable[Mapping[str, Any]]) -> list[Problem]:
     return [
         Problem(
             "upstream", run["upstream"], run["since"], run["last"], run["failures"], "failed attempts",
-            f"{_kinds(run['kinds'])}: {run['failures']} of {run['attempts']} attempts failed",
+            f"{_kinds(run['kinds'])}: {run['failures']} of {run['attempts']} attempts failed"
+            + (f'. It reports: "{run["message"]}"' if run["message"] else ""),
         )
         for run in runs
         if run["failing"]
@@ -103,8 +104,11 @@ def usual_day(by_day: Mapping[str, float], today: str) -> float | None:
     return median(used) if len(used) >= LEAST_DAYS else None
 
 
-def of_spend(key: str, by_day: Mapping[str, float], by_hour: Mapping[str, float], at: float) -> Problem | None:
-    """A key that spends a multiple of its usual day, in US dollars; since the hour in which it became one."""
+def of_spend(
+    name: str, by_day: Mapping[str, float], by_hour: Mapping[str, float], at: float, keys: Sequence[str] = ()
+) -> Problem | None:
+    """A key that spends a multiple of its usual day, in US dollars, or a person with all of her `keys`; since the hour
+    in which the day became one."""
     today = datetime.fromtimestamp(at, UTC).date().isoformat()
     usual, spent = usual_day(by_day, today), by_day.get(today, 0.0)
     if usual is None or spent < max(TIMES * usual, LEAST_USD):
@@ -115,8 +119,10 @@ def of_spend(key: str, by_day: Mapping[str, float], by_hour: Mapping[str, float]
         if so_far >= TIMES * usual:
             since = datetime.fromisoformat(f"{hour}:00:00+00:00").timestamp()
             break
-    text = f"spent ${spent:,.2f} today, {spent / usual:.0f} times its usual day of ${usual:,.2f}"
-    return Problem("spend", f"key:{key}", since, at, round(spent / usual), "times the usual day", text)
+    text = f"spent ${spent:,.2f} today, {spent / usual:.0f} times {'the' if keys else 'its'} usual day of ${usual:,.2f}"
+    text += f", with the keys {', '.join(keys[:5])}{' and others' if len(keys) > 5 else ''}" if keys else ""
+    scope = f"{'person' if keys else 'key'}:{name}"
+    return Problem("spend", scope, since, at, round(spent / usual), "times the usual day", text)
 
 
 def of_prices(rows: Iterable[Mapping[str, Any]]) -> list[Problem]:
@@ -127,14 +133,15 @@ def of_prices(rows: Iterable[Mapping[str, Any]]) -> list[Problem]:
             days.setdefault(row["model"], {})[row["day"]] = row["unpriced"]
     found = []
     for model, unpriced in days.items():
-        since, last = _begin_of(min(unpriced)), _begin_of(max(unpriced))
+        since, last = begin_of(min(unpriced)), begin_of(max(unpriced))
         number = sum(unpriced.values())
         text = f"the price is unknown: the cost of {_many(number, 'call')} is in no sum"
         found.append(Problem("price", model, since, last, number, "calls without a cost", text))
     return found
 
 
-def _begin_of(day: str) -> float:
+def begin_of(day: str) -> float:
+    """The Unix time at which a day begins."""
     return datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp()
 
 

@@ -13,10 +13,12 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gateway.commands.common import UsageError, fail, put
+from gateway.wings import parts
 
 WITHIN_S = 10.0
 """Time limit in seconds for one answer of the upstream."""
@@ -74,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n  gateway init                      (asks)\n"
         "  gateway init --url https://api.openai.com/v1 --key-variable OPENAI_API_KEY --key ada\n"
-        "  gateway init --url http://127.0.0.1:11434/v1 --no-key\n"
+        "  gateway init --url http://127.0.0.1:11434/v1 --no-key\n  gateway init --url bedrock   (or azure, vertex)\n"
     )
     parser.add_argument("--url", metavar="URL", help="address of the upstream's API, such as https://api.openai.com/v1")
     credential = parser.add_mutually_exclusive_group()
@@ -109,12 +111,15 @@ def _asked(question: str, default: str) -> str:
 
 
 def _init(args: argparse.Namespace, ask: Ask | None) -> int:
-    from gateway.process.discovery import ModelDiscovery
-
     file = Path(args.config)
     if file.exists() and not args.force:
         raise UsageError(f"{file} is there already; name another with --config, or replace it with --force")
     url = _url(args.url, ask)
+    for wing in parts(SimpleNamespace, "first_file"):
+        key = args.key_variable and _checked(args.key_variable)
+        if (drafted := wing.draft(url, key, args.no_key, ask)) is not None:
+            text = _framed(*drafted)
+            return _settle(args, ask, file, Found(url, (), wing.problems(text)), "", text)
     variable = _variable(args, url, ask)
     name = args.name or name_of(url)
     if not re.fullmatch(r"[\w.-]+", name):
@@ -126,13 +131,20 @@ def _init(args: argparse.Namespace, ask: Ask | None) -> int:
         )
     print(f"Asking {url} for its models ...", file=sys.stderr, flush=True)
     found = asyncio.run(find_models(url, variable and os.environ.get(variable)))
+    return _settle(args, ask, file, found, name, text_of(name, found, variable))
+
+
+def _settle(args: argparse.Namespace, ask: Ask | None, file: Path, found: Found, name: str, text: str) -> int:
+    """Write the file, if nothing is missing or it is wanted anyway."""
+    from gateway.process.discovery import ModelDiscovery
+
     if found.problems and not args.anyway:
         print("".join([f"  {problem}\n" for problem in found.problems]), end="", file=sys.stderr)
         if ask is None or not ask("Write the file anyway? yes or no", "no").lower().startswith("y"):
             return fail("the upstream's models could not be read; correct the address or the key, or write the file "
                         "all the same: --anyway")  # fmt: skip
     try:
-        _write(file, text_of(name, found, variable), args.force)
+        _write(file, text, args.force)
         if found.models:
             ModelDiscovery(Path(JOURNAL_DIR)).learn(name, found.base_url, found.models)
     except OSError as error:
@@ -143,13 +155,14 @@ def _init(args: argparse.Namespace, ask: Ask | None) -> int:
 def _url(given: str | None, ask: Ask | None) -> str:
     if given is None and ask is None:
         raise UsageError("argument --url: is required without a terminal, such as https://api.openai.com/v1")
-    url = (
-        given if given is not None else ask("Address of the upstream's API", "https://api.openai.com/v1") if ask else ""
-    )
+    wings = parts(SimpleNamespace, "first_file")
+    question = "".join(["Address of the upstream's API", *[f", or {' or '.join(wing.words)}" for wing in wings]])
+    url = given if given is not None else ask(question, "https://api.openai.com/v1") if ask else ""
+    url = next((wing.address(url, ask) for wing in wings if url in wing.words), url)
     if "://" not in url:
         url = f"http://{url}" if url.partition(":")[0].partition("/")[0] in LOCAL_HOSTS else f"https://{url}"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.hostname or address.username or address.query:
         raise UsageError("argument --url: expected an address such as https://api.openai.com/v1, without user or query")
     return _ENDPOINT.sub("", url).rstrip("/")
 
@@ -165,8 +178,10 @@ def _variable(args: argparse.Namespace, url: str, ask: Ask | None) -> str | None
         if ask
         else usual
     )
-    if variable in ("", "-"):
-        return None
+    return None if variable in ("", "-") else _checked(variable)
+
+
+def _checked(variable: str) -> str:
     if not _VARIABLE.fullmatch(variable):
         raise UsageError(
             "expected the NAME of an environment variable in capitals, such as OPENAI_API_KEY. A key itself does not "
@@ -224,7 +239,7 @@ def _environment_proxy(base_url: str) -> dict[str, str]:
     from gateway.config.proxies import apply_environment
 
     values = {"upstreams": {"it": {"base_url": base_url}}}
-    if faults := list(apply_environment(values, os.environ, {})):
+    if faults := list(apply_environment(values, os.environ)):
         raise UsageError(faults[0].message)
     proxy = values["upstreams"]["it"].get("proxy")
     return {"proxy": proxy} if proxy else {}
@@ -240,12 +255,17 @@ def text_of(name: str, found: Found, variable: str | None) -> str:
         upstream += ", discover: true"
     shown = f"serves what it lists: {len(found.models)} models when this was written" if found.models else "not asked"
     models = _DISCOVERED if found.models else _BY_PATTERN.replace("NAME", name)
+    return _framed([f'"{name}": {{{upstream}}}   # {shown}'], models)
+
+
+def _framed(upstreams: Sequence[str], models: str) -> str:
+    """The file with these lines of upstreams, each of which ends in `}` and perhaps a comment."""
+    lines = "\n  ".join([f", timeouts: {REASONING_TIMEOUTS}}}".join(each.rpartition("}")[::2]) for each in upstreams])
     return f"""\
 # Made by gateway init. Every setting: docs/configuration.md. After a change: gateway check --config FILE
 store: {{url: "embedded:./gateway-data", journal_dir: {JOURNAL_DIR}}}   # or redis://host:6379/0
-upstreams:
-  "{name}": {{{upstream},   # {shown}
-    timeouts: {REASONING_TIMEOUTS}}}   # for models that reason in silence; the defaults are 60, 60, 600
+upstreams:   # timeouts for models that reason in silence; the defaults are 60, 60, 600
+  {lines}
 {models}
 # admin: {{token: "${{GATEWAY_ADMIN_TOKEN}}"}}   # the admin API, and the dashboard at /dashboard
 """

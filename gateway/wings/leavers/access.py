@@ -9,7 +9,7 @@ from gateway.errors import Conflict, Forbidden
 from gateway.keys.documents import AuditEvent
 from gateway.keys.registry import Registry
 from gateway.quota.issued import Overlay
-from gateway.quota.scopes import person_scope
+from gateway.quota.scopes import folded_scope, person_scope
 
 from .policy import INACTIVE, NO_GROUP, NOTED_EVERY_S, Due, Seen, due, is_exempt
 from .settings import LeaverSettings
@@ -52,6 +52,17 @@ class Access(Registry):
         doing = AuditEvent(f"person {name}, {by}", "give_access" if overlay.paused else "sign_in", after=changed)
         here = _with_seen(overlay._replace(paused=None), Seen(now))
         await self._write("overlay", person_scope(name), text, here.encode(), doing)
+
+    async def fold_names(self) -> None:
+        """Copy what gateways before 0.3 wrote under names of people as they are written to the names by which people
+        are compared. Of two that are one person, the one whose access has ended counts."""
+        found = {scope: text async for rows in self._pages("overlay") for scope, text in rows}
+        for scope, text in sorted(found.items(), key=lambda item: Overlay.decode(item[1]).paused is None):
+            if (folded := folded_scope(scope)) not in found:
+                found[folded] = text
+                with suppress(Conflict):  # another gateway does the same
+                    doing = AuditEvent("gateway, upgrade", "fold_name", scope, folded)
+                    await self._write("overlay", folded, None, text, doing)
 
     async def leave_groups(self, name: str) -> bool:
         """Her provider names her, and no group that may be here; whether that ends her access now."""

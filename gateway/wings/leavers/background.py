@@ -34,11 +34,21 @@ class LeaverWork:
         self._parts = parts
         self._registry = registry
         self._tasks = Tasks()
+        self._tasks.spawn(self._fold(), "fold-names-of-people")
         if parts.config.section(LeaverSettings).inactive_after is not None:
             self._tasks.spawn(self._run(), "watch-sign-ins")
 
     async def close(self) -> None:
         await self._tasks.cancel_all()
+
+    async def _fold(self) -> None:
+        access: Access = self._registry.viewed_as(Access)
+        while True:
+            try:
+                return await access.fold_names()
+            except (StoreUnavailable, GatewayError, ValueError) as error:
+                log.warning("names of people in documents of older gateways cannot be looked for: %s", error)
+            await asyncio.sleep(ASK_EVERY_S)
 
     async def _run(self) -> None:
         while True:

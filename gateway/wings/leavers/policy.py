@@ -5,6 +5,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
 
+from gateway.config.sections import folded_name
+
 from .settings import LeaverSettings
 
 INACTIVE, NO_GROUP = "inactive", "no group"
@@ -39,4 +41,4 @@ def due(seen: Seen, settings: LeaverSettings, now: float) -> Due | None:
 
 def is_exempt(name: str, settings: LeaverSettings) -> bool:
     """Whether an owner of keys is no person who signs in."""
-    return any(fnmatchcase(name, pattern) for pattern in settings.exempt)
+    return any(fnmatchcase(folded_name(name), folded_name(pattern)) for pattern in settings.exempt)

@@ -51,11 +51,8 @@ def budget_of(amount: Any, duration: Any, **more: Any) -> tuple[dict[str, Any] |
     usd = max(round(usd, 9), Decimal("0.000000001"))
     text = str(duration).strip().lower() if duration not in (None, "") else ""
     if not text:
-        return {
-            "usd": plain(usd),
-            "per": "month",
-            **more,
-        }, "is never reset by LiteLLM, and per month here, by the calendar in UTC"
+        never = "is never reset by LiteLLM, and per month here, by the calendar in UTC"
+        return {"usd": plain(usd), "per": "month", **more}, never
     if months := re.fullmatch(r"(\d+)mo", text):
         share = round(usd / max(1, int(months[1])), 9)
         return {"usd": plain(share), "per": "month", **more}, "is per month here, by the calendar in UTC"

@@ -122,7 +122,7 @@ class _Database:
             if (quotas := self._quotas(f"{USERS}.{printable(user_id)}", row))
         }
         if people:
-            self._done.values["people"] = people
+            self._done.values.setdefault("people", {}).update(people)
         for table in self._tables.keys() - {KEYS, TEAMS, BUDGETS, USERS}:
             self._note(table or "a row", "is none of the tables that are read")
 

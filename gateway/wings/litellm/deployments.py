@@ -6,15 +6,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.config.faults import printable
 from gateway.config.include import Place
+from gateway.wings import parts
 
 from .budgets import number_of, plain
-from .given import Given, section_of, why_not
+from .given import Given, section_of
 from .providers import (
+    CLOUD_HOSTS,
     GEMINI,
     MODES,
     OF_CHATS,
@@ -63,14 +66,18 @@ class Deployment:
     """The upstream without its keys."""
     key: str | None
     endpoints: Sequence[str]
-    further: list[tuple[dict[str, Any], str | None]] = field(default_factory=list)
-    """Upstreams for other endpoints of the same model."""
+    prefix: str
+    """LiteLLM's name of the provider."""
+    further: list[tuple[dict[str, Any], str | None, str]] = field(default_factory=list)
+    """Upstreams for other endpoints of the same model: settings, key, and its name there."""
     order: int | None = None
     weight: int | None = None
 
 
-def convert_models(given: Given, find_price: FindPrice) -> None:
-    """Write `upstreams` and `models`, and a note for each entry that is not in them."""
+def convert_models(given: Given, find_price: FindPrice) -> dict[str, list[str]]:
+    """Write `upstreams` and `models`, and a note for each entry that is not in them. Returns the names of upstreams by
+    LiteLLM's name of their provider."""
+    of_provider: dict[str, list[str]] = {}
     groups: dict[tuple[Any, ...], list[Deployment]] = {}
     for index, entry in enumerate(given.values["model_list"]):
         found = _deployment(given, ("model_list", index), entry if isinstance(entry, dict) else {})
@@ -81,15 +88,20 @@ def convert_models(given: Given, find_price: FindPrice) -> None:
     for alike_ones in groups.values():
         keys = list(dict.fromkeys(each.key for each in alike_ones if each.key is not None))
         name = upstreams.name_of(alike_ones[0].settings, keys)
-        names = [name, *[upstreams.name_of(settings, [key] if key else []) for settings, key in alike_ones[0].further]]
+        sent = [(name, alike_ones[0].model)]
+        for settings, key, model in alike_ones[0].further:
+            sent.append((upstreams.name_of(settings, [key] if key else []), model))
+        named = of_provider.setdefault(alike_ones[0].prefix, [])
+        named += [each for each, _ in sent if each not in named]
         for position, each in enumerate(alike_ones):
             if position and each.key in [other.key for other in alike_ones[:position]]:
                 given.note(
                     each.place, f"{printable(each.name)} leads to the same place as another entry; it is there once"
                 )
-            _add(given, each, names if not position else [], upstreams, find_price)
+            _add(given, each, sent if not position else [], upstreams, find_price)
             if "realtime" in each.endpoints:
                 upstreams.settings[name].setdefault("capabilities", {})["realtime"] = True
+    return of_provider
 
 
 class _Upstreams:
@@ -132,10 +144,20 @@ def _deployment(given: Given, place: Place, entry: Mapping[str, Any]) -> Deploym
     if settings is None:
         given.skip(place, f"{printable(name)}: has no api_base")
         return None
-    key = _key(given, params, provider, settings, credential)
-    found = Deployment(place, name, model, provider, settings, key, _endpoints(prefix, provider, model, mode))
-    if "generate_content" in found.endpoints and settings["base_url"] == provider.base_url:
-        found.further.append(({"base_url": GEMINI.base_url}, key))
+    wings = parts(SimpleNamespace, "from_litellm")
+    convert = next((each.kinds[prefix] for each in wings if prefix in each.kinds), None)
+    made = convert(given, place, credential, model, mode, settings) if convert is not None else None
+    if isinstance(made, str):
+        given.skip(place, f"{printable(name)}: {made}")
+        return None
+    key = made and made.key
+    if key is None and "auth" not in settings:
+        key = _key(given, params, provider, settings, credential)
+    endpoints = (made and made.endpoints) or _endpoints(prefix, provider, model, mode)
+    found = Deployment(place, name, made.model if made else model, provider, settings, key, endpoints, prefix)
+    if "generate_content" in endpoints and settings["base_url"] == provider.base_url:
+        found.further.append(({"base_url": GEMINI.base_url}, key, model))
+    found.further += [(more, key, each) for more, each in made.further] if made else []
     order, weight = given.take(*params, "order"), given.take(*params, "weight")
     found.order = order if isinstance(order, int) else None
     if isinstance(weight, int) and weight > 0:
@@ -156,7 +178,9 @@ def _provider_and_model(sent: str, named: Any) -> tuple[str, str]:
 def _refusal(name: str, prefix: str, model: str, mode: Any) -> str | None:
     """The reason that an entry cannot be converted, and the remedy; None: it can."""
     if prefix not in PROVIDERS:
-        return why_not(printable(prefix))
+        return (
+            f"{printable(prefix)} is not converted: write its upstream by hand, or keep LiteLLM as an upstream for it"
+        )
     is_named_otherwise = "*" in model and name != "*" and not name.endswith(model)
     if is_named_otherwise or ("*" in name and "*" not in model):
         return "this pattern does not name the model at the provider; write a model for each name"
@@ -211,12 +235,9 @@ def _settings(
 
 
 def _key(
-    given: Given,
-    params: Place,
-    provider: Provider,
-    settings: Mapping[str, Any],
+    given: Given, params: Place, provider: Provider, settings: Mapping[str, Any],
     credential: tuple[Place, Mapping[str, Any]],
-) -> str | None:
+) -> str | None:  # fmt: skip
     own, (place, values) = given.take(*params, "api_key"), credential
     variable = re.sub(r"\W", "_", f"{_name_of(settings['base_url'], given.done.values['upstreams'])}_API_KEY").upper()
     if own is not None:
@@ -243,13 +264,15 @@ def _endpoints(prefix: str, provider: Provider, model: str, mode: Any) -> Sequen
 # ------------------------------------------------------------------------------------------------- into the result
 
 
-def _add(given: Given, each: Deployment, upstreams: Sequence[str], made: _Upstreams, find_price: FindPrice) -> None:
-    """Add the routes of an entry, and its settings; without `upstreams` it shares those of another entry."""
+def _add(
+    given: Given, each: Deployment, sent: Sequence[tuple[str, str]], made: _Upstreams, find_price: FindPrice
+) -> None:
+    """Add the routes of an entry, by its upstreams and its names there, and its settings; or share another's."""
     model = given.done.values["models"].setdefault(each.name, {"routes": []})
-    for upstream in upstreams:
+    for upstream, name in sent:
         route: dict[str, Any] = {"upstream": upstream}
-        if "*" not in each.model and each.model != each.name:
-            route["model"] = each.model
+        if "*" not in name and name != each.name:
+            route["model"] = name
         if each.order is not None:
             route["priority"] = each.order
         if each.weight is not None:
@@ -264,9 +287,10 @@ def _add(given: Given, each: Deployment, upstreams: Sequence[str], made: _Upstre
     if isinstance(limit, int) and limit > 0:
         model["max_output_tokens"] = limit
     _price(given, each, model, find_price)
-    _limits(
-        given, params, made.settings[model["routes"][-1]["upstream"] if not upstreams else upstreams[0]], each.model
-    )
+    for wing in parts(SimpleNamespace, "from_litellm"):
+        if (amend := getattr(wing, "amend", None)) is not None:
+            amend(given, each.place, each.name, each.endpoints)
+    _limits(given, params, made.settings[model["routes"][-1]["upstream"] if not sent else sent[0][0]], each.model)
 
 
 def _leads_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -289,19 +313,12 @@ def _price(given: Given, each: Deployment, model: dict[str, Any], find_price: Fi
         model["price"] = price
     elif not price and isinstance(base, str) and each.provider.table:
         _table_price(given, each, model, base.rpartition("/")[2], find_price)
-    elif (
-        not price
-        and each.provider is PROVIDERS["openai"]
-        and "moderations" in each.endpoints
-        and len(each.endpoints) == 1
-    ):
+    elif not price and each.provider is PROVIDERS["openai"] and [*each.endpoints] == ["moderations"]:
         model["price"] = {"input": 0, "output": 0}  # "free to use" (OpenAI's guide "Moderation")
     elif not price and each.provider.is_own:
         model["price"] = {"input": 0, "output": 0}
-        given.note(
-            each.place,
-            "is a server of your own, which costs nothing, as for LiteLLM; write models.NAME.price if it does",
-        )
+        why = "is a server of your own, which costs nothing, as for LiteLLM; write models.NAME.price if it does"
+        given.note(each.place, why)
 
 
 def _table_price(given: Given, each: Deployment, model: dict[str, Any], base: str, find_price: FindPrice) -> None:
@@ -339,6 +356,7 @@ def _limits(given: Given, params: Place, settings: dict[str, Any], model: str) -
 
 def _name_of(base_url: str, taken: Mapping[str, Any]) -> str:
     host = "" if "${" in base_url else urlsplit(base_url).hostname or ""
+    host = next((name for part, name in CLOUD_HOSTS.items() if part in base_url), host)
     labels = [label for label in host.split(".") if label not in ("api", "www")]
     plain_host = not labels or not labels[0] or re.fullmatch(r"[\d.]+", host)
     name = "upstream" if plain_host else labels[0 if len(labels) < 3 or host.endswith(".azure.com") else -2]

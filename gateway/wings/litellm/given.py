@@ -16,13 +16,14 @@ VARIABLE = re.compile(r"os\.environ/(\w+)")
 
 WALKED = frozenset({("model_list",), ("credential_list",), ("general_settings", "pass_through_endpoints")})
 """Lists whose entries are looked at one by one."""
-DEEP = frozenset({"litellm_jwtauth", "default_key_generate_params"})
+DEEP = frozenset({
+    "litellm_jwtauth", "default_key_generate_params", "default_internal_user_params", "provider_budget_config",
+})  # fmt: skip
 """Sections whose settings are noted one by one, two levels below the top."""
 
 _CIRCUIT = "each upstream and model has a circuit breaker with fixed rules"
 _OTHER_TRACES = "metrics for Prometheus are always there; for traces see tracing.endpoint"
-_PARAMETER = "no parameter is added to calls: let the client send it"
-_PEOPLE = "see people.defaults.quotas for what each person may use over all her keys"
+_PEOPLE = "models are those of keys and teams, roles those of oidc; see docs/people.md"
 _CACHE = "answers are not cached"
 _NEITHER = "is deliberately not part of the gateway; keep LiteLLM as an upstream for it"
 
@@ -53,18 +54,9 @@ WHY: Mapping[str, str] = {
     "background_health_checks": "see upstreams.NAME.probe_s",
     "health_check_interval": "see upstreams.NAME.probe_s",
     "allowed_ips": "see keys[].ips",
-    "provider_budget_config": "see upstreams.NAME.quotas",
-    "reasoning_effort": _PARAMETER,
-    "thinking": _PARAMETER,
-    "temperature": _PARAMETER,
-    "top_p": _PARAMETER,
-    "seed": _PARAMETER,
-    "stop": _PARAMETER,
-    "extra_body": _PARAMETER,
+    "provider_budget_config": "see upstreams.NAME.quotas, which are per day, week or month",
+    "extra_body": "write its members into parameters.models",
     "default_internal_user_params": _PEOPLE,
-    "max_internal_user_budget": _PEOPLE,
-    "max_user_budget": _PEOPLE,
-    "internal_user_budget_duration": _PEOPLE,
     "upperbound_key_generate_params": "members make keys with defaults.keys; see teams.NAME.members for their bounds",
     "default_team_params": "write each team with its quotas into teams",
     "default_team_settings": "write each team with its quotas into teams",
@@ -76,19 +68,12 @@ WHY: Mapping[str, str] = {
     "turn_off_message_logging": "prompts and answers are never logged",
     "request_timeout": "see upstreams.NAME.timeouts.total_s",
     "custom_auth": "keys, or tokens of an identity provider (jwt), are the ways in",
-    "aws_region_name": "the gateway does not sign requests",
+    "aws_session_name": "botocore names its sessions itself",
+    "aws_sts_endpoint": "botocore reads AWS_ENDPOINT_URL_STS",
 }
 """Remedies for settings of LiteLLM that are not converted, by the last name of their place."""
 
 NO_COUNTERPART = "has no counterpart"
-
-OTHER_APIS: Mapping[str, str] = {
-    "bedrock": "AWS' signatures",
-    "sagemaker": "AWS' signatures",
-    "vertex_ai": "Google Cloud's tokens",
-    "vertex_ai_beta": "Google Cloud's tokens",
-}
-"""Providers that are not served, with the reason that their API needs."""
 
 
 @dataclass(slots=True)
@@ -218,9 +203,3 @@ def _leaves(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
             yield from _leaves(item, (*place, index))
     elif value not in (None, {}, []):
         yield place, value
-
-
-def why_not(provider: str) -> str:
-    """The reason and the remedy for a provider that is not in the table."""
-    reason = f" (it needs {needed})" if (needed := OTHER_APIS.get(provider)) else ""
-    return f"{provider} is not OpenAI-compatible{reason}; keep LiteLLM as an upstream for it"

@@ -58,6 +58,11 @@ PROVIDERS: Mapping[str, Provider] = {
     ),
     "azure": _AZURE,
     "azure_text": _AZURE._replace(chats=("completions",)),
+    "azure_ai": Provider("https://services.ai.azure.com", "AZURE_AI_API_KEY", table="azure"),
+    "bedrock": Provider("https://bedrock", table="aws"),
+    "bedrock_mantle": Provider("https://bedrock-mantle", table="aws"),
+    "vertex_ai": Provider("https://aiplatform", table="google"),
+    "vertex_ai_beta": Provider("https://aiplatform", table="google"),
     "perplexity": Provider(
         "https://api.perplexity.ai", "PERPLEXITYAI_API_KEY",
         settings={"capabilities": {**_VIA_CHAT, "max_tokens_field": "max_tokens", "embeddings": False}}, chats=_CHATS,
@@ -98,6 +103,8 @@ PROVIDERS: Mapping[str, Provider] = {
 """Providers by the prefix of `litellm_params.model`. `huggingface` with an `api_base` is a Text Embeddings Inference or
 Text Generation Inference, whose APIs in OpenAI's form are below `/v1` (their README)."""
 
+CLOUD_HOSTS: Mapping[str, str] = {"//bedrock": "bedrock", "aiplatform.": "vertex"}
+"""Names of upstreams by a part of their addresses, which other modules write in full."""
 GEMINI = Provider("https://generativelanguage.googleapis.com/v1beta", "GEMINI_API_KEY")
 """Gemini's own API, for clients of it: a second route beside that of chats."""
 RERANKERS: Mapping[str, Provider] = {"cohere": Provider("https://api.cohere.com/v2", "COHERE_API_KEY")}

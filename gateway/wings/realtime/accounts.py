@@ -237,9 +237,7 @@ class ResponseAccounts:
     async def _began(self, response: str) -> None:
         async with self._lock:
             if response not in self._running:
-                made = self._asked.popleft() if self._asked else await self._begin(has_begun=True)
-                made.sent = self._since_report
-                self._running[response] = made
+                self._running[response] = await self._next()
 
     def note_settings(self, session: Any) -> None:
         """The upstream has sent the settings of the session."""
@@ -275,8 +273,7 @@ class ResponseAccounts:
             name = end.id if end.id is not None or not self._running else next(iter(self._running))
             response = self._running.pop(name or "", None)
             if response is None:
-                response = self._asked.popleft() if self._asked else await self._begin(has_begun=True)
-                response.sent = self._since_report
+                response = await self._next()
         usage = end.usage
         if usage is None or (response.has_shown and not usage.completion_tokens):
             usage = self._estimate(response, Ending.ERROR if end.is_failed else Ending.WHOLE)
@@ -347,8 +344,12 @@ class ResponseAccounts:
         limit_or_own = self._limit if limit is None else limit
         reservation = self._spare or await self._draw(limit_or_own, self._reserved_context, has_begun=has_begun)
         self._spare = None
-        self._is_answering = self._is_answering and not has_begun
         return self._made(reservation, limit, event_id)
+
+    async def _next(self) -> _Response:
+        made = self._asked.popleft() if self._asked else await self._begin(has_begun=True)
+        self._is_answering, made.sent = False, self._since_report
+        return made
 
     def _made(self, reservation: Reservation, limit: int | None = None, event_id: str | None = None) -> _Response:
         return _Response(self._log_of(reservation), self._route, self._count_texts, limit, event_id)

@@ -17,17 +17,17 @@ from urllib.parse import unquote
 
 from aiohttp import WSMsgType, hdrs, web
 
-from gateway.api import auth, capabilities
 from gateway.api.attribution import attribution_of
-from gateway.errors import GatewayError, InvalidRequest, ModelNotFound, internal_error
+from gateway.errors import GatewayError, InvalidRequest, internal_error
 from gateway.formats import AZURE, azure_paths
+from gateway.formats.event_scan import parsed
 from gateway.formats.openai import realtime
 from gateway.formats.openai.realtime import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
-from gateway.records import OTHER, Call, Document, Failure, Fault, Key, Params, Phase, Usage
+from gateway.records import Call, Document, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay.charge import Ending
 from gateway.tasks import Tasks, is_cut_off
 from gateway.web.capacity import Capacity, Room, buffers_full
-from gateway.web.endpoints import MAX_CLIENT_ID, DataPlane, forwarded_headers, forwarded_query, is_secret
+from gateway.web.endpoints import MAX_CLIENT_ID, DataPlane, find_model, forwarded_headers, forwarded_query
 from gateway.web.http_guard.client_connection import ClientConnection
 from gateway.web.middleware import CONTEXT, RequestContext, new_id
 from gateway.web.openapi.operation import JSON, Operation, named
@@ -109,7 +109,7 @@ class RealtimeSessions:
         if self._status.is_draining:
             raise shutting_down()
         _check_handshake(request, offered)
-        call = _call(request, context, key)
+        call = await self._plane.amend(_call(request, context, key), context)
 
         def reserved() -> None:
             context.is_recorded = True
@@ -187,18 +187,7 @@ def _call(request: web.Request, context: RequestContext, key: Key) -> Call:
             code="unsupported_parameter",
         )
     name, config = names[0], context.parts.config
-    found = config.model_table.find(name)
-    context.requested_model = name
-    context.model = (
-        OTHER if found is None else found.name if found.is_configured else context.parts.accounting.served.group(name)
-    )
-    may_use = found is not None and (
-        auth.may_use(key, name) or (found.alias is not None and auth.may_use(key, found.name))
-    )
-    if found is None or not may_use or (context.model == OTHER and is_secret(name, context)):
-        raise ModelNotFound(name)
-    if not capabilities.lists(found.model, REALTIME.name):
-        raise capabilities.wrong_endpoint(REALTIME.name, found.model.endpoints)
+    found = find_model(name, key, REALTIME.name, context)
     client_id = request.headers.get("X-Client-Request-Id")
     user, tags = attribution_of(request.headers.items(), {}, config.records)
     return Call(
@@ -418,7 +407,7 @@ class _Relay:
 
     async def _pass_down(self, text: str) -> _End | None:
         accounts = self._session.accounts
-        event = realtime.read_upstream_event(text)
+        event = parsed(text) or {}
         kind = event.get("type")
         try:
             if kind == realtime.CREATED and (response := realtime.response_id(event)) is not None:

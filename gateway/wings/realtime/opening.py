@@ -151,9 +151,7 @@ class RealtimeSession:
     def _other(self, name: str) -> str:
         call = self.log.call
         found = self.services.config.model(name)
-        if found is None or not (
-            auth.may_use(call.key, name) or (found.alias is not None and auth.may_use(call.key, found.name))
-        ):
+        if found is None or not auth.may_use(call.key, name, found.name):
             raise ModelNotFound(name)
         routes = [each for each in found.model.routes if each.upstream == self.route.upstream]
         if not routes:
@@ -335,6 +333,8 @@ def _calls(call: Call, route: Route, position: int, services: Services, admit: A
             default_output=default,
         )  # fmt: skip
         this = call._replace(id=f"{call.id}-{number}", started=services.clock.now(), key=key, params=params)
+        if this.tags:  # new in a month that began meanwhile
+            await services.key_cache.know(this)
         if has_begun:
             return NextCall(this, counted(this))
         fit = OutputFit(this, claims) if OutputFit.may_shrink(this) else None

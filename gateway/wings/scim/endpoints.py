@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import hdrs, web
@@ -11,6 +12,7 @@ from aiohttp import hdrs, web
 from gateway.errors import GatewayError
 from gateway.store import StoreUnavailable
 from gateway.web.bodies import BodyReader
+from gateway.web.capacity import buffers_full
 from gateway.web.middleware import CONTEXT
 from gateway.web.openapi.operation import Operation, in_path, in_query
 from gateway.web.responses import Whole
@@ -21,7 +23,7 @@ from .discovery import MAX_RESULTS, provider_config, resource_types, schemas
 from .faults import ScimFault, shown_fault
 from .filters import read_filter
 from .patch import patched
-from .resources import Kind, listed
+from .resources import MAX_BYTES, MAX_PARTS, Kind, Resource, is_too_much, listed
 from .settings import ScimSettings
 
 BASE = "/scim/v2"
@@ -39,6 +41,8 @@ class ScimEndpoints:
     def __init__(self, parts: WebParts) -> None:
         self._parts = parts
         self._bodies = BodyReader(parts.capacity)
+        self._turn = asyncio.Lock()
+        """Held by a search: one goes after the other."""
 
     def routes(self) -> Iterable[web.RouteDef]:
         for path, document in DISCOVERY.items():
@@ -70,7 +74,7 @@ class ScimEndpoints:
             except GatewayError as error:
                 status, body = error.status, shown_fault(error.status, error.message)
                 headers += error.headers.items()
-            return Whole(status, headers, b"" if body is None else json.dumps(body).encode())
+            return Whole(status, headers, await asyncio.to_thread(_encoded, body))
 
         return enter
 
@@ -85,16 +89,36 @@ class ScimEndpoints:
         name = self._parts.access.gate.admit(request, tokens)
         actor = f"{name} from {context.remote or 'an unknown address'}"
         registry = self._parts.access.registry
-        return Directory(self._parts.store, registry, actor, settings.person, context.parts.clock.now)
+        memory = self._parts.capacity.memory
+
+        def hold(size: int, may_refuse: bool) -> None:
+            if may_refuse and not memory.hold(size, context.key):
+                raise buffers_full()
+            if not may_refuse:
+                memory.hold_unchecked(size, context.key)
+            context.held_bytes += size
+
+        clock, config = context.parts.clock.now, context.parts.config
+        return Directory(self._parts.store, registry, actor, settings.person, clock, config, hold, self._turn)
 
     async def list_all(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
         start, count = _number(request, "startIndex", 1, 1), min(_number(request, "count", PAGE_ROWS, 0), MAX_RESULTS)
         text = request.query.get("filter")
-        found = await directory.every(kind, read_filter(text) if text else ())
-        groups = await directory.every("Group") if kind == "User" and found else ()
+        rows, total = await directory.page(kind, read_filter(text) if text else (), start, count)
+        groups = await self._groups(request, directory, rows)
         without, address = _without(request), _address(request)
-        rows = [each.shown(address, groups, without) for each in found[start - 1 : start - 1 + count]]
-        return 200, listed(rows, len(found), start)
+
+        def show() -> list[dict[str, Any]]:
+            return [each.shown(address, groups.get(each.id, ()), without) for each in rows]
+
+        return 200, listed(await asyncio.to_thread(show), total, start)
+
+    async def _groups(
+        self, request: web.Request, directory: Directory, found: Sequence[Resource]
+    ) -> Mapping[str, Sequence[Mapping[str, str]]]:
+        """The groups of users, if they are to be shown."""
+        is_shown = "groups" not in _without(request)
+        return await directory.groups_of([each.id for each in found if each.kind == "User"]) if is_shown else {}
 
     async def create(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
         made = await directory.create(kind, await self._body(request))
@@ -102,8 +126,8 @@ class ScimEndpoints:
 
     async def show(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
         found = await directory.find(kind, request.match_info["id"])
-        groups = await directory.every("Group") if kind == "User" else ()
-        return 200, found.shown(_address(request), groups, _without(request))
+        groups = await self._groups(request, directory, [found])
+        return 200, found.shown(_address(request), groups.get(found.id, ()), _without(request))
 
     async def replace(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
         body = await self._body(request)
@@ -121,17 +145,20 @@ class ScimEndpoints:
         how: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> Answer:
         changed = await directory.change(kind, request.match_info["id"], how)
-        groups = await directory.every("Group") if kind == "User" else ()
-        return 200, changed.shown(_address(request), groups)
+        groups = await self._groups(request, directory, [changed])
+        return 200, changed.shown(_address(request), groups.get(changed.id, ()))
 
     async def delete(self, request: web.Request, directory: Directory, kind: Kind) -> Answer:
         await directory.delete(kind, request.match_info["id"])
         return 204, None
 
     async def _body(self, request: web.Request) -> dict[str, Any]:
-        text = b"".join(await self._bodies.read(request, request[CONTEXT]))
+        pieces = await self._bodies.read(request, request[CONTEXT])
+        text = b"".join(pieces) if sum(map(len, pieces)) <= MAX_BYTES else b""
+        if not pieces or (pieces[0] and not text) or is_too_much(text):
+            raise ScimFault(413, f"A body has at most {MAX_BYTES} bytes, and {MAX_PARTS} objects and lists.")
         try:
-            body = json.loads(text)
+            body = await asyncio.to_thread(json.loads, text)
         except (ValueError, RecursionError):
             raise ScimFault(400, "The body is no JSON.", "invalidSyntax") from None
         if not isinstance(body, dict):
@@ -151,6 +178,17 @@ def _number(request: web.Request, name: str, default: int, least: int) -> int:
     if not text.removeprefix("-").isdecimal() or len(text) > 9:
         raise ScimFault(400, f"Expected {name} as a number.", "invalidValue")
     return max(int(text), least)
+
+
+def _encoded(body: Any) -> bytes:
+    """The text of an answer. Each row of a list is written for itself, because nothing else runs meanwhile."""
+    if body is None:
+        return b""
+    rows = body.get("Resources")
+    if not rows:
+        return json.dumps(body).encode()
+    head = json.dumps({name: value for name, value in body.items() if name != "Resources"})
+    return f'{head[:-1]}, "Resources": [{", ".join([json.dumps(row) for row in rows])}]}}'.encode()
 
 
 def _without(request: web.Request) -> Collection[str]:

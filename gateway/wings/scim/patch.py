@@ -21,6 +21,8 @@ MANY = frozenset({
 """Attributes with several values, in small letters."""
 
 MAX_OPERATIONS = 1000
+MAX_LOOKED_AT = 500_000
+"""Values that the operations of one request look at: 25 operations on 20,000 members."""
 EXTENSION = "urn:ietf:params:scim:schemas:extension:"
 
 
@@ -29,8 +31,13 @@ def patched(resource: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
     operations = next((value for name, value in body.items() if name.lower() == "operations"), None)
     if not isinstance(operations, list) or not 0 < len(operations) <= MAX_OPERATIONS:
         raise ScimFault(400, f"Expected Operations, a list of 1 to {MAX_OPERATIONS}.", "invalidSyntax")
-    result = copy.deepcopy(dict(resource))
+    result, looked_at = copy.deepcopy(dict(resource)), 0
     for each in operations:
+        looked_at += sum([len(value) for value in result.values() if isinstance(value, list)])
+        if looked_at > MAX_LOOKED_AT:
+            raise ScimFault(
+                413, "These are too many operations for a resource with this number of values. Send fewer at once."
+            )
         if not isinstance(each, dict) or not isinstance(each.get("op"), str):
             raise ScimFault(400, "Each operation needs an op.", "invalidSyntax")
         verb = each["op"].lower()
@@ -98,7 +105,8 @@ def _change_several(resource: dict[str, Any], verb: str, path: Path, value: Any)
 def _at_filter(present: list[dict[str, Any]], verb: str, path: Path, value: Any) -> list[dict[str, Any]]:
     found = [each for each in present if matches(each, path.where)]
     if verb == "remove" and path.part is None:
-        return [each for each in present if each not in found]
+        gone = {id(each) for each in found}
+        return [each for each in present if id(each) not in gone]
     if not found and verb != "remove":
         found = [{term.path.name: term.value for term in path.where}]
         present = [*present, *found]

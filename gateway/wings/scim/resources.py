@@ -24,6 +24,8 @@ SCHEMA = "urn:ietf:params:scim:schemas:core:2.0:"
 LIST = "urn:ietf:params:scim:api:messages:2.0:ListResponse"
 MAX_BYTES = 1_048_576
 """Longest document of a resource: a group of some ten thousand members."""
+MAX_PARTS = 60_000
+"""Most objects and lists of a body."""
 
 OURS = frozenset({"id", "meta", "schemas", "groups", "password"})
 NAMES = {
@@ -51,9 +53,9 @@ class Resource(NamedTuple):
         return self.values.get("active", True) is not False
 
     @property
-    def members(self) -> Collection[str]:
+    def members(self) -> frozenset[str]:
         """The ids of a group's members."""
-        return {str(each.get("value")) for each in self.values.get("members", ())}
+        return frozenset(str(each.get("value")) for each in self.values.get("members", ()))
 
     def encode(self) -> str:
         return json.dumps([self.values, self.created_at, self.updated_at], separators=(",", ":"))
@@ -74,12 +76,14 @@ class Resource(NamedTuple):
         is_name = isinstance(found, str) and 0 < len(found) <= MAX_PERSON and not BAD_SIGNS.search(found)
         return str(found) if is_name else None
 
-    def shown(self, address: str, groups: Collection[Resource] = (), without: Collection[str] = ()) -> dict[str, Any]:
-        """The resource as its provider reads it, at this address of the API."""
+    def shown(
+        self, address: str, groups: Collection[Mapping[str, str]] = (), without: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """The resource as its provider reads it, at this address of the API; a user with these groups."""
         found: dict[str, Any] = {"schemas": self._schemas(), "id": self.id, **self.values}
         if self.kind == "User":
             found["active"] = self.is_active
-            found["groups"] = [{"value": each.id, "display": each.name} for each in groups if self.id in each.members]
+            found["groups"] = [*groups]
         found["meta"] = {
             "resourceType": self.kind,
             "created": format_time(self.created_at),
@@ -95,6 +99,11 @@ class Resource(NamedTuple):
 def first_id(kind: Kind, name: str) -> str:
     """The id of the first resource of this name, by which it is found without a search."""
     return str(uuid.UUID(hashlib.sha256(f"{kind}\0{name.casefold()}".encode()).hexdigest()[:32]))
+
+
+def is_too_much(text: bytes) -> bool:
+    """Whether a body would take too long to be read."""
+    return len(text) > MAX_BYTES or text.count(b"{") + text.count(b"[") > MAX_PARTS
 
 
 def checked(kind: Kind, values: Mapping[str, Any]) -> dict[str, Any]:

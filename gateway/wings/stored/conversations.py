@@ -15,10 +15,9 @@ from urllib.parse import quote
 from zlib import crc32
 
 from aiohttp import web
-from pydantic import ValidationError
 
 from gateway.accounting.bonds import MAX_SHOWN_ID
-from gateway.api import auth, capabilities, validate, validation_errors
+from gateway.api import auth, capabilities, validate
 from gateway.api.json_document import parse
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.schema import ConversationBody
@@ -140,10 +139,7 @@ def _checked(body: bytes) -> Document:
     document = parse(body)
     members = document.members
     validate.refuse_other_case(members, _NAMES)
-    try:
-        asked = ConversationBody.model_validate(members)
-    except ValidationError as error:
-        raise validation_errors.explain(error) from None
+    asked = validate.checked(ConversationBody, members)
     refuse_references(asked.items or (), "items")
     return document
 

@@ -1,12 +1,17 @@
 """The endpoints of all that upstreams keep, and requests for stored responses: read, delete, cancel, list the input.
 
 These requests count only in limits of requests per time: nothing is generated.
+
+Batches of OpenAI and Anthropic are made as calls (`formats/openai/batches.py`, `formats/anthropic/batches.py`), and
+settled by `relay/deferred.py`. The files of a batch's results belong to the key of the batch: they are bound before
+the client sees their ids.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,21 +19,164 @@ from aiohttp import web
 
 from gateway.api.file_form import PURPOSES, CreateFile
 from gateway.api.schema import ConversationBody, Part
+from gateway.errors import Conflict
 from gateway.formats import FORMATS, without_deployment
 from gateway.formats.anthropic.messages import OVERLOADED
+from gateway.records import Bond
+from gateway.store.bonds import SETTLED, is_bond_id
+from gateway.upstream.ask import Fetched
 from gateway.web.capacity import Capacity
-from gateway.web.middleware import CONTEXT
+from gateway.web.middleware import CONTEXT, RequestContext
 from gateway.web.openapi.document import FORM
 from gateway.web.openapi.operation import JSON, Operation, in_path, in_query, named
+from gateway.web.responses import JSON_HEADERS, Whole
 from gateway.web.status import Status
 from gateway.web.wings import WebParts, WingEndpoints
 
-from .batches import StoredBatches
 from .conversations import Conversations
-from .files import StoredFiles
-from .kept import FindsCaller, KeptAtUpstream
-from .message_batches import StoredMessageBatches
+from .files import StoredFiles, page_of
+from .kept import FindsCaller, KeptAtUpstream, object_of
 from .resumed import resume
+
+MAX_MESSAGES = 1000
+"""The maximum value of the parameter `limit` (anthropic-sdk-python, `types/messages/batch_list_params.py`)."""
+
+
+class StoredMessageBatches:
+    """The endpoints of message batches that are made. `caller` finds the key of a request, or refuses it."""
+
+    def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
+        spec = FORMATS["message_batches"]
+        self._path = spec.path
+        self._kept = KeptAtUpstream(caller, status, capacity, "message_batch", spec.upstream_path, spec, name="batch")
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route of message batches that are made."""
+        one = f"{self._path}/{{batch:[^{{}}/]+}}"
+        return [
+            web.get(self._path, self.list, allow_head=False),
+            web.get(one, self.show, allow_head=False),
+            web.delete(one, self.delete),
+            web.post(f"{one}/cancel", self.cancel),
+            web.get(f"{one}/results", self.results, allow_head=False),
+        ]
+
+    async def results(self, request: web.Request) -> web.StreamResponse:
+        """The results, as they come."""
+        return await self._kept.download(request, "/results", has_results=lambda _: True)
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """The batch as it is now."""
+        return await self._relay(request, "")
+
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
+        """Cancel the batch. Requests that were answered by then are charged."""
+        return await self._relay(request, "/cancel")
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """Delete the batch, unless it is still to be charged by its results."""
+        context = request[CONTEXT]
+        bond = await self._kept.bond(request, context)
+        if bond.note != SETTLED:
+            raise Conflict(
+                "The batch has not ended, or its usage is not recorded yet. Please try again later.",
+                code="batch_not_settled",
+            )
+        return await self._kept.remove(request, context, bond)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """The key's own batches, as they are at the upstream now."""
+        context = request[CONTEXT]
+        key = await self._kept.key(request, context)
+        bonds: Sequence[Bond] = await context.parts.bonds.every(key.in_team, "message_batch")
+        page, has_more = page_of(bonds, request.query.get("after_id"), request.query.get("limit", "20"), MAX_MESSAGES)
+        found = [_own(each, context) for each in await self._kept.read_all(request, context, page)]
+        first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
+        members = {"data": found, "has_more": has_more, "first_id": first, "last_id": last}
+        return self._kept.sent(context, JSON_HEADERS, json.dumps(members).encode())
+
+    async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
+        context = request[CONTEXT]
+        bond = await self._kept.bond(request, context)
+        answer = await self._kept.fetch(request, context, bond, action, request.method)
+        whole: Whole = self._kept.whole(
+            context, answer._replace(body=json.dumps(_own(object_of(answer.body), context)).encode())
+        )
+        return whole
+
+
+def _own(batch: dict[str, Any] | None, context: RequestContext) -> dict[str, Any]:
+    """The batch with the gateway's own address of its results: the upstream's needs the upstream's key."""
+    members = batch or {}
+    if isinstance(members.get("results_url"), str):
+        base = context.parts.config.server.public_url or ""
+        members["results_url"] = f"{base.rstrip('/')}{FORMATS['message_batches'].path}/{members.get('id')}/results"
+    return members
+
+
+MAX_LIMIT = 100
+"""The maximum value of the parameter `limit` (openai-openapi, listBatches)."""
+
+
+class StoredBatches:
+    """The endpoints of batches that are made. `caller` finds the key of a request, or refuses it."""
+
+    def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
+        spec = FORMATS["batches"]
+        self._path = spec.path
+        self._kept = KeptAtUpstream(caller, status, capacity, "batch", spec.upstream_path, spec, name="batch")
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route of batches that are made."""
+        one = f"{self._path}/{{batch:[^{{}}/]+}}"
+        return [
+            web.get(self._path, self.list, allow_head=False),
+            web.get(one, self.show, allow_head=False),
+            web.post(f"{one}/cancel", self.cancel),
+        ]
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """The batch as it is now."""
+        return await self._relay(request, "")
+
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
+        """Cancel the batch. Requests that were answered by then are charged."""
+        return await self._relay(request, "/cancel")
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """The key's own batches, as they are at the upstream now."""
+        context = request[CONTEXT]
+        key = await self._kept.key(request, context)
+        bonds = await context.parts.bonds.every(key.in_team, "batch")
+        page, has_more = page_of(bonds, request.query.get("after"), request.query.get("limit", "20"), MAX_LIMIT)
+        found = await self._kept.read_all(request, context, page)
+        known = {bond.id: bond for bond in page}
+        for each in found:
+            await bind_results(context, known.get(str(each.get("id"))), each)
+        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
+        body = json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode()
+        return self._kept.sent(context, JSON_HEADERS, body)
+
+    async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
+        context = request[CONTEXT]
+        bond = await self._kept.bond(request, context)
+        answer: Fetched = await self._kept.fetch(request, context, bond, action, request.method)
+        await bind_results(context, bond, object_of(answer.body) or {})
+        return self._kept.whole(context, answer)
+
+
+async def bind_results(context: RequestContext, bond: Bond | None, batch: dict[str, Any]) -> None:
+    """Bind the files of a batch's results to the key of the batch."""
+    for name in ("output_file_id", "error_file_id"):
+        made = batch.get(name)
+        if bond is None or not isinstance(made, str) or not is_bond_id(made):
+            continue
+        if await context.parts.bonds.find(bond.in_team, made) is None:
+            note = json.dumps({"purpose": "batch_output", "output_of": bond.id}, separators=(",", ":"))
+            await context.parts.bonds.keep(
+                bond._replace(id=made, tokens=0, made=context.parts.clock.now(), kind="file", note=note)
+            )
+
 
 _STREAM = "stream"
 

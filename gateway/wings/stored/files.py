@@ -26,7 +26,7 @@ from gateway.upstream.account import account_of
 from gateway.upstream.ask import Fetched, fetch
 from gateway.web.batch_file import BatchChecker, BatchInput
 from gateway.web.capacity import Capacity
-from gateway.web.endpoints import continue_later, forwarded_headers, with_content_type
+from gateway.web.endpoints import continue_later, forwarded_headers, with_headers
 from gateway.web.forms import FormReader, StoredForm, boundary_of
 from gateway.web.middleware import CONTEXT, RequestContext
 from gateway.web.responses import JSON_HEADERS
@@ -180,7 +180,9 @@ async def _send(request: web.Request, context: RequestContext, sent: _Sent) -> F
     one."""
     parts, name = context.parts, sent.upstream
     pool, upstream = parts.pools[name], parts.config.upstreams[name]
-    headers = with_content_type(forwarded_headers(request, OPENAI.request_headers), content_type(sent.boundary))
+    headers = with_headers(
+        forwarded_headers(request, OPENAI.request_headers), ("Content-Type", content_type(sent.boundary))
+    )
     head = pool.request("/files", headers, sent.body)
     answer = await fetch(name, pool, head, upstream.timeouts.total_s, MAX_READ_BYTES, sent.body)
     return await raise_for(name, answer, pool.hidden, OPENAI)

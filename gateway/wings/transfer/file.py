@@ -38,22 +38,32 @@ class ExportHead(NamedTuple):
 
 
 async def write(path: Path, head: ExportHead, rows: AsyncIterator[StoreRow]) -> dict[str, Total]:
-    """Write a file that only this user may read; it has its name when it is whole. Raises `BadExport`, `OSError`."""
+    """Write a file that only this user may read; it has its name when it is whole, and nothing of another process is
+    written to or replaced. Raises `BadExport`, `OSError`."""
+    is_there = BadExport(f"{path} is there already; name another file, or move it away")
     if os.path.lexists(path):  # noqa: ASYNC240 - a command, which does nothing else
-        raise BadExport(f"{path} is there already; name another file, or move it away")
+        raise is_there
     part = path.with_name(f"{path.name}.part")
     found = dict.fromkeys(KINDS, Total())
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as raw, _text(raw, path) as file:
-        file.write(_line({"format": FORMAT, "version": VERSION, **head._asdict()}))
-        async for row in rows:
-            file.write(_line(row))
-            found[row.kind] = found[row.kind].with_row(row.numbers if row.kind in ADDED else ())
-        file.write(_line({"totals": found}))
-        file.flush()
-    with path.with_name(part.name).open("rb") as written:
-        os.fsync(written.fileno())
-    part.rename(path)
+    try:  # a link that another user has put there is not followed
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise BadExport(f"{part} is there: another export is under way, or was broken off; remove it then") from None
+    try:
+        with os.fdopen(descriptor, "wb") as raw:
+            with _text(raw, path) as file:
+                file.write(_line({"format": FORMAT, "version": VERSION, **head._asdict()}))
+                async for row in rows:
+                    file.write(_line(row))
+                    found[row.kind] = found[row.kind].with_row(row.numbers if row.kind in ADDED else ())
+                file.write(_line({"totals": found}))
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.link(part, path)
+    except FileExistsError:
+        raise is_there from None
+    finally:
+        part.unlink(missing_ok=True)
     return found
 
 

@@ -17,7 +17,18 @@ from tests.conftest import ScriptedUpstream, StartsProcesses
 from tests.fakes.scripted import ok_json
 from tests.flows.gateway_process import ADMIN_TOKEN, CHAT, Gateway, secret
 
-VIEWS = ["overview", "overview?range=24h&group=key", "calls", "quotas", "keys", "teams", "models", "audit"]
+VIEWS = [
+    "overview",
+    "overview?range=24h&group=key",
+    "calls",
+    "quotas",
+    "keys?by=owner",
+    "teams",
+    "models",
+    "bills",
+    "statement",
+    "audit",
+]
 
 
 @pytest.fixture(params=["light", "dark"])
@@ -32,6 +43,22 @@ def test_every_view_of_an_operator(themed: Page) -> None:
         themed.go(view)
         themed.see("main table tbody tr")
         check(themed, view)
+
+
+SIZES = {"1920": (1920, 1080, 1), "200 %": (640, 450, 2)}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_view_at_every_width(themed: Page, size: str) -> None:
+    width, height, scale = SIZES[size]
+    themed.resize(width, height, scale)
+    themed.open(token=ADMIN_TOKEN)
+    for view in [*VIEWS, "overview?range=1h&metric=requests", "playground"]:
+        themed.go(view)
+        themed.see("main table, main .playground")
+        themed.until(lambda: not themed.all("[aria-busy], main .bone"))
+        check(themed, f"{view} at {size}")
+        assert themed.run("return document.documentElement.scrollWidth <= innerWidth"), f"{view} at {size} sticks out"
 
 
 def test_every_dialog(themed: Page) -> None:
@@ -142,15 +169,16 @@ def test_the_demo(driver: webdriver.Chrome, process: StartsProcesses) -> None:
         for view in DEMO:
             page.go(view)
             page.until(lambda: not page.all("[aria-busy], main .bone"))
-            page.see("main table, main .playground")
+            page.see("main table, main .playground, main .empty:not(.bad)")
             check(page, f"{view} of the demo, {theme}")
             page.press(ESCAPE)
     check_requests(page)
 
 
 PAGES = [
-    "overview", "calls", "quotas", "keys", "teams", "models", "audit", "playground", "keys/alice", "teams/crew",
-    "models/gpt-3.5-turbo-instruct", "upstreams/main", "mine",
+    "overview", "calls", "keys", "keys?by=owner", "teams", "models", "bills", "statement", "invoice", "audit",
+    "playground", "keys/alice",
+    "teams/crew", "models/gpt-3.5-turbo-instruct", "upstreams/main", "mine",
 ]  # fmt: skip
 CHARTED = {"overview", "mine", "keys/alice", "teams/crew", "models/gpt-3.5-turbo-instruct", "upstreams/main"}
 
@@ -159,7 +187,7 @@ def opened(page: Page, view: str) -> None:
     """Opens a view as a member or operator, depending on the view."""
     page.open(token=secret("alice") if view == "mine" else ADMIN_TOKEN)
     page.go(view)
-    page.see("dialog .facts" if "/" in view else "main table, main .playground, main .none")
+    page.see("dialog .facts" if "/" in view else "main table, main .playground, main .none, main form")
     page.until(lambda: not page.all("[aria-busy], .bone"))
 
 

@@ -10,7 +10,7 @@ from selenium import webdriver
 from tests.browser.chromium import ESCAPE, Page
 from tests.browser.conftest import ago
 from tests.conftest import StartsGateways
-from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, secret, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, secret, settings
 from tests.flows.planted import plant, record
 
 FIRST = "main table tbody tr:first-child th a"
@@ -71,6 +71,59 @@ def test_a_change_has_an_address(admin: Page, gateway: Gateway) -> None:
     admin.see("dialog .before-after")
 
 
+def test_names_in_rows_lead_to_their_pages(admin: Page) -> None:
+    admin.go("calls?outcome=calls&key=alice")
+    admin.see("main table tbody td a", "alice")
+    row = "main table tbody tr:first-child td a"
+    links = admin.run("return [...document.querySelectorAll(arguments[0])].map((each) => each.hash)", row)
+    assert links == ["#keys/alice", f"#models/{COMPLETIONS}", "#upstreams/main"]
+    admin.click(row, "main")
+    admin.see("dialog h2", "Upstream main")
+
+
+@pytest.mark.parametrize(
+    "address", ["keys/alice", "teams/crew", "models/gpt-3.5-turbo-instruct", "upstreams/main", "calls?call={call}"]
+)
+def test_what_has_an_address_is_a_page_and_no_window(admin: Page, gateway: Gateway, address: str) -> None:
+    call = gateway.admin("calls", limit="1").json["data"][0]["id"]
+    admin.go(address.split("/")[0].split("?")[0])
+    admin.see("#view table tbody tr")
+    admin.run("document.querySelector('#view').style.minHeight = '3000px'; scrollTo(0, 700)")
+    admin.go(address.format(call=call))
+    admin.see("main > dialog .facts")
+    assert admin.run("return [scrollY, document.querySelectorAll('dialog:modal').length]") == [0, 0]
+    admin.gone("#view")
+    admin.click("main > dialog > header button", "Back")
+    admin.see("#view table tbody tr")
+    assert admin.run("return scrollY") == 700
+    admin.go(address.format(call=call))
+    admin.see("main > dialog .facts")
+    admin.click("#nav a", "Playground")  # the rest of the page can be used
+    admin.see("#view .playground")
+    admin.gone("dialog")
+
+
+@pytest.mark.parametrize("width", [721, 820, 1024])
+def test_all_views_are_in_sight(admin: Page, width: int) -> None:
+    admin.resize(width, 900)
+    admin.go("calls")
+    admin.see("#refused table tbody tr")
+    assert (
+        admin.run(
+            """
+        return [...document.querySelectorAll("#nav a:not([hidden])")].filter((a) => {
+          const [own, around] = [a.getBoundingClientRect(), a.parentElement.getBoundingClientRect()];
+          return own.left < around.left || own.right > around.right;
+        }).map((a) => a.textContent);
+        """
+        )
+        == []
+    )
+    if width >= 820:
+        refused = "const it = document.querySelector('#refused .scroll'); return it.scrollWidth <= it.clientWidth"
+        assert admin.run(refused)
+
+
 @pytest.mark.parametrize("width", [820, 1024, 1920])
 def test_one_long_name_hides_no_other(
     driver: webdriver.Chrome, start_gateway: StartsGateways, tmp_path: Path, width: int
@@ -84,15 +137,18 @@ def test_one_long_name_hides_no_other(
     page.forget()
     page.resize(width, 900)
     page.open("overview?group=model", ADMIN_TOKEN)
-    page.see(f"main table tr[data-name='{names[0]}']")
-    shown = page.run(
-        """
-        const cells = [...document.querySelectorAll("main .scroll tr[data-name] > th")];
-        return cells.map((cell) => {
-          const [own, around] = [cell.getBoundingClientRect(), cell.closest(".scroll").getBoundingClientRect()];
-          return [cell.textContent, own.left >= around.left, own.right <= around.right, cell.title];
-        });
-        """
-    )
-    seen = {text: (begins, ends, title) for text, begins, ends, title in shown}
-    assert {name: seen[name] for name in names} == {name: (True, True, name) for name in names}
+
+    def seen() -> dict[str, tuple[bool, bool, str]]:
+        shown = page.run(
+            """
+            const cells = [...document.querySelectorAll("main .scroll tr[data-name] > th")];
+            return cells.map((cell) => {
+              const [own, around] = [cell.getBoundingClientRect(), cell.closest(".scroll").getBoundingClientRect()];
+              return [cell.textContent, own.left >= around.left, own.right <= around.right, cell.title];
+            });
+            """
+        )
+        found = {text: (begins, ends, title) for text, begins, ends, title in shown}
+        return {name: found[name] for name in names}
+
+    assert page.until(seen) == {name: (True, True, name) for name in names}

@@ -114,7 +114,7 @@ def test_nothing_is_wrong_and_when_that_was_seen(here: Page, ours: Gateway) -> N
 
 
 def test_an_upstream_that_fails_is_first_with_its_status(here: Page, ours: Gateway, upstream: ScriptedUpstream) -> None:
-    upstream.answer_with(always=error_json(500))
+    upstream.answer_with(always=error_json(500, message="The engine is overloaded"))
     assert {ours.complete("alice").status for _ in range(4)} == {502}
     eventually(lambda: ours.admin("problems").json["data"])
     here.open(token=ADMIN_TOKEN)
@@ -122,9 +122,12 @@ def test_an_upstream_that_fails_is_first_with_its_status(here: Page, ours: Gatew
     (run,) = ours.admin("problems").json["upstreams"]
     here.see(f"{NOW} [data-problem=upstream]", f"{run['failures']} of {run['attempts']} attempts failed")
     here.see(f"{NOW} [data-problem=upstream]", f"since {run['since'][11:16]}")
+    here.see(f"{NOW} [data-problem=upstream]", 'It reports: "The engine is overloaded"')
     here.see("[data-upstream=main] .pill", "failing")
+    here.see("[data-upstream=main] .said", "The engine is overloaded")
     here.go("models")
     here.see("[data-circuit=failing]", "status 500")
+    here.see("[data-circuit=failing] .said", "The engine is overloaded")
     here.go("overview")
     here.see(f"{NOW} [data-problem=upstream] a").click()
     here.see("dialog", "Upstream main")
@@ -148,3 +151,25 @@ def test_the_file_of_the_month_has_its_forecast(here: Page, tmp_path: Path) -> N
     file = tmp_path / "spend-of-teams-this-month.csv"
     eventually(file.exists)
     assert {"month", "budget_usd", "end_usd", "low_usd"} <= set(next(csv.DictReader(io.StringIO(file.read_text()))))
+
+
+def test_a_person_at_several_times_her_usual_day_has_no_key_that_is(
+    driver: webdriver.Chrome, upstream: ScriptedUpstream, start_gateway: StartsGateways
+) -> None:
+    owned = {"owner": "ann@example.org"}
+    made = start_gateway(settings(upstream.url, keys=[key("old", **owned), key("new", **owned), key("calm")]))
+    plant(made.config["store"]["url"], [
+        *[record(ago(back), name, cost_nusd=20_000_000) for back in range(10) for name in ("old", "calm")],
+        record(ago(0), "new", cost_nusd=80_000_000),
+    ])  # fmt: skip
+    here = Page(driver, made.url)
+    here.forget()
+    here.open(token=ADMIN_TOKEN)
+    here.see(f"{NOW} [data-subject='person:ann@example.org']", "spent $0.10 today, 5 times the usual day of $0.02")
+    here.see(f"{NOW} [data-subject='person:ann@example.org']", "with the keys new, old")
+    assert len(here.all(f"{NOW} [data-problem=spend]")) == 1
+    here.click(f"{NOW} [data-problem=spend] a", "Today by key")
+    here.until(
+        lambda: {row["Key"] for row in here.rows("section[aria-labelledby=who-title] table")} == {"old", "new", "calm"}
+    )
+    check_requests(here)

@@ -66,11 +66,32 @@ def test_a_key_sees_its_team_and_no_page_that_it_cannot_open(driver: webdriver.C
     assert not page.all("[data-figure=near] a[href*=teams]")
     page.go("quotas")
     page.see("main table tbody tr td", "research")
+    assert not [each for each in page.all("main [data-choice=team]") if each.is_displayed()]
     assert not page.all("main a[href*=teams]")
     page.go("keys/ada")
     page.see("dialog h3", "Shared by the team research")
     page.see("dialog .facts", "research")
     assert not page.all("dialog a[href*=teams]")
+    check_requests(page)
+
+
+def test_the_limits_of_a_person_are_found_however_her_name_is_written(
+    driver: webdriver.Chrome, upstream: ScriptedUpstream, start_gateway: StartsGateways
+) -> None:
+    people = {"lisa@example.org": {"quotas": [{"requests": 1, "per": "month"}]}}
+    made = start_gateway(settings(upstream.url, keys=[key("lisa", owner="Lisa@Example.org")], people=people))
+    upstream.answer_with(ok_json())
+    assert [made.complete("lisa").status for _ in range(2)] == [200, 429]
+    page = Page(driver, made.url)
+    page.forget()
+    page.open(token=ADMIN_TOKEN)
+    page.go("keys")
+    page.see("main tr[data-name=lisa] .blocked", "of person lisa@example.org: spent")
+    page.go("keys?by=owner")
+    row = "main tr[data-name='lisa@example.org']"
+    page.see(f"{row} .limit-words", "of 1 request per month")
+    page.see(f"{row} .blocked", "1 key stopped")
+    assert [row["Person"] for row in page.rows()] == ["lisa@example.org"]
     check_requests(page)
 
 
@@ -93,8 +114,8 @@ def test_on_a_phone_the_page_of_a_key_begins_with_its_quotas_and_usage(admin: Pa
 
 def test_the_quotas_of_keys_say_what_their_team_has_spent(admin: Page) -> None:
     admin.go("quotas")
-    admin.see("tr[data-name='key:ada'] .blocked", "requests per month of team research: spent")
+    admin.see("tr[data-name='ada'] .blocked", "requests per month of team research: spent")
     for other in ("shade", "grace"):
-        admin.see(f"tr[data-name='key:{other}']")
-        assert not admin.all(f"tr[data-name='key:{other}'] .blocked")
-    assert admin.text("main .note") == "Spent: one of team research. What needs more gets 429."
+        admin.see(f"tr[data-name='{other}']")
+        assert not admin.all(f"tr[data-name='{other}'] .blocked")
+    assert admin.text("main .note.spent") == "Spent: one of team research. What needs more gets 429."

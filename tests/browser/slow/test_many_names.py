@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from selenium import webdriver
 
-from tests.browser.chromium import Page
+from gateway.config import StoreSettings
+from gateway.store.opening import open_store
+from gateway.wings.answers.events import PLACE, Note, written
+from tests.browser.chromium import LEFT, Page
 from tests.browser.conftest import ago, check_requests
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.flows.gateway_process import ADMIN_TOKEN, COMPLETIONS, Gateway, eventually, key, model, settings
@@ -72,6 +78,75 @@ def test_a_chart_has_the_largest_names_and_the_others_of_any_number(here: Page) 
     assert heights["c0"] / sum(tall for name, tall in bars if name != "c0") == pytest.approx(others, rel=0.1)
 
 
+def note(gateway: Gateway, notes: list[Note]) -> None:
+    """Put notes of deploys and reloads into the store of a gateway."""
+
+    async def put() -> None:
+        store = await open_store(StoreSettings(url=gateway.config["store"]["url"]))
+        for number, each in enumerate(notes):
+            await store.exchange(PLACE, f"test-{number}", written(each), 3600)
+        await store.close()
+
+    asyncio.run(put())
+
+
+def test_a_chart_has_marks_of_deploys_and_reloads(here: Page, many: Gateway) -> None:
+    noon = datetime.fromisoformat(f"{ago(1)}T12:30:00+00:00").timestamp()
+    note(many, [Note(noon - 86_400, "0.1", "a"), Note(noon, "0.1", "b"), Note(noon + 60, "0.2", "b")])
+    known = many.admin("events").json["data"]
+    assert [(row["kind"], row["time"]) for row in known][:2] == [
+        ("reload", f"{ago(1)}T12:30:00Z"), ("deploy", f"{ago(1)}T12:31:00Z"),
+    ]  # fmt: skip
+    here.open(token=ADMIN_TOKEN)
+    title = f"{USAGE} svg.chart .event title"
+    here.until(lambda: len(here.all(title)) >= 1)
+    said = here.run("return document.querySelector(arguments[0]).textContent", title)
+    assert said == "reload at 12:30, deploy of 0.2 at 12:31"
+    assert "marks of deploys and reloads" in (here.attribute("aria-label", f"{USAGE} svg.chart") or "")
+    here.run(f"document.querySelector('{USAGE} svg.chart').focus()")
+    here.press(LEFT, LEFT)
+    here.see(f"{USAGE} .readout", "deploy of 0.2 at 12:31")
+    here.until(lambda: said in texts(here, "section[aria-labelledby=latency-title] svg.chart .event title"))
+    here.open("keys/k00", token=ADMIN_TOKEN)
+    for each in ("subject-usage", "subject-latency"):
+        of_subject = f"section[aria-labelledby={each}] svg.chart .event title"
+        here.until(lambda title=of_subject: said in texts(here, title))  # type: ignore[misc]
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    found: list[str] = page.run(
+        "return [...document.querySelectorAll(arguments[0])].map((each) => each.textContent)", selector
+    )
+    return found
+
+
+def test_the_page_of_a_person_has_the_usage_of_her_keys(here: Page, many: Gateway) -> None:
+    here.open(f"people/{quote('ann@example.org')}", token=ADMIN_TOKEN)
+    here.see("section[aria-labelledby=subject-usage] [data-sum=requests]", "2")
+    here.see("section[aria-labelledby=subject-usage] [data-sum=cost_usd]", "$2")
+    here.click("section[aria-labelledby=subject-usage] [data-choice=key]")
+    table = "section[aria-labelledby=subject-usage] .flush table"
+    here.until(lambda: [row.get("Key") for row in here.rows(table)] == ["k00"])
+    here.click("dialog a", "Its calls")
+    here.until(lambda: [row["Key"] for row in here.rows("section[aria-labelledby=calls-title] table")] == ["k00"] * 2)
+
+
+def test_a_table_is_grouped_by_two_names_at_once(here: Page, many: Gateway) -> None:
+    here.click("[data-choice=key]")
+    here.choose("select[name=then]", "model")
+    table = "section[aria-labelledby=who-title] table"
+    known = many.usage(group_by="key,model", since=ago(29))
+    here.see(f"{table} tfoot", f"Total of {len(known)}")
+    rows = here.until(lambda: [row for row in here.rows(table) if row["Model"] == "m"])
+    assert {(row["Key"], float(row["Cost"])) for row in rows} <= {(row["key"], row["cost_usd"]) for row in known}
+    assert "then=model" in here.driver.current_url
+    here.click("[data-choice=user]")
+    names = "return [...document.querySelector('select[name=then]').options].map((each) => each.value)"
+    here.until(lambda: here.run(names) == ["", "key", "owner", "team", "model"])
+    here.choose("select[name=then]", "")
+    here.until(lambda: "then=" not in here.driver.current_url)
+
+
 def test_a_name_keeps_its_colour(here: Page) -> None:
     script = """
         const done = arguments[arguments.length - 1];
@@ -100,12 +175,17 @@ def test_pointing_at_a_chart_does_not_move_it(here: Page) -> None:
 
 def test_keys_have_their_spend_their_last_day_and_their_owner(here: Page) -> None:
     here.go("keys")
-    here.until(lambda: len(here.rows()) == 2)
-    rows = {row["Key"]: row for row in here.rows()}
-    assert (rows["k00"]["Owner"], float(rows["k00"]["30 days"]), rows["k00"]["Last used"]) == (
+    here.see("main .pager", f"1 to 50 of {KEYS + 1}")  # with those that are gone and have spent
+    rows = {}
+    for name in ("k00", "k69", "unused"):
+        here.type("main .filter", name)
+        here.until(lambda name=name: [row["Key"] for row in here.rows()] == [name])  # type: ignore[misc]
+        (rows[name],) = here.rows()
+    assert (rows["k00"]["Owner"], float(rows["k00"]["30 days"]), rows["k00"]["Last call"]) == (
         "ann@example.org", 2.0, ago(1),
     )  # fmt: skip
-    assert (float(rows["unused"]["30 days"]), rows["unused"]["Last used"]) == (0.0, "\u2013")
+    assert (rows["k69"]["Status"], float(rows["k69"]["30 days"])) == ("gone", 140.0)
+    assert (float(rows["unused"]["30 days"]), rows["unused"]["Last call"]) == (0.0, "\u2013")
 
 
 def test_filters_of_calls_suggest_explain_and_are_reset(here: Page) -> None:

@@ -12,7 +12,7 @@ from tests.conftest import ScriptedUpstream
 from tests.fakes.scripted import ok_json
 from tests.flows.gateway_process import ADMIN_TOKEN, CHAT, COMPLETIONS, Gateway, secret
 
-VIEWS = ["Your usage", "Calls", "Quotas", "Keys", "Playground"]
+VIEWS = ["Your usage", "Calls", "Keys", "Playground"]
 TABLE = "section[aria-labelledby=usage-title] .flush table"
 
 
@@ -62,7 +62,8 @@ def test_percentiles_are_those_of_the_own_calls(alice: Page, gateway: Gateway) -
     for row in alice.rows(table):
         received = known[row["Model"]]
         assert int(row["Requests"]) == received["requests"]
-        assert row["Took p95"] == ("\u2013" if received["duration_p95_s"] is None else str(received["duration_p95_s"]))
+        seconds = received["duration_p95_s"]
+        assert row["Duration p95"] == ("\u2013" if seconds is None else str(seconds))
     assert "newest 2,000 calls" in alice.text("section[aria-labelledby=latency-title] .note")
 
 
@@ -90,6 +91,10 @@ def test_what_is_left_and_when_it_is_free(alice: Page, gateway: Gateway) -> None
     for row in shared:
         bar = alice.see(f".shared[data-scope='{row['scope']}'] .quota[data-unit={row['unit']}]")
         assert "left" in bar.text
+
+
+def test_kept_content_is_named(alice: Page) -> None:
+    alice.see("#kept-content", "alice: 12.5% of the calls to none-*, in files of the gateway, for 30 days")
 
 
 def test_last_refusals_have_their_reason(alice: Page, gateway: Gateway) -> None:

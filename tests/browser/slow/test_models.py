@@ -37,7 +37,7 @@ def test_models_and_upstreams_are_those_of_the_api(operator: Page, either: Gatew
         assert all(route["upstream"] in row["Routes"] for route in known[name]["routes"])
         assert "serving for" in row["Routes"]
     assert rows[COMPLETIONS]["Price from"] == "the configuration"
-    assert rows[COMPLETIONS]["Also called"] == "nick"
+    assert rows[COMPLETIONS]["Aliases"] == "nick"
     upstreams = listed(either, "upstreams")
     shown = {row["Upstream"]: row for row in operator.rows(UPSTREAMS)}
     assert set(shown) == set(upstreams)

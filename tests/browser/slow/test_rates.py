@@ -87,7 +87,7 @@ def test_numbers_in_words(here: Page, expression: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "now", "before", "unit"),
     [
-        ("1h", (1, 1), (3, 3), "hour"),
+        ("1h", (59, 1), (119, 61), "minute"),
         ("24h", (23, 1), (47, 25), "hour"),
         ("7d", (6, 1), (13, 8), "day"),
         ("30d", (29, 1), (59, 31), "day"),
@@ -96,8 +96,8 @@ def test_numbers_in_words(here: Page, expression: str, text: str) -> None:
 def test_a_range_is_compared_with_an_equal_part_of_the_one_before(
     here: Page, name: str, now: tuple[int, int], before: tuple[int, int], unit: str
 ) -> None:
-    """The running hour or day is in neither."""
-    at, form = datetime.now(UTC), "%Y-%m-%dT%H" if unit == "hour" else "%Y-%m-%d"
+    """The running minute, hour or day is in neither."""
+    at, form = datetime.now(UTC), {"minute": "%Y-%m-%dT%H:%M", "hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d"}[unit]
 
     def bounds(ago: tuple[int, int]) -> dict[str, str]:
         since, until = [(at - timedelta(**{f"{unit}s": number})).strftime(form) for number in ago]

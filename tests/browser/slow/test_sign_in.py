@@ -118,17 +118,17 @@ def shown_views(page: Page) -> list[str]:
 @pytest.mark.parametrize(
     ("person", "role", "views", "keys"),
     [
-        ("staff.ann", "member", ["Your usage", "Calls", "Quotas", "Keys", "Playground"], ["hers"]),
+        ("staff.ann", "member", ["Your usage", "Calls", "Keys", "Playground"], ["hers"]),
         (
             "heads.bea",
             "lead",
-            ["Overview", "Your usage", "Calls", "Quotas", "Keys", "Teams", "Playground"],
+            ["Overview", "Your usage", "Calls", "Keys", "Bill", "Playground"],
             ["hers", "second"],
         ),
         (
             "ops.cleo",
             "",
-            ["Overview", "Your usage", "Calls", "Quotas", "Keys", "Teams", "Models", "Playground", "Audit"],
+            ["Overview", "Your usage", "Calls", "Keys", "Models", "Bill", "Playground", "Changes"],
             ["alice", "hers", "second"],
         ),
     ],
@@ -166,7 +166,7 @@ def test_people_see_what_is_theirs_at_every_gateway(
 
 PAGES = {
     "staff.ann": ["mine", "calls", "quotas", "keys", "keys/hers", "playground"],
-    "heads.bea": ["overview", "mine", "calls", "quotas", "keys/second", "teams/crew"],
+    "heads.bea": ["overview", "mine", "calls", "quotas", "keys/second", "teams/crew", "statement"],
 }
 
 
@@ -368,8 +368,22 @@ def test_a_link_leads_to_what_it_names_through_the_sign_in(page: Page) -> None:
     assert "outcome" not in page.driver.current_url
 
 
+def test_a_cancelled_or_late_sign_in_is_a_page_with_the_way_on(page: Page) -> None:
+    for query in ("error=access_denied&state=x", "code=a&state=b", ""):
+        page.driver.get(f"{page.address}/admin/sign-in/callback?{query}")
+        page.see("main [role=alert]", "The sign-in failed: it was not begun in this browser, or too long ago.")
+    said = [line for line in page.logged() if "Failed to load resource" not in line]
+    assert not said  # the page keeps the policy, and finds its style and picture
+    page.click("#again")
+    page.see("input[name=login]")
+
+
 def test_a_person_without_a_group_gets_an_explanation(page: Page) -> None:
     sign_in(page, "stranger")
-    page.see("body", "You are in no group that may sign in here.")
-    page.open()
+    page.see("main [role=alert]", "You are in no group that may sign in here.")
+    themes: tuple[Scheme, ...] = ("light", "dark")
+    for theme in themes:
+        page.prefer(theme, is_still=True)
+        check(page, f"a failed sign-in, {theme}")
+    page.click("#to-dashboard")
     page.see("#sign-in")

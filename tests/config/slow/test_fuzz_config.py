@@ -115,6 +115,21 @@ GOOD: dict[str, Any] = {
     "leavers": {"inactive_after": "30d", "warn_before": "7d", "by_groups": True, "exempt": ["ci-*"]},
     "scim": {"token": HIDDEN + "-of-the-provider", "previous_token": HIDDEN + "-before", "person": "email"},
     "alerts": {"webhook": f"https://hooks.example.com/{HIDDEN}", "proxy": f"http://user:{HIDDEN}@proxy:3128"},
+    "when_above": {"at_run_time": True, "keys": {"defaults": [{"share": "80%", "use": "m"}]}},
+    "parameters": {
+        "models": {"fast": {"set": {"n": 1}, "default": {"seed": 2}, "remove": ["user"], "headers": {"x-a": HIDDEN}}},
+    },
+    "hooks": {
+        "before_call": {"guard": {"url": f"https://hooks.example.com/{HIDDEN}", "sees": "body", "timeout_ms": 50}},
+        "after_call": {"log": {"url": "https://hooks.example.com/log", "teams": ["crew"], "answers_of": ["a*"]}},
+    },
+    "content": {
+        "otlp": {"endpoint": "http://127.0.0.1:4318", "headers": {"Authorization": HIDDEN}},
+        "files": {"folder": ".", "keep_days": 3}, "keep": [{"keys": ["a*"], "share": 0.5}], "never": ["b"],
+        "redact": {"paths": ["input.*.parts.tool_call"], "patterns": ["[0-9]{4}"]},
+    },
+    "plugins": [{"use": "tests.wings.plugins.samples:Probe", "options": {"mark": HIDDEN}}],
+    "billing": {"upstreams": {"up": {"provider": "openai", "api_key": HIDDEN, "key_ids": ["key_1"]}}, "every": "2h"},
     "tracing": {"endpoint": "http://127.0.0.1:4318", "sample_ratio": 0.5, "headers": {"Authorization": HIDDEN}},
 }  # fmt: skip
 

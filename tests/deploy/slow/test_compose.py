@@ -128,6 +128,46 @@ def test_one_command_makes_the_secrets_and_brings_the_stack_up(tmp_path: Path) -
     assert start().returncode == 0  # the second time the key exists
 
 
+def test_with_a_name_caddy_with_tls_is_in_front(tmp_path: Path) -> None:
+    """Its network is the proxy that the gateway trusts, and nothing but the two is in it."""
+    shutil.copytree(DEPLOY, tmp_path / "deploy", ignore=shutil.ignore_patterns("secrets"))
+    engine = tmp_path / "docker"
+    engine.write_text(
+        f'#!/bin/sh\nexec {found("docker-compose")} "$2" "$3" "$4" "$5" config --format json >{tmp_path}/made\n'
+    )
+    engine.chmod(0o755)
+    given = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "OPENAI_API_KEY": "sk-x",
+        "GATEWAY_NAME": "gateway.example.com",
+    }
+    start = [tmp_path / "deploy" / "compose" / "start"]
+    received = subprocess.run(start, env=given, capture_output=True, text=True, timeout=30, check=False)
+    assert (received.returncode, received.stderr) == (0, "")
+    assert "https://gateway.example.com/v1\n" in received.stdout
+    made = json.loads((tmp_path / "made").read_text())
+    inside = [name for name, service in made["services"].items() if "front" in service["networks"]]
+    assert inside == ["caddy", "gateway"]
+    assert made["networks"]["front"]["internal"]
+    (network,) = made["networks"]["front"]["ipam"]["config"]
+    assert load("compose/gateway.yaml")["server"]["trusted_proxies"] == [network["subnet"]]
+    assert {port["target"] for port in made["services"]["caddy"]["ports"]} == {80, 443}
+    file = COMPOSE / "Caddyfile"
+    env = {"GATEWAY_NAME": "gateway.example.com", "HOME": str(tmp_path)}
+    checked = run("caddy", "validate", "--adapter", "caddyfile", "--config", file, env=env)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_caddy_of_containers_does_what_that_of_a_node_does() -> None:
+    """tests/deploy/slow/test_front.py serves with that one."""
+
+    def directives(path: Path) -> list[str]:
+        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+        return [line.replace("gateway:8080", "127.0.0.1:8080") for line in lines if line][1:]
+
+    assert directives(COMPOSE / "Caddyfile") == directives(DEPLOY / "Caddyfile")
+
+
 def test_secrets_and_environment_are_not_committed() -> None:
     assert (COMPOSE / ".gitignore").read_text().split() == ["/secrets/", "/.env"]
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from gateway.simulator import answers, choices, vectors
-from gateway.simulator.ledger import CallHistory
+from gateway.simulator import answers, choices, server
+from gateway.simulator.choices import Settings
 from gateway.simulator.requests import APIError, ChatRequest, CompletionRequest, EmbeddingRequest, parse
-from gateway.simulator.settings import Settings
+from gateway.simulator.server import CallHistory
 
 from .files import FileStore
 
@@ -144,8 +144,8 @@ def _completion(body: bytes) -> Answer:
 
 def _embedding(body: bytes) -> Answer:
     asked = parse(EmbeddingRequest, body)
-    usage = vectors.usage_of(asked)
-    return vectors.embeddings_body(asked, usage), usage.prompt, 0
+    usage = server.usage_of(asked)
+    return server.embeddings_body(asked, usage), usage.prompt, 0
 
 
 _ANSWERS: dict[str, Callable[[bytes], Answer]] = {

@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 from gateway.simulator.answers import SimulatedAnswer, SimulatedEvent, encode
 from gateway.simulator.choices import Generated, GeneratedUsage, Output, chat, compact
 from gateway.simulator.requests import DIMENSIONS, ChatRequest, SimulatedCall
+from gateway.simulator.server import embed
 from gateway.simulator.text import count_tokens
-from gateway.simulator.vectors import embed
 
 _EMBEDS = ("embedContent", "batchEmbedContents")
 _REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}

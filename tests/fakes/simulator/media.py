@@ -24,8 +24,8 @@ from aiohttp import BodyPartReader, web
 from pydantic import ValidationError
 
 from gateway.simulator import text
-from gateway.simulator.ledger import ServedCall
 from gateway.simulator.requests import APIError, Simulate
+from gateway.simulator.server import ServedCall
 
 IMAGE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(64)).decode()
 IMAGE_TOKENS = 272

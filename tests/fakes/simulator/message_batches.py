@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-from gateway.simulator.ledger import CallHistory
+from gateway.simulator.choices import Settings
 from gateway.simulator.messages import MessageRequest, PromptCache, SimulatedMessage
 from gateway.simulator.requests import APIError, parse
-from gateway.simulator.settings import Settings
+from gateway.simulator.server import CallHistory
 
 from .batches import TAKES_S
 

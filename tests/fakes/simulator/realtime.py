@@ -13,8 +13,8 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from gateway.simulator.ledger import CallHistory, ServedCall
-from gateway.simulator.settings import Settings
+from gateway.simulator.choices import Settings
+from gateway.simulator.server import CallHistory, ServedCall
 from gateway.simulator.text import count_tokens, key_of, write
 
 

@@ -15,20 +15,21 @@ from aiohttp import web
 
 from gateway.simulator import choices
 from gateway.simulator.answers import SimulatedAnswer
-from gateway.simulator.ledger import Ended, ServedCall
+from gateway.simulator.choices import Settings
 from gateway.simulator.requests import APIError, SimulatedCall, parse, unknown_model
 from gateway.simulator.responses import ResponseRequest, as_chat, response_events
 from gateway.simulator.server import (
     CALL_ID,
     MESSAGES_PATH,
+    Ended,
     Handler,
     Pace,
+    ServedCall,
     Simulator,
     close_connection,
     open_stream,
     response_answer,
 )
-from gateway.simulator.settings import Settings
 
 from . import files, gemini, media
 from .batches import BatchStore

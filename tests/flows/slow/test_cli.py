@@ -31,6 +31,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
 def written(folder: Path, config: Any) -> str:
     """A file with this configuration, or with this text."""
     path = folder / "gateway.yaml"
+    path.touch(mode=0o600)  # or it is warned of, because it has secrets
     path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
     return str(path)
 
@@ -272,8 +273,7 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'file' / 'data'}"
     done = run("serve", "--config", written(tmp_path, settings(NOWHERE, store={"url": url})))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"gateway: cannot use {tmp_path / 'file' / 'data'}: ")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr == f"gateway: cannot use {url}: {tmp_path / 'file' / 'data'} is not a folder\n"
 
 
 @pytest.mark.parametrize("name", ["check", "serve"])

@@ -20,7 +20,7 @@ import pytest
 from gateway.api import auth
 from gateway.commands.demo import Demo
 from gateway.commands.demo_history import DAYS, PEOPLE, SPARE, history, write_history
-from gateway.config import Config, build
+from gateway.config import Config
 from gateway.quota.windows import LimitTable
 from gateway.reports.calls import timeline_of
 from gateway.store import Store
@@ -34,7 +34,7 @@ from tests.flows.gateway_process import eventually
 def config(tmp_path: Path) -> Iterator[Config]:
     """The configuration of a demo that is not served."""
     with closing(Demo(0, str(tmp_path))) as demo:
-        yield build(demo.values)
+        yield demo.config
 
 
 def test_the_past_is_the_same_each_time_and_looks_like_one(config: Config) -> None:
@@ -67,7 +67,7 @@ def test_no_quota_of_the_demo_is_spent_at_the_end_of_a_month(config: Config) -> 
 
 
 async def test_windows_and_sums_of_the_past_agree(config: Config) -> None:
-    await write_history(config)
+    await write_history(config, time.time())
     store: Store = await open_store(config.store)
     try:
         month = time.strftime("%Y-%m-01", time.gmtime())

@@ -99,11 +99,14 @@ def ask(gateway: Gateway, sdk: str, who: str, *calls: Call) -> list[Received]:
 
 
 def knocks(gateway: Gateway, sdk: str, who: str, served: int) -> list[int]:
-    """The status of every request of this key, in their order, as soon as so many of them were served."""
+    """The status of every request of this key, in their order, as soon as so many of them were served, and the log has
+    all lines of requests that have ended by now."""
+    last = gateway.get("/v1/models").headers["x-request-id"]
 
     def look() -> list[int]:
-        found = [line["status"] for line in gateway.lines() if line["key"] == f"{short(sdk)}-{who}"]
-        return found if found.count(200) == served else []
+        lines = gateway.lines()
+        found = [line["status"] for line in lines if line.get("key") == f"{short(sdk)}-{who}"]
+        return found if found.count(200) == served and any(line["id"] == last for line in lines) else []
 
     return eventually(look)
 

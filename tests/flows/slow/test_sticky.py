@@ -130,7 +130,9 @@ def test_a_dead_upstream_is_left_and_taken_again(start_gateway: StartsGateways, 
     )  # fmt: skip
     first = turn(gateway, "sticky", 1, 0)["upstream"]
     assert {turn(gateway, "sticky", 1, number)["upstream"] for number in range(1, 4)} == {first}
-    started[0 if first == "one" else 1].kill(signal.SIGKILL)
+    dead = started[0 if first == "one" else 1]
+    dead.kill(signal.SIGKILL)
+    dead.wait()  # before, its port takes connections
     (other,) = {"one", "two"} - {first}
     assert {turn(gateway, "sticky", 1, number)["upstream"] for number in range(3)} == {other}
 

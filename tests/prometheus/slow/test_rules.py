@@ -43,7 +43,7 @@ def test_of_the_names_that_were_asked_for_none_is_missing() -> None:
     assert {by_name(rule) for rule in ALERTS} >= {
         "GatewayDown", "GatewayErrorRate", "GatewaySlowFirstToken", "GatewayWorkersDie", "GatewayReloadRefused",
         "GatewayUpstreamIll", "GatewayStoreAway", "GatewayJournalGrows", "GatewayUsageUnknown",
-        "GatewayEstimateShareHigh", "GatewayQuotaNearlySpent",
+        "GatewayEstimateShareHigh", "GatewayQuotaNearlySpent", "GatewaySharedQuotaNearlySpent",
         "GatewayChangesLost", "GatewayChangesRestored", "GatewayUsageImplausible",
     }  # fmt: skip
 

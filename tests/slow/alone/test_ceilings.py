@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import ceilings, counts, redis_script
+from bench import ceilings, counts, redis_script, tally
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the bench reads /proc")
 
@@ -49,6 +49,14 @@ async def test_a_call_asks_no_more_of_the_kernel_than_it_did(tmp_path: Path) -> 
         if is_now > most * ceilings.MARGIN
     }
     assert not over, f"a call has become dearer: {over}. `python -m bench.counts --only system-calls` shows which."
+
+
+async def test_a_draw_on_redis_enters_no_more_functions_than_it_did(tmp_path: Path) -> None:
+    entered = tally.by_function(await redis_script.functions(tmp_path), redis_script.CALLS)
+    found, most = ceilings.of(entered), ceilings.STEPS_ON_REDIS
+    assert all(is_now <= ceilings.MARGIN * limit for is_now, limit in zip(found, most, strict=True)), (
+        f"{found}, and at most {most}: `python -m bench.counts --only redis --functions` shows what is entered"
+    )
 
 
 async def test_a_call_asks_no_more_of_redis_than_it_did(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
 
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.config import build
@@ -16,8 +17,10 @@ from gateway.keys.cache import KeyCache
 from gateway.observe.metrics import Telemetry
 from gateway.store import Ledger
 from gateway.store.opening import open_store
-from gateway.wings.alerts.background import _present, _windows
+from gateway.wings.alerts.background import _owners, _present, _windows
+from gateway.wings.alerts.channels import Channel
 from gateway.wings.alerts.outbox import Outbox
+from gateway.wings.alerts.settings import WEBHOOK, AlertReceiver
 from gateway.wings.alerts.watcher import SWEPT_AT_ONCE, Watcher
 from gateway.wings.alerts.webhook import PostResult
 from tests.fakes.scripted import until
@@ -46,10 +49,11 @@ async def test_no_look_at_the_quotas_holds_the_loop(
         received.append(body)
         return PostResult(200, "it answers 200")
 
+    channel = Channel(AlertReceiver(webhook=SecretStr("http://hooks.example.com")), Outbox(post), (80, 100), {})
     now = 1_795_226_400.0
     watcher = Watcher(
-        cast(Ledger, store), touched, partial(_windows, book), partial(_present, book), book.team_of,
-        Telemetry([each["id"] for each in ISSUED], KEYS, CollectorRegistry()), Outbox(post),
+        cast(Ledger, store), touched, partial(_windows, book), partial(_present, book), partial(_owners, book),
+        Telemetry([each["id"] for each in ISSUED], KEYS, CollectorRegistry()), {WEBHOOK: channel},
         namespace="acme", holder="holder", clock=lambda: now,
     )  # fmt: skip
     worker = Worker(store)

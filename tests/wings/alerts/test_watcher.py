@@ -11,13 +11,16 @@ from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
 
 from gateway.accounting.changed_windows import ChangedWindows
 from gateway.observe.metrics import Telemetry
 from gateway.records import Claim, Granted, Refused, Window, WindowStatus
 from gateway.store import Ledger, Store, StoreUnavailable
 from gateway.wings.alerts import watcher
+from gateway.wings.alerts.channels import Channel
 from gateway.wings.alerts.outbox import Outbox
+from gateway.wings.alerts.settings import WEBHOOK, AlertReceiver
 from gateway.wings.alerts.watcher import Watcher
 from gateway.wings.alerts.webhook import PostResult
 from tests.fakes.scripted import until
@@ -69,9 +72,11 @@ class AlertWorker:
             self.swept.append(now)
             return iter([[window] for window in every])
 
+        receiver = AlertReceiver(webhook=SecretStr("http://hooks.example.com"))
+        channels = {WEBHOOK: Channel(receiver, self.outbox, (80, 100), {})} if self.outbox else {}
         self.watcher = Watcher(
             cast(Ledger, self.ledger), self.touched, windows, self.present,
-            {"k": "red"}.get, self.telemetry, self.outbox,
+            lambda: {"k": ("red", None)}, self.telemetry, channels,
             namespace="acme", holder=name, clock=lambda: clock.now,
         )  # fmt: skip
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
-from gateway.wings.alerts.settings import AlertSettings
+from gateway.wings.alerts.settings import AlertReceiver
 from gateway.wings.alerts.webhook import PostResult, Webhook
 from tests.fakes import scripted
 from tests.fakes.proxy import tunnel
@@ -19,12 +20,12 @@ BODY = json.dumps({"text": "80 % of a quota: Zoë"}, ensure_ascii=False).encode(
 
 
 async def post(address: str, within_s: float = 5, **settings: Any) -> PostResult:
-    webhook = Webhook(AlertSettings(webhook=address, **settings), within_s)
+    webhook = Webhook(AlertReceiver(webhook=SecretStr(address), **settings), within_s)
     try:
         answer = await webhook.post(BODY)
     finally:
         await webhook.close()
-    for shown in (repr(answer), repr(webhook), repr(AlertSettings(webhook=address, **settings))):
+    for shown in (repr(answer), repr(webhook), repr(AlertReceiver(webhook=SecretStr(address), **settings))):
         assert SECRET not in shown
     return answer
 

@@ -70,6 +70,12 @@ def test_kinds_are_counted_the_most_frequent_first() -> None:
         ("status", 503, 9), ("status", 500, 3), ("timeout", None, 2),
     ]  # fmt: skip
     assert row["detail"] == "status 503"
+    assert row["message"] == ""
+
+
+def test_the_newest_message_is_that_of_the_run() -> None:
+    said = [failed(80, 70, 2, 90)._replace(message="old"), failed(60, 5, 9, 92)._replace(message="new")]
+    assert found(report(*said, failed(4, 4, 3, 93, 500)), report(failed(1, 1, 3, 93)))["message"] == "new"
 
 
 def test_workers_are_added_up() -> None:

@@ -34,10 +34,13 @@ def test_an_upstream_that_fails_is_named_with_its_status() -> None:
         "upstream": "shaky", "failing": True, "since": NOW - 40, "last": NOW, "failures": 14, "attempts": 16,
         "kinds": [{"fault": "status", "status": 503, "count": 11}, {"fault": "timeout", "status": None, "count": 3}],
     }  # fmt: skip
+    run["message"] = ""
     (problem,) = of_upstreams([run, run | {"upstream": "main", "failing": False}])
     assert problem.subject == "shaky"
     assert problem.text == "status 503 (11 times), timeout (3 times): 14 of 16 attempts failed"
     assert (problem.since, problem.number) == (NOW - 40, 14)
+    (problem,) = of_upstreams([run | {"message": "Overloaded"}])
+    assert problem.text.endswith('16 attempts failed. It reports: "Overloaded"')
 
 
 def test_a_spent_quota_counts_its_refusals() -> None:
@@ -71,6 +74,13 @@ def test_a_key_at_several_times_its_usual_day() -> None:
     assert problem is not None
     assert problem.text == "spent $4.00 today, 4 times its usual day of $1.00"
     assert rows_of([problem])[0]["since"] == f"{TODAY}T06:00:00Z"
+
+
+def test_a_person_with_several_keys_at_several_times_the_usual_day() -> None:
+    problem = of_spend("ann@example.org", USUAL | {TODAY: 4.0}, {}, NOW, ["one", "two"])
+    assert problem is not None
+    assert problem.subject == "person:ann@example.org"
+    assert problem.text == "spent $4.00 today, 4 times the usual day of $1.00, with the keys one, two"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_it_writes_what_it_says(
     assert cli.main(["import", "litellm", str(SAMPLE)]) == 0
     said = capsys.readouterr().out
     assert said.startswith("gateway.yaml is written: 6 models at 5 upstreams.\n")
-    assert f"  {SAMPLE}:13: model_list[1]: claude: bedrock is not OpenAI-compatible (it needs" in said
+    assert f"  {SAMPLE}:13: model_list[1]: claude: the gateway speaks" in said
     assert "Variables to set: OPENAI_API_KEY_2, OPENAI_API_KEY, OLLAMA_BASE" in said
     assert "secret-of-theirs" not in said + Path("gateway.yaml").read_text()
     monkeypatch.setenv("REDIS_HOST", "127.0.0.1")

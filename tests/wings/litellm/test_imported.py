@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gateway.wings.litellm.conversion import convert
 from gateway.wings.litellm.database import add_rows, read_rows
+from gateway.wings.litellm.run import convert
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import ok_json
 from tests.flows.gateway_process import settings

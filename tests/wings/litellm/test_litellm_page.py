@@ -12,9 +12,11 @@ import pytest
 import yaml
 
 from gateway.config.include import read_place
-from gateway.wings.litellm.conversion import convert
 from gateway.wings.litellm.database import add_rows, read_rows
 from gateway.wings.litellm.given import Converted
+from gateway.wings.litellm.run import convert
+
+from .test_from_litellm import built
 
 PAGE = (Path(__file__).parents[3] / "docs" / "from-litellm.md").read_text()
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
@@ -49,6 +51,7 @@ def models(*entries: Any) -> dict[str, Any]:
 
 
 ROUTE, UP = "models.m.routes[0]", "upstreams.openai"
+AZURE, CLAUDE = "https://x.openai.azure.com", "bedrock/anthropic.claude-3-haiku-20240307-v1:0"
 GENERAL, SETTINGS, ROUTER = "general_settings", "litellm_settings", "router_settings"
 CASES: dict[str, Case] = {
     "`model_list[].model_name`": Case(
@@ -74,7 +77,59 @@ CASES: dict[str, Case] = {
     "`ollama/...`, `hosted_vllm/...`, `huggingface/...` (TEI) with `api_base`": Case(
         models(entry("huggingface/b", info={"mode": "embedding"}, api_base="http://tei")), "models.m.price.input", 0
     ),
-    "`bedrock/...`, `vertex_ai/...`": Case(models(entry(), entry("bedrock/x")), note="keep LiteLLM as an upstream"),
+    "`azure/...` with an `api_base` that is not Azure's, and `api_version`": Case(
+        models(entry("azure/d", api_base="https://apim.example/x", api_version="2024-10-21")),
+        "upstreams.apim.base_url",
+        "https://apim.example/x/openai",
+    ),
+    "`azure_ai/...`": Case(
+        models(entry("azure_ai/Phi-4", api_base="https://x.services.ai.azure.com/models")),
+        "upstreams.x.base_url",
+        "https://x.services.ai.azure.com/openai/v1",
+        "has replaced /models",
+    ),
+    "`tenant_id`, `client_id`, `client_secret`, `azure_scope` of `azure/...` and `azure_ai/...`": Case(
+        models(entry("azure/d", api_base=AZURE, tenant_id="t", client_id="c", client_secret="os.environ/S")),
+        "upstreams.x.auth.client_secret",
+        "${S}",
+    ),
+    "`azure_ad_token`": Case(
+        models(entry("azure/d", api_base=AZURE, azure_ad_token="os.environ/T")),
+        "upstreams.x.api_key",
+        "${T}",
+        "an hour",
+    ),
+    "`enable_azure_ad_token_refresh`": Case(
+        with_settings(SETTINGS, entry("azure/d", api_base=AZURE), enable_azure_ad_token_refresh=True),
+        "upstreams.x.auth",
+        "azure",
+    ),
+    "`bedrock/...`": Case(
+        models(entry(CLAUDE, aws_region_name="us-east-1"), entry("bedrock/x")),
+        "upstreams.bedrock.auth",
+        "aws",
+        "keep LiteLLM as an upstream",
+    ),
+    "`bedrock_mantle/...`": Case(
+        models(entry("bedrock_mantle/us-west-2/openai.gpt-5.5")),
+        "upstreams.bedrock.base_url",
+        "https://bedrock-mantle.us-west-2.api.aws/openai/v1",
+    ),
+    "`aws_region_name`, `aws_bedrock_runtime_endpoint`, `model_id`": Case(
+        models(entry(CLAUDE, aws_region_name="eu-west-1", model_id="a")), f"{ROUTE}.model", "a"
+    ),
+    "`aws_access_key_id` and its neighbours, `aws_profile_name`, `aws_role_name`, `aws_external_id`": Case(
+        models(entry(CLAUDE, aws_role_name="r", aws_external_id="x")), "upstreams.bedrock.auth.external_id", "x"
+    ),
+    "`vertex_ai/...`": Case(models(entry("vertex_ai/gemini-2.5-pro")), "models.m.routes[1].upstream", "vertex-2"),
+    "`vertex_project`, `vertex_location`": Case(
+        models(entry("vertex_ai/claude-x", vertex_project="p", vertex_location="global")),
+        "upstreams.vertex.base_url",
+        "https://aiplatform.googleapis.com/v1/projects/p/locations/global/publishers/anthropic",
+    ),
+    "`vertex_credentials`": Case(
+        models(entry("vertex_ai/claude-x", vertex_credentials="/a.json")), "upstreams.vertex.auth.file", "/a.json"
+    ),
     "`credential_list` with `litellm_credential_name`": Case(
         {
             **models(entry(litellm_credential_name="c")),
@@ -84,7 +139,7 @@ CASES: dict[str, Case] = {
         "${MINE}",
     ),
     "`reasoning_effort`, `temperature` and others of `litellm_params`": Case(
-        models(entry(reasoning_effort="low")), note="no parameter is added to calls"
+        models(entry(reasoning_effort="low")), "parameters.models.m[0].default.reasoning_effort", "low"
     ),
     "`litellm_params.api_base`, `api_key`, `organization`": Case(
         models(entry(organization="o")), f"{UP}.headers.OpenAI-Organization", "o"
@@ -145,10 +200,16 @@ CASES: dict[str, Case] = {
         with_settings(SETTINGS, max_budget=5, budget_duration="30d"), "quotas[0].usd", 5, "is per month here"
     ),
     "`router_settings.provider_budget_config`": Case(
-        with_settings(ROUTER, provider_budget_config={"openai": {"budget_limit": 1}}), note="upstreams.NAME.quotas"
+        with_settings(ROUTER, provider_budget_config={"openai": {"budget_limit": 1, "time_period": "1d"}}),
+        f"{UP}.quotas",
+        [{"usd": 1, "per": "day"}],
+        "is in upstreams.openai.quotas",
     ),
     "`default_internal_user_params`, `max_internal_user_budget`": Case(
-        with_settings(SETTINGS, max_internal_user_budget=1), note="people.defaults.quotas"
+        with_settings(SETTINGS, max_internal_user_budget=1),
+        "people.defaults.quotas[0].usd",
+        1,
+        "over all keys of one owner",
     ),
     "`upperbound_key_generate_params`": Case(
         with_settings(SETTINGS, upperbound_key_generate_params={"max_budget": 1}), note="defaults.keys"
@@ -199,6 +260,7 @@ KEY_COLUMNS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "`team_id`, `/team/new`": ({"team_id": "t-1"}, "team", "core"),
 }
 OF_THE_API = {
+    "`budget_fallbacks`",
     "`litellm_settings.default_key_generate_params`",
     "`/key/block`",
     "`/key/delete`",
@@ -246,6 +308,56 @@ def test_defaults_of_keys() -> None:
     )
     done = convert(yaml.safe_dump(given), "config.yaml", NOW)
     assert done.values["defaults"]["keys"] == {"expires_after_s": 604_800, "quotas": [{"usd": 2, "per": "day"}]}
+
+
+def converted(**given: Any) -> Converted:
+    return convert(yaml.safe_dump(given), "config.yaml", NOW)
+
+
+def test_parameters_of_an_entry_are_defaults_of_its_model_at_each_endpoint() -> None:
+    done = converted(
+        model_list=[entry("openai/o4-mini", "o4-mini-high", reasoning_effort="high", temperature=1, seed=7)]
+    )
+    assert done.values["parameters"]["models"]["o4-mini-high"] == [
+        {"endpoints": ["chat"], "default": {"temperature": 1, "reasoning_effort": "high", "seed": 7}},
+        {"endpoints": ["responses"], "default": {"temperature": 1, "reasoning.effort": "high"}},
+    ]
+    assert built(done).models
+
+
+def test_entries_of_one_name_with_other_parameters_are_noted() -> None:
+    entries = [entry(temperature=1), entry(temperature=0, api_base="http://b/v1")]
+    done = converted(model_list=entries)
+    assert done.values["parameters"]["models"]["m"][0]["default"] == {"temperature": 1}
+    assert "those of the first entry of m hold" in " ".join(map(str, done.notes))
+    same = converted(model_list=[entry(temperature=1), entry(temperature=1, api_base="http://b/v1")])
+    assert "first entry" not in " ".join(map(str, same.notes))
+
+
+def test_a_parameter_without_an_endpoint_is_noted() -> None:
+    done = converted(model_list=[entry("openai/text-embedding-3-small", info={"mode": "embedding"}, temperature=1)])
+    assert "parameters" not in done.values
+    assert "no endpoint of this model has it: embeddings" in " ".join(map(str, done.notes))
+
+
+def test_a_budget_of_a_provider_with_several_upstreams_is_to_be_divided() -> None:
+    budget = {"openai": {"budget_limit": 1, "time_period": "1d"}, "groq": {"budget_limit": 1, "time_period": "5m"}}
+    entries = [entry(), entry(api_base="http://b/v1"), entry("groq/x", "g")]
+    done = converted(model_list=entries, router_settings={"provider_budget_config": budget})
+    assert not any("quotas" in upstream for upstream in done.values["upstreams"].values())
+    notes = " ".join(map(str, done.notes))
+    assert "its models are at openai, b: divide it" in notes
+    assert notes.count("which are per day, week or month") == 1
+
+
+def test_budgets_of_people_are_kept_beside_those_of_the_database() -> None:
+    params = {"max_budget": 20, "budget_duration": "30d", "user_role": "internal_user"}
+    done = converted(model_list=[entry()], litellm_settings={"default_internal_user_params": params})
+    tables = {"LiteLLM_UserTable": [{"user_id": "u", "user_email": "ann@example.org", "max_budget": 5}]}
+    add_rows(done, read_rows(json.dumps(tables), "rows.json"), NOW)
+    assert done.values["people"]["defaults"] == {"quotas": [{"usd": 20, "per": "month"}]}
+    assert done.values["people"]["ann@example.org"]["quotas"] == [{"usd": 5, "per": "month"}]
+    assert "roles those of oidc" in " ".join(map(str, done.notes))
 
 
 def test_each_row_of_the_page_is_here() -> None:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gateway.config import Route
 from gateway.formats import token_rule
 from gateway.formats.openai import realtime
-from gateway.records import Granted
+from gateway.pipeline import Services
+from gateway.records import Granted, Key, Usage
 from gateway.relay.charge import Ending
+from gateway.upstream.router import Router
+from gateway.wings.realtime import opening
 from gateway.wings.realtime.accounts import NextCall, ResponseAccounts, SessionEnd
 from tests.accounting.test_call_log import CLAIM, ScriptedLedger, a_call, books_of
 from tests.fakes.scripted import until
+from tests.keys.conftest import Scenario, scenario, settings
 
+__all__ = ["scenario"]
+
+CLIENT_GONE = SessionEnd(200, "client_gone", Ending.STOPPED)
 ITEM = {"item_id": "item_1", "delta": "one two"}
 DELTA = "conversation.item.input_audio_transcription.delta"
 BEGINNINGS: dict[str, Callable[[ResponseAccounts], Awaitable[None]]] = {
@@ -46,7 +54,47 @@ async def test_what_has_begun_is_charged_if_the_client_leaves_during_its_reserva
     assert ledger.drawing is not None
     ledger.drawing.set_result(Granted())
     await asyncio.wait([leaving])
-    accounts.close(SessionEnd(200, "client_gone", Ending.STOPPED))
+    accounts.close(CLIENT_GONE)
     assert not ledger.voided
     (settled,) = ledger.settled
     assert settled.record.usage.total_tokens > 0
+
+
+async def test_a_speech_whose_answer_was_asked_for_is_one_response() -> None:
+    """An upstream has one response at a time in a conversation, so the client's own one is the answer."""
+    ledger, lines = ScriptedLedger(Granted()), []  # type: ignore[var-annotated]
+
+    async def make_call(number: int, *_: Any, **__: Any) -> NextCall:
+        return NextCall(a_call()._replace(id=f"req_1-{number}", endpoint="realtime"), (CLAIM,))
+
+    accounts = ResponseAccounts(books_of(ledger, lines), Route(upstream="up"), make_call, token_rule.counting(None))
+    await accounts.ready()
+    accounts.saw({"type": "input_audio_buffer.speech_stopped"})
+    await accounts.asked(None, "event_1")
+    await accounts.began("resp_1")
+    await accounts.ready()
+    await accounts.ended(realtime.ResponseEnd("resp_1", Usage(10, 5, source="reported"), is_failed=False))
+    accounts.close(CLIENT_GONE)
+    assert [settled.record.usage.total_tokens for settled in ledger.settled] == [15]
+    assert [held.record.id for held in ledger.voided] == ["req_1-2"]
+
+
+async def test_a_tag_has_its_own_window_in_the_month_that_begins_in_a_session(scenario: Scenario) -> None:
+    scenario.config = settings(quotas=[{"requests": 5, "per": "month", "label": "project"}])
+    cache = scenario.book()
+    call = a_call()._replace(started=scenario.now, tags="project=web", endpoint="realtime")
+    parts = SimpleNamespace(
+        router=Router(scenario.config, lambda *_: None),
+        key_cache=cache,
+        clock=SimpleNamespace(now=lambda: scenario.now),
+    )
+
+    async def admit() -> Key:
+        return call.key
+
+    await cache.know(call)
+    make = opening._calls(call, call.model.routes[0], 0, cast(Services, parts), admit)
+    for has_begun in (False, True):
+        made = await make(1, 10, None, has_begun=has_begun)
+        assert [claim.window.scope for claim in made.claims] == ["tag:project=web"]
+        scenario.now += 31 * 86_400

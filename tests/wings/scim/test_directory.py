@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.store import StoreUnavailable
+from gateway.store import StoreChange, StoreUnavailable
 from gateway.wings.scim.directory import Directory
 from gateway.wings.scim.faults import ScimFault
+from gateway.wings.scim.resources import Resource
 from tests.keys.conftest import BY, Scenario
 
 ANN = "ann@example.org"
@@ -66,7 +67,7 @@ async def test_of_two_users_with_one_name_one_is_made(directory: Directory) -> N
     made = await asyncio.gather(*[directory.create("User", USER) for _ in range(4)], return_exceptions=True)
     faults = [each for each in made if isinstance(each, ScimFault)]
     assert [each.kind for each in faults] == ["uniqueness"] * 3
-    assert len(await directory.every("User")) == 1
+    assert len((await directory.page("User")).rows) == 1
 
 
 async def test_a_list_is_read_in_portions(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,5 +75,59 @@ async def test_a_list_is_read_in_portions(directory: Directory, monkeypatch: pyt
     for number in range(5):
         await directory.create("User", {"userName": f"user-{number}"})
         await directory.create("Group", {"displayName": f"group-{number}"})
-    assert {each.name for each in await directory.every("User")} == {f"user-{number}" for number in range(5)}
-    assert {each.name for each in await directory.every("Group")} == {f"group-{number}" for number in range(5)}
+    assert {each.name for each in (await directory.page("User")).rows} == {f"user-{number}" for number in range(5)}
+    assert {each.name for each in (await directory.page("Group")).rows} == {f"group-{number}" for number in range(5)}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "first", "second"),
+    [
+        ("userName", {"userName": "Ada@Example.org"}, {"userName": "ada@example.org"}),
+        ("userName", {"userName": "zo\u00eb"}, {"userName": "ZOE\u0308"}),
+        ("email", {"userName": "a", "emails": [{"value": ANN}]}, {"userName": "b", "emails": [{"value": ANN.upper()}]}),
+        ("externalId", {"userName": "a", "externalId": "x1"}, {"userName": "b", "externalId": "X1"}),
+    ],
+)
+async def test_no_two_users_are_one_person(
+    scenario: Scenario, attribute: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """The end of one would be that of the other, who is active."""
+    directory = Directory(scenario.store, scenario.registry, "scim.token", attribute, lambda: scenario.now)
+    made = await directory.create("User", first)
+    with pytest.raises(ScimFault) as refused:
+        await directory.create("User", second)
+    assert (refused.value.status, refused.value.kind, attribute in refused.value.detail) == (409, "uniqueness", True)
+    other = await directory.create("User", {"userName": "other"})
+    with pytest.raises(ScimFault):
+        await directory.change("User", other.id, lambda values: {**values, **second})
+    assert (await directory.change("User", made.id, lambda values: {**values, **second})).id == made.id
+
+
+async def kept_before(scenario: Scenario, user: str, **values: Any) -> str:
+    """A user whom a gateway before 0.3 kept beside another one with her name in other case."""
+    found = Resource("User", user, {"userName": ANN.upper(), **values}, 1.0, 1.0)
+    assert await scenario.store.change(StoreChange("scim", f"User:{user}", None, found.encode(), ""))
+    return user
+
+
+async def test_a_deactivated_user_is_not_let_in_by_her_older_double(scenario: Scenario, directory: Directory) -> None:
+    """A change of the double, who is active, gives nothing back."""
+    made = await directory.create("User", USER)
+    double = await kept_before(scenario, "double")
+    await directory.change("User", made.id, lambda values: {**values, "active": False})
+    await directory.change("User", double, lambda values: {**values, "title": "x"})
+    assert await ended_by(scenario) == "scim"
+    await directory.delete("User", double)
+    assert await ended_by(scenario) == "scim"
+    await directory.change("User", made.id, lambda values: {**values, "active": True})
+    assert await ended_by(scenario) is None
+
+
+async def test_the_end_of_a_double_is_that_of_the_user_until_her_next_change(
+    scenario: Scenario, directory: Directory
+) -> None:
+    made = await directory.create("User", USER)
+    await directory.delete("User", await kept_before(scenario, "double"))
+    assert await ended_by(scenario) == "scim"
+    await directory.change("User", made.id, lambda values: {**values, "title": "x"})
+    assert await ended_by(scenario) is None

@@ -1,4 +1,5 @@
-"""Every wing can be taken away: without its folder, its tests and its name in the list, the trunk works as before."""
+"""Wings can be taken away, each and all: without its folder, its tests and its name in the list, the trunk works as
+before."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
 from gateway import wings
+from gateway.config.faults import format_faults
 from gateway.config.wings import WingSection
 from tests.fakes.scripted import dead_port
 from tests.flows.gateway_process import settings
@@ -21,17 +24,28 @@ from tests.test_wings import LATER
 ROOT = Path(__file__).parent.parent.parent.parent
 COPIED = ("gateway", "tests", "docs", "pyproject.toml")
 
-TRUNK = (
-    "tests/test_floors.py", "tests/test_wings.py", "tests/config/test_config.py", "tests/config/test_changes.py",
+TOUCHED = (
+    "tests/test_pipeline.py", "tests/config/test_config.py", "tests/config/test_changes.py",
     "tests/config/test_probable_mistakes.py", "tests/observe/test_metrics.py", "tests/commands/test_online.py",
     "tests/reports/test_csv_text.py", "tests/web/test_app.py", "tests/web/test_admin.py",
-    "tests/web/test_hot_reload.py", "tests/web/test_openapi.py", "tests/flows/test_stream.py",
-    "tests/wings/test_parts.py",
+    "tests/web/test_hot_reload.py", "tests/web/test_openapi.py", "tests/wings/test_parts.py",
 )  # fmt: skip
-"""Tests of what wings touch, and of calls, streams and the admin API of gateways in this process and in their own."""
+"""Tests of what wings touch: they run without each wing."""
+
+TRUNK = (
+    *TOUCHED, "tests/test_floors.py", "tests/test_wings.py", "tests/upstream/test_router.py",
+    "tests/flows/test_stream.py",
+)  # fmt: skip
+"""These run without any wing: calls and streams of gateways in their own processes among them."""
 
 SHOWS_ALL = "tests/config/test_config.py::test_example_file"
 """The example file has the sections of all wings."""
+
+REFERS_TO_ALL = "tests/web/test_openapi.py::test_every_name_that_the_document_refers_to_is_there"
+"""Two wings describe people by one schema of the trunk, which without both of them is not referred to."""
+
+HALF_WRITTEN = shutil.ignore_patterns("*.pyc.*")
+"""Byte code that another process is writing now. All other byte code is copied: each copy would compile it again."""
 
 RUN_S = 900
 """For all of them, on the slowest of machines."""
@@ -46,65 +60,75 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def without(wing: str, folder: Path) -> Path:
-    """A copy of this tree in which this wing never was."""
+def without(gone: Collection[str], folder: Path) -> Path:
+    """A copy of this tree in which these wings never were."""
     for name in COPIED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, folder / name, ignore=HALF_WRITTEN)
         else:
             shutil.copy(ROOT / name, folder / name)
-    for place in ("gateway", "tests"):
-        shutil.rmtree(folder / place / "wings" / wing)
-    names = folder / "gateway" / "wings" / "__init__.py"
-    left = tuple(name for name in wings.WINGS if name != wing)
-    text, number = re.subn(r"^WINGS = \(.*?\)$", f"WINGS = {left!r}", names.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert number == 1
-    names.write_text(text)
-    later = tuple(name for name in LATER if name != wing)
-    ceilings = folder / "tests" / "test_wings.py"
-    text, number = re.subn(r"^(LATER: .*? = )\(.*?\)$", rf"\g<1>{later!r}", ceilings.read_text(), flags=re.MULTILINE)
-    assert number == 1
-    ceilings.write_text(text)
+    for wing in gone:
+        for place in ("gateway", "tests"):
+            shutil.rmtree(folder / place / "wings" / wing)
+    for file, names, known in (
+        ("gateway/wings/__init__.py", "WINGS", wings.WINGS),
+        ("tests/test_wings.py", "LATER", LATER),
+    ):
+        left = tuple(name for name in known if name not in gone)
+        text, number = re.subn(
+            rf"^{names}(: .*?)? = \(.*?\)(?:  # fmt: skip)?$", f"{names}: tuple[str, ...] = {left!r}",
+            (folder / file).read_text(), flags=re.MULTILINE | re.DOTALL,
+        )  # fmt: skip
+        assert number == 1, file
+        (folder / file).write_text(text)
     # Gateways that tests start have this folder on their path, and no other one before that of the installed package.
     (folder / "tests" / "fakes" / "without_tokens" / "gateway").symlink_to(folder / "gateway")
     return folder
 
 
-@pytest.mark.timeout(RUN_S + 60)
-@pytest.mark.parametrize("wing", wings.WINGS)
-def test_the_trunk_works_without_a_wing(wing: str, tmp_path: Path) -> None:
-    copy = without(wing, tmp_path)
-    done = run(
-        copy,
-        "pytest",
-        "-q",
-        "--tier",
-        "fast",
-        "-p",
-        "no:cacheprovider",
-        "--processes",
-        "2",
-        "--deselect",
-        SHOWS_ALL,
-        *TRUNK,
-    )
+def check_tests(copy: Path, tests: Sequence[str], *left_out: str) -> None:
+    options = ["-q", "--tier", "fast", "-p", "no:cacheprovider", "--processes", "2"]
+    done = run(copy, "pytest", *options, *[f"--deselect={name}" for name in (SHOWS_ALL, *left_out)], *tests)
     assert done.returncode == 0, done.stdout[-20_000:]
 
 
-@pytest.mark.parametrize("wing", wings.WINGS)
-def test_a_setting_of_a_wing_that_is_gone_does_not_exist(wing: str, tmp_path: Path) -> None:
-    copy, file = without(wing, tmp_path / "copy"), tmp_path / "gateway.yaml"
+@pytest.fixture(scope="module", params=wings.WINGS)
+def cut(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A wing, and the tree without it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    yield request.param, without([request.param], folder)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.timeout(RUN_S + 60)
+def test_the_trunk_works_without_any_wing(tmp_path: Path) -> None:
+    check_tests(without(wings.WINGS, tmp_path), TRUNK, REFERS_TO_ALL)
+
+
+@pytest.mark.timeout(RUN_S + 60)
+def test_the_trunk_works_without_a_wing(cut: tuple[str, Path]) -> None:
+    check_tests(cut[1], TOUCHED)
+
+
+def test_a_setting_of_a_wing_that_is_gone_does_not_exist(cut: tuple[str, Path], tmp_path: Path) -> None:
+    (wing, copy), file = cut, tmp_path / "gateway.yaml"
     values = settings(f"http://127.0.0.1:{dead_port()}/v1")
     values["store"] = {"url": f"embedded:{tmp_path / 'data'}", "journal_dir": str(tmp_path / "journal")}
     file.write_text(yaml.safe_dump(values))
     done = run(copy, "gateway", "check", "--config", str(file))
     assert done.returncode == 0, done.stdout
     sections = [
-        each.name
+        each
         for each in wings.parts(WingSection, "settings")
         if each.kind.__module__.startswith(f"gateway.wings.{wing}.")
     ]
-    for name in sections:
-        file.write_text(yaml.safe_dump(values | {name: {}}))
-        done = run(copy, "gateway", "check", "--config", str(file))
-        assert (done.returncode, f"{name}: there is no such setting" in done.stdout) == (2, True), done.stdout
+    (model, of_model), *_ = values["models"].items()
+    of_gateway = [each.name for each in sections if not each.is_of_models]
+    of_models = [name for each in sections if each.is_of_models for name in each.kind.model_fields]
+    given: dict[str, dict[str, str]] = {name: {} for name in of_gateway}
+    models = {**values["models"], model: {**of_model, **dict.fromkeys(of_models)}}
+    file.write_text(yaml.safe_dump({**values, **given, "models": models}))
+    done = run(copy, "gateway", "check", "--config", str(file))
+    assert done.returncode == (2 if sections else 0), done.stdout
+    for place in (*of_gateway, *[format_faults(("models", model, name)) for name in of_models]):
+        assert f"{place}: there is no such setting" in done.stdout, done.stdout

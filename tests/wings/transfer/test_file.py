@@ -31,6 +31,47 @@ async def written(path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("put", ["a link", "a file", "a folder"])
+async def test_nothing_that_is_there_is_written_to(put: str, tmp_path: Path) -> None:
+    """Another user of a shared folder may have put it there, to read the export or to have a file overwritten."""
+    path, part, foreign = tmp_path / "a.jsonl", tmp_path / "a.jsonl.part", tmp_path / "foreign"
+    foreign.write_text("kept")
+    make: dict[str, Callable[[], None]] = {
+        "a link": lambda: part.symlink_to(foreign),
+        "a file": lambda: part.touch(0o666),
+        "a folder": part.mkdir,
+    }
+    make[put]()
+    with pytest.raises(file.BadExport, match="remove it"):
+        await written(path)
+    assert foreign.read_text() == "kept"
+    assert sorted(os.listdir(tmp_path)) == ["a.jsonl.part", "foreign"]  # noqa: PTH208 - an async test
+
+
+async def test_a_name_that_is_taken_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+
+    async def rows() -> AsyncIterator[StoreRow]:
+        path.write_text("of another process")
+        for row in ROWS:
+            yield row
+
+    with pytest.raises(file.BadExport, match="there already"):
+        await file.write(path, HEAD, rows())
+    assert path.read_text() == "of another process"
+    assert os.listdir(tmp_path) == ["a.jsonl"]  # noqa: PTH208 - an async test
+
+
+async def test_an_export_that_fails_leaves_no_part(tmp_path: Path) -> None:
+    async def rows() -> AsyncIterator[StoreRow]:
+        yield ROWS[0]
+        raise OSError("the store is away")
+
+    with pytest.raises(OSError, match="away"):
+        await file.write(tmp_path / "a.jsonl", HEAD, rows())
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - an async test
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 async def test_it_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
     path = await written(tmp_path / name)

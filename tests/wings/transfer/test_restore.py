@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from gateway.cli import main
+from gateway.commands.backup import back_up
 from gateway.config import StoreSettings as Settings
 from gateway.files import exclusive
 from gateway.store import StoreChange
-from gateway.store.sqlite.backup import back_up
 from gateway.store.sqlite.store import SqliteStore
 from tests.store.changes import Clock, daily
 from tests.store.worker import Worker

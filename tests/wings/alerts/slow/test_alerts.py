@@ -25,6 +25,9 @@ from tests.flows.crowd import statuses
 from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually, key, model, run, secret, settings
 from tests.flows.steering import Operator, until_all_know
 from tests.flows.test_quota import Under, held, used
+from tests.wings.alerts.test_mail import Starts, start
+
+__all__ = ["start"]
 
 TOKEN = "T0KEN-that-nobody-may-see"
 TAKEN = scripted.answer(b"ok")
@@ -269,7 +272,7 @@ def test_a_webhook_that_fails_at_first_gets_the_message_later(
         eventually(lambda: "the alert webhook takes what is posted again" in gateway.stderr)
         # What the webhook finds wrong is not posted again.
         spend(gateway, 1, "bob")
-        eventually(lambda: gateway.stderr.count("the webhook does not take it (it answers 404)") == 2)
+        eventually(lambda: gateway.stderr.count("the alert webhook does not take it (it answers 404)") == 2)
         has_looked(gateway, "last", receiver)
         assert receiver.levels(key="bob") == [80, 100]
     assert len(lines(gateway)) == 6
@@ -402,3 +405,29 @@ def test_check_says_where_alerts_go(tmp_path: Path) -> None:
     assert checked(tmp_path, quotas, **webhook) == f"{received}, metrics and https://hooks.example.com:8443"
     by_proxy = checked(tmp_path, quotas, env={"https_proxy": f"http://me:{TOKEN}@proxy:3128"}, **webhook)
     assert by_proxy == f"{received}, metrics and https://hooks.example.com:8443 through the proxy proxy:3128"
+
+
+def test_receivers_of_two_workers_get_their_own_alerts_once(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, receiver: Receiver, start: Starts
+) -> None:
+    upstream.answer_with(always=used(1, 1))
+    box, port = start()
+    chat = {"webhook": receiver.url, "form": "slack", "at": ["50%", "100%"]}
+    others = {"webhook": receiver.url, "teams": ["x"]}
+    alerts = {
+        "receivers": {
+            "chat": chat,
+            "owners": {"email": ["owner"]},
+            "others": others,
+        },
+        "smtp": {"host": "127.0.0.1", "port": port, "security": "none", "sender": "gateway@example.org"},
+    }
+    keys = [key("alice", owner="ann@example.org", quotas=[daily(2)])]
+    values = alerting(upstream, receiver.url, *keys, server={"workers": 2}) | {"alerts": alerts}
+    gateway = start_gateway(values)
+    spend(gateway, 2)
+    eventually(lambda: len(box.taken) == 2 and len(receiver.received) == 2)
+    assert [body["text"].split(" of ")[0] for body in receiver.received] == ["50 %", "100 %"]
+    assert sorted(str(message["Subject"]).strip()[:5] for _, message in box.taken) == ["100 %", "80 % "]
+    assert {address for to, _ in box.taken for address in to} == {"ann@example.org"}
+    check_secrets(gateway)

@@ -18,8 +18,8 @@ __all__ = ["config"]
 
 
 async def test_no_alert_of_the_past_is_sent_when_the_demo_starts(config: Config) -> None:
-    await write_history(config)
     now = time.time()
+    await write_history(config, now)
     store: Store = await open_store(config.store)
     try:
         table = LimitTable(config.quotas, config.teams, {})

@@ -1,0 +1,106 @@
+"""Models that a body names beside `model`: of its tools, its fallbacks or its moderation, and those among which a
+router behind the upstream may choose.
+
+Each has to be one that the key may use, and one that the same upstream serves, whose name for it goes up. Routers take
+them as `models` (OpenRouter, "Model routing", and Vercel's AI Gateway, "Model fallbacks", which has them in
+`providerOptions.gateway` as well) and as `fallbacks` (LiteLLM, "Client-side fallbacks", whose router has two further
+names); both charge for the model that served.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from gateway.config import Route
+from gateway.errors import InvalidRequest
+from gateway.records import Call, Params
+from gateway.spelling import folded, outer
+
+ANY_MODEL = "*"
+"""Among the models of a request: the upstream chooses."""
+
+LISTS = ("models", "fallbacks")
+"""Members with names for a router; other forms of them are refused."""
+MOST = 16
+_MEANT = re.compile(r"models|fallbackmodels?|\w*fallbacks?")
+
+
+def entries(members: Mapping[str, Any], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects in a list of this name, each with its index; an object in place of a list has index 0."""
+    given = members.get(name)
+    listed: Sequence[Any] = given if isinstance(given, list) else [given]
+    for index, entry in enumerate(listed):
+        if isinstance(entry, dict):
+            yield index, entry
+
+
+def for_routers(members: Mapping[str, Any], known: frozenset[str] = frozenset()) -> list[str]:
+    """The models that a body names for a router; the format reads the members `known`. Raises `InvalidRequest`."""
+    found: list[str] = []
+    for given in [name for name in members if name not in known]:
+        value, meant = members[given], folded(outer(given))
+        if meant == "provideroptions" and _has(value, "gateway", "models"):
+            raise _refused(f"{given}.gateway.models")
+        if _MEANT.fullmatch(meant) is None or not value or not isinstance(value, str | list | dict):
+            continue
+        is_list = given in LISTS and isinstance(value, list) and len(value) <= MOST
+        if not is_list or not all(isinstance(each, str) and each for each in value):
+            raise _refused(given)
+        found += value
+    return found
+
+
+def refuse_for_routers(members: Mapping[str, Any]) -> None:
+    """Raises `InvalidRequest` for a member or a field that names models for a router."""
+    if for_routers(members):
+        raise _refused(LISTS[0])
+
+
+def may_choose(members: Mapping[str, Any]) -> bool:
+    """Whether a checked body lets a router choose among models."""
+    return any(isinstance(members.get(name), list) and members[name] for name in LISTS)
+
+
+def changes(call: Call, route: Route, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Those of these members, and of those for routers, that name a further model of the call, with the model's name at
+    the route's upstream."""
+    renamed: dict[str, str] = {}
+    for name, model in call.other_models:
+        there = next((each.model for each in model.routes if each.upstream == route.upstream), None)
+        if there is not None and there != name:
+            renamed[name] = there
+    members, changed = call.params.document.members, {}
+    for name in (*LISTS, *names) if renamed else ():
+        if (given := members.get(name)) and (after := _renamed(given, renamed)) != given:
+            changed[name] = after
+    return changed
+
+
+def keeping(*names: str) -> Callable[[Params], Collection[str]]:
+    """These members, of a request that names a further model."""
+    return lambda params: names if params.other_models else ()
+
+
+def _renamed(given: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(given, list):
+        return [names.get(each, each) if isinstance(each, str) else _renamed(each, names) for each in given]
+    if isinstance(given, dict) and given.get("model") in names:
+        return given | {"model": names[given["model"]]}
+    return given
+
+
+def _has(value: Any, *path: str) -> bool:
+    """Whether there is something at this path, in any spelling of its names."""
+    if not path or not isinstance(value, dict):
+        return not path and bool(value)
+    return any(_has(below, *path[1:]) for name, below in value.items() if folded(name) == path[0])
+
+
+def _refused(param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported parameter: '{param}' names further models in a form that the gateway does not check. Send at "
+        f"most {MOST} names in a list '{LISTS[0]}', or leave it out.",
+        param=param, code="unsupported_parameter",
+    )  # fmt: skip

@@ -1,0 +1,143 @@
+"""The way to a provider's billing API: one session, a time limit, and faults with a remedy.
+
+Uses aiohttp's client, which verifies certificates; no call waits for it. Neither the key nor an answer's text is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import ModuleType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from gateway import __version__
+from gateway.config import Upstream
+from gateway.config.proxies import client_arguments
+
+from . import anthropic, litellm, newapi, oneapi, openai, openrouter
+from .asking import NotThere, Query
+from .bill import Account, Bill, BillFault, summed
+from .settings import BillSource, Provider
+
+PROVIDERS: Mapping[Provider, ModuleType] = {
+    "openai": openai, "anthropic": anthropic, "openrouter": openrouter, "newapi": newapi, "oneapi": oneapi,
+    "litellm": litellm,
+}  # fmt: skip
+"""Each has `BASE_URL`, `KEY_HEADER`, `HEADERS`, `WANTED`, `lines` and `account`, and may have `USER_HEADER` or
+`USER_QUERY`, under which `user` is sent."""
+
+ANSWER_WITHIN_S = 30.0
+MAX_BYTES = 32 * 1024 * 1024
+"""The longest page that is read."""
+MAX_PAGES = 500
+RETRIES_S = (1.0, 5.0)
+"""Waits before a question is repeated that got 429 or 5xx."""
+
+
+async def read_bill(
+    source: BillSource, upstream: Upstream, now: float, days: int, waits: Sequence[float] = RETRIES_S
+) -> Bill:
+    """The bill of the last days. Raises `BillFault`."""
+    provider = PROVIDERS[source.provider]
+    today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    since, until = today - timedelta(days=days - 1), today + timedelta(days=1)
+    async with _Asking(source, upstream, waits) as asking:
+        try:
+            since, lines = await provider.lines(asking.ask, since, until)
+            try:
+                account = await provider.account(asking.ask)
+            except BillFault:
+                account = Account()  # a key may read the bill alone
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise BillFault(f"an answer has another form than expected ({type(error).__name__})") from None
+    first = since.date().isoformat()
+    within = [line for line in lines if line.day >= first]
+    rows = await asyncio.to_thread(summed, within, source.key_ids, source.projects)
+    return Bill(now, first, rows, account)
+
+
+class _Asking:
+    """One reading of a bill."""
+
+    def __init__(self, source: BillSource, upstream: Upstream, waits: Sequence[float]) -> None:
+        self._provider = PROVIDERS[source.provider]
+        self._source = source
+        self._upstream = upstream
+        self._waits = waits
+        self._asked = 0
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        timeout = aiohttp.ClientTimeout(total=ANSWER_WITHIN_S)
+        self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def ask(self, path: str, query: Sequence[tuple[str, str]]) -> Any:
+        """The answer to one question, repeated while the provider is busy. Raises `BillFault`."""
+        for wait in self._waits:
+            status, body = await self._get(path, query)
+            if status != 429 and status < 500:
+                break
+            await asyncio.sleep(wait)
+        else:
+            status, body = await self._get(path, query)
+        if status == 404:
+            raise NotThere(f"{path} answers 404; is base_url right?")
+        if status in (401, 403):
+            raise BillFault(f"{path} answers {status}: expected {self._provider.WANTED}")
+        if status != 200:
+            raise BillFault(f"{path} answers {status}")
+        try:
+            answer = await asyncio.to_thread(json.loads, body)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise BillFault(f"{path} answers no JSON object; is base_url right?")
+        return answer
+
+    async def _get(self, path: str, query: Sequence[tuple[str, str]]) -> tuple[int, bytes]:
+        assert self._session is not None
+        self._asked += 1
+        if self._asked > MAX_PAGES:
+            raise BillFault(f"the bill has more than {MAX_PAGES} pages")
+        address = (self._source.base_url or self._provider.BASE_URL) + path
+        how = client_arguments(self._upstream.way, urlsplit(address).scheme, self._headers())
+        try:
+            async with self._session.get(
+                address, params=[*query, *self._user()], allow_redirects=False, **how
+            ) as answer:
+                body = await answer.content.read(MAX_BYTES + 1)
+                while len(body) <= MAX_BYTES and (more := await answer.content.read(MAX_BYTES + 1 - len(body))):
+                    body += more
+                if len(body) > MAX_BYTES:
+                    raise BillFault(f"{path} answers more than {MAX_BYTES:,} bytes")
+                return answer.status, body
+        except TimeoutError:
+            raise BillFault(f"{path}: no answer within {ANSWER_WITHIN_S:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise BillFault(f"{path}: the connection failed ({type(error).__name__})") from None
+
+    def _user(self) -> Query:
+        name = getattr(self._provider, "USER_QUERY", None)
+        return [(name, self._source.user)] if name and self._source.user else []
+
+    def _headers(self) -> dict[str, str]:
+        secret = self._source.api_key.get_secret_value()
+        is_bearer = self._provider.KEY_HEADER == "authorization"
+        header = getattr(self._provider, "USER_HEADER", None)
+        user = {header: self._source.user} if header and self._source.user else {}
+        return {
+            "User-Agent": f"completions-gateway/{__version__}",
+            self._provider.KEY_HEADER: f"Bearer {secret}" if is_bearer else secret,
+            **self._provider.HEADERS,
+            **user,
+        }

@@ -1,0 +1,102 @@
+"""OpenAI's bill: what was used by model and key, and what it cost by line item and key.
+
+Sources: API reference, "Usage" (`GET /v1/organization/usage/completions` and its siblings) and "Costs"
+(`GET /v1/organization/costs`); fields and limits as in the types of openai-python 3.57, `types/admin/organization`.
+Buckets are days in UTC. `input_tokens` has cached tokens and those written to a cache. A line item is a model, a comma
+and a kind of token (`gpt-4o-2024-08-06, cached input`), or the name of another service. The limit of the account is
+`GET /v1/organization/spend_limit`, in cents; an account without one answers 404.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from .asking import Ask, BilledDays, NotThere, Query, buckets
+from .bill import STANDARD, Account, BillLine, check_currency, money_of
+
+BASE_URL = "https://api.openai.com/v1"
+KEY_HEADER = "authorization"
+HEADERS: Mapping[str, str] = {}
+WANTED = "an admin key of the organization (sk-admin-...), with read access to usage"
+
+USAGE = (
+    "completions", "embeddings", "moderations", "images", "audio_speeches", "audio_transcriptions",
+)  # fmt: skip
+"""The kinds of usage by model. `vector_stores`, `code_interpreter_sessions`, `file_search_calls` and `web_search_calls`
+name no model; what they cost is in the costs."""
+BUCKETS = {"usage": 31, "costs": 180}
+"""The most buckets of one page."""
+TIERED = ("completions",)
+"""The kinds that can be grouped by batch and service tier."""
+
+SPECIAL = ("batch", "flex", "priority", "scale")
+"""Words of tiers other than the standard one."""
+
+
+async def lines(ask: Ask, since: datetime, until: datetime) -> BilledDays:
+    """The lines of these days. Raises `BillFault`."""
+    span = [("start_time", str(int(since.timestamp()))), ("end_time", str(int(until.timestamp())))]
+    found: list[BillLine] = []
+    for kind in USAGE:
+        groups = ["model", "api_key_id", "project_id", *(["batch", "service_tier"] if kind in TIERED else [])]
+        async for bucket in buckets(ask, f"/organization/usage/{kind}", [*span, *_by(groups, BUCKETS["usage"])]):
+            found += [_of_usage(_day(bucket), each) for each in bucket["results"]]
+    groups = ["line_item", "api_key_id", "project_id"]
+    async for bucket in buckets(ask, "/organization/costs", [*span, *_by(groups, BUCKETS["costs"])]):
+        found += [_of_cost(_day(bucket), each) for each in bucket["results"]]
+    return BilledDays(since, found)
+
+
+def _by(groups: list[str], limit: int) -> Query:
+    return [("bucket_width", "1d"), ("limit", str(limit)), *[("group_by", group) for group in groups]]
+
+
+async def account(ask: Ask) -> Account:
+    """The limit of a month. Raises `BillFault`."""
+    try:
+        limit = await ask("/organization/spend_limit", [])
+    except NotThere:
+        return Account()
+    cents = limit.get("threshold_amount")
+    return Account(limit_usd=cents / 100 if isinstance(cents, int) else None)
+
+
+def _day(bucket: Mapping[str, Any]) -> str:
+    return datetime.fromtimestamp(bucket["start_time"], UTC).date().isoformat()
+
+
+def _of_usage(day: str, result: Mapping[str, Any]) -> BillLine:
+    cached = result.get("input_cached_tokens") or 0
+    tokens = (max(0, (result.get("input_tokens") or 0) - cached), cached, result.get("output_tokens") or 0, 0)
+    tier = "batch" if result.get("batch") else result.get("service_tier") or STANDARD
+    return BillLine(
+        day, result.get("model") or "", result.get("api_key_id") or "", result.get("project_id") or "",
+        tier if tier in SPECIAL else STANDARD, result.get("num_model_requests") or 0, tokens,
+    )  # fmt: skip
+
+
+def _of_cost(day: str, result: Mapping[str, Any]) -> BillLine:
+    amount = result.get("amount") or {}
+    check_currency(amount.get("currency") or "usd")
+    model, kind = item_of(result.get("line_item") or "")
+    nusd, rounding_nusd = money_of(kind, Decimal(str(amount.get("value") or 0)))
+    return BillLine(
+        day, model, result.get("api_key_id") or "", result.get("project_id") or "",
+        nusd=nusd, rounding_nusd=rounding_nusd,
+    )  # fmt: skip
+
+
+def item_of(line_item: str) -> tuple[str, str]:
+    """The model and the kind of a line item; one of another service is its own model."""
+    model, comma, rest = line_item.partition(", ")
+    words = rest.lower().replace("_", " ").split()
+    if not comma or not words:
+        return line_item or "other", "other"
+    if "output" in words:
+        return model, "output"
+    if "input" in words:
+        return model, "cached_input" if "cached" in words else "input"
+    return model, "other"

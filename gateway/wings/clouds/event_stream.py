@@ -1,0 +1,62 @@
+"""The binary event stream of Amazon Bedrock (`application/vnd.amazon.eventstream`) as the server-sent events that
+Anthropic's own API sends.
+
+botocore reads the messages and checks their sums. A message of the type `event` has a chunk: `{"bytes": BASE64}`, which
+is one event of Anthropic's. One of the type `exception` ends the answer (botocore, data/bedrock-runtime, shape
+`ResponseStream`).
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Mapping
+from typing import Any
+
+from botocore.eventstream import EventStreamBuffer, ParserError
+
+MEDIA_TYPE = "application/vnd.amazon.eventstream"
+
+ERRORS: Mapping[str, str] = {
+    "throttlingException": "rate_limit_error",
+    "serviceUnavailableException": "overloaded_error",
+    "modelTimeoutException": "timeout_error",
+    "validationException": "invalid_request_error",
+}
+"""Anthropic's types of errors (platform.claude.com, "Errors") for exceptions inside a stream; others: `api_error`."""
+
+
+class UnreadableStream(ValueError):
+    """The stream is no event stream any more. The text quotes nothing of it."""
+
+
+class EventStreamReader:
+    """Reads the messages of one answer."""
+
+    def __init__(self) -> None:
+        self._buffer = EventStreamBuffer()
+
+    def read(self, data: bytes) -> bytes:
+        """The server-sent events that these bytes complete. Raises `UnreadableStream`."""
+        self._buffer.add_data(data)
+        try:
+            return b"".join([_event(message.to_response_dict()) for message in self._buffer])
+        except ParserError as error:
+            raise UnreadableStream(f"event stream: {type(error).__name__}") from None
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise UnreadableStream("event stream: a message without an event of Anthropic's") from None
+
+
+def _event(message: Mapping[str, Any]) -> bytes:
+    headers, payload = message["headers"], json.loads(message["body"] or b"{}")
+    kind = headers.get(":message-type")
+    if kind == "event":
+        if headers.get(":event-type") != "chunk":
+            return b""
+        event = b64decode(payload["bytes"], validate=True)
+        name = json.loads(event)["type"]
+        return f"event: {name}\ndata: ".encode() + event.replace(b"\n", b" ") + b"\n\n"
+    name = headers.get(":exception-type") or headers.get(":error-code") or ""
+    text = payload.get("message") or headers.get(":error-message") or name
+    error = {"type": "error", "error": {"type": ERRORS.get(name, "api_error"), "message": f"{name}: {text}"}}
+    return b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n"

@@ -1,0 +1,22 @@
+"""Vertex AI's paths: errors on them are in the words of the publisher's own API, as its SDK reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from gateway.formats import FORMATS
+from gateway.formats.format import Format
+from gateway.records import Endpoint
+from gateway.web.middleware import WingPaths
+
+PUBLISHERS: Mapping[str, Endpoint] = {"google": "generate_content", "anthropic": "messages"}
+_PUBLISHER = re.compile(rf"/v1(?:beta1)?/(?:projects/[^/]+/locations/[^/]+/)?publishers/({'|'.join(PUBLISHERS)})/")
+
+
+def _format_of(path: str) -> Format | None:
+    found = _PUBLISHER.match(path)
+    return FORMATS[PUBLISHERS[found[1]]] if found else None
+
+
+PATHS = WingPaths(_format_of)

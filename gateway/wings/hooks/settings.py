@@ -1,0 +1,161 @@
+"""The section `hooks`: programs that are asked about calls before they are reserved, and get their records after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from gateway.config.faults import ConfigFault, format_faults
+from gateway.config.proxies import Addressed, Proxy, read_proxy
+from gateway.config.sections import Config, EndpointName, Section
+from gateway.config.sections.values import LOOPBACK, NOT_BOOL, Size, is_glob, is_http, proxy_address, shown_address
+from gateway.config.wings import WingSection
+from gateway.standard_webhooks import NOT_READ, SigningSecret
+
+MOST_BYTES = 4 * 2**20
+"""The longest body that is shown: it is signed and read in this worker, beside other calls."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
+
+
+def _address(address: SecretStr) -> SecretStr:
+    if not is_http(address.get_secret_value()):
+        raise ValueError("expected an address like https://hooks.example.com/before, http or https")
+    return address
+
+
+class HookReceiver(Section):
+    """A program, and the calls that it is about."""
+
+    url: Annotated[SecretStr, AfterValidator(_address)]
+    """Address to POST to."""
+    secret: SigningSecret | None = None
+    """Signs what is posted, as Standard Webhooks: whsec_ and base64 of 24 to 64 bytes."""
+    proxy: Annotated[SecretStr | None, AfterValidator(proxy_address)] = None
+    """The proxy to it, as upstreams.NAME.proxy."""
+    keys: tuple[str, ...] = ("*",)
+    """Patterns of ids of keys: only their calls."""
+    teams: tuple[str, ...] = ()
+    """Patterns of teams: only calls of their keys; empty: of all keys, also of those without a team."""
+    models: tuple[str, ...] = ("*",)
+    """Patterns of models: only calls that ask for one of these names, or that it serves."""
+    endpoints: tuple[str, ...] = ()
+    """Only calls at these endpoints, as records name them, or of these rows of passthrough; empty: all."""
+
+    @property
+    def way(self) -> Proxy | None:
+        return read_proxy(self.proxy.get_secret_value()) if self.proxy is not None else None
+
+    @property
+    def shown(self) -> str:
+        return shown_address(self.url.get_secret_value())
+
+    def is_about_key(self, key: str, team: str | None) -> bool:
+        """Whether it is asked about some calls of this key."""
+        return any(fnmatchcase(key, pattern) for pattern in self.keys) and (
+            not self.teams or (team is not None and any(fnmatchcase(team, each) for each in self.teams))
+        )
+
+    def is_about(self, key: str, team: str | None, endpoint: str, *models: str) -> bool:
+        """Whether it is asked about such calls."""
+        return (
+            self.is_about_key(key, team)
+            and any(fnmatchcase(model, pattern) for pattern in self.models for model in models)
+            and (not self.endpoints or endpoint in self.endpoints)
+        )
+
+
+class BeforeCall(HookReceiver):
+    timeout_ms: Annotated[int, NOT_BOOL, Field(ge=10, le=30_000)] = 2000
+    """How long an answer may take, waiting for a free place included."""
+    on_failure: Literal["refuse", "allow"] = "refuse"
+    """Whether a call without a valid answer is refused with 503, or goes on."""
+    sees: Literal["facts", "body"] = "facts"
+    """The facts of a call alone, or its body, too, which the answer may then replace."""
+    max_bytes: Annotated[Size, Field(le=MOST_BYTES)] = 2**20
+    """The longest body that is shown; calls with a longer one are refused. At most 4 MiB."""
+    at_once: Annotated[int, NOT_BOOL, Field(ge=1, le=1000)] = 64
+    """Questions of one worker under way at a time; calls of one key have at most half of them."""
+
+
+class AfterCall(HookReceiver):
+    timeout_ms: Annotated[int, NOT_BOOL, Field(ge=10, le=30_000)] = 5000
+    """How long one delivery may take."""
+    max_waiting: Annotated[int, NOT_BOOL, Field(ge=1, le=100_000)] = 1000
+    """Records of one worker that wait for delivery, half of them of one key; further ones are counted alone."""
+    answers_of: tuple[str, ...] = ()
+    """Patterns of ids of keys whose owners agreed: their records come with the text of the answer; empty: none do."""
+
+
+class HookSettings(Section):
+    before_call: dict[Name, BeforeCall] = Field(default_factory=dict)
+    """They are asked before a call is reserved, one after the other in this order."""
+    after_call: dict[Name, AfterCall] = Field(default_factory=dict)
+    """They get the record of a call when it is settled."""
+
+
+def all_of(settings: HookSettings) -> Iterator[tuple[tuple[str, str], HookReceiver]]:
+    """Every hook with its place."""
+    yield from ((("before_call", name), each) for name, each in settings.before_call.items())
+    yield from ((("after_call", name), each) for name, each in settings.after_call.items())
+
+
+def warnings_of(config: Config) -> Iterator[ConfigFault]:
+    for place, hook in all_of(config.section(HookSettings)):
+        is_here = urlsplit(hook.url.get_secret_value()).hostname in LOOPBACK
+        if hook.secret is None and not is_here:
+            yield _warning(place, "has no secret: it cannot know that the gateway asks")
+        if not is_here and hook.url.get_secret_value().startswith("http://"):
+            yield _warning((*place, "url"), "sends in plain text; write https://")
+        for number, team in enumerate(hook.teams):
+            if not is_glob(team) and team not in config.teams:
+                yield _warning((*place, "teams", number), f"no team in this file is called {team!r}")
+        for number, endpoint in enumerate(hook.endpoints):
+            if endpoint not in ENDPOINTS and endpoint not in config.passthrough:
+                yield _warning((*place, "endpoints", number), "is no endpoint, and no row of passthrough")
+        if isinstance(hook, BeforeCall) and hook.sees == "body":
+            yield from _of_unseen(config, place, hook)
+
+
+def _of_unseen(config: Config, place: tuple[str, ...], hook: BeforeCall) -> Iterator[ConfigFault]:
+    """Calls that are refused because their body cannot be shown."""
+    served = {endpoint for model in config.models.values() for endpoint in model.endpoints}
+    hidden = sorted(served & UNSEEN & {*(hook.endpoints or UNSEEN)})
+    if hidden:
+        yield _warning(
+            place, f"sees bodies in JSON: calls at {', '.join(hidden)} that it is about are refused; list its endpoints"
+        )
+
+
+ENDPOINTS = frozenset({
+    *get_args(EndpointName), "count_tokens", "input_tokens", "count_content_tokens", "compact", "batch_embed_contents",
+    "batches", "message_batches",
+})  # fmt: skip
+UNSEEN = frozenset({"image_edits", "image_variations", "transcriptions", "translations", "realtime", "batches"})
+"""Endpoints whose calls are forms, sessions or files."""
+
+
+def _warning(place: tuple[str | int, ...], message: str) -> ConfigFault:
+    return ConfigFault(format_faults(("hooks", *place)), message)
+
+
+def _addressed(values: Any) -> Iterator[Addressed]:
+    section = values.get("hooks")
+    for kind in ("before_call", "after_call"):
+        hooks = section.get(kind) if isinstance(section, dict) else None
+        for name, each in hooks.items() if isinstance(hooks, dict) else ():
+            if isinstance(each, dict):
+                yield ("hooks", kind, name), each, each.get("url")
+
+
+SECRETS = {
+    "hooks/*/*/url": "https://not-read.invalid",
+    "hooks/*/*/proxy": "http://not-read.invalid:9",
+    "hooks/*/*/secret": NOT_READ,
+}
+
+SECTION = WingSection("hooks", HookSettings, _addressed, warnings_of, secrets=SECRETS)

@@ -1,0 +1,127 @@
+"""Models that a body names for a router behind the upstream are ones that the key may use, and are charged by their
+prices, at every door."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.api.prompt_tokens import no_counter
+from gateway.errors import InvalidRequest
+from gateway.formats import FORMATS
+from gateway.formats.format import no_json
+from tests.conftest import ScriptedUpstream, StartsGateways
+from tests.fakes.forms import TYPE, form
+from tests.fakes.scripted import Wire, ok_json
+from tests.flows.gateway_process import CHAT, Gateway, key, model, settings
+from tests.flows.test_complaints import BODIES, FORMS
+
+OWN, DEAR, HIDDEN = CHAT, "dear", "hidden"
+DOORS = [name for name, spec in FORMATS.items() if spec.read is not no_json and name not in ("realtime", "batches")]
+"""A session has no such members, and a batch has the requests of its file, whose formats are here."""
+IN_JSON = BODIES | {"image_edits": {"prompt": "Hello", "images": [{"image_url": "data:image/png;base64,AAAA"}]}}
+UNREAD: list[dict[str, Any]] = [
+    {"Models": [DEAR]},
+    {"models": DEAR},
+    {"models": [{"model": DEAR}]},
+    {"models": ["x"] * 17},
+    {"fallback_models": [DEAR]},
+    {"context_window_fallbacks": [{OWN: [DEAR]}]},
+    {"contentPolicyFallbacks": [DEAR]},
+    {"providerOptions": {"gateway": {"models": [DEAR]}}},
+    {"provider_options": {"Gateway": {"models": [DEAR]}}},
+]
+"""Forms that a router may read and the gateway does not."""
+
+
+def body(name: str, **members: Any) -> dict[str, Any]:
+    given = IN_JSON[name] if FORMATS[name].has_model_in_path else {"model": OWN} | IN_JSON[name]  # type: ignore[index]
+    if name == "message_batches":
+        (request,) = given["requests"]
+        return {"requests": [request | {"params": request["params"] | members}]}
+    return given | members
+
+
+def read(name: str, **members: Any) -> tuple[str, ...]:
+    raw = json.dumps(body(name, **members)).encode()
+    return FORMATS[name].read(raw, no_counter).other_models  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_no_model_is_named_unread(name: str) -> None:
+    for member in ("models", "fallbacks"):
+        try:
+            found = read(name, **{member: [DEAR]})
+        except InvalidRequest:
+            continue  # such as a batch, whose requests name one model
+        assert found == (DEAR,)
+    for members in UNREAD:
+        with pytest.raises(InvalidRequest):
+            read(name, **members)
+    assert read(name, models=[], fallbacks=None, disable_fallbacks=True, providerOptions={"gateway": {}}) == ()
+
+
+@pytest.fixture(scope="module")
+def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
+    def of(endpoint: str, output: int, **more: Any) -> dict[str, Any]:
+        return model(endpoint, price={"input": 1, "output": output}, **more)
+
+    models = {
+        OWN: of("chat", 1),
+        DEAR: of("chat", 100, routes=[{"upstream": "main", "model": "vendor/dear"}], limits={"max_tokens": 50}),
+        HIDDEN: of("chat", 1),
+        "scribe": model("transcriptions"),
+    }
+    keys = [key("alice", models=[OWN, DEAR, "scribe"]), key("bob", models=[OWN])]
+    return start_shared_gateway(settings(shared_upstream.url, models=models, keys=keys))
+
+
+def served_by(name: str | None) -> Any:
+    async def behaviour(wire: Wire) -> None:
+        answer = {
+            "id": "c", "object": "chat.completion", "created": 1, "model": name,
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hi"}}],
+            "usage": {"prompt_tokens": 10, "completion_tokens": 10, "total_tokens": 20},
+        }  # fmt: skip
+        await ok_json(answer)(wire)
+
+    return behaviour
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("member", ["models", "fallbacks"])
+def test_a_router_gets_only_models_of_the_key(
+    gateway: Gateway, upstream: ScriptedUpstream, member: str, size: int
+) -> None:
+    turns = [{"role": "user", "content": "x" * size}]
+    upstream.answer_with(always=served_by("vendor/dear"))
+    for who, name in [("bob", DEAR), ("alice", HIDDEN), ("alice", "vendor/dear"), ("alice", "*")]:
+        refused = gateway.chat(key=who, messages=turns, **{member: [OWN, name]})
+        assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+    assert gateway.chat(messages=turns, max_tokens=60, **{member: [DEAR]}).status == 400  # its own limit
+    assert upstream.hits == 0
+    served = gateway.chat(messages=turns, **{member: [OWN, DEAR]})
+    assert served.status == 200
+    assert upstream.requests[0].json[member] == [OWN, "vendor/dear"]
+    assert gateway.call(served.id)["cost_usd"] == pytest.approx((10 + 10 * 100) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("returned", "output"), [(OWN, 1), (f"{OWN}-2026-01-01", 1), ("vendor/dear", 100), ("unknown", 100), (None, 100)]
+)
+def test_the_model_that_served_is_charged(
+    gateway: Gateway, upstream: ScriptedUpstream, returned: str | None, output: int
+) -> None:
+    """The dearest where the answer has no name of one."""
+    upstream.answer_with(always=served_by(returned))
+    answer = gateway.chat(models=[DEAR])
+    assert gateway.call(answer.id)["cost_usd"] == pytest.approx((10 + 10 * output) / 1e6)
+
+
+@pytest.mark.parametrize("field", ["fallbacks", "fallbacks[]", "models[0]", "Models"])
+def test_a_form_names_one_model(gateway: Gateway, upstream: ScriptedUpstream, field: str) -> None:
+    sent = form(("model", "scribe"), (field, DEAR), *FORMS["transcriptions"])
+    refused = gateway.post("/v1/audio/transcriptions", sent, headers=TYPE)
+    assert (refused.status, upstream.hits) == (400, 0)

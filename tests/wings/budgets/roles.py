@@ -1,0 +1,10 @@
+"""The operations of this wing that each role may use, written out a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+READ = {("GET", "/admin/api/people"), ("GET", "/admin/api/people/{person}")}
+CHANGE = ("PATCH", "/admin/api/people/{person}")
+MAY: Mapping[str, set[tuple[str, str]]] = {"operator": {*READ, CHANGE}, "viewer": READ}
+BODIES: Mapping[tuple[str, str], object] = {CHANGE: {"quotas": [{"tokens": 1000, "per": "day"}]}}

@@ -1,0 +1,60 @@
+"""Amazon Bedrock's binary event stream, read in any pieces."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.wings.clouds.event_stream import ERRORS, EventStreamReader, UnreadableStream
+
+from .fakes import chunk_of, exception_of, message_events, message_of
+
+EVENTS = message_events("naïve\n text")
+WHOLE = b"".join(map(chunk_of, EVENTS))
+
+
+def sse(data: bytes) -> list[tuple[str, Any]]:
+    blocks = [block.split("\n") for block in data.decode().split("\n\n") if block]
+    return [(name.removeprefix("event: "), json.loads(text.removeprefix("data: "))) for name, text in blocks]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100, len(WHOLE)])
+def test_events_are_anthropics_own_in_whatever_pieces_they_come(size: int) -> None:
+    reader = EventStreamReader()
+    found = b"".join([reader.read(WHOLE[at : at + size]) for at in range(0, len(WHOLE), size)])
+    assert sse(found) == [(event["type"], event) for event in EVENTS]
+
+
+@pytest.mark.parametrize("kind", [*ERRORS, "internalServerException", "modelStreamErrorException"])
+def test_an_exception_is_an_error_event(kind: str) -> None:
+    (found,) = sse(EventStreamReader().read(exception_of(kind, "Too many tokens")))
+    error = {"type": ERRORS.get(kind, "api_error"), "message": f"{kind}: Too many tokens"}
+    assert found == ("error", {"type": "error", "error": error})
+
+
+def test_the_exceptions_are_those_that_botocore_knows() -> None:
+    from botocore.loaders import Loader
+
+    shape = Loader().load_service_model("bedrock-runtime", "service-2")["shapes"]["ResponseStream"]
+    assert {*ERRORS} <= shape["members"].keys()
+
+
+def test_other_events_are_passed_over() -> None:
+    headers = (":event-type", "metadata"), (":message-type", "event")
+    assert EventStreamReader().read(message_of(headers, b"{}")) == b""
+
+
+@pytest.mark.parametrize("at", [0, 9, 30, len(chunk_of(EVENTS[0])) - 1])
+def test_a_changed_byte_is_noticed(at: int) -> None:
+    data = bytearray(chunk_of(EVENTS[0]))
+    data[at] ^= 1
+    with pytest.raises(UnreadableStream, match=r"event stream: (ChecksumMismatch|Invalid)"):
+        EventStreamReader().read(bytes(data))
+
+
+@pytest.mark.parametrize("payload", [b"[]", b"{}", b"x", b'{"bytes": "%%"}', b'{"bytes": "e30="}'])
+def test_a_chunk_without_an_event_is_unreadable(payload: bytes) -> None:
+    with pytest.raises(UnreadableStream, match="without an event"):
+        EventStreamReader().read(message_of(((":event-type", "chunk"), (":message-type", "event")), payload))

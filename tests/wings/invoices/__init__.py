@@ -1,1 +1,0 @@
-"""Tests of the comparison with a provider's export."""

@@ -1,1 +1,0 @@
-"""Tests of whole gateways that take more than about 3 s."""
