@@ -52,7 +52,7 @@ def test_the_walk(gateway: Gateway) -> None:
         def seen() -> object:
             done = run(*words[1:], env={"GATEWAY_TOKEN": ADMIN_TOKEN})
             assert done.returncode == 0, (words, done.stderr)
-            print(shlex.join(words), done.stdout, sep="\n")  # for whoever reads a failure
+            print(shlex.join(words), done.stdout, sep="\n")  # seen where the test fails
             return shows(done.stdout)
 
         eventually(seen)
