@@ -46,7 +46,7 @@ def test_the_walk(gateway: Gateway) -> None:
     commands = iter(printed())
 
     def walk(shows: Callable[[str], object]) -> None:
-        """Runs the next command until it shows that: the books of a call are written behind its answer."""
+        """Runs the next command until it shows that: the record of a call is written behind its answer."""
         words = shlex.split(next(commands).replace(ADDRESS, gateway.url))
 
         def seen() -> object:
