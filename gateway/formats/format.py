@@ -48,6 +48,20 @@ class Writer(Protocol):
         """The whole answer, in place of its events."""
 
 
+class Framing(Protocol):
+    """Writes the events of one streamed answer in another form."""
+
+    @property
+    def headers(self) -> Iterable[tuple[str, str]]:
+        """They take the place of `content-type`."""
+
+    def write(self, data: bytes) -> bytes:
+        """The next bytes, whole events or pieces of them, as far as they can be written."""
+
+    def end(self) -> bytes:
+        """The end of a complete answer."""
+
+
 class ScanInput(NamedTuple):
     """Facts of a request that the scan of its streamed answer needs."""
 
@@ -356,6 +370,8 @@ class Format:
     )
     """The event that ends a stream with an error, given the scan of what the client has of it, and the request id.
     None: the connection is closed before the message is complete."""
+    error_headers: Callable[[GatewayError], Iterable[tuple[str, str]]] = lambda error: ()
+    """Headers of an error, beside its body."""
     error_keeps_status: bool = False
     """Whether an error that comes before anything of a stream has gone to the client is shown by its status, not by an
     event behind a 200."""
@@ -382,6 +398,8 @@ class Format:
     show_model: Callable[[str, Collection[Endpoint]], Any] | None = None
     has_model_in_path: bool = False
     """Whether the model is named in the path instead of the body: as `{model}` in all of its paths."""
+    default_type: str = ""
+    """The media type of a body that names none; empty: it is refused."""
     stream_paths: tuple[str, ...] = ()
     """Further paths, whose calls are streams."""
     upstream_stream_path: str = ""
@@ -391,8 +409,8 @@ class Format:
     rename: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None
     """Returns the members that name the model inside them, with this name; None: it is a member itself, or in the
     path. It is called in one place (`pipeline/request.py`); of a large body another process writes them."""
-    is_array: Callable[[Mapping[str, str]], bool] | None = None
-    """Whether a client with this query gets its stream as one JSON array instead of events; None: never."""
+    framing: Callable[[Mapping[str, str]], Framing | None] = lambda query: None
+    """The form of a stream for a client with this query; None: events."""
     query_key: str | None = None
     """A parameter of the query in which clients of this API may put the key."""
     listed: frozenset[Endpoint] = frozenset()

@@ -28,6 +28,7 @@ from gateway.formats import AZURE, FORMATS, azure_paths, of_client, without_depl
 from gateway.formats.anthropic import batches
 from gateway.formats.anthropic.batches import MESSAGE_BATCHES
 from gateway.formats.format import Format, no_json
+from gateway.pipeline.services import Amendment
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued
 from gateway.quota.pricing import current_rows
@@ -47,7 +48,7 @@ from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, Handler, RequestContext
 from .named_files import bound_to_files, bound_to_items
 from .person_tokens import PersonTokens, is_signed_token
-from .responses import ArrayStream, EventStream, Whole, json_response
+from .responses import EventStream, FramedStream, Whole, json_response
 from .status import Status, shutting_down
 
 _FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "tracestate"})
@@ -119,12 +120,14 @@ class DataPlane:
             web.get("/v1/key", self.show_key),
         ]
 
-    async def carry_named(self, request: web.Request, spec: Format, is_stream: bool | None) -> web.StreamResponse:
-        """A call whose path names the model."""
+    async def carry_named(
+        self, request: web.Request, spec: Format, is_stream: bool | None, *amendments: Amendment
+    ) -> web.StreamResponse:
+        """A call whose path names the model. `amendments` make one of the format's own of it."""
         model = request.match_info["model"]
         if {".", ".."} & set(model.split("/")):
             raise ModelNotFound(model)
-        return await self.carry(request, spec, _Address(model, is_stream))
+        return await self.carry(request, spec, _Address(model, is_stream, amendments))
 
     async def carry(
         self, request: web.Request, spec: Format, address: _Address | None = None, row: RowCall | None = None
@@ -132,6 +135,7 @@ class DataPlane:
         """One call: check it, serve it. `row`: of a passthrough row."""
         context = request[CONTEXT]
         context.endpoint = endpoint = spec.name if row is None else row.endpoint
+        context.spoken = spec
         context.trace = context.parts.accounting.tracer.begin(endpoint, context.id, request.headers)
         telemetry = context.parts.accounting.telemetry
         calls, task = self._status.calls, asyncio.current_task(self._loop)
@@ -198,8 +202,8 @@ class DataPlane:
         if not asked.model:
             asked = await of_batch_file(asked, key, parts)
         found = find_model(asked.model, key, endpoint, context)
-        if parts.amendments:
-            asked, found = await self._amended(request, context, spec, address, key, asked, found)
+        if amendments := parts.amendments if address is None else (*address.amendments, *parts.amendments):
+            asked, found = await self._amended(request, context, spec, address, key, asked, found, amendments)
         model = found.model
         others = config.model_table.fallbacks(found) if model.fallbacks else ()
         if asked.document.large is not None:
@@ -248,11 +252,11 @@ class DataPlane:
 
     async def _amended(
         self, request: web.Request, context: RequestContext, spec: Format, address: _Address | None, key: Key,
-        asked: Params, found: NamedModel,
+        asked: Params, found: NamedModel, amendments: Iterable[Amendment],
     ) -> tuple[Params, NamedModel]:  # fmt: skip
         """The parameters and the model of a call behind the changes of wings, each in its turn."""
         parts = context.parts
-        for each in parts.amendments:
+        for each in amendments:
             user, tags = attribution_of(request.headers.items(), asked.document.members, parts.config.records)
             call = Call(
                 context.id, parts.clock.now(), key, spec.name, asked, found.model, context.model, context.arrived,
@@ -449,6 +453,7 @@ class _Address(NamedTuple):
     model: str
     is_stream: bool | None = None
     """None: it is in the body."""
+    amendments: tuple[Amendment, ...] = ()
 
     def applied(self, asked: Params, spec: Format) -> Params:
         """The parameters of the body with those of the path. Raises `InvalidRequest` if the body of a format whose
@@ -472,14 +477,11 @@ class _Client(NamedTuple):
     loop: asyncio.AbstractEventLoop
 
     def open_stream(self, headers: Sequence[tuple[str, str]]) -> EventStream:
-        context = self.context
-        assert context.endpoint is not None
-        spec = FORMATS[context.endpoint]
-        ids = [("x-request-id", context.id)]
-        if spec.id_header is not None:
-            ids.append((spec.id_header, context.id))
-        is_array = spec.is_array is not None and spec.is_array(self.request.query)
-        make = ArrayStream if is_array else EventStream
+        context, spec = self.context, self.context.spoken
+        assert spec is not None
+        ids = [(name, context.id) for name in ("x-request-id", spec.id_header) if name is not None]
+        framing = spec.framing(self.request.query)
+        make = EventStream if framing is None else partial(FramedStream, framing=framing)
         context.stream = make(self.request, (*headers, *ids), is_last=not self.status.is_ready)
         return context.stream
 
@@ -559,11 +561,11 @@ async def continue_later(request: web.Request) -> None:
 def check_type(request: web.Request, spec: Format | None = None) -> bool:
     """Whether the body is a form. Raises `InvalidRequest` for a type that the format does not take, and for JSON in a
     content encoding that is not decoded."""
-    given_type = request.content_type
+    given_type = request.content_type if hdrs.CONTENT_TYPE in request.headers else spec and spec.default_type
     takes_json = spec is None or spec.read is not no_json
     if spec is not None and spec.read_form is not None and given_type == "multipart/form-data":
         return True
-    if given_type != "application/json" or hdrs.CONTENT_TYPE not in request.headers or not takes_json:
+    if given_type != "application/json" or not takes_json:
         given = request.headers.get(hdrs.CONTENT_TYPE, "")[:100]
         shown = given if given.isprintable() else ""
         taken = "application/json" if takes_json else "multipart/form-data"

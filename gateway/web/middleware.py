@@ -174,6 +174,8 @@ class RequestContext:
     remote: str | None
     """The client's address, as far as it is known."""
     endpoint: Endpoint | None = None
+    spoken: Format | None = None
+    """The format in which its call is answered; None: that of its endpoint."""
     key: str = ""
     team: str | None = None
     model: str = ""
@@ -269,10 +271,11 @@ class ErrorMiddleware:
         is_own = context.endpoint is not None and not isinstance(error, UpstreamFailed | UpstreamRefused)
         if is_own or isinstance(error, Unavailable):  # that of a worker without room counts, whatever was asked for
             self._telemetry.rejected(error.reason)
+        spec = _format_of(request, context)
         if context.stream is not None:
-            context.stream.finish(_format_of(request, context).error_event(error, error.scan, context.id))
+            context.stream.finish(spec.error_event(error, error.scan, context.id))
             return context.stream
-        headers = [("Content-Type", "application/json"), *error.headers.items()]
+        headers = [("Content-Type", "application/json"), *error.headers.items(), *spec.error_headers(error)]
         body = _error_body(request, context, error)
         return Whole(error.status, headers, body, is_last=_has_unread_body(request, error.status))
 
@@ -347,7 +350,7 @@ def _paths_of_wings() -> Sequence[WingPaths]:
 def _format_of(request: web.Request, context: RequestContext) -> Format:
     """The format in whose words an error is written."""
     if context.endpoint is not None:
-        return FORMATS[context.endpoint]
+        return context.spoken or FORMATS[context.endpoint]
     path = meant(request.rel_url.raw_path)
     of_wings = (format_ for each in _paths_of_wings() if (format_ := each.format_of(path)) is not None)
     return of_path(path) or next(of_wings, None) or of_client(request.headers) or FORMATS["chat"]

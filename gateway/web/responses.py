@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 
-from gateway.formats import sse
+from gateway.formats.format import Framing
 
 CONGESTED_BYTES = 65536
 """Bytes that may wait for a slow client before reading from its upstream pauses."""
@@ -169,42 +169,25 @@ class EventStream(web.StreamResponse):
             await self._request.writer.drain()
 
 
-class ArrayStream(EventStream):
-    """A stream of server-sent events as one JSON array: each event's data is an item.
+class FramedStream(EventStream):
+    """A stream of server-sent events in another form."""
 
-    It takes whole events of one line of data, or pieces of them.
-    """
-
-    def __init__(self, request: web.BaseRequest, headers: Iterable[tuple[str, str]], *, is_last: bool = False) -> None:
+    def __init__(
+        self, request: web.BaseRequest, headers: Iterable[tuple[str, str]], framing: Framing, *, is_last: bool = False
+    ) -> None:
         kept = [(name, value) for name, value in headers if name.lower() != "content-type"]
-        super().__init__(request, [("content-type", "application/json; charset=UTF-8"), *kept], is_last=is_last)
-        self._splitter = sse.EventSplitter()
-        self._opening = b"["
-        self._is_inside = False
-        """A part of the present item has been written."""
+        super().__init__(request, [*framing.headers, *kept], is_last=is_last)
+        self._framing = framing
 
     def write(self, data: bytes) -> bool:  # type: ignore[override] # as above
-        items = b"".join([self._item(piece, is_whole) for piece, is_whole in self._splitter.split(data)])
-        return super().write(items) if items else self.is_congested
+        written = self._framing.write(data)
+        return super().write(written) if written else self.is_congested
 
     def finish(self, last: bytes | None) -> None:
-        if last is None:
-            return
-        if last:
-            self.write(last)
-        super().write(b"[]" if self._opening == b"[" else b"]")
-        super().finish(b"")
-
-    def _item(self, piece: bytes, is_whole: bool) -> bytes:
-        if self._is_inside:
-            self._is_inside = is_inside = not sse.ends_event(piece)
-            return piece if is_inside else piece.rstrip(b"\r\n")
-        data = sse.data_of(piece) if is_whole else piece.partition(b"data:")[2]
-        if not data:
-            return b""
-        self._is_inside = not is_whole
-        opening, self._opening = self._opening, b",\r\n"
-        return opening + data
+        if last is not None:
+            if rest := self._framing.write(b"" if self._has_last else last) + self._framing.end():
+                super().write(rest)
+            super().finish(b"")
 
 
 JSON_HEADERS = (("Content-Type", "application/json"),)

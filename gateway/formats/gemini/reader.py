@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway import units
+from gateway.formats import sse
 from gateway.formats.event_scan import EventScan
 from gateway.formats.member_reader import EACH
 from gateway.formats.reader import AnswerReader, objects
@@ -181,3 +182,32 @@ def _is_plain(event: bytes) -> bool:
 def chunk(data: bytes) -> bytes:
     """The event of a chunk, or of a whole answer, on one line."""
     return b"data: " + b" ".join(data.splitlines()) + b"\r\n\r\n"
+
+
+class Items:
+    """A stream as one JSON array: each event's data is an item. It takes events of one line of data."""
+
+    headers = (("content-type", "application/json; charset=UTF-8"),)
+
+    def __init__(self) -> None:
+        self._splitter = sse.EventSplitter()
+        self._opening = b"["
+        self._is_inside = False
+        """A part of the present item has been written."""
+
+    def write(self, data: bytes) -> bytes:
+        return b"".join([self._item(piece, is_whole) for piece, is_whole in self._splitter.split(data)])
+
+    def end(self) -> bytes:
+        return b"[]" if self._opening == b"[" else b"]"
+
+    def _item(self, piece: bytes, is_whole: bool) -> bytes:
+        if self._is_inside:
+            self._is_inside = is_inside = not sse.ends_event(piece)
+            return piece if is_inside else piece.rstrip(b"\r\n")
+        data = sse.data_of(piece) if is_whole else piece.partition(b"data:")[2]
+        if not data:
+            return b""
+        self._is_inside = not is_whole
+        opening, self._opening = self._opening, b",\r\n"
+        return opening + data
