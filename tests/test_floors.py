@@ -41,6 +41,7 @@ TOP = max(FLOORS.values())
 PARTS = {
     "settings": "config.wings",
     "pool": "upstream.pool",
+    "upstream_answers": "upstream.provider_errors",
     "metrics": "observe.metrics",
     "background": "web.background",
     "sign_in": "web.background",

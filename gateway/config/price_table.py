@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from .faults import ConfigError, ConfigFault, format_faults, printable
 from .model_names import compiled, is_pattern
 from .rates import format_price, variant_of
+from .wings import wing_upstreams
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
@@ -38,7 +39,6 @@ HOSTS: Mapping[str, str] = {
     "api.deepseek.com": "deepseek",
     "api.fireworks.ai": "fireworks",
     "generativelanguage.googleapis.com": "google",
-    "aiplatform.googleapis.com": "google",
     "api.groq.com": "groq",
     "api.minimax.io": "minimax",
     "api.mistral.ai": "mistral",
@@ -55,8 +55,6 @@ HOSTS: Mapping[str, str] = {
 }
 """Providers by the host of their API. Only hosts that bill the listed price in US dollars: no regional ones,
 which may cost more, and none of another currency."""
-
-HOST_ENDINGS: Mapping[str, str] = {".openai.azure.com": "azure", ".services.ai.azure.com": "azure"}
 
 ROWS: Mapping[str, tuple[str, int]] = {
     "input_mtok": ("input", 1),
@@ -111,13 +109,11 @@ def provider_of(upstream: Mapping[str, Any]) -> str | None:
     named, url = upstream.get("provider"), upstream.get("base_url")
     if named is not None:
         return named if isinstance(named, str) else None
-    try:
-        host = urlsplit(url).hostname if isinstance(url, str) else None
-    except ValueError:
-        return None
-    if host is None:
-        return None
-    return HOSTS.get(host) or next((name for end, name in HOST_ENDINGS.items() if host.endswith(end)), None)
+    with suppress(ValueError):
+        if isinstance(url, str) and (host := urlsplit(url).hostname) is not None:
+            named_by_wings = (each.provider_of(host) for each in wing_upstreams())
+            return HOSTS.get(host) or next(filter(None, named_by_wings), None)
+    return None
 
 
 class UnreadableTable(Exception):

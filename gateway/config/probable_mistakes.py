@@ -49,9 +49,6 @@ BASE_PATHS: Mapping[str, str] = {
 }
 """Providers whose API is below this path only, by the host of their documented base URL."""
 
-BARE_HOSTS = re.compile(r".+\.(openai|services\.ai)\.azure\.com")
-"""Hosts of Azure, whose API in OpenAI's form is below /openai/v1. Bedrock has InvokeModel at its bare host."""
-
 LOWEST_PRICE = Decimal("0.001")
 """USD per million tokens. No provider's list has a lower price: a lower one is probably per token or per thousand."""
 
@@ -157,8 +154,6 @@ def _base_urls(config: Config) -> Warnings:
             yield _warning(place, f"ends in {found}, which the gateway adds itself; leave it out")
         elif (needed := BASE_PATHS.get(address.hostname or "")) is not None and path != needed:
             yield _warning(place, f"this provider's API is at https://{address.hostname}{needed}")
-        elif not path and BARE_HOSTS.fullmatch(address.hostname or ""):
-            yield _warning(place, f"this provider's API is below /openai/v1: https://{address.hostname}/openai/v1")
 
 
 def _prices(config: Config) -> Warnings:

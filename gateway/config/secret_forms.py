@@ -6,11 +6,10 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Mapping
-from urllib.parse import urlsplit
 
 from .faults import ConfigFault, format_faults
 from .include import Place
-from .price_table import HOSTS
+from .price_table import provider_of
 from .sections import Config
 
 HASHED = "nothing can present it; a key of the file takes sha256 in place of its secret"
@@ -63,8 +62,7 @@ def _base64(text: str) -> str | None:
 
 def _of_another(text: str, base_url: str) -> str | None:
     """A key of another provider than the one of a known address."""
-    here = HOSTS.get(urlsplit(base_url).hostname or "")
-    if here is None:
+    if (here := provider_of({"base_url": base_url})) is None:
         return None
     if text.startswith(OWN):
         return f"is a key of a gateway such as this one; write the key of {here}"

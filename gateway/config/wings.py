@@ -47,6 +47,13 @@ class WingUpstream(NamedTuple):
     """The settings of upstreams, with those that a wing adds."""
 
     kind: type[Upstream]
+    provider_of: Callable[[str], str | None] = lambda host: None
+    """The provider in the table of prices that bills at a host."""
+
+
+@cache
+def wing_upstreams() -> tuple[WingUpstream, ...]:
+    return tuple(parts(WingUpstream, "settings"))
 
 
 @cache
@@ -75,7 +82,7 @@ def whole_file() -> type[Config]:
     }
     sections["defaults"] = defaults, defaults()
     sections["models"] = Annotated[dict[str, model], BeforeValidator(refuse_from)], {}  # type: ignore[valid-type]
-    kind: Any = create_model("Upstream", __base__=(*[each.kind for each in parts(WingUpstream, "settings")], Upstream))
+    kind: Any = create_model("Upstream", __base__=(*[each.kind for each in wing_upstreams()], Upstream))
     sections["upstreams"] = (Annotated[dict[str, kind], Field(min_length=1)], ...)
     return create_model("Config", __base__=Config, **sections)
 

@@ -43,7 +43,7 @@ _OF_DEPLOYMENTS: tuple[Endpoint, ...] = (
 """Endpoints that Azure has below a deployment (openai-python, lib/azure.py, `_deployments_endpoints`)."""
 _BELOW_AZURE = (
     "/v1/responses", "/v1/moderations", "/v1/images/variations", "/v1/files", "/v1/batches", "/v1/conversations",
-    "/v1/realtime",
+    "/v1/realtime", "/v1/models",
 )  # fmt: skip
 """Paths of openai-python's AzureOpenAI, at `/openai/...` with `api-version`, and of Azure's v1 API, without."""
 

@@ -131,8 +131,7 @@ def _reason(value: Any, depth: int = 0) -> _Reason:
         return _Reason()
     found = _Reason()
     for name in MEMBERS:
-        given = value.get(name)
-        if given is None:
+        if (given := value.get(name)) is None:
             continue
         further = _fields(given, depth) if name == "errors" and isinstance(given, dict) else _reason(given, depth + 1)
         found = _better(found, further) if found.text else further
@@ -186,6 +185,5 @@ def _filtered(error: Mapping[str, Any]) -> str:
     """The categories of Azure's content filter that refused a prompt (learn.microsoft.com, "Content filtering")."""
     inner = error.get("innererror")
     results = inner.get("content_filter_result") if isinstance(inner, dict) else None
-    if not isinstance(results, dict):
-        return ""
-    return ", ".join(name for name, each in results.items() if isinstance(each, dict) and each.get("filtered") is True)
+    found = results.items() if isinstance(results, dict) else ()
+    return ", ".join(name for name, each in found if isinstance(each, dict) and each.get("filtered") is True)

@@ -20,17 +20,19 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 from gateway.errors import UpstreamRefused
 from gateway.formats.reason_cleaner import MAX_TEXT
 from gateway.records import Failure, Fault, Phase
+from gateway.wings import parts
 
 from .connection import Head
 from .error_shapes import error_of, normal
 from .refusal import cleaned, shown, unwrapped
 
-_ID_HEADERS = ("x-oneapi-request-id", "x-request-id", "request-id", "x-amzn-requestid", "apim-request-id")
+_ID_HEADERS = ("x-oneapi-request-id", "x-request-id", "request-id")
 _ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 _NOT_PRINTABLE = re.compile(r"[^ -~]+")
 _MAX_CODE_CHARS = 80
@@ -74,14 +76,14 @@ class Row(NamedTuple):
         return bool(words & self.words) or (self.message is not None and self.message.search(text) is not None)
 
 
-def _starts(*beginnings: str) -> re.Pattern[str]:
+def starts(*beginnings: str) -> re.Pattern[str]:
     """Messages with one of these beginnings; new-api puts the masked key before some."""
     return re.compile(rf"\A(?:\[sk-[^\]]*\] ?)?(?:{'|'.join(beginnings)})", re.IGNORECASE)
 
 
 TABLE: tuple[Row, ...] = (
     # Our balance is spent. (Each token of one-api and new-api has a balance of its own.)
-    Row(Fault.BALANCE, words=frozenset({"insufficient_user_quota", "pre_consume_token_quota_failed"}), message=_starts(
+    Row(Fault.BALANCE, words=frozenset({"insufficient_user_quota", "pre_consume_token_quota_failed"}), message=starts(
         "(?:user|token) quota is not enough",
         "该令牌额度已用尽", "令牌额度不足", "用户额度不足", "预扣费额度失败",
         r"令牌 .{1,200}\uff08#[0-9]{1,20}\uff09额度已用尽",  # 令牌 NAME(#ID)额度已用尽, in full-width parentheses
@@ -91,7 +93,7 @@ TABLE: tuple[Row, ...] = (
         "insufficient_quota", "billing_hard_limit_reached", "credit_balance_exhausted", "project_spend_limit_exceeded",
         "billing_not_active", "billing_error",
     })),
-    Row(Fault.BALANCE, message=_starts(
+    Row(Fault.BALANCE, message=starts(
         "your credit balance is too low",  # Anthropic's 400
         "insufficient balance", "余额不足",
     )),
@@ -102,15 +104,13 @@ TABLE: tuple[Row, ...] = (
         "get_channel_failed", "model_price_error", "channel:no_available_key", "channel:invalid_key",
         "channel:param_override_invalid", "channel:header_override_invalid", "channel:model_mapped_error",
         "channel:aws_client_error", "channel:response_time_exceeded",
-        "DeploymentNotFound",  # a region of Azure, whose name for it another route may know
     })),
-    Row(Fault.NO_CHANNEL, message=_starts(
+    Row(Fault.NO_CHANNEL, message=starts(
         "no (?:available )?channels? for ", "unsupported model: ", r"(?:当前)?分组 .{1,200}无可用渠道",
         "获取分组 ", "无效的渠道", "该渠道已被禁用",
-        "publisher model ", "the provided model identifier is invalid", "invocation of model id ",  # Vertex AI, Bedrock
     )),
     # It does not accept our key, or not for this model. (new-api answers "Invalid token" for a spent token, too.)
-    Row(Fault.AUTH, message=_starts(
+    Row(Fault.AUTH, message=starts(
         "无效的令牌", "该令牌已过期", "该令牌状态不可用", "令牌验证失败", "用户已被封禁", "未提供令牌",
         r"invalid token\Z",
         r"api key (?:not valid|expired)\. ",  # Google's 400
@@ -120,14 +120,14 @@ TABLE: tuple[Row, ...] = (
         "invalid_api_key", "account_deactivated", "authentication_error", "permission_error",
         "no_db_connection",  # LiteLLM without a database: 400 for any key but its master key
     })),
-    Row(Fault.AUTH, message=_starts(
+    Row(Fault.AUTH, message=starts(
         "(?:this )?organization has been (?:disabled|restricted)", "your access was terminated",
         "普通用户不支持指定渠道", "user location is not supported",
     )),
     Row(Fault.RATE_LIMITED, frozenset({429})),
     Row(Fault.RATE_LIMITED, words=frozenset({"rate_limit_exceeded", "rate_limit_error", "slow_down"})),
-    # It does not have this URL: a page, a text, or OpenAI's and Azure's words for it.
-    Row(Fault.WRONG_URL, frozenset({404}), message=_starts(
+    # It does not have this URL: a page, a text, or OpenAI's words for it.
+    Row(Fault.WRONG_URL, frozenset({404}), message=starts(
         rf"{NO_ERROR_OBJECT}\Z", r"invalid url \((?:GET|POST) ", r"(?:resource |404 page )?not found\.?\Z",
         r"could not route to /", r"no route matched with those values\Z",  # Cloudflare, Kong
     )),
@@ -143,13 +143,27 @@ TABLE: tuple[Row, ...] = (
 )  # fmt: skip
 
 
+class WingAnswers(NamedTuple):
+    """The answers of upstreams that a wing knows: rows before those of `TABLE`, and headers with an upstream's request
+    id, in lower case."""
+
+    rows: tuple[Row, ...] = ()
+    id_headers: tuple[str, ...] = ()
+
+
+@cache
+def of_wings() -> tuple[WingAnswers, ...]:
+    return tuple(parts(WingAnswers, "upstream_answers"))
+
+
 def row_of(status: int | None, error: dict[str, Any] | None) -> Row:
     """The row of `TABLE` that decides. `status` is that of the answer, or the one that an error inside a 200 names."""
     if error is None:
         error = {"message": NO_ERROR_OBJECT}
     words = {str(error.get("code")), str(error.get("type"))}
     message = unwrapped(error.get("message"))[0]
-    return next(row for row in TABLE if row.fits(status, words, message))
+    rows = (*[row for each in of_wings() for row in each.rows], *TABLE)
+    return next(row for row in rows if row.fits(status, words, message))
 
 
 # ------------------------------------------------------------------------------------------------------- one answer
@@ -240,7 +254,8 @@ def _detail(where: str, error: dict[str, Any] | None, head: Head | None, hide: S
         word = cleaned(str(error.get("code") or error.get("type")), hide)
         parts.append(f"code {_NOT_PRINTABLE.sub('?', word)[:_MAX_CODE_CHARS]}")
     ids = [unwrapped(error.get("message"))[1] if error else None]
-    ids += [head.get(name) for name in _ID_HEADERS] if head else []
+    names = (*_ID_HEADERS, *[name for each in of_wings() for name in each.id_headers])
+    ids += [head.get(name) for name in names] if head else []
     if (found := next((each for each in ids if each and _ID.fullmatch(each)), None)) is not None:
         parts.append(f"request id {found}")
     return ", ".join(parts)

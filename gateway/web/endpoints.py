@@ -24,7 +24,7 @@ from gateway.api.multipart import content_type
 from gateway.bridge import rewriting
 from gateway.config import Config, Model, NamedModel, is_pattern
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
-from gateway.formats import AZURE, FORMATS, azure_paths, of_client, without_deployment
+from gateway.formats import FORMATS, azure_paths, of_client, without_deployment
 from gateway.formats.anthropic import batches
 from gateway.formats.anthropic.batches import MESSAGE_BATCHES
 from gateway.formats.format import Format, no_json
@@ -45,7 +45,7 @@ from .bodies import BodyReader, check_coding
 from .capacity import Capacity, buffers_full
 from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies, Pieces
-from .middleware import CONTEXT, Handler, RequestContext
+from .middleware import CONTEXT, MODELS, Handler, RequestContext
 from .named_files import bound_to_files, bound_to_items
 from .person_tokens import PersonTokens, is_signed_token
 from .responses import EventStream, FramedStream, Whole, json_response
@@ -109,14 +109,8 @@ class DataPlane:
             *[web.get(path, refuse_socket) for path in (responses, *without_deployment(responses))],
             web.head("/", say_nothing),
             web.head("/api/hello", say_nothing),
-            *[
-                route
-                for root in ("/v1", AZURE, f"{AZURE}/v1")
-                for route in (
-                    web.get(f"{root}/models", self.list_models),
-                    web.get(f"{root}/models/{{model:.+}}", self.show_model),
-                )
-            ],
+            *[web.get(path, self.list_models) for path in (MODELS, *without_deployment(MODELS))],
+            *[web.get(f"{path}/{{model:.+}}", self.show_model) for path in (MODELS, *without_deployment(MODELS))],
             web.get("/v1/key", self.show_key),
         ]
 

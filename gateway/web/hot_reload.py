@@ -26,6 +26,7 @@ from gateway.store import Clock, ReportReader
 from gateway.tasks import Tasks
 from gateway.upstream.health import Health
 from gateway.upstream.pool import Pool, pool_of
+from gateway.upstream.provider_errors import of_wings
 from gateway.upstream.router import Router
 
 from .access_log import AccessLog
@@ -53,6 +54,7 @@ def prepare(config: Config, present: Mapping[str, Pool]) -> Prepared:
         share = upstream.max_connections // config.server.workers
         old = present.get(name)
         pools[name] = old if old is not None and old.is_for(upstream, share) else pool_of(name, upstream, share)
+    of_wings()  # imports modules, which takes too long for the first answer
     find_counter = tokenizer.load(config.models, config.aliases)
     return Prepared(config, auth.index(config.keys), pools, find_counter)
 

@@ -92,11 +92,11 @@ _ELSEWHERE: Mapping[str, str] = {
 _PROBES = ("/healthz", "/readyz", "/metrics", "/dashboard")
 _DOUBLED = "/v1/v1/"
 _SLASHES = re.compile("/{2,}")
-_MODELS = "/v1/models"
+MODELS = "/v1/models"
 
 
 def _served() -> list[str]:
-    return [_MODELS, *[path for spec in FORMATS.values() for path in (spec.path, *spec.more_paths)]]
+    return [MODELS, *[path for spec in FORMATS.values() for path in (spec.path, *spec.more_paths)]]
 
 
 def meant(path: str) -> str:

@@ -224,11 +224,6 @@ WARNINGS = [
     ("upstreams/up/api_key", "sk-gw-0123456789", "is a key of a gateway such as this one"),
     ("upstreams/up/api_key", "/run/secrets/openai", "${file:/path}"),
     ("upstreams/up/api_key", "-----BEGIN-PRIVATE-KEY-----", "in PEM"),
-    (
-        "upstreams/up/base_url",
-        "https://mine.openai.azure.com",
-        "below /openai/v1: https://mine.openai.azure.com/openai/v1",
-    ),
     ("keys/0/secret", "$2b$12$" + "a" * 53, "is a bcrypt hash"),
     ("keys/0/secret", "$argon2id$v=19$m=65536,t=3,p=4$c29tZXNhbHQ$abc", "is an argon2 hash"),
     ("keys/0/secret", "ab" * 32, "looks like a SHA-256"),

@@ -150,7 +150,7 @@ class UpstreamLimits(RateLimits):
     """The limits of an upstream: of the whole, of each of its API keys, of some of its models."""
 
     counts: Literal["used", "output_limit"] | None = None
-    """Output in tokens: the one that was used, or the limit of each call; default: used, except OpenAI and Azure."""
+    """Output in tokens: the one that was used, or the limit of each call; default: as its vendor does, else used."""
     learn: bool = True
     """Whether answers of the upstream (429, rate limit headers) lower what is assumed of these limits for a while."""
     adaptive: bool = False
@@ -184,7 +184,6 @@ class UpstreamLimits(RateLimits):
 
 ANTHROPIC_HOST = "api.anthropic.com"
 OPENAI_HOST = "api.openai.com"
-AZURE_DOMAIN = ".openai.azure.com"
 GOOGLE_HOST = "generativelanguage.googleapis.com"
 _OF_ANTHROPIC: dict[str, Any] = {"key_header": "x-api-key", "capabilities": {"messages": True}}
 _OF_GOOGLE: dict[str, Any] = {
@@ -289,13 +288,12 @@ class Upstream(Section):
         """Whether its limits of tokens count the output limit of a call, however much it uses.
 
         As OpenAI's do ("Your rate limit is calculated as the maximum of max_tokens and the estimated number of
-        tokens", guide "Rate limits") and Azure's ("Manage Azure OpenAI quota"); Anthropic's count actual tokens
+        tokens", guide "Rate limits"); Anthropic's count actual tokens
         ("OTPM rate limits are evaluated in real time as output tokens are produced", API reference "Rate limits").
         """
         if self.limits.counts is not None:
             return self.limits.counts == "output_limit"
-        host = urlsplit(self.base_url).hostname or ""
-        return host == OPENAI_HOST or host.endswith(AZURE_DOMAIN)
+        return urlsplit(self.base_url).hostname == OPENAI_HOST
 
     @property
     def lists_models(self) -> bool:

@@ -185,7 +185,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class Items:
-    """A stream as one JSON array: each event's data is an item. It takes events of one line of data."""
+    """A stream as one JSON array: each event's data is an item. It takes events of one line of data, also in pieces."""
 
     headers = (("content-type", "application/json; charset=UTF-8"),)
 
@@ -193,7 +193,6 @@ class Items:
         self._splitter = sse.EventSplitter()
         self._opening = b"["
         self._is_inside = False
-        """A part of the present item has been written."""
 
     def write(self, data: bytes) -> bytes:
         return b"".join([self._item(piece, is_whole) for piece, is_whole in self._splitter.split(data)])

@@ -27,7 +27,7 @@ from gateway.api.schema import (
     Part,
     Response,
 )
-from gateway.formats import AZURE, FORMATS, azure_paths, without_deployment
+from gateway.formats import FORMATS, azure_paths, without_deployment
 from gateway.formats.anthropic.batches import CreateMessageBatch
 from gateway.formats.anthropic.messages import OVERLOADED
 from gateway.formats.gemini.embeddings import BatchEmbedContents, EmbedContent
@@ -220,9 +220,6 @@ def _of_azure() -> Iterator[tuple[tuple[str, str], Operation]]:
     for (method, path), operation in _OPERATIONS.items():
         if method != "POST" or path not in calls:
             yield from (((method, form), operation) for form in without_deployment(path))
-    for root in (AZURE, f"{AZURE}/v1"):
-        for path in ("/models", "/models/{model}"):
-            yield ("GET", f"{root}{path}"), _OPERATIONS["GET", f"/v1{path}"]
 
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {**_OPERATIONS, **dict(_of_azure())}

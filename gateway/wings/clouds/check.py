@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from gateway.commands.check import WingLine
 from gateway.config import Config
 
-from .settings import VERTEX_HOST, clouds_of
+from .settings import AZURE_ENDINGS, VERTEX_HOST, clouds_of
 
 
 def describe(config: Config) -> str:
@@ -31,6 +31,10 @@ def bare_addresses(config: Config, _: Sequence[str]) -> list[str]:
     found = []
     for name, each in config.upstreams.items():
         url = urlsplit(each.base_url)
+        if (url.hostname or "").endswith(AZURE_ENDINGS) and not url.path.rstrip("/"):
+            found.append(
+                f"upstreams.{name}.base_url: this provider's API is below /openai/v1: https://{url.hostname}/openai/v1"
+            )
         if name in routed and VERTEX_HOST.fullmatch(url.hostname or "") and "/publishers/" not in f"{url.path}/":
             if "/projects/" not in url.path:
                 found.append(

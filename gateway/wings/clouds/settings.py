@@ -21,6 +21,10 @@ Paths = Literal["openai", "azure", "vertex", "bedrock"]
 AWS_HOST = re.compile(r"(bedrock(?:-runtime|-mantle)?)(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)")
 VERTEX_HOST = re.compile(r"(?:[a-z0-9-]+-)?aiplatform\.googleapis\.com|aiplatform\.[a-z]+\.rep\.googleapis\.com")
 
+VERTEX_GLOBAL = "aiplatform.googleapis.com"
+AZURE_OPENAI = ".openai.azure.com"
+AZURE_ENDINGS = (AZURE_OPENAI, ".services.ai.azure.com")
+
 MESSAGES_ALONE: Mapping[str, bool] = {
     "messages": True, "completions": False, "chat": False, "embeddings": False, "responses": False,
 }  # fmt: skip
@@ -116,6 +120,12 @@ class CloudUpstream(Upstream):
         return self
 
     @property
+    def counts_output_limits(self) -> bool:
+        """As Azure's limits do ("Manage Azure OpenAI quota")."""
+        is_azure = (urlsplit(self.base_url).hostname or "").endswith(AZURE_OPENAI)
+        return is_azure if self.limits.counts is None and is_azure else super().counts_output_limits
+
+    @property
     def lists_models(self) -> bool:
         """AWS, "Get list of models": bedrock-mantle has a list at /models, and bedrock-runtime at another host."""
         url = urlsplit(self.base_url)
@@ -141,4 +151,9 @@ def clouds_of(config: Config) -> dict[str, CloudUpstream]:
     return {name: each for name, each in found.items() if each.auth.renews or each.paths != "openai"}
 
 
-UPSTREAM = WingUpstream(CloudUpstream)
+def provider_of(host: str) -> str | None:
+    """The provider in the table of prices whose listed price is billed at a host. Regional hosts may cost more."""
+    return "azure" if host.endswith(AZURE_ENDINGS) else "google" if host == VERTEX_GLOBAL else None
+
+
+UPSTREAM = WingUpstream(CloudUpstream, provider_of)

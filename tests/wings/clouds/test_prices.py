@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from genai_prices.data_snapshot import get_snapshot
 
-from gateway.config.price_table import with_table_prices
+from gateway.config.price_table import provider_of, with_table_prices
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 AZURE = {"base_url": "https://eu.openai.azure.com/openai/v1", "auth": "azure"}
@@ -17,6 +18,24 @@ IRELAND = {"base_url": "https://bedrock-runtime.eu-west-1.amazonaws.com", "auth"
 ROOT = "https://aiplatform.googleapis.com/v1/projects/p/locations/global"
 REGION = "https://europe-west1-aiplatform.googleapis.com/v1/projects/p/locations/europe-west1"
 SONNET = "anthropic.claude-sonnet-4-5-20250929-v1:0"
+
+
+@pytest.mark.parametrize(
+    ("host", "provider"),
+    [
+        ("mine.openai.azure.com", "azure"),
+        ("mine.services.ai.azure.com", "azure"),
+        ("openai.azure.com.example", None),
+        ("aiplatform.googleapis.com", "google"),
+        ("us-central1-aiplatform.googleapis.com", None),  # a region may cost more
+        ("bedrock-runtime.us-west-2.amazonaws.com", None),
+    ],
+)
+def test_hosts_that_bill_the_listed_price(host: str, provider: str | None) -> None:
+    """The package knows those by the same names."""
+    assert provider_of({"base_url": f"https://{host}/v1"}) == provider
+    if provider is not None:
+        assert get_snapshot().find_provider(None, None, f"https://{host}/openai/v1").id == provider
 
 
 def price(*routes: tuple[dict[str, Any], str]) -> str | None:

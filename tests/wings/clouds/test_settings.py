@@ -136,6 +136,9 @@ VERTEX = "https://us-central1-aiplatform.googleapis.com"
         (f"{VERTEX}/v1/projects/p/locations/l/endpoints/openapi", {}, None),
         (f"{VERTEX}/v1/projects/p/locations/l/publishers/anthropic", {}, "serves Claude at Messages alone"),
         (f"{VERTEX}/v1/publishers/google", {}, None),
+        ("https://mine.openai.azure.com", {}, "below /openai/v1: https://mine.openai.azure.com/openai/v1"),
+        ("https://mine.services.ai.azure.com/", {}, "below /openai/v1: https://mine.services.ai.azure.com/openai/v1"),
+        ("https://mine.openai.azure.com/openai/v1", {}, None),
         ("https://api.openai.com/v1", {}, None),
     ],
 )
@@ -143,6 +146,22 @@ def test_addresses_of_whole_clouds_are_warned_of(url: str, settings: dict[str, A
     found = LINE.findings(config_of(url, api_key="k", **settings), [])
     assert (says is None) == (found == [])
     assert (says or "") in " ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("url", "counts", "found"),
+    [
+        ("https://mine.openai.azure.com/openai/v1", None, True),
+        ("https://mine.openai.azure.com/openai/v1", "used", False),
+        ("https://mine.services.ai.azure.com/openai/v1", None, False),
+        ("https://api.openai.com/v1", None, True),
+        (BEDROCK, None, False),
+        (BEDROCK, "output_limit", True),
+    ],
+)
+def test_azures_limits_count_output_limits(url: str, counts: str | None, found: bool) -> None:
+    limits = {"tokens": "1000/min", **({} if counts is None else {"counts": counts})}
+    assert made(url, limits=limits).counts_output_limits is found
 
 
 def test_a_plain_upstream_has_a_plain_pool() -> None:
