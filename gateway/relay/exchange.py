@@ -26,7 +26,7 @@ from .attempt import Attempt
 from .client_stream import ClientStream, Headers, StreamWriter
 
 _DOWN = ("content-type", "openai-processing-ms", "openai-version")
-"""Headers of an upstream's answer that a client sees."""
+"""Headers of an upstream's answer that a client sees, beside those of its format and of wings; all others stay here."""
 
 
 class Exchange:
@@ -446,7 +446,8 @@ class ReadExchange(Exchange):
 
 def response_headers(head: Head, spec: Format) -> tuple[tuple[str, str], ...]:
     """The headers of an upstream's answer that go to the client."""
-    return tuple([(name, value) for name, value in head.headers if name in _DOWN or name in spec.response_headers])
+    shown = spec.response_headers.union(_DOWN, *[each.shown for each in provider_errors.of_wings()])
+    return tuple([each for each in head.headers if each[0] in shown])
 
 
 class _AbsentClient:

@@ -144,11 +144,12 @@ TABLE: tuple[Row, ...] = (
 
 
 class WingAnswers(NamedTuple):
-    """The answers of upstreams that a wing knows: rows before those of `TABLE`, and headers with an upstream's request
-    id, in lower case."""
+    """The answers of upstreams that a wing knows: rows before those of `TABLE`, headers with an upstream's request id,
+    and further headers that clients see, in lower case."""
 
     rows: tuple[Row, ...] = ()
     id_headers: tuple[str, ...] = ()
+    shown: frozenset[str] = frozenset()
 
 
 @cache
