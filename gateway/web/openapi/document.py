@@ -216,7 +216,7 @@ def _of_azure() -> Iterator[tuple[tuple[str, str], Operation]]:
                 continue
             model = (_MODEL,) if "{model}" in path else ()
             yield ("POST", path), operation._replace(parameters=(*operation.parameters, *model))
-    calls = {spec.path for spec in FORMATS.values()}
+    calls = {path for spec in FORMATS.values() for path in (spec.path, *spec.more_paths, *spec.stream_paths)}
     for (method, path), operation in _OPERATIONS.items():
         if method != "POST" or path not in calls:
             yield from (((method, form), operation) for form in without_deployment(path))
