@@ -22,7 +22,7 @@ from typing import Any
 from zlib import crc32
 
 from gateway.api.large_body import LARGE_BYTES
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.errors import GatewayError, InvalidRequest, NotFound
 from gateway.formats import FORMATS, sse
 from gateway.observe.tracing import Trace
 from gateway.pipeline.services import Amendment, Services
@@ -107,8 +107,18 @@ def kind_of(status: int) -> str:
     return KINDS.get(status) or ("ValidationException" if status < 500 else "InternalServerException")
 
 
+ELSEWHERE = (
+    "Of Bedrock's runtime the gateway has InvokeModel and its stream, with the bodies of Claude: POST "
+    "/model/MODEL/invoke and /model/MODEL/invoke-with-response-stream."
+)
+"""Advice for clients of Converse and other operations."""
+
+
 def error_body(error: GatewayError, request_id: str) -> bytes:
-    return json.dumps({"message": error.message}, ensure_ascii=False).encode("utf-8", "replace")
+    message = error.message
+    if type(error) is NotFound and message.startswith("Invalid URL"):  # others are of models
+        message += f". {ELSEWHERE}"
+    return json.dumps({"message": message}, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def error_headers(error: GatewayError) -> Iterable[tuple[str, str]]:

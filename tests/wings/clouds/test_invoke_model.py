@@ -15,7 +15,7 @@ from botocore.model import ServiceModel
 from botocore.parsers import EventStreamJSONParser
 
 from gateway.api.large_body import LARGE_BYTES
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, NotFound
 from gateway.formats import FORMATS, sse
 from gateway.wings.clouds import invoke_model
 from gateway.wings.clouds.invoke_model import EXCEPTIONS, KINDS, BinaryEvents
@@ -269,20 +269,21 @@ async def test_a_wrong_body_is_a_validation_exception(inside: Inside, body: Any,
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "kind"),
+    ("method", "path", "status", "kind", "says"),
     [
-        ("POST", "/model/none/invoke", 404, "ResourceNotFoundException"),
-        ("GET", MODEL, 405, "ValidationException"),
-        ("POST", "/model/m/converse", 404, "ResourceNotFoundException"),
+        ("POST", "/model/none/invoke", 404, "ResourceNotFoundException", "`none`"),
+        ("GET", MODEL, 405, "ValidationException", "HTTP method"),
+        ("POST", "/model/m/converse", 404, "ResourceNotFoundException", "POST /model/MODEL/invoke"),
     ],
 )
 async def test_other_paths_are_refused_in_bedrocks_words(
-    inside: Inside, method: str, path: str, status: int, kind: str
+    inside: Inside, method: str, path: str, status: int, kind: str, says: str
 ) -> None:
     client = await inside("http://127.0.0.1:9/v1")
     async with client.request(method, path, json=BODY, headers=AUTH) as got:
         read, headers = await got.read(), {name.lower(): value for name, value in got.headers.items()}
-    assert (got.status, kind_and_text(headers, read)[0]) == (status, kind)
+    found, text = kind_and_text(headers, read)
+    assert (got.status, found, says in text) == (status, kind, True), text
 
 
 @pytest.mark.parametrize(
@@ -312,6 +313,11 @@ async def test_a_stream_that_breaks_off_ends_in_an_exception(inside: Inside) -> 
     status, _, read, _ = await serve(inside, cut_stream(SSE[:3]), path=STREAM)
     *events, exception = decoded(read)
     assert (status, events, exception[0]) == (200, EVENTS[:3], "internalServerException")
+
+
+def test_a_model_of_other_endpoints_is_no_wrong_path() -> None:
+    said = invoke_model.error_body(NotFound("The model is not served here."), "r")
+    assert json.loads(said) == {"message": "The model is not served here."}
 
 
 def test_every_status_has_a_kind() -> None:
