@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any, Self
@@ -20,16 +20,17 @@ from gateway.config import Upstream
 from gateway.config.proxies import client_arguments
 
 from . import anthropic, litellm, newapi, oneapi, openai, openrouter
-from .asking import NotThere, Query
+from .asking import Ask, NotThere, Query
 from .bill import Account, Bill, BillFault, summed
+from .generations import GenerationCost
 from .settings import BillSource, Provider
 
 PROVIDERS: Mapping[Provider, ModuleType] = {
     "openai": openai, "anthropic": anthropic, "openrouter": openrouter, "newapi": newapi, "oneapi": oneapi,
     "litellm": litellm,
 }  # fmt: skip
-"""Each has `BASE_URL`, `KEY_HEADER`, `HEADERS`, `WANTED`, `lines` and `account`, and may have `USER_HEADER` or
-`USER_QUERY`, under which `user` is sent."""
+"""Each has `BASE_URL`, `KEY_HEADER`, `HEADERS`, `WANTED`, `lines` and `account`. It may have `USER_HEADER` or
+`USER_QUERY`, under which `user` is sent; and `generation` with `GENERATION_HEADER`, for single calls."""
 
 ANSWER_WITHIN_S = 30.0
 MAX_BYTES = 32 * 1024 * 1024
@@ -37,6 +38,8 @@ MAX_BYTES = 32 * 1024 * 1024
 MAX_PAGES = 500
 RETRIES_S = (1.0, 5.0)
 """Waits before a question is repeated that got 429 or 5xx."""
+GENERATIONS_EVERY_S = 0.2
+"""The pause between two questions for single calls."""
 
 
 async def read_bill(
@@ -59,6 +62,32 @@ async def read_bill(
     within = [line for line in lines if line.day >= first]
     rows = await asyncio.to_thread(summed, within, source.key_ids, source.projects)
     return Bill(now, first, rows, account)
+
+
+async def read_generations(
+    source: BillSource, upstream: Upstream, names: Iterable[str], every_s: float = GENERATIONS_EVERY_S,
+    waits: Sequence[float] = RETRIES_S,
+) -> tuple[dict[str, GenerationCost | None], str | None]:  # fmt: skip
+    """Single calls by their ids, one after another; None: it is not there, or not yet. Beside it why the rest was not
+    read, if some was not."""
+    found: dict[str, GenerationCost | None] = {}
+    provider = PROVIDERS[source.provider]
+    read: Callable[[Ask, str], Awaitable[GenerationCost]] | None = getattr(provider, "generation", None)
+    if read is None:
+        return found, None
+    async with _Asking(source, upstream, waits) as asking:
+        for name in names:
+            if found:
+                await asyncio.sleep(every_s)
+            try:
+                found[name] = await read(asking.ask, name)
+            except NotThere:
+                found[name] = None
+            except BillFault as fault:
+                return found, str(fault)
+            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+                return found, f"/generation has another form than expected ({type(error).__name__})"
+    return found, None
 
 
 class _Asking:

@@ -6,8 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from gateway.accounting.changed_windows import ChangedWindows
+from gateway.config.sections.values import DAY_S
 from gateway.keys.registry import Registry
 from gateway.observe.metrics import Telemetry
 from gateway.pipeline import Services
@@ -20,10 +23,12 @@ from .account import read_bill
 from .bill import Bill, BillFault
 from .explain import CAUSES, total
 from .findings import HOLDER, PLACE, finding_of, unread, written
+from .generations import GenerationNotes
 from .metrics import DIFFERENCE, LEFT, READINGS
 from .posted import newest, post
 from .recorded import ComparedBill, compared
 from .settings import BillingSettings
+from .singles import Singles, post_noted, still_of
 
 log = logging.getLogger("gateway")
 
@@ -45,18 +50,25 @@ class BillingWork:
         self._read_at = -self._settings.every
         self._logged: dict[str, str] = {}
         """The fault or difference of each upstream that was logged last, so that each is logged once."""
+        self._notes = parts.accounting.of_wing(GenerationNotes)
+        self._singles = Singles(parts.accounting.ledger)
         self._tasks = Tasks()
         if self._settings.upstreams:
             self._tasks.spawn(self._run(), "read-bills")
 
     async def close(self) -> None:
         await self._tasks.cancel_all()
+        try:
+            await self._post_noted()
+        except StoreUnavailable:
+            pass  # a bill explains less
 
     async def _run(self) -> None:
         ledger, loop = self._parts.accounting.ledger, asyncio.get_running_loop()
         try:
             while True:
                 try:
+                    await self._post_noted()
                     locked = await ledger.claim(self._holder, {CLAIM: HELD_S})
                     if locked[CLAIM] == 0 and loop.time() - self._read_at >= self._settings.every:
                         self._read_at = loop.time()
@@ -67,18 +79,28 @@ class BillingWork:
         finally:
             await _release(self._parts, self._holder)
 
+    async def _post_noted(self) -> None:
+        """Post the calls that were noted for single questions. Raises `StoreUnavailable`."""
+        parts = self._parts
+        for_s, today = self._settings.days * DAY_S, datetime.fromtimestamp(parts.clock.now(), UTC).date().isoformat()
+        await post_noted(parts.accounting.ledger, self._notes, self._holder, today, for_s)
+
     async def _read_all(self) -> None:
-        """Read each bill once. Raises `StoreUnavailable`."""
+        """Read each bill once, and single calls where it differs. Raises `StoreUnavailable`."""
         parts, settings = self._parts, self._settings
         known = await newest(parts.accounting.ledger, settings.upstreams)
         found: dict[str, Bill] = {}
         faults: dict[str, str | None] = {}
         for name in [each for each in settings.upstreams if each in parts.config.upstreams]:  # `check` warns of others
             bill, faults[name] = await self._read(name)
-            if kept := bill or known[name][0]:
+            before = known[name][0]
+            if kept := still_of(bill, before) if bill else before:
                 found[name] = kept
             await post(parts.accounting.ledger, name, kept, faults[name], KEPT_READINGS * settings.every)
         both = await compared(parts.reports, found, settings, parts.config.models)
+        if more := await self._read_singles(both, faults):
+            found |= more
+            both = await compared(parts.reports, found, settings, parts.config.models)
         for each in both:
             show(parts.accounting.telemetry, each)
             self._log_difference(each)
@@ -86,6 +108,19 @@ class BillingWork:
         findings += [unread(name, fault) for name, fault in faults.items() if name not in found]
         for_s = KEPT_READINGS * settings.every
         await parts.accounting.ledger.exchange(PLACE, HOLDER, written(findings), for_s)
+
+    async def _read_singles(self, both: Sequence[ComparedBill], faults: Mapping[str, str | None]) -> dict[str, Bill]:
+        """The bills of which single calls were read. Raises `StoreUnavailable`."""
+        parts, settings, found = self._parts, self._settings, dict[str, Bill]()
+        for each in both:
+            name = each.upstream
+            bill, failed = await self._singles.read(each, settings.upstreams[name], parts.config.upstreams[name])
+            if failed is not None:
+                log.info("not all single calls of %s were read: %s", name, failed)
+            if bill is not None:
+                found[name] = bill
+                await post(parts.accounting.ledger, name, bill, faults[name], KEPT_READINGS * settings.every)
+        return found
 
     async def _read(self, name: str) -> tuple[Bill | None, str | None]:
         parts, settings = self._parts, self._settings

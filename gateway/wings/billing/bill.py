@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from .generations import GenerationCost, NotedCall, ReadCall
 from .invoice import whole_nusd
 
 CLASSES = ("input", "cached_input", "output", "other")
@@ -89,6 +90,8 @@ class Bill(NamedTuple):
     rows: dict[tuple[str, str], Billed]
     """Both sides of each day (UTC) and model, by the name that the provider has for it."""
     account: Account = Account()
+    calls: tuple[ReadCall, ...] = ()
+    """Single calls that were read, of a provider that has them."""
 
 
 def summed(
@@ -141,14 +144,15 @@ def place(kind: str, number: int) -> Numbers:
 def written(bill: Bill) -> str:
     """The bill as JSON without a line end, in which one worker posts it for the others."""
     rows = [[*name, *map(list, billed)] for name, billed in bill.rows.items()]
-    return json.dumps([bill.read_at, bill.since, rows, list(bill.account)], separators=(",", ":"))
+    return json.dumps([bill.read_at, bill.since, rows, list(bill.account), bill.calls], separators=(",", ":"))
 
 
 def read(text: str) -> Bill:
     """A bill that `written` made; one of another version, with more or fewer fields, raises ValueError or TypeError."""
-    read_at, since, rows, account = json.loads(text)
+    read_at, since, rows, account, calls = json.loads(text)
     return Bill(read_at, since, {(day, model): Billed(_side(ours), _side(others)) for day, model, ours, others in rows},
-                Account(*account))  # fmt: skip
+                Account(*account), tuple([ReadCall(NotedCall(*one), GenerationCost(*other)) for one, other in calls])
+                )  # fmt: skip
 
 
 def _side(fields: list[Any]) -> Side:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from fractions import Fraction
 from math import isqrt
+from types import MappingProxyType
 from typing import NamedTuple
 
 from .bill import Billed, Side
@@ -19,6 +20,7 @@ from .compare import RecordedUsage
 
 CAUSES: Mapping[str, str] = {
     "other_users": "keys of the account that are not this gateway's, or a model that it never called",
+    "generation": "single calls that cost another amount than is recorded, as their provider states each",
     "late": "a day that the provider has not billed wholly yet",
     "unpriced": "calls whose cost the gateway does not know",
     "tier": "tokens at another tier than the standard one, such as batch or flex",
@@ -30,6 +32,8 @@ CAUSES: Mapping[str, str] = {
     "unexplained": "nothing of all this",
 }
 """The causes, in the order of their rules."""
+
+_NONE = RecordedUsage()
 
 Amounts = dict[str, int]
 """Billionths of a US dollar by cause; a cause without an amount is absent."""
@@ -63,26 +67,33 @@ def explain(
     *,
     open_from: str,
     knows_keys: bool,
+    corrections: Mapping[tuple[str, str], RecordedUsage] = MappingProxyType({}),
 ) -> list[Explained]:
     """Every day and model of either side, in order. `open_from`: the first day that may lack usage in the bill.
-    `knows_keys`: the gateway's own keys are named, so a model that it never called is no proof of another user."""
+    `knows_keys`: the gateway's own keys are named, so a model that it never called is no proof of another user.
+    `corrections`: what the records would have more, were single calls recorded as the provider states them."""
     called = {model for _, model in records}
     found = []
     for name in sorted({*records, *bill}):
         day, model = name
         ours, billed = records.get(name), bill.get(name)
         is_foreign = not knows_keys and model not in called
-        causes = _causes(ours or RecordedUsage(), billed or Billed(), day >= open_from, is_foreign)
+        correction = corrections.get(name, _NONE) if ours is not None else _NONE
+        causes = _causes(ours or _NONE, billed or Billed(), day >= open_from, is_foreign, correction)
         found.append(Explained(day, model, ours, billed, causes))
     return _across_days(found)
 
 
-def _causes(ours: RecordedUsage, billed: Billed, is_open: bool, is_foreign: bool) -> Amounts:
+def _causes(
+    ours: RecordedUsage, billed: Billed, is_open: bool, is_foreign: bool, correction: RecordedUsage
+) -> Amounts:  # fmt: skip
     side, causes = billed.ours, Causes()
     bill = sum(side.nusd)
     left = causes.take("other_users", sum(billed.others.nusd), sum(billed.others.nusd) + bill - ours.cost_nusd)
-    if is_foreign and ours == RecordedUsage():
+    if is_foreign and ours == _NONE:
         left = causes.take("other_users", left, left)
+    left = causes.take("generation", correction.cost_nusd, left)
+    ours = _positive(ours.plus(correction))
     if is_open and left < 0:
         left = causes.take("late", left, left)
     if left > 0 and ours.unpriced:
@@ -103,6 +114,11 @@ def _causes(ours: RecordedUsage, billed: Billed, is_open: bool, is_foreign: bool
         left = causes.take("not_arrived", _at_most(left, _of_extra_calls(ours, side)), left)
     causes.take("unexplained", left, left)
     return causes.amounts
+
+
+def _positive(usage: RecordedUsage) -> RecordedUsage:
+    """The same, without negative numbers: of some calls the record may be gone."""
+    return RecordedUsage(*[max(0, number) for number in usage])
 
 
 class Causes:

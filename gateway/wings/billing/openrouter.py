@@ -2,6 +2,10 @@
 
 Source: OpenRouter's API reference, `GET /api/v1/activity` (with a provisioning key; `usage` is in US dollars) and
 `GET /api/v1/credits`. Activity is by endpoint and not by key, so calls of other keys cannot be separated.
+`GET /api/v1/generation?id=` has one call, for any key of the account (OpenRouter's skill `openrouter-generations`); its
+id is in the head of the answer (`X-Generation-Id`). It answers 404 for some seconds, or longer where a stream was left
+(RooCodeInc/Roo-Code#915, speakeasy-api/gram#978). `total_cost` is on this bill; `upstream_inference_cost` is billed by
+the server of the model, for a key of the customer's own there (`is_byok`).
 """
 
 from __future__ import annotations
@@ -13,11 +17,14 @@ from typing import Any
 
 from .asking import Ask, BilledDays
 from .bill import Account, BillLine, money_of
+from .generations import GenerationCost
+from .invoice import whole_nusd
 
 BASE_URL = "https://openrouter.ai/api/v1"
 KEY_HEADER = "authorization"
 HEADERS: Mapping[str, str] = {}
 WANTED = "a provisioning key (management key)"
+GENERATION_HEADER = "x-generation-id"
 DAYS = timedelta(days=31)
 """The 30 days that are over, and the running one, which has no line."""
 
@@ -37,6 +44,22 @@ async def account(ask: Ask) -> Account:
     if not isinstance(bought, int | float) or not isinstance(used, int | float):
         return Account()
     return Account(left_usd=bought - used)
+
+
+async def generation(ask: Ask, name: str) -> GenerationCost:
+    """One call by its id. Raises `BillFault`; `NotThere` where it is not there yet, or not this account's."""
+    data = (await ask("/generation", [("id", name)]))["data"]
+    cost, upstream = data["total_cost"], data.get("upstream_inference_cost")
+    return GenerationCost(
+        whole_nusd(Decimal(str(cost or 0))), _native(data, "prompt"), data.get("native_tokens_cached") or 0,
+        _native(data, "completion"), str(data.get("provider_name") or ""), bool(data.get("cancelled")),
+        whole_nusd(Decimal(str(upstream))) if data.get("is_byok") and upstream is not None else None,
+    )  # fmt: skip
+
+
+def _native(data: Mapping[str, Any], kind: str) -> int:
+    """Tokens as the server of the model counts them, which are those that are billed."""
+    return data.get(f"native_tokens_{kind}") or data.get(f"tokens_{kind}") or 0
 
 
 def _of(entry: Mapping[str, Any]) -> BillLine:

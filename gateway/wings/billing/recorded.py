@@ -16,6 +16,7 @@ from gateway.store import ReportReader, ReportScope
 from .bill import Bill
 from .compare import by_upstream_name, common_names, folded, routes_of
 from .explain import Explained, explain
+from .generations import corrections
 from .settings import BillingSettings
 
 PriceHere = tuple[float | None, ...]
@@ -34,6 +35,8 @@ class ComparedBill(NamedTuple):
     """The configured models whose calls count under a model of the rows."""
     configured: Mapping[str, PriceHere] = {}
     """The price that is configured for each of these models, where there is one."""
+    names: Mapping[str, str] = {}
+    """The model of a row, by the models of either side."""
 
 
 async def read_usage(
@@ -75,13 +78,18 @@ def _compare(
     source = settings.upstreams.get(upstream)
     knows_keys = source is not None and bool(source.key_ids or source.projects)
     names = common_names({model for _, model in records}, {model for _, model in bill.rows})
-    rows = explain(folded(records, names), folded(bill.rows, names), open_from=open_from, knows_keys=knows_keys)
+    read = {name: usage for name, usage in corrections(bill.calls).items() if name in records}
+    rows = explain(
+        folded(records, names), folded(bill.rows, names), open_from=open_from, knows_keys=knows_keys,
+        corrections=folded(read, names),
+    )  # fmt: skip
     here = defaultdict[str, set[str]](set)
     for row in (*sums, *recorded):
         theirs = row.get("returned_model") or routes.get((row["model"], upstream), row["model"])
         here[names.get(theirs, theirs)].add(row["model"])
     names_here = {name: sorted(found) for name, found in here.items()}
-    return ComparedBill(upstream, bill, open_from, rows, names_here, _configured(models, chain(*names_here.values())))
+    prices = _configured(models, chain(*names_here.values()))
+    return ComparedBill(upstream, bill, open_from, rows, names_here, prices, names)
 
 
 def _configured(models: Mapping[str, Model], names: Iterable[str]) -> dict[str, PriceHere]:

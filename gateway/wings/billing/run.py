@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gateway.commands.common import UsageError, ask, fail, named, put
 from gateway.commands.place import add_config, chosen
@@ -19,8 +19,10 @@ from gateway.store import Store, StoreMisconfigured, StoreUnavailable
 
 from .account import read_bill
 from .bill import Bill, BillFault
+from .posted import newest
 from .recorded import ComparedBill, compared
 from .settings import BillingSettings
+from .singles import Singles, still_of
 from .statement import format_csv, format_table, notes, rows_of, within
 
 EPILOG = """\
@@ -74,7 +76,7 @@ def report(args: argparse.Namespace, config: Config, since: str | None, until: s
         raise UsageError(str(error)) from None
 
     async def question(store: Store | None) -> list[ComparedBill]:
-        return await compared(store, bills, settings, config.models) if store else []
+        return await _with_singles(store, bills, config) if store else []
 
     found = within(ask(config.store, question), since, until)
     if args.format == "json":
@@ -82,6 +84,20 @@ def report(args: argparse.Namespace, config: Config, since: str | None, until: s
     if args.format == "csv":
         return format_csv(rows_of(found), line_end="\n"), ()
     return format_table(found), notes(found)
+
+
+async def _with_singles(store: Store, bills: Mapping[str, Bill], config: Config) -> list[ComparedBill]:
+    """The bills beside the records, with the single calls that the gateway or this has read. Raises
+    `StoreUnavailable`."""
+    settings = config.section(BillingSettings)
+    known = await newest(store, bills)
+    found = {name: still_of(bill, known[name][0]) for name, bill in bills.items()}
+    both, singles = await compared(store, found, settings, config.models), Singles(store)
+    for each in both:
+        bill, _ = await singles.read(each, settings.upstreams[each.upstream], config.upstreams[each.upstream])
+        if bill is not None:
+            found[each.upstream] = bill
+    return await compared(store, found, settings, config.models)
 
 
 def with_secrets(args: argparse.Namespace) -> Config:

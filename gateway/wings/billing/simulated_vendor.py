@@ -5,14 +5,18 @@ A `BillingSimulator` is the simulated upstream with OpenAI's `GET /v1/organizati
 `/spend_limit` (its API reference, "Usage" and "Costs"): buckets of days in UTC and pages of `limit` buckets, always by
 model, key, batch and tier, and by line item and key. A call is billed when it ends, with all that was generated until
 then, also where no client has received it; the id of its key follows from the secret.
+
+A `RouterSimulator` has OpenRouter's side in place of it: `GET /v1/activity`, `/credits` and `/generation?id=` (its API
+reference). Calls go to several servers in turn, each with prices of its own, so the same call costs differently.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -231,6 +235,108 @@ class BillingSimulator(Simulator):
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._admin):
             raise APIError(401, "Incorrect API key provided.", code="invalid_api_key")
+
+
+class Server(NamedTuple):
+    """A server behind a router: it takes the rates times this."""
+
+    name: str
+    factor: Decimal = Decimal(1)
+
+
+class RouterSimulator(BillingSimulator):
+    """The simulated upstream as OpenRouter. `now`: days before that of this time are in the activity; `late`: the
+    number of questions for a call until it is there; `refuse_after`: the number of questions that are answered."""
+
+    def __init__(
+        self, settings: Settings, admin_key: str, rates: RatesAt, servers: Sequence[Server] = (Server("One"),),
+        now: Callable[[], float] = time.time, late: int = 0, refuse_after: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(settings, admin_key, rates)
+        self.asked: list[str] = []
+        """The ids of the calls that were asked for."""
+        self.generations: dict[str, tuple[ServedCall, Sale, Server]] = {}
+        self._servers = servers
+        self._now = now
+        self.is_late = late > 0
+        self._late = late
+        self._refuse_after = refuse_after
+
+    def app(self) -> web.Application:
+        app = super().app()
+        app.on_response_prepare.append(_name_generation)
+        return app
+
+    def routes(self) -> list[web.RouteDef]:
+        """The routes of calls, and those of bills."""
+        return [
+            *super().routes(),
+            web.get("/v1/activity", self._show_activity),
+            web.get("/v1/credits", self._show_credits),
+            web.get("/v1/generation", self._show_generation),
+        ]
+
+    def sale_of(self, entry: ServedCall) -> Sale | None:
+        """The sale of an ended call; None: it has no usage."""
+        if (sale := super().sale_of(entry)) is None:
+            return None
+        server = self._servers[len(self.generations) % len(self._servers)]
+        one, two, three = [usd * server.factor for usd in sale.usd]
+        sale = sale._replace(usd=(one, two, three))
+        self.generations[f"gen-{entry.id}"] = entry, sale, server
+        return sale
+
+    async def _show_activity(self, request: web.Request) -> web.Response:
+        self._authorise_admin(request)
+        today = int(self._now() // DAY_S)
+        found: defaultdict[tuple[int, str, str], list[Sale]] = defaultdict(list)
+        for _, sale, server in self.generations.values():
+            if today - 30 <= (day := int(sale.time // DAY_S)) < today:
+                found[day, sale.model, server.name].append(sale)
+        return web.json_response({"data": [
+            {
+                "date": _date(day * DAY_S), "model": model, "model_permaslug": model, "provider_name": server,
+                "endpoint_id": "", "usage": float(sum(sum(sale.usd, Decimal(0)) for sale in sales)),
+                "byok_usage_inference": 0, "requests": len(sales), "reasoning_tokens": 0,
+                "prompt_tokens": sum(sum(sale.tokens[:2]) for sale in sales),
+                "completion_tokens": sum(sale.tokens[2] for sale in sales),
+            }
+            for (day, model, server), sales in found.items()
+        ]})  # fmt: skip
+
+    async def _show_credits(self, request: web.Request) -> web.Response:
+        self._authorise_admin(request)
+        return web.json_response({"data": {"total_credits": 100, "total_usage": float(self.sold.usd())}})
+
+    async def _show_generation(self, request: web.Request) -> web.Response:
+        self._authorise_admin(request)
+        name = request.query["id"]
+        if self._refuse_after is not None and len(self.asked) >= self._refuse_after:
+            raise APIError(429, "Rate limit exceeded.")
+        self.asked.append(name)
+        if name not in self.generations or self.asked.count(name) <= self._late:
+            raise APIError(404, f"Generation {name} not found.")
+        entry, sale, server = self.generations[name]
+        fresh, cached, output = sale.tokens
+        usd = float(sum(sale.usd, Decimal(0)))
+        return web.json_response({"data": {
+            "id": name, "upstream_id": entry.id, "model": sale.model, "provider_name": server.name, "total_cost": usd,
+            "usage": usd, "upstream_inference_cost": None, "cache_discount": None, "is_byok": False,
+            "created_at": f"{_date(sale.time)}T00:00:00+00:00", "streamed": entry.stream,
+            "cancelled": entry.ended == "aborted", "finish_reason": "stop", "native_finish_reason": "stop",
+            "tokens_prompt": fresh + cached, "tokens_completion": output, "native_tokens_prompt": fresh + cached,
+            "native_tokens_completion": output, "native_tokens_cached": cached, "native_tokens_reasoning": 0,
+            "api_type": "completions", "origin": "", "router": None,
+        }})  # fmt: skip
+
+
+async def _name_generation(request: web.Request, response: web.StreamResponse) -> None:
+    if request.method == "POST":
+        response.headers["X-Generation-Id"] = f"gen-{request[CALL_ID]}"
+
+
+def _date(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).date().isoformat()
 
 
 def noon(time: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +14,11 @@ from gateway.reports.table import aligned, plain_usd, utc
 
 from .bill import CLASSES, Account
 from .explain import CAUSES, Explained, proposals, total
+from .generations import ReadCall
 from .recorded import ComparedBill, PriceHere
+
+MOST_SERVERS = 5
+"""The servers that the notes name."""
 
 COLUMNS = (
     "upstream", "day", "model", "bill_usd", "recorded_usd", "difference_usd", *[f"{cause}_usd" for cause in CAUSES],
@@ -145,6 +149,21 @@ def notes(compared: Sequence[ComparedBill]) -> list[str]:
             for name in each.here.get(model, (model,)):
                 now = f", which is {_shown(each.configured[name])}" if name in each.configured else ""
                 lines.append(f"They can be models.{name}.price{now}.")
+        lines += _about_calls(each)
         if any(row.causes.get("unexplained", 0) > 0 for row in each.rows):
             lines.append(f"billing.upstreams.{each.upstream}.key_ids sets calls of other keys apart.")
     return lines
+
+
+def _about_calls(each: ComparedBill) -> Iterator[str]:
+    """A sentence for each server of single calls that were read, the dearest first."""
+    by_server: defaultdict[str, list[ReadCall]] = defaultdict(list)
+    for call in each.bill.calls:
+        by_server[call.generation.provider or "unknown"].append(call)
+    more = {name: sum([call.generation.nusd - (call.noted.cost_nusd or 0) for call in calls])
+            for name, calls in by_server.items()}  # fmt: skip
+    for name in sorted(by_server, key=lambda name: -more[name])[:MOST_SERVERS]:
+        cancelled = sum([call.generation.is_cancelled for call in by_server[name]])
+        counted = f"{len(by_server[name]):,} read, {cancelled:,} of them cancelled"
+        cost = f"they cost {usd(more[name]):+.6f} USD more than is recorded"
+        yield f"Single calls of {each.upstream} that {printable(name)} served: {counted}; {cost}."

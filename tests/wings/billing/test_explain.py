@@ -32,17 +32,19 @@ sides = st.builds(
     st.integers(0, 100), numbers,
 )  # fmt: skip
 used = st.builds(RecordedUsage, numbers, numbers, numbers, numbers, numbers, numbers, money, numbers)
+some = st.integers(-2_000, 2_000)
+changes = st.builds(RecordedUsage, st.just(0), some, some, some, some, some, some.map(lambda part: 5_000 * part), some)
 names = st.tuples(st.sampled_from([f"2026-11-{day:02}" for day in range(1, 8)]), st.sampled_from(["a", "b"]))
 
 
 @given(
     st.dictionaries(names, used), st.dictionaries(names, st.builds(Billed, sides, sides)),
-    st.sampled_from(["2026-11-01", "2026-11-05", "2026-12-01"]), st.booleans(),
+    st.sampled_from(["2026-11-01", "2026-11-05", "2026-12-01"]), st.booleans(), st.dictionaries(names, changes),
 )  # fmt: skip
 def test_the_causes_add_up_to_the_difference(
-    records: Records, bill: dict[tuple[str, str], Billed], open_from: str, knows_keys: bool
+    records: Records, bill: dict[tuple[str, str], Billed], open_from: str, knows_keys: bool, corrections: Records
 ) -> None:
-    rows = explain(records, bill, open_from=open_from, knows_keys=knows_keys)
+    rows = explain(records, bill, open_from=open_from, knows_keys=knows_keys, corrections=corrections)
     assert {(row.day, row.model) for row in rows} == {*records, *bill}
     for row in rows:
         assert sum(row.causes.values()) == row.difference_nusd
