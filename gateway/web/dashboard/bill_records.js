@@ -3,8 +3,8 @@
 import { address as addressOf, noteSettings, replaceAddress } from "./address.js";
 import { get, getCsv } from "./api.js";
 import { fill, h } from "./dom.js";
-import { accountInWords, causeList, causesInWords, sumOfBills, unexplained } from "./bill_words.js";
-import { count, day, many, minute, signed, usd } from "./format.js";
+import { accountInWords, causeList, causesInWords, quantityInWords, sumOfBills, unexplained } from "./bill_words.js";
+import { day, many, minute, signed, usd } from "./format.js";
 import { monthStart, shifted } from "./range.js";
 import { poll } from "./poll.js";
 import { empty, into } from "./states.js";
@@ -50,7 +50,7 @@ function rowsBelow(rows, by, causes) {
   const table = new Table(
     [
       ...columnsOf({ title: "Day, model, upstream", class: "mono", sort: name, show: name }, causes),
-      { title: "Requests", hint: "Of the bill, and recorded", isNumber: true, sort: (row) => row.bill_requests, show: (row) => `${count(row.bill_requests)} / ${count(row.recorded_requests)}` },
+      { title: "Requests", hint: "Of the bill, and recorded; of what is no call, what is used", isNumber: true, sort: (row) => row.bill_requests, show: quantityInWords },
       { title: "Calls", show: (row) => h("a", { href: callsOf(row) }, "the calls") },
     ],
     { caption: "Days and models", name, sort: 3, total: sumOfBills },

@@ -1,7 +1,7 @@
 // Sums of bills, the causes of their differences, and what is left of an account, in words.
 
 import { h } from "./dom.js";
-import { day, signed, stepInWords, usd } from "./format.js";
+import { count, day, many, signed, stepInWords, usd } from "./format.js";
 import { monthStart, shifted } from "./range.js";
 import { dailyUse } from "./spending.js";
 import { sumOf } from "./table_parts.js";
@@ -29,6 +29,12 @@ export const causesInWords = (row, causes) =>
     .sort((one, other) => Math.abs(other[1]) - Math.abs(one[1]))
     .map(([cause, amount]) => `${causeName(cause)} ${signed(amount, usd)}`)
     .join(", ");
+
+/** The number of requests on both sides of a row; of a line item that is no model's, what is stored or used. */
+export function quantityInWords({ bill_requests, recorded_requests, bill_storage_bytes, bill_sessions }) {
+  if (bill_storage_bytes) return `${count(bill_storage_bytes)} bytes stored`;
+  return bill_sessions ? many(bill_sessions, "session") : `${count(bill_requests)} / ${count(recorded_requests)}`;
+}
 
 /** The causes of a difference with their meaning. `amounts`: by cause. */
 export function causeList(amounts, causes) {

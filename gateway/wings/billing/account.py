@@ -21,7 +21,7 @@ from gateway.config.proxies import client_arguments
 
 from . import anthropic, litellm, newapi, oneapi, openai, openrouter
 from .asking import Ask, NotThere, Query
-from .bill import Account, Bill, BillFault, summed
+from .bill import Account, Bill, BillFault, summed, summed_services
 from .generations import GenerationCost
 from .settings import BillSource, Provider
 
@@ -51,7 +51,7 @@ async def read_bill(
     since, until = today - timedelta(days=days - 1), today + timedelta(days=1)
     async with _Asking(source, upstream, waits) as asking:
         try:
-            since, lines = await provider.lines(asking.ask, since, until)
+            since, lines, services = await provider.lines(asking.ask, since, until)
             try:
                 account = await provider.account(asking.ask)
             except BillFault:
@@ -61,7 +61,8 @@ async def read_bill(
     first = since.date().isoformat()
     within = [line for line in lines if line.day >= first]
     rows = await asyncio.to_thread(summed, within, source.key_ids, source.projects)
-    return Bill(now, first, rows, account)
+    within_services = [use for use in services if use.day >= first]
+    return Bill(now, first, rows, account, services=summed_services(within_services, source.projects))
 
 
 async def read_generations(

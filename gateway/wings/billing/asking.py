@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from .bill import BillFault, BillLine
+from .bill import BillFault, BillLine, ServiceUse
 
 Query = Sequence[tuple[str, str]]
 
@@ -21,6 +21,7 @@ class BilledDays(NamedTuple):
 
     since: datetime
     lines: list[BillLine]
+    services: Sequence[ServiceUse] = ()
 
 
 class NotThere(BillFault):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from .generations import GenerationCost, NotedCall, ReadCall
 from .invoice import whole_nusd
@@ -41,6 +42,19 @@ class BillLine(NamedTuple):
     """Money in billionths of a US dollar."""
     rounding_nusd: int = 0
     """Rounding may have changed the money by this at most, up or down."""
+
+
+Service = Literal["storage_bytes", "sessions"]
+"""Usage of an account that is no call and has no model: bytes in vector stores, sessions of the code interpreter."""
+
+
+class ServiceUse(NamedTuple):
+    """Usage of a day and project without a price: what it cost is in a line of its own."""
+
+    day: str
+    service: Service
+    project: str
+    number: int
 
 
 class Side(NamedTuple):
@@ -92,6 +106,8 @@ class Bill(NamedTuple):
     account: Account = Account()
     calls: tuple[ReadCall, ...] = ()
     """Single calls that were read, of a provider that has them."""
+    services: Mapping[tuple[str, Service], int] = MappingProxyType({})
+    """Usage of each day that is no call."""
 
 
 def summed(
@@ -104,6 +120,15 @@ def summed(
         ours, others = found[line.day, line.model]
         found[line.day, line.model] = Billed(ours.plus(line), others) if is_ours else Billed(ours, others.plus(line))
     return {name: billed for name, billed in found.items() if any(map(_has_any, billed))}
+
+
+def summed_services(uses: Iterable[ServiceUse], projects: Collection[str]) -> dict[tuple[str, Service], int]:
+    """The usage by day and service, of the gateway's own projects."""
+    found: defaultdict[tuple[str, Service], int] = defaultdict(int)
+    for use in uses:
+        if use.number and not _is_foreign(use.project, projects):
+            found[use.day, use.service] += use.number
+    return dict(found)
 
 
 def _is_foreign(name: str, own: Collection[str]) -> bool:
@@ -144,15 +169,20 @@ def place(kind: str, number: int) -> Numbers:
 def written(bill: Bill) -> str:
     """The bill as JSON without a line end, in which one worker posts it for the others."""
     rows = [[*name, *map(list, billed)] for name, billed in bill.rows.items()]
-    return json.dumps([bill.read_at, bill.since, rows, list(bill.account), bill.calls], separators=(",", ":"))
+    services = [[*name, number] for name, number in bill.services.items()]
+    return json.dumps([bill.read_at, bill.since, rows, list(bill.account), bill.calls, services], separators=(",", ":"))
 
 
 def read(text: str) -> Bill:
     """A bill that `written` made; one of another version, with more or fewer fields, raises ValueError or TypeError."""
-    read_at, since, rows, account, calls = json.loads(text)
-    return Bill(read_at, since, {(day, model): Billed(_side(ours), _side(others)) for day, model, ours, others in rows},
-                Account(*account), tuple([ReadCall(NotedCall(*one), GenerationCost(*other)) for one, other in calls])
-                )  # fmt: skip
+    read_at, since, rows, account, calls, services = json.loads(text)
+    return Bill(
+        read_at, since,
+        {(day, model): Billed(_side(ours), _side(others)) for day, model, ours, others in rows},
+        Account(*account),
+        tuple([ReadCall(NotedCall(*one), GenerationCost(*other)) for one, other in calls]),
+        {(day, service): number for day, service, number in services},
+    )  # fmt: skip
 
 
 def _side(fields: list[Any]) -> Side:

@@ -8,7 +8,7 @@ by its tokens), and so a difference is a difference of prices at our tokens plus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from fractions import Fraction
 from math import isqrt
@@ -20,6 +20,7 @@ from .compare import RecordedUsage
 
 CAUSES: Mapping[str, str] = {
     "other_users": "keys of the account that are not this gateway's, or a model that it never called",
+    "services": "storage and sessions of the account, which are no calls",
     "generation": "single calls that cost another amount than is recorded, as their provider states each",
     "late": "a day that the provider has not billed wholly yet",
     "unpriced": "calls whose cost the gateway does not know",
@@ -68,10 +69,12 @@ def explain(
     open_from: str,
     knows_keys: bool,
     corrections: Mapping[tuple[str, str], RecordedUsage] = MappingProxyType({}),
+    services: Collection[tuple[str, str]] = (),
 ) -> list[Explained]:
     """Every day and model of either side, in order. `open_from`: the first day that may lack usage in the bill.
     `knows_keys`: the gateway's own keys are named, so a model that it never called is no proof of another user.
-    `corrections`: what the records would have more, were single calls recorded as the provider states them."""
+    `corrections`: what the records would have more, were single calls recorded as the provider states them.
+    `services`: the days and line items that are no model's, and whose usage the provider states."""
     called = {model for _, model in records}
     found = []
     for name in sorted({*records, *bill}):
@@ -79,17 +82,20 @@ def explain(
         ours, billed = records.get(name), bill.get(name)
         is_foreign = not knows_keys and model not in called
         correction = corrections.get(name, _NONE) if ours is not None else _NONE
-        causes = _causes(ours or _NONE, billed or Billed(), day >= open_from, is_foreign, correction)
+        is_service = ours is None and name in services
+        causes = _causes(ours or _NONE, billed or Billed(), day >= open_from, is_foreign, is_service, correction)
         found.append(Explained(day, model, ours, billed, causes))
     return _across_days(found)
 
 
 def _causes(
-    ours: RecordedUsage, billed: Billed, is_open: bool, is_foreign: bool, correction: RecordedUsage
+    ours: RecordedUsage, billed: Billed, is_open: bool, is_foreign: bool, is_service: bool, correction: RecordedUsage
 ) -> Amounts:  # fmt: skip
     side, causes = billed.ours, Causes()
     bill = sum(side.nusd)
     left = causes.take("other_users", sum(billed.others.nusd), sum(billed.others.nusd) + bill - ours.cost_nusd)
+    if is_service:
+        left = causes.take("services", left, left)
     if is_foreign and ours == _NONE:
         left = causes.take("other_users", left, left)
     left = causes.take("generation", correction.cost_nusd, left)

@@ -5,17 +5,21 @@ Sources: API reference, "Usage" (`GET /v1/organization/usage/completions` and it
 Buckets are days in UTC. `input_tokens` has cached tokens and those written to a cache. A line item is a model, a comma
 and a kind of token (`gpt-4o-2024-08-06, cached input`), or the name of another service. The limit of the account is
 `GET /v1/organization/spend_limit`, in cents; an account without one answers 404.
+
+Storage and sessions (`/usage/vector_stores`, `/usage/code_interpreter_sessions`: openai-openapi 2.3.0 of 2026-08-21)
+have a project and no model, key or price; the line items of their costs are such as `assistants api | file search`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 from .asking import Ask, BilledDays, NotThere, Query, buckets
-from .bill import STANDARD, Account, BillLine, check_currency, money_of
+from .bill import STANDARD, Account, BillLine, Service, ServiceUse, check_currency, money_of
 
 BASE_URL = "https://api.openai.com/v1"
 KEY_HEADER = "authorization"
@@ -25,8 +29,12 @@ WANTED = "an admin key of the organization (sk-admin-...), with read access to u
 USAGE = (
     "completions", "embeddings", "moderations", "images", "audio_speeches", "audio_transcriptions",
 )  # fmt: skip
-"""The kinds of usage by model. `vector_stores`, `code_interpreter_sessions`, `file_search_calls` and `web_search_calls`
-name no model; what they cost is in the costs."""
+"""The kinds of usage by model. `file_search_calls` and `web_search_calls` are calls of tools, whose cost is in the
+costs."""
+SERVICES: Mapping[str, tuple[Service, str]] = {
+    "vector_stores": ("storage_bytes", "usage_bytes"), "code_interpreter_sessions": ("sessions", "num_sessions"),
+}  # fmt: skip
+"""The kinds of usage without a model, each with the member that counts it."""
 BUCKETS = {"usage": 31, "costs": 180}
 """The most buckets of one page."""
 TIERED = ("completions",)
@@ -47,7 +55,33 @@ async def lines(ask: Ask, since: datetime, until: datetime) -> BilledDays:
     groups = ["line_item", "api_key_id", "project_id"]
     async for bucket in buckets(ask, "/organization/costs", [*span, *_by(groups, BUCKETS["costs"])]):
         found += [_of_cost(_day(bucket), each) for each in bucket["results"]]
-    return BilledDays(since, found)
+    return BilledDays(since, found, await _services(ask, span))
+
+
+async def _services(ask: Ask, span: Query) -> list[ServiceUse]:
+    found: list[ServiceUse] = []
+    for kind, (service, member) in SERVICES.items():
+        try:
+            query = [*span, *_by(["project_id"], BUCKETS["usage"])]
+            async for bucket in buckets(ask, f"/organization/usage/{kind}", query):
+                found += [
+                    ServiceUse(_day(bucket), service, each.get("project_id") or "", each.get(member) or 0)
+                    for each in bucket["results"]
+                ]
+        except NotThere:
+            continue
+    return found
+
+
+def service_of(line_item: str) -> Service | None:
+    """The service whose cost a line item without a model is; None: another one."""
+    return next((service for service, words in _WORDS.items() if words.search(line_item)), None)
+
+
+_WORDS: Mapping[Service, re.Pattern[str]] = {
+    "storage_bytes": re.compile(r"(?i)^(?!.*\bcalls?\b).*(file[ _-]search|vector[ _-]stor|\bstorage\b)"),
+    "sessions": re.compile(r"(?i)code[ _-]interpreter|\b(container|session)s?\b"),
+}
 
 
 def _by(groups: list[str], limit: int) -> Query:

@@ -13,10 +13,11 @@ from gateway.config import Model, ModelTable
 from gateway.reports.table import Row
 from gateway.store import ReportReader, ReportScope
 
-from .bill import Bill
+from .bill import Bill, Service
 from .compare import by_upstream_name, common_names, folded, routes_of
 from .explain import Explained, explain
 from .generations import corrections
+from .openai import service_of
 from .settings import BillingSettings
 
 PriceHere = tuple[float | None, ...]
@@ -37,6 +38,8 @@ class ComparedBill(NamedTuple):
     """The price that is configured for each of these models, where there is one."""
     names: Mapping[str, str] = {}
     """The model of a row, by the models of either side."""
+    services: Mapping[tuple[str, str], tuple[Service, int]] = {}
+    """The usage behind each day and line item that is no model's."""
 
 
 async def read_usage(
@@ -78,10 +81,11 @@ def _compare(
     source = settings.upstreams.get(upstream)
     knows_keys = source is not None and bool(source.key_ids or source.projects)
     names = common_names({model for _, model in records}, {model for _, model in bill.rows})
+    services = services_of(bill)
     read = {name: usage for name, usage in corrections(bill.calls).items() if name in records}
     rows = explain(
         folded(records, names), folded(bill.rows, names), open_from=open_from, knows_keys=knows_keys,
-        corrections=folded(read, names),
+        corrections=folded(read, names), services=services,
     )  # fmt: skip
     here = defaultdict[str, set[str]](set)
     for row in (*sums, *recorded):
@@ -89,7 +93,18 @@ def _compare(
         here[names.get(theirs, theirs)].add(row["model"])
     names_here = {name: sorted(found) for name, found in here.items()}
     prices = _configured(models, chain(*names_here.values()))
-    return ComparedBill(upstream, bill, open_from, rows, names_here, prices, names)
+    return ComparedBill(upstream, bill, open_from, rows, names_here, prices, names, services)
+
+
+def services_of(bill: Bill) -> dict[tuple[str, str], tuple[Service, int]]:
+    """The usage behind the line items without a model. Of several for the same on a day, the first one has it."""
+    found: dict[tuple[str, str], tuple[Service, int]] = {}
+    left = dict(bill.services)
+    for day, model in sorted(bill.rows):
+        service = service_of(model)
+        if service is not None and (day, service) in bill.services:
+            found[day, model] = service, left.pop((day, service), 0)
+    return found
 
 
 def _configured(models: Mapping[str, Model], names: Iterable[str]) -> dict[str, PriceHere]:

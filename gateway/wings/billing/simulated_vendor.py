@@ -55,6 +55,18 @@ class Sale(NamedTuple):
     tier: str = "default"
 
 
+class SoldService(NamedTuple):
+    """Usage without a model, such as storage: its kind, the member that counts it, and its line item."""
+
+    time: float
+    kind: str
+    member: str
+    number: int
+    line_item: str
+    usd: Decimal
+    project: str = "proj_simulated"
+
+
 def key_id(secret: str) -> str:
     """The id that the provider gives a key."""
     return f"key_{sha256(secret.encode()).hexdigest()[:12]}"
@@ -98,8 +110,12 @@ class SoldTokens:
 
     def __init__(self, sales: Iterable[Sale] = ()) -> None:
         self._sums: defaultdict[int, defaultdict[tuple[str, ...], _Sums]] = defaultdict(lambda: defaultdict(_Sums))
+        self._services: defaultdict[int, list[SoldService]] = defaultdict(list)
         for sale in sales:
             self.add(sale)
+
+    def serve(self, service: SoldService) -> None:
+        self._services[int(service.time // DAY_S) * DAY_S].append(service)
 
     def add(self, sale: Sale) -> None:
         of_day = self._sums[int(sale.time // DAY_S) * DAY_S]
@@ -107,7 +123,8 @@ class SoldTokens:
 
     def usd(self) -> Decimal:
         """Returns the sum of the bill."""
-        return sum((usd for of_day in self._sums.values() for each in of_day.values() for usd in each.usd), Decimal(0))
+        services = sum((each.usd for some in self._services.values() for each in some), Decimal(0))
+        return sum((usd for of_day in self._sums.values() for each in of_day.values() for usd in each.usd), services)
 
     def page(self, query: Mapping[str, str], kind: str | None) -> dict[str, Any]:
         """A page of the usage of a kind; None: of the costs."""
@@ -125,6 +142,10 @@ class SoldTokens:
         }  # fmt: skip
 
     def _usage(self, day: int, wanted: str) -> Iterable[dict[str, Any]]:
+        for service in self._services.get(day, ()):
+            if service.kind == wanted:
+                named = {"object": f"organization.usage.{wanted}.result", "project_id": service.project}
+                yield {**named, service.member: service.number}
         for (kind, model, key, tier), sums in self._sums.get(day, {}).items():
             if kind == wanted:
                 fresh, cached, output = sums.tokens
@@ -141,6 +162,10 @@ class SoldTokens:
         for (_, model, key, _), sums in self._sums.get(day, {}).items():
             for item, usd in zip(LINE_ITEMS, sums.usd, strict=True):
                 items[f"{model}, {item}", key] += usd
+        for service in self._services.get(day, ()):
+            amount = {"value": float(service.usd), "currency": "usd"}
+            yield {"object": "organization.costs.result", "amount": amount, "line_item": service.line_item,
+                   "api_key_id": None, "project_id": service.project, "quantity": None}  # fmt: skip
         for (item, key), usd in items.items():
             if usd:
                 amount = {"value": float(usd), "currency": "usd"}

@@ -22,7 +22,7 @@ MOST_SERVERS = 5
 
 COLUMNS = (
     "upstream", "day", "model", "bill_usd", "recorded_usd", "difference_usd", *[f"{cause}_usd" for cause in CAUSES],
-    "bill_requests", "recorded_requests", "bill_tokens", "recorded_tokens",
+    "bill_requests", "recorded_requests", "bill_tokens", "recorded_tokens", "bill_storage_bytes", "bill_sessions",
 )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def within(compared: Iterable[ComparedBill], since: str | None, until: str | Non
 def rows_of(compared: Iterable[ComparedBill]) -> list[dict[str, Any]]:
     """One row for each upstream, day and model; `models` are the names of the model here."""
     return [
-        {"upstream": each.upstream, **_row(row), "models": list(each.here.get(row.model, ()))}
+        {"upstream": each.upstream, **_row(row), **_usage_of(each, row), "models": list(each.here.get(row.model, ()))}
         for each in compared
         for row in each.rows
     ]
@@ -55,6 +55,15 @@ def _row(row: Explained) -> dict[str, Any]:
         "bill_tokens": sum(sum(side.tokens) for side in sides),
         "recorded_tokens": ours.prompt_tokens + ours.completion_tokens if ours else 0,
     }  # fmt: skip
+
+
+def _usage_of(each: ComparedBill, row: Explained) -> dict[str, int]:
+    """The usage behind a line item that is no model's."""
+    service, number = each.services.get((row.day, row.model), ("", 0))
+    return {
+        "bill_storage_bytes": number * (service == "storage_bytes"),
+        "bill_sessions": number * (service == "sessions"),
+    }
 
 
 def summary_of(each: ComparedBill, failed: str | None = None) -> dict[str, Any]:
@@ -149,10 +158,21 @@ def notes(compared: Sequence[ComparedBill]) -> list[str]:
             for name in each.here.get(model, (model,)):
                 now = f", which is {_shown(each.configured[name])}" if name in each.configured else ""
                 lines.append(f"They can be models.{name}.price{now}.")
+        lines += _about_services(each)
         lines += _about_calls(each)
         if any(row.causes.get("unexplained", 0) > 0 for row in each.rows):
             lines.append(f"billing.upstreams.{each.upstream}.key_ids sets calls of other keys apart.")
     return lines
+
+
+def _about_services(each: ComparedBill) -> Iterator[str]:
+    """A sentence about the usage that explains line items without a model, in the days that are shown."""
+    shown = {(row.day, row.model) for row in each.rows}
+    found = [usage for name, usage in each.services.items() if name in shown]
+    if stored := [number for service, number in found if service == "storage_bytes"]:
+        yield f"{each.upstream} states at most {max(stored):,} bytes in vector stores on a day."
+    if sessions := sum([number for service, number in found if service == "sessions"]):
+        yield f"{each.upstream} states {sessions:,} sessions of the code interpreter."
 
 
 def _about_calls(each: ComparedBill) -> Iterator[str]:

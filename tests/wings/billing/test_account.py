@@ -12,7 +12,7 @@ from aiohttp import web
 from gateway.config import Upstream
 from gateway.wings.billing.account import read_bill
 from gateway.wings.billing.bill import Bill, BillFault, money_of, read, written
-from gateway.wings.billing.openai import USAGE, item_of
+from gateway.wings.billing.openai import SERVICES, USAGE, item_of
 from gateway.wings.billing.settings import BillSource
 from tests.fakes.scripted import Scripted, ok_json
 
@@ -68,7 +68,8 @@ async def test_openai_is_asked_as_its_reference_says() -> None:
     vendor = Vendor(CALLS[:1])
     await bill_of(vendor)
     asked = {path.partition("?")[0] for path in vendor.asked}
-    paths = [*[f"/organization/usage/{kind}" for kind in USAGE], "/organization/costs", "/organization/spend_limit"]
+    kinds = [*USAGE, *SERVICES]
+    paths = [*[f"/organization/usage/{kind}" for kind in kinds], "/organization/costs", "/organization/spend_limit"]
     assert asked == {f"/v1{path}" for path in paths}
     completions = next(path for path in vendor.asked if "completions" in path)
     for part in ("bucket_width=1d", "limit=31", "group_by=model&group_by=api_key_id", f"end_time={TODAY + DAY_S}"):

@@ -1,6 +1,6 @@
 """The answers that the providers' own documents print are read, in their form with all of their members.
 
-OpenAI: API reference, "Usage" and "Costs" (openai/openai-openapi, `x-oaiMeta` of both).
+OpenAI: API reference, "Usage" and "Costs" (openai/openai-openapi, `x-oaiMeta` of each).
 Anthropic: reference of the Admin API, "Get Messages Usage Report" and "Get Cost Report" (platform.claude.com).
 """
 
@@ -33,6 +33,17 @@ OPENAI_COSTS = """
  "data": [{"object": "bucket", "start_time": 1730419200, "end_time": 1730505600,
    "results": [{"object": "organization.costs.result", "amount": {"value": 0.06, "currency": "usd"},
      "line_item": null, "project_id": null}]}]}
+"""
+OPENAI_VECTOR_STORES = """
+{"object": "page", "has_more": false, "next_page": null,
+ "data": [{"object": "bucket", "start_time": 1730419200, "end_time": 1730505600,
+   "results": [{"object": "organization.usage.vector_stores.result", "usage_bytes": 1024, "project_id": null}]}]}
+"""
+OPENAI_SESSIONS = """
+{"object": "page", "has_more": false, "next_page": null,
+ "data": [{"object": "bucket", "start_time": 1730419200, "end_time": 1730505600,
+   "results": [{"object": "organization.usage.code_interpreter_sessions.result", "num_sessions": 1,
+     "project_id": null}]}]}
 """
 ANTHROPIC_USAGE = """
 {"data": [{"starting_at": "2025-08-01T00:00:00Z", "ending_at": "2025-08-02T00:00:00Z",
@@ -80,13 +91,16 @@ async def bill_of(pages: Mapping[str, str], provider: str, now: float, **more: A
 
 
 async def test_openais_documents() -> None:
-    pages = {"/organization/usage/completions": OPENAI_USAGE, "/organization/costs": OPENAI_COSTS}
+    pages = {"/organization/usage/completions": OPENAI_USAGE, "/organization/costs": OPENAI_COSTS,
+             "/usage/vector_stores": OPENAI_VECTOR_STORES,
+             "/usage/code_interpreter_sessions": OPENAI_SESSIONS}  # fmt: skip
     bill, cursors = await bill_of(pages, "openai", 1730600000.0)
     assert cursors == ["page_AAAAAGdGxdEiJdKOAAAAAGcqsYA="]
     assert {day for day, _ in bill.rows} == {"2024-11-01"}
     usage, cost = bill.rows["2024-11-01", ""].ours, bill.rows["2024-11-01", "other"].ours
     assert (usage.requests, usage.tokens, usage.nusd) == (5, (200, 800, 500, 0), (0, 0, 0, 0))
     assert (cost.requests, cost.tokens, cost.nusd) == (0, (0, 0, 0, 0), (0, 0, 0, 60_000_000))
+    assert bill.services == {("2024-11-01", "storage_bytes"): 1024, ("2024-11-01", "sessions"): 1}
 
 
 @pytest.mark.parametrize(
