@@ -20,11 +20,14 @@ DEARER = "claude-sonnet-5"
 DRAINED = "drained"
 """A model at an upstream of its own, whose answers are read to their end when the client leaves."""
 
+REPEATED = "gpt-5-mini"
+"""A model with two routes: what the first upstream bills and answers with an error, the second one answers."""
+
 PRICES: Mapping[str, Mapping[str, float]] = {
     "gpt-3.5-turbo-instruct": {"input": 1.5, "output": 2}, "gpt-4o-mini": {"input": 0.15, "output": 0.6},
     UNPAID: {"input": 0.4, "output": 1.6}, "deepseek-reasoner": {"input": 0.55, "output": 2.19},
     "text-embedding-3-small": {"input": 0.02}, DEARER: {"input": 3, "output": 15}, DRAINED: {"input": 0.5, "output": 2},
-    "gpt-4.1": {"input": 2, "output": 8},
+    "gpt-4.1": {"input": 2, "output": 8}, REPEATED: {"input": 0.25, "output": 2},
 }  # fmt: skip
 """US dollars for a million tokens. They are those of the gateway, and those of the provider until noon."""
 DEARER_BY_PERCENT = 20
@@ -33,6 +36,8 @@ ENDPOINTS: Mapping[str, str] = {
     "gpt-4.1": "responses",
 }  # fmt: skip
 """Those of models that are not called by chats."""
+UPSTREAMS: Mapping[str, tuple[str, ...]] = {DRAINED: (DRAINED,), REPEATED: ("main", DRAINED)}
+"""Those of models that have others than `main`."""
 PATHS = {
     "chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings",
     "messages": "/v1/messages", "responses": "/v1/responses",
@@ -47,6 +52,7 @@ class Kind(Enum):
     DRAINED = "left by its client, and read to its end"
     CUT = "cut by the provider"
     UNPAID = "billed, and answered with an error"
+    REPEATED = "billed, answered with an error, and by another upstream"
     KILLED = "under way when a worker is killed"
     OTHER = "of another user of the account"
 
@@ -76,6 +82,7 @@ SHARES: Mapping[tuple[Kind, str], int] = {
     (Kind.WHOLE, "deepseek-reasoner"): 4, (Kind.WHOLE, "text-embedding-3-small"): 12, (Kind.WHOLE, DEARER): 18,
     (Kind.WHOLE, "gpt-4.1"): 6, (Kind.LEFT, "gpt-4o-mini"): 2, (Kind.CUT, "gpt-4o-mini"): 2,
     (Kind.DRAINED, DRAINED): 3, (Kind.UNPAID, UNPAID): 2, (Kind.OTHER, "gpt-4o-mini"): 2, (Kind.OTHER, DEARER): 3,
+    (Kind.WHOLE, REPEATED): 14, (Kind.REPEATED, REPEATED): 2,
 }  # fmt: skip
 
 

@@ -10,8 +10,8 @@ from decimal import Decimal
 from aiohttp import web
 
 from gateway.simulator import Settings
-from gateway.simulator.requests import APIError, SimulatedCall
-from gateway.simulator.server import CALL_ID, Pace, ServedCall
+from gateway.simulator.requests import SimulatedCall
+from gateway.simulator.server import CALL_ID, ServedCall
 from gateway.wings.billing.simulated_vendor import BillingSimulator, Rates, Sale, key_id, usd_of
 
 from .plan import DEARER, DEARER_BY_PERCENT, ENDPOINTS, PRICES
@@ -51,15 +51,9 @@ class Provider(BillingSimulator):
         self._numbers[request[CALL_ID]] = int(found[1])
         return await super().read(request, endpoint)
 
-    async def respond(
-        self, request: web.Request, asked: SimulatedCall, entry: ServedCall, pace: Pace
-    ) -> web.StreamResponse:
-        """Generate an answer and send it. Raises `APIError`."""
-        if self._numbers[entry.id] not in self._unpaid:
-            return await super().respond(request, asked, entry, pace)
-        usage = self.answer(request, asked, entry, pace.tokens_per_event).usage
-        entry.prompt_tokens, entry.completion_tokens = usage.prompt, usage.completion
-        raise APIError(500, "The answer was made and is lost.", error_type="server_error")
+    def is_lost(self, entry: ServedCall) -> bool:
+        """Whether the answer to a call is made and billed, and an error in place of it."""
+        return self._numbers[entry.id] in self._unpaid
 
     def sale_of(self, entry: ServedCall) -> Sale | None:
         """The sale of an ended call; None: it has no usage."""

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import chain
@@ -18,12 +19,12 @@ from typing import Any
 import aiohttp
 
 from gateway import simulator
-from gateway.wings.billing.simulated_vendor import DAY_S, key_id
+from gateway.wings.billing.simulated_vendor import DAY_S, Sale, key_id
 from tests.fakes import other_time
 from tests.flows.gateway_process import ADMIN_TOKEN, UPSTREAM_KEY, Gateway, eventually, key, model, secret
 from tests.flows.gateway_process import run as run_command
 
-from .plan import DRAINED, ENDPOINTS, KILL_BLOCK, PRICES, Block, Kind, PlannedCall, planned
+from .plan import DRAINED, ENDPOINTS, KILL_BLOCK, PRICES, UPSTREAMS, Block, Kind, PlannedCall, planned
 from .provider import ADMIN, Provider
 from .verdict import Verdict, judge
 
@@ -38,11 +39,11 @@ Say = Callable[[str], object]
 @asynccontextmanager
 async def providers(blocks: list[Block]) -> AsyncIterator[dict[str, tuple[Provider, str]]]:
     """Two accounts, each with its address, by the names of the upstreams."""
-    unpaid = [call.number for block in blocks for call in block.calls if call.kind is Kind.UNPAID]
+    unpaid = [call.number for block in blocks for call in block.calls if call.kind in (Kind.UNPAID, Kind.REPEATED)]
     found, runners = {}, []
     try:
         for name in ("main", DRAINED):
-            made = Provider(unpaid)
+            made = Provider(unpaid if name == "main" else ())
             runner, port = await simulator.serve("127.0.0.1", 0, made.settings, lambda _, made=made: made.app())
             runners.append(runner)
             found[name] = made, f"http://127.0.0.1:{port}/v1"
@@ -64,7 +65,13 @@ def settings(addresses: Mapping[str, str], folder: Path) -> dict[str, Any]:
             for name, address in addresses.items()
         },
         "models": {
-            name: model(ENDPOINTS.get(name, "chat"), DRAINED if name == DRAINED else "main", price=dict(price))
+            name: model(
+                ENDPOINTS.get(name, "chat"), price=dict(price),
+                routes=[
+                    {"upstream": upstream, "priority": number}
+                    for number, upstream in enumerate(UPSTREAMS.get(name, ("main",)))
+                ],
+            )
             for name, price in PRICES.items()
         },
         "keys": [key("alice")],
@@ -84,13 +91,16 @@ async def run(calls: int, seed: int, folder: Path, say: Say) -> Verdict:
     async with providers(blocks) as found:
         clock = folder / "later"
         clock.write_text("0")
-        later = {"PYTHONPATH": os.pathsep.join(other_time.__path__), "OTHER_TIME": str(clock)}
+        path = os.pathsep.join([*other_time.__path__, *filter(None, [os.environ.get("PYTHONPATH")])])
+        later = {"PYTHONPATH": path, "OTHER_TIME": str(clock)}
         addresses = {name: address for name, (_, address) in found.items()}
         gateway = await asyncio.to_thread(Gateway, folder, settings(addresses, folder), env=later)
         try:
             await _call_all(gateway, blocks, found["main"][0], addresses["main"], say)
             await _until(lambda: not any(provider.ledger.as_json()["open"] for provider, _ in found.values()))
-            sales = {number: sold for provider, _ in found.values() for number, sold in provider.sales.items()}
+            sales = defaultdict[int, list[Sale]](list)
+            for number, sold in chain.from_iterable(provider.sales.items() for provider, _ in found.values()):
+                sales[number] += sold
             own = {call.number for block in blocks for call in block.calls if call.kind is not Kind.OTHER} & {*sales}
             records = await asyncio.to_thread(_settled, gateway, own, calls)
         finally:

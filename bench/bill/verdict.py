@@ -69,6 +69,8 @@ def _injected(
         return
     if record is None:
         complaints.append(f"call {call.number} ({call.kind.value}) was billed and has no record")
+    elif call.kind is Kind.REPEATED:
+        yield "repeated", rest
     elif record["usage_source"] == "estimated":
         yield "estimated", rest
     elif not cost:

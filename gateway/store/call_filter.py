@@ -26,6 +26,8 @@ class CallFilter(NamedTuple):
     user: str | None = None
     tag: str | None = None
     """A tag in the form `NAME=VALUE`."""
+    failed_at: str | None = None
+    """An upstream at which an attempt failed."""
 
     def matches(self, record: Record) -> bool:
         lowest, highest = self.status or (0, 999)
@@ -40,6 +42,7 @@ class CallFilter(NamedTuple):
             and (self.until is None or record.time <= self.until)
             and self.user in (None, record.user)
             and (self.tag is None or self.tag in record.tags.split(TAG_SEPARATOR))
+            and (self.failed_at is None or f" {self.failed_at}:" in f" {record.failed}")
         )
 
     @property
@@ -52,6 +55,7 @@ class CallFilter(NamedTuple):
             *[quote(text) for text in texts if text is not None],
             *statuses,
             *([quote(self.tag)[1:-1]] if self.tag else []),
+            *([quote(self.failed_at)[1:-1]] if self.failed_at else []),
         ]
 
     @property
@@ -68,6 +72,7 @@ class CallFilter(NamedTuple):
             "time <= ?": _one(self.until),
             "user = ?": _one(self.user),
             "instr(char(31) || tags || char(31), char(31) || ? || char(31)) > 0": _one(self.tag),
+            "instr(' ' || failed, ' ' || ? || ':') > 0": _one(self.failed_at),
         }
         return {condition: values for condition, values in wanted.items() if values is not None}
 

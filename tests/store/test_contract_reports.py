@@ -445,6 +445,7 @@ async def test_calls_are_filtered(worker: Worker, store: Store) -> None:
             "time": NOON / SECOND + 60,
             "user": "zoë",
             "tags": "project=atlas\x1fstage=test",
+            "failed": "up:status other:timeout",
         },
         {"team": "red", "model": "gpt-x", "upstream": "", "status": 499, "ended": "client_gone"},
     ]
@@ -470,6 +471,9 @@ async def test_calls_are_filtered(worker: Worker, store: Store) -> None:
         (CallFilter(user="zoë"), [2]),
         (CallFilter(tag="stage=test"), [2]),
         (CallFilter(tag="project=atl"), []),
+        (CallFilter(failed_at="up"), [2]),
+        (CallFilter(failed_at="other"), [2]),
+        (CallFilter(failed_at="p"), []),
     ):
         assert [row["id"] for row in await store.calls(9, wanted=wanted)] == [ids[place] for place in places], wanted
     (first,) = await store.calls(1, wanted=CallFilter(team="red"))

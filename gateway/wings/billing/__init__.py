@@ -6,8 +6,9 @@ operations of the admin API.
 
 The bill itself: `bill.py` has its lines; `openai.py`, `anthropic.py`, `openrouter.py`, `newapi.py`, `oneapi.py` and
 `litellm.py` read one provider each, `account.py` asks it; `recorded.py` reads the gateway's side, `explain.py` divides
-a difference into causes and `statement.py` shows them. `background.py` reads all bills in one worker, `posted.py`
-passes them on to the others. `layers.py` and `generations.py` note the ids of single calls, and `singles.py` asks for
-those that a difference is made of. `findings.py` has what is wrong for the wing `answers`. `month.py` has the statement
-of a month. `simulated_vendor.py` is a provider for the demo and for tests, `demo_history.py` its bills in the demo.
+a difference into causes, `repeated.py` takes a last guess, and `statement.py` shows them. `background.py` reads all
+bills in one worker, `posted.py` passes them on to the others. `layers.py` and `generations.py` note the ids of single
+calls, and `singles.py` asks for those that a difference is made of. `findings.py` has what is wrong for the wing
+`answers`. `month.py` has the statement of a month. `simulated_vendor.py` is a provider for the demo and for tests,
+`demo_history.py` its bills in the demo.
 """

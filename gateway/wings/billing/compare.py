@@ -164,10 +164,10 @@ def common_names(ours: set[str], theirs: set[str]) -> dict[str, str]:
 
 
 def folded(unfolded: Mapping[Name, Entry], names: Mapping[str, str]) -> dict[Name, Entry]:
-    """Adds up what has one name in common on a day."""
+    """Adds up what has one name in common on a day. A model that is on neither side keeps its name."""
     entries: defaultdict[Name, list[Entry]] = defaultdict(list)
     for (day, model), entry in unfolded.items():
-        entries[day, names[model]].append(entry)
+        entries[day, names.get(model, model)].append(entry)
     return {name: found for name, some in entries.items() if (found := _sum(some)) is not None}
 
 

@@ -30,6 +30,7 @@ CAUSES: Mapping[str, str] = {
     "estimated": "tokens that the gateway estimated, because the provider did not report them",
     "not_arrived": "answers that were made and billed, and did not arrive whole",
     "day_border": "usage that the two sides count on adjacent days",
+    "repeated": "attempts that the provider billed, failed here, and were made again or elsewhere",
     "unexplained": "nothing of all this",
 }
 """The causes, in the order of their rules."""
@@ -168,10 +169,11 @@ def _volume(ours: RecordedUsage, side: Side, left: int) -> int:
     if not known:
         return 0
     pairs = zip(side.tokens[:3], _tokens(ours), found, strict=True)
-    return round(sum((theirs - own) * (_mean(side) if price is None else price) for theirs, own, price in pairs))
+    return round(sum((theirs - own) * (mean(side) if price is None else price) for theirs, own, price in pairs))
 
 
-def _mean(side: Side) -> Fraction:
+def mean(side: Side) -> Fraction:
+    """Their price of one token of any class."""
     whole = sum(side.tokens[:3])
     return Fraction(sum(side.nusd), whole) if whole else Fraction(0)
 
@@ -208,13 +210,14 @@ def _across_days(rows: Sequence[Explained]) -> list[Explained]:
         other = after.causes.get("unexplained", 0) if after else 0
         if after is not None and one * other < 0:
             moved = min(abs(one), abs(other)) * (1 if one > 0 else -1)
-            _move(row.causes, moved)
-            _move(after.causes, -moved)
+            move(row.causes, "day_border", moved)
+            move(after.causes, "day_border", -moved)
     return list(rows)
 
 
-def _move(causes: Amounts, amount: int) -> None:
-    for cause, change in (("day_border", amount), ("unexplained", -amount)):
+def move(causes: Amounts, to: str, amount: int) -> None:
+    """Move an amount from what is unexplained to another cause."""
+    for cause, change in ((to, amount), ("unexplained", -amount)):
         causes[cause] = causes.get(cause, 0) + change
         if not causes[cause]:
             del causes[cause]

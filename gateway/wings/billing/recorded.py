@@ -18,6 +18,7 @@ from .compare import by_upstream_name, common_names, folded, routes_of
 from .explain import Explained, explain
 from .generations import corrections
 from .openai import service_of
+from .repeated import attempts_at, with_repeated
 from .settings import BillingSettings
 
 PriceHere = tuple[float | None, ...]
@@ -62,7 +63,12 @@ async def compared(
     recorded, sums = await read_usage(store, since, _day(read_at))
     found = []
     for upstream, bill in bills.items():
-        found.append(await asyncio.to_thread(_compare, upstream, bill, recorded, sums, settings, models))
+        each = await asyncio.to_thread(_compare, upstream, bill, recorded, sums, settings, models)
+        if days := {row.day for row in each.rows if row.causes.get("unexplained", 0) > 0}:
+            routes = routes_of(models, {row["model"] for row in sums})
+            attempts = folded(await attempts_at(store, upstream, days, routes), each.names)
+            each = each._replace(rows=with_repeated(each.rows, attempts))
+        found.append(each)
     return found
 
 

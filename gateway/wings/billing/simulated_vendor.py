@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from gateway.simulator.choices import Settings
-from gateway.simulator.requests import APIError
-from gateway.simulator.server import CALL_ID, CallHistory, Ended, ServedCall, Simulator
+from gateway.simulator.requests import APIError, SimulatedCall
+from gateway.simulator.server import CALL_ID, CallHistory, Ended, Pace, ServedCall, Simulator
 
 DAY_S = 86_400
 LINE_ITEMS = ("input", "cached input", "output")
@@ -219,6 +219,20 @@ class BillingSimulator(Simulator):
         secret = request.headers.get("x-api-key") or request.headers.get("Authorization", "").removeprefix("Bearer ")
         self._keys[request[CALL_ID]] = key_id(secret)
         return await super().generate(request, endpoint, entry)
+
+    def is_lost(self, entry: ServedCall) -> bool:
+        """Whether the answer to a call is made and billed, and an error in place of it."""
+        return False
+
+    async def respond(
+        self, request: web.Request, asked: SimulatedCall, entry: ServedCall, pace: Pace
+    ) -> web.StreamResponse:
+        """Generate an answer and send it. Raises `APIError`."""
+        if not self.is_lost(entry):
+            return await super().respond(request, asked, entry, pace)
+        usage = self.answer(request, asked, entry, pace.tokens_per_event).usage
+        entry.prompt_tokens, entry.completion_tokens = usage.prompt, usage.completion
+        raise APIError(500, "The answer was made and is lost.", error_type="server_error")
 
     def _sell(self, entry: ServedCall) -> None:
         if (sale := self.sale_of(entry)) is not None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from bench.bill.plan import DEARER, KILL_BLOCK, KILLS, SHARES, UNPAID, Kind, PlannedCall, planned
+from bench.bill.plan import DEARER, KILL_BLOCK, KILLS, REPEATED, SHARES, UNPAID, Kind, PlannedCall, planned
 from bench.bill.verdict import Verdict, judge
 from gateway.wings.billing.explain import CAUSES
 from gateway.wings.billing.simulated_vendor import Sale
 
 MODEL = "gpt-4o-mini"
-KINDS = {1: Kind.WHOLE, 2: Kind.LEFT, 3: Kind.UNPAID, 4: Kind.OTHER}
-MODELS = {1: DEARER, 2: MODEL, 3: UNPAID, 4: MODEL}
+KINDS = {1: Kind.WHOLE, 2: Kind.LEFT, 3: Kind.UNPAID, 4: Kind.OTHER, 5: Kind.REPEATED}
+MODELS = {1: DEARER, 2: MODEL, 3: UNPAID, 4: MODEL, 5: REPEATED}
 
 
 def sale(model: str, prompt: int, dollars: str) -> list[Sale]:
@@ -22,19 +22,22 @@ def sale(model: str, prompt: int, dollars: str) -> list[Sale]:
 
 
 SALES = {1: sale(DEARER, 1_000, "0.0036"), 2: sale(MODEL, 1_000, "0.00015"), 3: sale(UNPAID, 1_000, "0.0004"),
-         4: sale(MODEL, 10_000, "0.0015")}  # fmt: skip
+         4: sale(MODEL, 10_000, "0.0015"),
+         5: sale(REPEATED, 1_000, "0.00025") + sale(REPEATED, 1_000, "0.00025")}  # fmt: skip
 RECORDS = {
     1: {"client_request_id": "1", "cost_usd": 0.003, "usage_source": "reported"},
     2: {"client_request_id": "2", "cost_usd": 0.00018, "usage_source": "estimated"},
     3: {"client_request_id": "3", "cost_usd": None, "usage_source": "none"},
+    5: {"client_request_id": "5", "cost_usd": 0.00025, "usage_source": "reported"},
 }
-CAUSED = {"price": 0.0006, "estimated": -0.00003, "not_arrived": 0.0004, "other_users": 0.0015}
+CAUSED = {"price": 0.0006, "estimated": -0.00003, "not_arrived": 0.0004, "other_users": 0.0015,
+          "repeated": 0.00025}  # fmt: skip
 
 
 def row(**more: Any) -> dict[str, Any]:
     causes = {f"{cause}_usd": CAUSED.get(cause, 0.0) for cause in CAUSES}
-    return {"day": "2026-11-29", "model": "all", "bill_usd": 0.00565, "recorded_usd": 0.00318,
-            "difference_usd": 0.00247, **causes, **more}  # fmt: skip
+    return {"day": "2026-11-29", "model": "all", "bill_usd": 0.00615, "recorded_usd": 0.00343,
+            "difference_usd": 0.00272, **causes, **more}  # fmt: skip
 
 
 def verdict(records: dict[int, dict[str, Any]] = RECORDS, **more: Any) -> Verdict:
@@ -46,21 +49,21 @@ def test_a_run_that_is_explained_has_no_complaint() -> None:
     found = verdict()
     assert found.complaints == []
     assert {cause: amount / 1e9 for cause, amount in found.injected.items()} == CAUSED
-    assert (found.bill, found.recorded) == (5_650_000, 3_180_000)
+    assert (found.bill, found.recorded) == (6_150_000, 3_430_000)
 
 
 @pytest.mark.parametrize(
     ("records", "more", "words"),
     [
         (
-            {1: RECORDS[1], 2: RECORDS[2]},
+            {number: RECORDS[number] for number in (1, 2, 5)},
             {},
             "call 3 (billed, and answered with an error) was billed and has no",
         ),
         ({**RECORDS, 1: RECORDS[1] | {"cost_usd": 0.001}}, {}, "is recorded at 1000000 and billed at 3000000"),
-        (RECORDS, {"bill_usd": 0.00566}, "the causes sum up to 2470000, the difference is 2480000"),
-        (RECORDS, {"bill_usd": 0.006, "recorded_usd": 0.00353}, "but the calls sum up to 5650000 and 3180000"),
-        (RECORDS, {"not_arrived_usd": 0.00039, "unexplained_usd": 0.00001}, "10000 of 5650000 is unexplained"),
+        (RECORDS, {"bill_usd": 0.00616}, "the causes sum up to 2720000, the difference is 2730000"),
+        (RECORDS, {"bill_usd": 0.0065, "recorded_usd": 0.00378}, "but the calls sum up to 6150000 and 3430000"),
+        (RECORDS, {"not_arrived_usd": 0.00039, "unexplained_usd": 0.00001}, "10000 of 6150000 is unexplained"),
         (RECORDS, {"not_arrived_usd": 0.0003, "price_usd": 0.0007}, "price: 700000 is explained, 600000 was injected"),
         (RECORDS, {"tier_usd": 0.000001, "price_usd": 0.000599}, "tier: 1000 is explained, 0 was injected"),
     ],

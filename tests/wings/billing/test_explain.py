@@ -17,6 +17,7 @@ from gateway.wings.billing.bill import Bill, Billed, Side
 from gateway.wings.billing.compare import RecordedUsage
 from gateway.wings.billing.explain import CAUSES, Explained, explain, prices, proposals, total
 from gateway.wings.billing.recorded import ComparedBill
+from gateway.wings.billing.repeated import FailedAttempts, with_repeated
 from gateway.wings.billing.statement import COLUMNS, format_csv, format_table, notes, rows_of, summary_of
 from tests.reports.test_csv_text import NAMES, has_no_formula
 
@@ -50,6 +51,22 @@ def test_the_causes_add_up_to_the_difference(
         assert sum(row.causes.values()) == row.difference_nusd
         assert {*row.causes} <= {*CAUSES}
     assert sum(total(rows).values()) == sum(row.difference_nusd for row in rows)
+
+
+@given(
+    st.dictionaries(names, used), st.dictionaries(names, st.builds(Billed, sides, sides)),
+    st.dictionaries(names, st.builds(FailedAttempts, st.integers(1, 50), numbers, numbers)),
+)  # fmt: skip
+def test_a_guess_of_repeated_attempts_takes_from_what_is_unexplained_alone(
+    records: Records, bill: dict[tuple[str, str], Billed], attempts: dict[tuple[str, str], FailedAttempts]
+) -> None:
+    before = explain(records, bill, open_from="2026-12-01", knows_keys=True)
+    for old, new in zip(before, with_repeated(before, attempts), strict=True):
+        guessed, left = new.causes.get("repeated", 0), old.causes.get("unexplained", 0)
+        assert 0 <= guessed <= max(0, left)
+        assert guessed + new.causes.get("unexplained", 0) == left
+        assert guessed == 0 or (old.day, old.model) in attempts
+        assert sum(new.causes.values()) == new.difference_nusd
 
 
 # ------------------------------------------------------------------------------------------------------------- a month

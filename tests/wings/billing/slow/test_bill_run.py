@@ -20,4 +20,4 @@ async def test_each_difference_is_explained_as_it_was_injected(tmp_path: Path) -
     assert verdict.complaints == []
     assert all(verdict.calls[kind] for kind in Kind)
     injected = {cause for cause, amount in verdict.injected.items() if amount}
-    assert injected == {"other_users", "price", "estimated", "not_arrived"}
+    assert injected == {"other_users", "price", "estimated", "not_arrived", "repeated"}
