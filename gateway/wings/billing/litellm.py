@@ -1,16 +1,17 @@
 """The bill of a reseller built on LiteLLM: the sums of its spend logs by day, model and key, and a key's budget.
 
-Source: LiteLLM 1.106, `proxy/management_endpoints/internal_user_endpoints.py` (`GET /user/daily/activity`) and
+Source: LiteLLM 1.106.12, `proxy/management_endpoints/internal_user_endpoints.py` (`GET /user/daily/activity`) and
 `types/proxy/management_endpoints/common_daily_activity.py`. `GET /spend/logs` has the single calls, at most 10,000 and
 without their cached tokens, and is called deprecated there; its answer can be compared as a file (`invoice.py`).
 Days are in UTC. The name that a client asks for is a group of models; `models` are those behind it. Prompt tokens have
 the cached ones. The id of a key is the hash of its secret. Users who are no administrators have to give their id.
 `GET /key/info` has the budget of the key itself; one that begins anew is no balance.
+Tools (MCP) have a cost and no model, and the flat cost of a deployment has no key: both are in the sums alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -50,9 +51,20 @@ async def account(ask: Ask) -> Account:
 
 
 def _of_day(day: Mapping[str, Any]) -> Iterator[BillLine]:
+    """The lines by model and key, and the rest of each sum."""
+    date, lines = str(day["date"])[:10], list[BillLine]()
     for model, group in day["breakdown"]["model_groups"].items():
-        for key, used in group["api_key_breakdown"].items():
-            yield _line(str(day["date"])[:10], model, key, used["metrics"])
+        of_keys = [_line(date, model, key, used["metrics"]) for key, used in group["api_key_breakdown"].items()]
+        lines += [*of_keys, *_rest(date, model, group["metrics"], of_keys)]
+    yield from lines
+    yield from _rest(date, "other", day["metrics"], lines)
+
+
+def _rest(date: str, model: str, sums: Mapping[str, Any], lines: Sequence[BillLine]) -> Iterator[BillLine]:
+    """The money of a sum that none of its lines has, above what rounding makes of them."""
+    rest = whole_nusd(Decimal(str(sums.get("spend") or 0))) - sum([sum(line.nusd) for line in lines])
+    if rest > len(lines):
+        yield BillLine(date, model, nusd=place("other", rest))
 
 
 def _line(day: str, model: str, key: str, used: Mapping[str, Any]) -> BillLine:

@@ -3,8 +3,9 @@
 Source: new-api, `controller/usedata.go` and `model/usedata.go`: `GET /api/data/self` has at most 30 days at a time,
 hours as Unix times, tokens of both kinds in one number, and money as quota, of which 500,000 are a US dollar
 (`QuotaPerUnit`, which the reseller can change). It is asked with an access token of the user and her id in
-`New-Api-User` (`middleware/auth.go`). Tokens of one user share the numbers, so other keys cannot be separated. An
-answer that is an error has status 200 and `success: false`.
+`New-Api-User` (`middleware/auth.go`, which has not asked for the id since 040b46a0). Tokens of one user share the
+numbers, so other keys cannot be separated. An answer that is an error has `success: false`, most with status 200. The
+sums are written every five minutes, and only while `DataExportEnabled` is on, as it is shipped (`common/constants.go`).
 """
 
 from __future__ import annotations

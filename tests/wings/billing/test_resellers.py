@@ -136,15 +136,17 @@ def metrics(spend: float, prompt: int, cached: int, completion: int, good: int, 
     }  # fmt: skip
 
 
-def activity(has_more: bool, **keys: dict[str, Any]) -> dict[str, Any]:
-    """A page of `GET /user/daily/activity` with one day and one group of models."""
-    whole = metrics(0, 0, 0, 0, 0)
+def activity(has_more: bool, flat: float = 0.0, tools: float = 0.0, **keys: dict[str, Any]) -> dict[str, Any]:
+    """A page of `GET /user/daily/activity` with one day and one group of models. `flat`: the cost of its deployment;
+    `tools`: that of tools, which have no model."""
+    spent = sum(used["spend"] for used in keys.values())
+    of_group, whole = metrics(spent + flat, 0, 0, 0, 0), metrics(spent + flat + tools, 0, 0, 0, 0)
     by_key = {
         name: {"metrics": used, "metadata": {"key_alias": name, "team_id": None, "user_id": "u", "user_email": None,
                                              "key_exists": True}}
         for name, used in keys.items()
     }  # fmt: skip
-    group = {"metrics": whole, "metadata": {}, "api_key_breakdown": by_key}
+    group = {"metrics": of_group, "metadata": {}, "api_key_breakdown": by_key}
     empty: dict[str, Any] = {name: {} for name in ("mcp_servers", "providers", "endpoints", "api_keys", "entities")}
     breakdown = {**empty, "models": {"openai/gpt-4o-mini": group}, "model_groups": {"gpt-4o-mini": group}}
     return {
@@ -171,6 +173,17 @@ async def test_litellm_has_sums_by_day_model_and_key() -> None:
         "/v1/user/daily/activity?start_date=2025-11-20&end_date=2025-11-29&page_size=1000&page=1&user_id=u"
     )
     assert "&page=2&" in vendor.asked[1]
+
+
+async def test_the_cost_of_tools_and_of_deployments_is_in_the_sums_of_litellm_alone() -> None:
+    """As `get_daily_activity` of LiteLLM 1.106.12 made it on 2026-11-30 of rows without a model, and of those with the
+    key `__ptu_flat_cost__`."""
+    page = activity(False, flat=10.0, tools=0.03125, key=metrics(0.00123456, 1_000, 200, 90, 7))
+    answers = {1: page, 2: {"key": "k", "info": {}}}
+    bill = await bill_of(Vendor([], refuses=lambda number: web.json_response(answers[number])), "litellm")
+    assert {name: sum(billed.ours.nusd) for name, billed in bill.rows.items()} == {
+        ("2025-11-28", "gpt-4o-mini"): 10_001_234_560, ("2025-11-28", "other"): 31_250_000,
+    }  # fmt: skip
 
 
 async def test_a_budget_that_begins_anew_is_no_balance() -> None:
