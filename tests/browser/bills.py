@@ -11,15 +11,15 @@ from decimal import Decimal
 from typing import Any
 
 from tests.flows.gateway_process import COMPLETIONS
-from tests.wings.billing.vendors import ADMIN, DAY_S, Call, Vendor
+from tests.wings.billing.vendors import ADMIN, DAY_S, Call, Storage, Vendor
 
 LIMIT_USD = 400
 UNEXPLAINED_USD = 7
+STORED = 3_221_225_472
 
 
-def _calls() -> list[Call]:
+def _calls(today: int) -> list[Call]:
     """Three days at twice the price of the configuration, one that the gateway knows nothing of, another user."""
-    today = int(time.time() // DAY_S * DAY_S)
     dear = (Decimal(4), Decimal(2), Decimal(8))
     own = [Call(today - ago * DAY_S, COMPLETIONS, 1000, 0, 500, price=dear) for ago in (4, 5, 6)]
     lost = Call(
@@ -34,7 +34,9 @@ def vendor() -> Iterator[dict[str, Any]]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="vendor", daemon=True)
     thread.start()
-    made = Vendor(_calls(), limit_usd=LIMIT_USD)
+    today = int(time.time() // DAY_S * DAY_S)
+    storage = [Storage(today - 2 * DAY_S, STORED, Decimal("0.3"), "vector_stores")]
+    made = Vendor(_calls(today), limit_usd=LIMIT_USD, storage=storage)
     server = asyncio.run_coroutine_threadsafe(made.start(), loop).result()
     source = {
         "provider": "openai",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser.axe import check
-from tests.browser.bills import LIMIT_USD, UNEXPLAINED_USD
+from tests.browser.bills import LIMIT_USD, STORED, UNEXPLAINED_USD
 from tests.browser.chromium import Page
 from tests.browser.conftest import VIEWER_TOKEN, ago
 from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually
@@ -54,7 +54,7 @@ def test_records_and_bill_have_the_numbers_of_the_api(operator: Page, either: Ga
     for name in ("bill_usd", "recorded_usd", "difference_usd"):
         assert operator.value(f"[data-bill=main] [data-sum={name}] b") == upstream[name]
     causes = operator.run("return [...document.querySelectorAll('.causes li')].map((each) => each.dataset.cause)")
-    assert {*causes} == {*upstream["causes"]} >= {"price", "unexplained", "other_users"}
+    assert {*causes} == {*upstream["causes"]} >= {"price", "unexplained", "other_users", "services"}
     for cause, amount in upstream["causes"].items():
         assert operator.value(f".causes [data-cause={cause}]") == amount
         operator.see(f".causes [data-cause={cause}]", found["causes"][cause])
@@ -69,6 +69,17 @@ def test_records_and_bill_have_the_numbers_of_the_api(operator: Page, either: Ga
     operator.until(lambda: shown(operator, "model") == summed(found["data"], "model"))
     operator.see("main tfoot", f"Total of {len(summed(found['data'], 'model'))}")
     check(operator, "records and bill")
+
+
+def test_storage_is_a_cause_with_its_words_and_its_bytes(operator: Page, either: Gateway) -> None:
+    operator.go("bills")
+    operator.see("[data-bill=main] [data-cause=services]", "services: storage and sessions of the account")
+    assert operator.value(".causes [data-cause=services]") == 0.3
+    operator.click(f"{ROWS} tr[data-name='{ago(2)}'] .opener")
+    operator.see(f"{ROWS} .below", "vector_stores")
+    operator.see(f"{ROWS} .below", f"{STORED:,} bytes stored")
+    operator.see(f"{ROWS} .below", "services +")
+    check(operator, "a line item without a model")
 
 
 def test_a_difference_leads_from_now_to_its_calls(operator: Page, either: Gateway, tmp_path: Path) -> None:

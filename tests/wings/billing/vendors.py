@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from openai.types.admin.organization import UsageCompletionsResponse, UsageCostsResponse
+from openai.types.admin.organization import UsageCompletionsResponse, UsageCostsResponse, UsageVectorStoresResponse
 
 ADMIN = "sk-admin-of-the-tests-0123456789"
 
@@ -45,8 +45,19 @@ class Call(NamedTuple):
 LINE_ITEMS = ("input", "cached input", "output")
 
 
+class Storage(NamedTuple):
+    """The storage of a day on which there were calls, too."""
+
+    day: int
+    number: int
+    """Bytes."""
+    usd: Decimal
+    line_item: str = "assistants api | file search"
+
+
 class Vendor:
-    """The account of one vendor. `refuses` answers instead of it; `limit_usd` is its limit of a month."""
+    """The account of one vendor. `refuses` answers instead of it; `limit_usd` is its limit of a month; `storage` is in
+    OpenAI's usage and costs."""
 
     def __init__(
         self,
@@ -54,8 +65,10 @@ class Vendor:
         page: int = 3,
         refuses: Callable[[int], web.Response | None] | None = None,
         limit_usd: int | None = None,
+        storage: Iterable[Storage] = (),
     ):
         self.calls = list(calls)
+        self._storage = list(storage)
         self.asked: list[str] = []
         self._page = page
         self._refuses = refuses
@@ -78,6 +91,9 @@ class Vendor:
             case "/organization/usage/completions":
                 found = self._page_of(request.query, self._usage)
                 UsageCompletionsResponse.model_validate(found)
+            case "/organization/usage/vector_stores" if self._storage:
+                found = self._page_of(request.query, self._stored)
+                UsageVectorStoresResponse.model_validate(found)
             case "/organization/costs":
                 found = self._page_of(request.query, self._costs)
                 UsageCostsResponse.model_validate(found)
@@ -143,7 +159,23 @@ class Vendor:
             }
             for (model, item, key), usd in sums.items()
             if usd
+        ] + [
+            {
+                "object": "organization.costs.result", "amount": {"value": float(each.usd), "currency": "usd"},
+                "line_item": each.line_item, "api_key_id": None, "project_id": None,
+            }
+            for each in self._storage_of(calls)
         ]  # fmt: skip
+
+    def _stored(self, calls: Sequence[Call]) -> list[dict[str, Any]]:
+        return [
+            {"object": "organization.usage.vector_stores.result", "usage_bytes": each.number, "project_id": None}
+            for each in self._storage_of(calls)
+        ]
+
+    def _storage_of(self, calls: Sequence[Call]) -> list[Storage]:
+        days = {call.day for call in calls}
+        return [each for each in self._storage if each.day in days]
 
     # ---------------------------------------------------------------------------------------------------- Anthropic
 
