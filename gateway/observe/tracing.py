@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from multidict import MultiMapping
@@ -41,6 +41,8 @@ CLIENT_GONE = "client_gone"
 """The end of an attempt whose client left: not an error."""
 HEDGED = "hedged"
 """The end of an attempt that was stopped because another route answered: not an error."""
+
+Kind = TypeVar("Kind", bound="Trace")
 
 PARENT, STATE = "traceparent", "tracestate"
 
@@ -72,6 +74,33 @@ class Trace:
 
     def refused(self, fields: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
         """The call was not carried, and these are the fields of its access line."""
+
+    def within(self, kind: type[Kind]) -> Kind | None:
+        """This trace, or one that it passes everything on to, of this kind."""
+        return self if isinstance(self, kind) else None
+
+
+class PassingTrace(Trace):
+    """The trace of a wing, which passes everything on to the trace before it."""
+
+    def __init__(self, before: Trace) -> None:
+        self._before = before
+        self.id = before.id
+
+    def attempt(self, call: Call, route: Route, url: str, number: int) -> tuple[Call, AttemptSpan]:
+        return self._before.attempt(call, route, url, number)
+
+    def ask(self, whom: str) -> AttemptSpan:
+        return self._before.ask(whom)
+
+    def recorded(self, record: Record, error: str | None) -> None:
+        self._before.recorded(record, error)
+
+    def refused(self, fields: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
+        self._before.refused(fields, error, status)
+
+    def within(self, kind: type[Kind]) -> Kind | None:
+        return super().within(kind) or self._before.within(kind)
 
 
 class Tracer:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.config import Config, Route
-from gateway.observe import span_attributes
-from gateway.observe.tracing import AttemptSpan, Trace
+from gateway.config import Config
+from gateway.observe.tracing import PassingTrace, Trace
 from gateway.pipeline.active_call import ActiveCall
 from gateway.pipeline.stack import WingRider
 from gateway.records import Call, Record
@@ -20,28 +19,18 @@ from .generations import GenerationNotes
 from .settings import BillingSettings, BillSource
 
 
-class _NotingTrace(Trace):
-    """Notes the record of a call, and passes everything on to the trace before it."""
+class _NotingTrace(PassingTrace):
+    """Notes the record of a call."""
 
     generation: str | None = None
 
     def __init__(self, before: Trace, notes: GenerationNotes) -> None:
-        self._before = before
+        super().__init__(before)
         self._notes = notes
-        self.id = before.id
-
-    def attempt(self, call: Call, route: Route, url: str, number: int) -> tuple[Call, AttemptSpan]:
-        return self._before.attempt(call, route, url, number)
-
-    def ask(self, whom: str) -> AttemptSpan:
-        return self._before.ask(whom)
 
     def recorded(self, record: Record, error: str | None) -> None:
-        self._before.recorded(record, error)
+        super().recorded(record, error)
         self._notes.note(self.generation, record)
-
-    def refused(self, fields: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
-        self._before.refused(fields, error, status)
 
 
 class NoteGeneration(Rider):
@@ -58,8 +47,10 @@ class NoteGeneration(Rider):
         header = _header(self._sources, draft.route.upstream)
         if header is None:
             return draft
-        self._header, self._trace = header, _NotingTrace(draft.log.trace, self._notes)
-        draft.log.traced_by(self._trace)
+        self._header, self._trace = header, draft.log.trace.within(_NotingTrace)
+        if self._trace is None:
+            self._trace = _NotingTrace(draft.log.trace, self._notes)
+            draft.log.traced_by(self._trace)
         return draft._replace(riders=(*draft.riders, self))
 
     def head(self, head: Head) -> None:

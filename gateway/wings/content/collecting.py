@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from gateway.accounting.call_log import CallLog
-from gateway.config import Route
 from gateway.formats import sse
 from gateway.observe import span_attributes
-from gateway.observe.tracing import HEDGED, AttemptSpan, Trace
+from gateway.observe.tracing import HEDGED, PassingTrace, Trace
 from gateway.records import Call, Record
 from gateway.relay.attempt import Attempt
 
@@ -101,29 +99,19 @@ class Collecting:
         self._keeper.dropped()
 
 
-class KeptTrace(Trace):
-    """The trace of a call that is kept: it learns of its end, and passes everything on to the trace before it."""
+class KeptTrace(PassingTrace):
+    """The trace of a call that is kept: it learns of its end."""
 
     def __init__(self, before: Trace, collecting: Collecting) -> None:
-        self._before = before
+        super().__init__(before)
         self.collecting = collecting
-        self.id = before.id
-
-    def attempt(self, call: Call, route: Route, url: str, number: int) -> tuple[Call, AttemptSpan]:
-        return self._before.attempt(call, route, url, number)
-
-    def ask(self, whom: str) -> AttemptSpan:
-        return self._before.ask(whom)
 
     def recorded(self, record: Record, error: str | None) -> None:
-        self._before.recorded(record, error)
+        super().recorded(record, error)
         try:
             self.collecting.ended(record, error, self.id)
         except Exception as fault:  # keeping fails no call; its text may be the client's
             log.error("the content of call %s cannot be kept (%s)", record.id, type(fault).__name__)
-
-    def refused(self, fields: Mapping[str, span_attributes.Value | None], error: str | None, status: int) -> None:
-        self._before.refused(fields, error, status)
 
 
 def _request(call: Call, most: int) -> KeptBody:

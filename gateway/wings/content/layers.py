@@ -32,8 +32,8 @@ class Tap(Rider):
         pass
 
     def request(self, draft: Attempt) -> Attempt:
-        trace = draft.log.trace
-        return trace.collecting.attempted(draft) if isinstance(trace, KeptTrace) else draft
+        trace = draft.log.trace.within(KeptTrace)
+        return draft if trace is None else trace.collecting.attempted(draft)
 
 
 def _begun(active: ActiveCall) -> Collecting | None:

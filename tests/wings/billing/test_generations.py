@@ -21,6 +21,7 @@ from gateway.config import build
 from gateway.observe.metrics import Telemetry
 from gateway.records import Record, Usage
 from gateway.simulator import Settings
+from gateway.simulator.server import ServedCall
 from gateway.web import app
 from gateway.wings.billing import generations, singles
 from gateway.wings.billing.account import read_generations
@@ -250,13 +251,14 @@ def test_records_that_are_corrected_by_single_calls_leave_the_other_rules_the_re
 
 
 @asynccontextmanager
-async def gateway(folder: Path, address: str) -> AsyncIterator[TestClient[Any, Any]]:
+async def gateway(folder: Path, address: str, **more: Any) -> AsyncIterator[TestClient[Any, Any]]:
     values = {
         "server": {"access_log": "off"}, "store": {"url": f"embedded:{folder}"}, "admin": {"token": ADMIN_TOKEN},
         "upstreams": {"up": {"base_url": address, "api_key": "sk-of-calls"}},
         "models": {"gpt-4o-mini": {"routes": [{"upstream": "up"}], "max_output_tokens": 100, "price": PRICE}},
         "keys": [{"id": "k", "secret": KEY}],
         "billing": {"upstreams": {"up": {"provider": "openrouter", "api_key": ADMIN, "base_url": address}}},
+        **more,
     }  # fmt: skip
     config = build(values)
     telemetry = Telemetry((key.id for key in config.keys), config.metrics.max_keys)
@@ -310,6 +312,32 @@ async def test_calls_that_went_to_a_dearer_server_are_explained_one_by_one(tmp_p
     assert round(found["difference_usd"] * 1e9) == sum(causes.values()) == injected > 0
     assert ("generation" in causes) is not vendor.is_late
     assert late or causes == {"generation": injected}
+
+
+class LosingFirst(RouterSimulator):
+    """Answers the first call with an error."""
+
+    def is_lost(self, entry: ServedCall) -> bool:
+        return not self.generations
+
+
+async def test_the_content_of_a_second_attempt_is_kept_beside_the_id_of_its_generation(tmp_path: Path) -> None:
+    """Content and bills each have a trace around that of the call, and each finds its own at every attempt."""
+    vendor = LosingFirst(Settings(), ADMIN, lambda _, __: RATES)
+    async with TestServer(vendor.app()) as server:
+        address = str(server.make_url("/v1"))
+        upstreams = {name: {"base_url": address, "api_key": "sk-of-calls"} for name in ("up", "spare")}
+        bill = {"provider": "openrouter", "api_key": ADMIN, "base_url": address}
+        routes = [{"upstream": name, "priority": number} for number, name in enumerate(upstreams)]
+        async with gateway(
+            tmp_path / "data", address, upstreams=upstreams, billing={"upstreams": dict.fromkeys(upstreams, bill)},
+            models={"gpt-4o-mini": {"routes": routes, "max_output_tokens": 100}},
+            content={"files": {"folder": str(tmp_path / "kept")}, "keep": [{"keys": ["k"]}]},
+        ) as client:  # fmt: skip
+            await ask(client, 1, stream=False)
+    assert len(vendor.generations) == 2
+    (kept,) = [json.loads(line) for file in (tmp_path / "kept").iterdir() for line in file.read_text().splitlines()]
+    assert kept["attributes"]["gen_ai.output.messages"]
 
 
 def test_the_notes_name_who_served_the_calls_that_were_read() -> None:
