@@ -15,6 +15,12 @@ from urllib.parse import unquote
 _LONG = 64
 """Characters of a name that is kept: longer ones are no names of a known member."""
 
+_PIECE = 32
+"""Characters that are normalised at once: a run of combining marks takes the square of its length."""
+
+_MOST = 65_536
+"""Characters of a long text's normal form that are made: some characters have a form of eighteen."""
+
 _TIMES_QUOTED = 3
 
 _LONGEST_ASKED = 128
@@ -28,8 +34,21 @@ def folded(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _folded(name: str) -> str:
-    text = name.lower() if name.isascii() else unicodedata.normalize("NFKD", name.upper()).casefold()
+    text = name.lower() if name.isascii() else compatible(name.strip().upper(), 16 * _LONG).casefold()
     return "".join(filter(str.isalnum, text))
+
+
+def compatible(text: str, most: int = _MOST) -> str:
+    """The text in letters of the common kind, with marks behind them (NFKD), up to about this length."""
+    if text.isascii():
+        return text
+    made, size = list[str](), 0
+    for at in range(0, len(text), _PIECE):
+        made.append(unicodedata.normalize("NFKD", text[at : at + _PIECE]))
+        size += len(made[-1])
+        if size > most:
+            break
+    return "".join(made)
 
 
 def outer(name: str) -> str:
@@ -41,7 +60,7 @@ def plain_address(address: str) -> str:
     """An address in small letters, without escapes, blanks and backslashes."""
     for _ in range(_TIMES_QUOTED):
         address = unquote(address)
-    return "".join(unicodedata.normalize("NFKC", address).casefold().split()).replace("\\", "/")
+    return "".join(compatible(address).casefold().split()).replace("\\", "/")
 
 
 def nearest(asked: str, names: Sequence[str]) -> str | None:

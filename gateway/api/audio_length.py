@@ -21,6 +21,9 @@ HEAD_BYTES = 65_536
 MAX_BOXES = 512
 """Maximum number of chunks, boxes or elements that are read of one file."""
 
+MAX_READS = 10_000
+"""Maximum number of pieces that are read of one file: boxes may be in boxes, as many in each."""
+
 MAX_MS = 7 * 24 * 3_600_000
 """A week; longer values are ignored."""
 
@@ -44,15 +47,23 @@ def length_of(read: Reads, size: int) -> Length:
     start = _behind_id3(head)
     if start:
         head = read(start, HEAD_BYTES)
+    left = MAX_READS
+
+    def bounded(at: int, length: int) -> bytes:
+        nonlocal left
+        left -= 1
+        return read(at, length) if left >= 0 else b""
+
     for begins, find in _KINDS:
         if begins(head):
             try:
-                found, least = find(read, start, size, head)
+                found, least = find(bounded, start, size, head)
             except (struct.error, IndexError):
                 return _UNKNOWN
             least_ms = min(MAX_MS, _rounded_up(least))
             found_ms = _rounded_up(found)
-            return Length(found_ms if least_ms <= found_ms <= MAX_MS and found_ms else None, least_ms)
+            is_known = left >= 0 and least_ms <= found_ms <= MAX_MS and found_ms > 0
+            return Length(found_ms if is_known else None, least_ms)
     return _UNKNOWN
 
 

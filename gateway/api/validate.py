@@ -11,7 +11,6 @@ accepts "N" (and "stop" with a long s, U+017F) as the parameter, so it would tak
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
 from gateway.records import Document, Params
+from gateway.spelling import compatible
 
 from . import prompt_tokens, validation_errors
 from .json_document import parse
@@ -175,7 +175,7 @@ _STREAM_OPTIONS = frozenset(StreamOptions.model_fields)
 def refuse_other_case(given: Iterable[str], known: frozenset[str], inside: str = "") -> None:
     """All known names are lower case, so a name that folds to a known one differs only in case, width or blanks."""
     for name in given:
-        if name not in known and (meant := unicodedata.normalize("NFKC", name).casefold().strip()) in known:
+        if name not in known and (meant := compatible(name.strip(), 64).casefold().strip()) in known:
             raise validation_errors.misspelled(inside + name, inside + meant, inside + name)
 
 
