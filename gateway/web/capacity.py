@@ -6,8 +6,7 @@ workers. One key takes at most half of a room, so that the calls of others have 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
 
 from gateway.config import ServerSettings, UploadSettings
 from gateway.errors import Unavailable
@@ -56,19 +55,19 @@ class Room:
 
 class Capacity:
     """How many calls may be under way; `memory` has the bytes of request bodies and of answers that are not streamed,
-    `disk` those of forms in temporary files, `incoming` the requests whose body is still coming: they hold a place of a
-    call before the key's own limits are asked."""
+    `disk` those of forms in temporary files, `places` the requests of each key from its check to their end: also those
+    that draw on no limit of the key, such as reads of kept objects, or not yet."""
 
     def __init__(self, server: ServerSettings, uploads: UploadSettings) -> None:
         self.memory = Room()
         self.disk = Room()
-        self.incoming = Room()
+        self.places = Counter[str]()
         self.resize(server, uploads)
 
     def resize(self, server: ServerSettings, uploads: UploadSettings) -> None:
         """Replace the limits. Held bytes stay counted."""
         self.max_calls = server.max_in_flight // server.workers
-        self.incoming.resize(self.max_calls, 1)
+        self.max_of_key = max(1, self.max_calls // 2)
         self.memory.resize(server.max_buffered_bytes // server.workers, server.max_request_bytes)
         # A batch's file is stored as it came and as it is sent.
         most = max(uploads.max_stored_bytes // server.workers, uploads.max_bytes)
@@ -80,21 +79,10 @@ class Capacity:
     def refuse_when_full(self, calls: int) -> None:
         """Raises `Unavailable` if the calls under way are as many as the limit."""
         if calls >= self.max_calls:
-            raise _too_many_calls()
-
-    @contextmanager
-    def wait_for_body(self, key: str) -> Iterator[None]:
-        """Count a request of this key while its body comes. Raises `Unavailable` if the key has half of all calls with
-        such requests."""
-        if not self.incoming.hold(1, key):
-            raise _too_many_calls()
-        try:
-            yield
-        finally:
-            self.incoming.release(1, key)
+            raise too_many_calls()
 
 
-def _too_many_calls() -> Unavailable:
+def too_many_calls() -> Unavailable:
     return Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
 
 

@@ -156,14 +156,13 @@ class FormReader:
         stored = context.form = StoredForm(settings, self._capacity, context.key)
         parser = multipart.FormParser(boundary, settings.max_file_bytes)
         try:
-            with self._capacity.wait_for_body(context.key):
-                async with asyncio.timeout(settings.timeout_s):
-                    while piece := await request.content.readany():
-                        if stored.size + len(piece) > settings.max_bytes:
-                            raise _too_large(settings)
-                        parser.feed(piece)
-                        await stored.add(piece)
-                    await stored.end()
+            async with asyncio.timeout(settings.timeout_s):
+                while piece := await request.content.readany():
+                    if stored.size + len(piece) > settings.max_bytes:
+                        raise _too_large(settings)
+                    parser.feed(piece)
+                    await stored.add(piece)
+                await stored.end()
         except TimeoutError:
             raise BodyTimeout(f"The form did not arrive within {settings.timeout_s:g} seconds.") from None
         return stored, parser.parts()

@@ -187,6 +187,8 @@ class RequestContext:
     """Tags of the call; only the refusal log uses them."""
     held_bytes: int = 0
     """Room that its body and its answer take of the worker's, in the name of `key`; given back at its end."""
+    place: str = ""
+    """The key that it counts for (`Capacity.places`), once its key is known."""
     is_recorded: bool = False
     """A reservation was made: the call has a record."""
     is_quiet: bool = False
@@ -222,6 +224,7 @@ class ErrorMiddleware:
         self._status = status
         self._add_refusal = add_refusal
         self._memory = capacity.memory
+        self._places = capacity.places
 
     @property
     def config(self) -> Config:
@@ -256,6 +259,7 @@ class ErrorMiddleware:
         finally:
             context.stream = None
             self._memory.release(context.held_bytes, context.key)
+            self._places[context.place] -= 1
         if isinstance(response, Whole):
             response.own_headers.append(("x-request-id", context.id))
             if permission:
