@@ -190,7 +190,7 @@ class DataPlane:
         if is_form:
             asked = asked if address is None else address.applied(asked, spec)
         elif is_large or address is not None:
-            asked, pieces = await self._read_json(spec, pieces, parts, address, is_large=is_large)
+            asked, pieces = await self._read_json(spec, pieces, context, address, is_large=is_large)
         else:
             asked = spec.read(b"".join(pieces), parts.find_counter)
         if not asked.model:
@@ -228,20 +228,20 @@ class DataPlane:
         return call._replace(fallbacks=tuple(_fallbacks(call, asked, others))) if others else call
 
     async def _read_json(
-        self, spec: Format, pieces: Pieces, parts: pipeline.Services, address: _Address | None, *, is_large: bool
+        self, spec: Format, pieces: Pieces, context: RequestContext, address: _Address | None, *, is_large: bool
     ) -> tuple[Params, Pieces]:
         """The checked parameters of a body of JSON and of its path, and the body, which names the model where it has
         to. A large one is read by another process."""
         try:
             if not is_large:
-                return _read(spec, pieces, parts, address), pieces
-            drops = capabilities.all_drops(parts.config.upstreams)
-            asked = await self._large_bodies.read(spec.name, pieces, drops)
+                return _read(spec, pieces, context.parts, address), pieces
+            drops = capabilities.all_drops(context.parts.config.upstreams)
+            asked = await self._large_bodies.read(context.key, spec.name, pieces, drops)
         except InvalidRequest as fault:
             if address is None or (fault.param, fault.code) != ("model", "missing_required_parameter"):
                 raise
             pieces = _with_model(pieces, address.model)
-            return await self._read_json(spec, pieces, parts, address, is_large=is_large)
+            return await self._read_json(spec, pieces, context, address, is_large=is_large)
         return (asked if address is None else address.applied(asked, spec)), pieces
 
     async def _amended(
@@ -262,7 +262,7 @@ class DataPlane:
             if amended.body is not None:
                 size = sum(map(len, amended.body))
                 self._hold(context, size)
-                asked, _ = await self._read_json(spec, amended.body, parts, address, is_large=size > LARGE_BYTES)
+                asked, _ = await self._read_json(spec, amended.body, context, address, is_large=size > LARGE_BYTES)
                 found = find_model(asked.model, key, spec.name, context)
             if amended.model is not None:
                 found, context.model = amended.model, amended.model.name
@@ -287,7 +287,7 @@ class DataPlane:
         found = rewriting.needed(spec.name, asked, models, upstreams)
         if not found:
             return asked
-        return await self._large_bodies.rewrite(spec.name, asked, found, partial(self._hold, context))
+        return await self._large_bodies.rewrite(context.key, spec.name, asked, found, partial(self._hold, context))
 
     def _hold(self, context: RequestContext, size: int) -> None:
         """Holds room for bytes in the name of a request. Raises `Unavailable` if there is none."""
@@ -303,7 +303,7 @@ class DataPlane:
         if document.large is None:
             batches.restrict(document.members, key, model)
         else:
-            await self._large_bodies.restrict(document.large.pieces, key, model)
+            await self._large_bodies.restrict(call.key.id, document.large.pieces, key, model)
 
     def _other_models(self, key: Key, asked: Params, context: RequestContext) -> tuple[tuple[str, Model], ...]:
         """The further models of a request. Raises `ModelNotFound` for one that this key may not use."""
@@ -319,13 +319,9 @@ class DataPlane:
         return tuple(models)
 
     async def caller(
-        self,
-        request: web.Request,
-        context: RequestContext,
-        query_key: str | None = None,
-        more_keys: Sequence[str] = (),
-        schemes: Collection[str] = auth.BEARER,
-    ) -> Key:
+        self, request: web.Request, context: RequestContext, query_key: str | None = None,
+        more_keys: Sequence[str] = (), schemes: Collection[str] = auth.BEARER,
+    ) -> Key:  # fmt: skip
         """The key of a request. `query_key`: the parameter of the query that may hold it; `more_keys` came elsewhere;
         `schemes`: of Authorization. Raises `Unauthorized`, or another refusal of it."""
         headers = request.headers

@@ -1,8 +1,8 @@
 """The worker's side of the process that reads large bodies (`gateway/process/large_body_process.py`): started for
 the first large body and kept.
 
-One body is read at a time, and other large bodies wait; small bodies do not. A request that waits too long is refused
-with a status that asks for a retry.
+One body is read at a time, and other large bodies wait, of each key one; small bodies do not. A request that waits too
+long is refused with a status that asks for a retry, and so is one whose body takes too long.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from gateway.api import large_body
 from gateway.bridge import rewriting
@@ -22,7 +23,8 @@ from gateway.records import Endpoint, Params, Rewriting
 from gateway.tasks import Tasks
 
 READER = "gateway.process.large_body_process"
-READ_WITHIN_S = 30.0
+READ_WITHIN_S, READ_FOR_S = 30.0, 15.0
+"""Seconds for one body with its wait for others, and without: a slow one of each other key leaves time for it."""
 
 PIECE_BYTES = 131_072
 """Bytes of a returned body that are read at once."""
@@ -40,22 +42,28 @@ class LargeBodies:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
+        self._of_key = WeakValueDictionary[str, asyncio.Lock]()
+        self._now: asyncio.Task[Any] | None = None
+        """The reading whose turn it is."""
         self._tasks = Tasks()
 
     async def read(
-        self, endpoint: Endpoint, pieces: Pieces, drops: Iterable[str] = (), reads: Mapping[str, Any] | None = None
-    ) -> Params:
+        self, key: str, endpoint: Endpoint, pieces: Pieces, drops: Iterable[str] = (),
+        reads: Mapping[str, Any] | None = None,
+    ) -> Params:  # fmt: skip
         """Reads like `formats.read`; `drops` and `reads` are those of `large_body.brief`. Raises `Unavailable` if the
         body cannot be read now.
 
-        A cancelled reading continues to its end, so that the next request finds a clean process.
+        A cancelled reading continues to its end, so that the next request finds a clean process; one that waits for its
+        turn ends, because it holds a body that is not counted any more.
         """
-        answer, _ = await self._answer(
-            {"job": "read", "endpoint": endpoint, "drops": list(drops), "reads": reads}, pieces
-        )
+        job = {"job": "read", "endpoint": endpoint, "drops": list(drops), "reads": reads}
+        answer, _ = await self._answer(key, job, pieces)
         return large_body.from_brief(answer, pieces)
 
-    async def rewrite(self, endpoint: Endpoint, asked: Params, found: Iterable[Rewriting], hold: Holds) -> Params:
+    async def rewrite(
+        self, key: str, endpoint: Endpoint, asked: Params, found: Iterable[Rewriting], hold: Holds
+    ) -> Params:
         """The parameters with the results of these rewritings, an `InvalidRequest` in place of one that is refused.
         Raises `Unavailable`, and the errors of `hold`."""
         large = asked.document.large
@@ -64,21 +72,26 @@ class LargeBodies:
         for each in found:
             job = {"job": "rewrite", "endpoint": endpoint, "rewriting": each}
             try:
-                known, pieces = await self._answer(job, large.pieces)
+                known, pieces = await self._answer(key, job, large.pieces)
                 hold(sum(map(len, pieces)))  # here, because a client that leaves does not end the reading
                 made[each] = rewriting.taken(each, known, pieces)
             except InvalidRequest as refused:
                 made[each] = refused
         return asked._replace(document=asked.document._replace(large=large._replace(rewritten=made)))
 
-    async def restrict(self, pieces: Pieces, key: Limits, model: Limits) -> None:
+    async def restrict(self, key: str, pieces: Pieces, of_key: Limits, of_model: Limits) -> None:
         """Raises `InvalidRequest` for a request of a message batch beyond these limits, and `Unavailable`."""
-        dumped = (limits.model_dump(mode="json", exclude_unset=True) for limits in (key, model))
-        await self._answer({"job": "restrict", **dict(zip(("key", "model"), dumped, strict=True))}, pieces)
+        dumped = (limits.model_dump(mode="json", exclude_unset=True) for limits in (of_key, of_model))
+        await self._answer(key, {"job": "restrict", **dict(zip(("key", "model"), dumped, strict=True))}, pieces)
 
-    async def _answer(self, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any], Pieces]:
-        asked = self._tasks.spawn(self._ask(job, pieces), "read-large-body")
-        answer, body = await asyncio.shield(asked)
+    async def _answer(self, key: str, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any], Pieces]:
+        asked = self._tasks.spawn(self._ask(key, job, pieces), "read-large-body")
+        try:
+            answer, body = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            if asked is not self._now:
+                asked.cancel()
+            raise
         if answer is None:
             raise Unavailable("The gateway cannot read so long a body right now.", code="reader_busy")
         if "refused" in answer:
@@ -92,9 +105,11 @@ class LargeBodies:
         await self._tasks.cancel_all()
         await self._end()
 
-    async def _ask(self, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any] | None, Pieces]:
+    async def _ask(self, key: str, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any] | None, Pieces]:
+        own = self._of_key.setdefault(key, asyncio.Lock())
         try:
-            async with asyncio.timeout(READ_WITHIN_S), self._lock:
+            async with asyncio.timeout(READ_WITHIN_S), own, self._lock, asyncio.timeout(READ_FOR_S):
+                self._now = asyncio.current_task()
                 for _ in range(2):  # it may have ended since the last one
                     try:
                         return await self._exchange(job, pieces)

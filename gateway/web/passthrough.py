@@ -243,7 +243,8 @@ class PassthroughCalls:
             return params, (*kept, ("Content-Type", content_type(boundary)))
         pieces = await self._bodies.read(request, context)
         if context.held_bytes > LARGE_BYTES:
-            return await self._large_bodies.read(PASSTHROUGH.name, pieces, reads=row.members), headers
+            asked = self._large_bodies.read(context.key, PASSTHROUGH.name, pieces, reads=row.members)
+            return await asked, headers
         return PASSTHROUGH.read(b"".join(pieces), counter), headers
 
     async def _earlier(
