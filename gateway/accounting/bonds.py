@@ -18,7 +18,7 @@ from gateway.config import Upstream
 from gateway.errors import NotFound, Unavailable
 from gateway.records import Bond, KeyInTeam
 from gateway.store import BondStore, StoreUnavailable
-from gateway.store.bonds import is_bond_id
+from gateway.store.bonds import CONVERSATION, is_bond_id
 from gateway.tasks import Tasks
 from gateway.upstream.account import position_of
 
@@ -144,7 +144,12 @@ class Bonds:
         """The bond of this id, whosever it is. Raises `StoreUnavailable`."""
         if not is_bond_id(bond_id):
             return None
-        return self._unwritten.get(bond_id) or await self._store.find_bond(bond_id, self._clock())
+        waiting = self._unwritten.get(bond_id)
+        if waiting is not None and waiting.kind != CONVERSATION:
+            return waiting
+        stored = await self._store.find_bond(bond_id, self._clock())
+        more = self._unwritten.get(bond_id)
+        return (stored and more and stored._replace(tokens=stored.tokens + more.tokens)) or stored or more
 
     async def _any(self, bond_id: str) -> Bond | None:
         """Returns the bond of this id, of any key, as `_look_up` does. Raises `Unavailable`."""
@@ -168,6 +173,8 @@ class Bonds:
         """Write a bond. Returns when it is in the store, or will be when the store is back."""
         if not is_bond_id(bond.id):
             return
+        if bond.kind == CONVERSATION and (waiting := self._unwritten.get(bond.id)) is not None:
+            bond = bond._replace(tokens=waiting.tokens + bond.tokens)
         self._unwritten[bond.id] = bond
         if len(self._unwritten) > MAX_UNWRITTEN:
             self._unwritten.popitem(last=False)
@@ -205,8 +212,10 @@ class Bonds:
                 continue
             except Exception:
                 log.exception("the store cannot take the bond of %s", bond.id)
-            if self._unwritten.get(bond.id) is bond:
-                del self._unwritten[bond.id]
+            later = self._unwritten.pop(bond.id, bond)
+            if later is not bond:  # of a conversation with the tokens that are now stored
+                is_sum = bond.kind == CONVERSATION
+                self._unwritten[bond.id] = later._replace(tokens=later.tokens - bond.tokens) if is_sum else later
             await self._note(is_away=False)
 
     async def _note(self, *, is_away: bool) -> None:

@@ -15,7 +15,7 @@ from gateway.records import Bond, Usage
 from gateway.relay import Attempt
 from gateway.relay.attempt import Rider
 from gateway.relay.deferred import defer, note_deferral
-from gateway.store.bonds import item_bonds
+from gateway.store.bonds import CONVERSATION, item_bonds
 from gateway.upstream.account import account_of
 from gateway.upstream.connection import Head
 from gateway.upstream.health import AttemptHandle
@@ -34,7 +34,10 @@ class KeptAnswer(Rider):
         self._has_begun = False
 
     def request(self, draft: Attempt) -> Attempt:
-        params = draft.call.params
+        params, bond = draft.call.params, draft.call.bond
+        if bond is not None and bond.kind == CONVERSATION and not self._active.tried:
+            more = bond._replace(tokens=params.prompt_tokens - bond.tokens)  # it may stay there if the client leaves
+            draft.tasks.spawn(self._active.services.bonds.keep(more), "grow-conversation")
         self._is_kept = params.is_kept and self._active.way is not Adaptation.TRANSLATED
         self._is_deferred = params.is_deferred
         if not (self._is_kept or self._is_deferred):
@@ -89,8 +92,8 @@ class KeptAnswer(Rider):
             kept_id, kind, note = task_id(call.passed.owner, route.upstream, kept_id), TASK, call.id
         bond = Bond(kept_id, key.id, key.team, route.upstream, account, model, tokens, call.started, kind, note)
         await asyncio.gather(*map(bonds.keep, (bond, *item_bonds(bond, items, usage.completion_tokens))))
-        if tokens and call.bond is not None and call.bond.kind == "conversation":
-            await bonds.keep(call.bond._replace(tokens=tokens))
+        if tokens and call.bond is not None and call.bond.kind == CONVERSATION:
+            await bonds.keep(call.bond._replace(tokens=tokens - call.params.prompt_tokens))
 
 
 class Submission(Layer):

@@ -19,6 +19,9 @@ BOND_KEPT_S = 30 * 86400
 BONDS_KEPT = 10_000
 """The newest bonds of one key that are kept: about 3 MB."""
 
+CONVERSATION = "conversation"
+"""The kind of bonds whose `tokens` are added to what is stored: several requests may change one at once."""
+
 SETTLED = "settled"
 """The note of a batch whose usage is recorded."""
 
@@ -31,7 +34,8 @@ class BondStore(Protocol):
     """The store of bonds. Every method raises `StoreUnavailable`."""
 
     async def add_bond(self, bond: Bond, now: float) -> None:
-        """Write a bond at the Unix time `now` (seconds), in place of an earlier one of the same id and key. A bond of
+        """Write a bond at the Unix time `now` (seconds), in place of an earlier one of the same id and key, or with its
+        tokens added to those of it (`CONVERSATION`). A bond of
         the same id with another key stays as it is. Deletes what is too old or too many."""
 
     async def find_bond(self, bond_id: str, now: float) -> Bond | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -40,6 +41,20 @@ async def test_its_own_key_may_write_it_again_and_no_other(store: Store) -> None
     await store.add_bond(bond(key="bob", team=None), NOW)
     assert await store.find_bond("resp_1", NOW) == bond(tokens=9)
     await store.remove_bond(bond(key="bob"))
+
+
+async def test_tokens_of_a_conversation_add_up(store: Store, open_store: OpensStores) -> None:
+    """Also those that several workers add at once, of the same state; no less than none is left."""
+    first, other = bond(kind="conversation", tokens=50, made=NOW // 1), await open_store()
+    await store.add_bond(first, NOW)
+    more = [first._replace(tokens=tokens) for tokens in (10, 20, 0, -15)]
+    await asyncio.gather(*[each.add_bond(one, NOW) for each in (store, other) for one in more])
+    assert await other.find_bond("resp_1", NOW) == first._replace(tokens=80)
+    await store.add_bond(first._replace(key="bob", tokens=100), NOW)
+    assert await store.find_bond("resp_1", NOW) == first._replace(tokens=80)
+    await store.add_bond(first._replace(tokens=-100), NOW)
+    assert await store.find_bond("resp_1", NOW) == first._replace(tokens=0)
+    await store.remove_bond(first)
 
 
 async def test_it_ends_after_its_time(store: Store) -> None:

@@ -2,18 +2,23 @@
 --
 -- KEYS   1: the bond: "until bond", in Unix seconds; 2: sorted set: ids of its key's bonds by the same time
 -- ARGV   1: how the names of bonds begin, 2: id, 3: key, 4: bond, 5: now in Unix seconds, 6: lifetime in seconds,
---        7: how many bonds of one key are kept
+--        7: how many bonds of one key are kept, 8: the place of its tokens if they are added to those known, else 0
 
 local call = redis.call
-local known = call('GET', KEYS[1])
+local known, bond, place = call('GET', KEYS[1]), ARGV[4], tonumber(ARGV[8])
 if known then
-  local owner = cjson.decode(string.match(known, '^%d+ (.*)$'))[2]
-  if owner ~= ARGV[3] then
+  local before = cjson.decode(string.match(known, '^%d+ (.*)$'))
+  if before[2] ~= ARGV[3] then
     return 0
+  end
+  if place > 0 then
+    local after = cjson.decode(bond)
+    after[place] = math.max(0, before[place] + after[place])
+    bond = cjson.encode(after)
   end
 end
 local until_s = string.format('%.0f', ARGV[5] + ARGV[6])
-call('SET', KEYS[1], until_s .. ' ' .. ARGV[4], 'EX', ARGV[6])
+call('SET', KEYS[1], until_s .. ' ' .. bond, 'EX', ARGV[6])
 call('ZADD', KEYS[2], until_s, ARGV[2])
 call('EXPIRE', KEYS[2], ARGV[6])
 local gone = call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. ARGV[5], 'LIMIT', 0, 100)

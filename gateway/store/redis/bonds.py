@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.records import Bond
-from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, decode_bond, encode_bond, owner_of
+from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, CONVERSATION, decode_bond, encode_bond, owner_of
 
 from .connection import RedisConnection, Script
 
@@ -12,11 +12,9 @@ READ_AT_ONCE = 500
 
 async def add_bond(link: RedisConnection, script: Script, base: str, bond: Bond, now: float) -> None:
     keys = [f"{base}bond:{bond.id}", f"{base}bonds:{owner_of(bond)}"]
-    await link.run(
-        script,
-        keys,
-        [f"{base}bond:", bond.id, bond.key, encode_bond(bond), str(int(now)), str(BOND_KEPT_S), str(BONDS_KEPT)],
-    )
+    place = Bond._fields.index("tokens") + 1 if bond.kind == CONVERSATION else 0
+    numbers = [str(each) for each in (int(now), BOND_KEPT_S, BONDS_KEPT, place)]
+    await link.run(script, keys, [f"{base}bond:", bond.id, bond.key, encode_bond(bond), *numbers])
 
 
 async def find_bond(link: RedisConnection, base: str, bond_id: str, now: float) -> Bond | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from gateway.records import Bond
-from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, KIND, decode_bond, encode_bond, owner_of
+from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, CONVERSATION, KIND, decode_bond, encode_bond, owner_of
 
 from .database import insert
 
@@ -19,6 +19,8 @@ DELETED_AT_ONCE = 100
 
 def add_bond(db: sqlite3.Connection, bond: Bond, now: float) -> None:
     """Implements `BondStore.add_bond` in a transaction that the caller has begun."""
+    if bond.kind == CONVERSATION and (known := find_bond(db, bond.id, now)) is not None:
+        bond = bond._replace(tokens=max(0, known.tokens + bond.tokens))
     insert(db, "bonds", COLUMNS, [(bond.id, owner_of(bond), now + BOND_KEPT_S, encode_bond(bond))], _IN_PLACE)
     db.execute("DELETE FROM bonds WHERE seq IN (SELECT seq FROM bonds WHERE until < ? LIMIT ?)", (now, DELETED_AT_ONCE))
     db.execute(

@@ -114,9 +114,9 @@ class Conversations:
         body = asked.text.encode()
         files = await named_in_items(bond.in_team, asked, _items(asked), context.parts)
         _refuse_elsewhere(files, bond)
+        # Before, because the upstream may add them also if the client leaves.
+        await context.parts.bonds.keep(bond._replace(tokens=_tokens(body, files) if action else 0))
         answer = await self._kept.fetch(request, context, bond, action, "POST", body, is_read=False)
-        more = _tokens(body, files) if action else 0
-        await context.parts.bonds.keep(bond._replace(tokens=bond.tokens + more))
         return self._kept.whole(context, answer)
 
     async def _body(self, request: web.Request, context: RequestContext) -> Document:

@@ -193,18 +193,11 @@ def _bond(made: str, key: Key, context: RequestContext, sent: _Sent) -> Bond:
     if sent.batch is not None:
         note |= sent.batch.as_note()
     size = sent.asked.file.size
+    tokens = min(size // BYTES_PER_TOKEN, MAX_FILE_TOKENS) if sent.batch is None else 0
     return Bond(
-        id=made,
-        key=key.id,
-        team=key.team,
-        upstream=sent.upstream,
-        account=account_of(context.parts.config.upstreams[sent.upstream], 0),
-        model="",
-        tokens=min(size // BYTES_PER_TOKEN, MAX_FILE_TOKENS) if sent.batch is None else 0,
-        made=context.parts.clock.now(),
-        kind="file",
-        note=json.dumps(note, separators=(",", ":")),
-    )
+        made, key.id, key.team, sent.upstream, account_of(context.parts.config.upstreams[sent.upstream], 0), model="",
+        tokens=tokens, made=context.parts.clock.now(), kind="file", note=json.dumps(note, separators=(",", ":")),
+    )  # fmt: skip
 
 
 def purpose_of(bond: Bond) -> str:

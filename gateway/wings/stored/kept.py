@@ -61,15 +61,9 @@ class KeptAtUpstream:
     per time."""
 
     def __init__(
-        self,
-        caller: FindsCaller,
-        status: Status,
-        capacity: Capacity,
-        param: str,
-        path: str,
-        spec: Format,
+        self, caller: FindsCaller, status: Status, capacity: Capacity, param: str, path: str, spec: Format,
         name: str = "id",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._caller = caller
         self._status = status
         self._memory = capacity.memory
@@ -172,16 +166,9 @@ class KeptAtUpstream:
             raise UpstreamFailed.after(failure, passed=self._spec.passed_statuses) from None
 
     async def fetch(
-        self,
-        request: web.Request,
-        context: RequestContext,
-        bond: Bond,
-        action: str = "",
-        method: str = "GET",
-        body: bytes = b"",
-        *,
-        is_read: bool = True,
-    ) -> Fetched:
+        self, request: web.Request, context: RequestContext, bond: Bond, action: str = "", method: str = "GET",
+        body: bytes = b"", *, is_read: bool = True,
+    ) -> Fetched:  # fmt: skip
         """The upstream's answer; of a bond without an id, that of the path itself. Raises `UpstreamFailed` or
         `UpstreamRefused` for any other than a good one, and `Unavailable` if there is no room for it. `is_read`: the
         gateway itself reads its members, so it has to be short."""
@@ -191,14 +178,8 @@ class KeptAtUpstream:
         sent = ask_upstream(request, context, bond, path, method, self._spec, body)
         limit = parts.config.server.max_response_bytes
         hold = partial(self._hold, context)
-        answer = await fetch(
-            bond.upstream,
-            pool,
-            sent,
-            upstream.timeouts.head_s,
-            min(limit, MAX_READ_BYTES) if is_read else limit,
-            hold=hold,
-        )
+        most = min(limit, MAX_READ_BYTES) if is_read else limit
+        answer = await fetch(bond.upstream, pool, sent, upstream.timeouts.head_s, most, hold=hold)
         good = await raise_for(bond.upstream, answer, pool.hidden, self._spec)
         if not (is_like_object(good.body) if len(good.body) > MAX_READ_BYTES else object_of(good.body) is not None):
             raise UpstreamFailed.after(Failure(bond.upstream, Phase.WAITING, Fault.NOT_JSON))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.conftest import ScriptedUpstream, StartsGateways, start_pair
 from tests.fakes import responses_api as api
-from tests.fakes.scripted import error_json, ok_json
+from tests.fakes.scripted import after, error_json, ok_json, silent
 from tests.flows.client import Answer
-from tests.flows.gateway_process import Gateway, key, model, secret, settings
+from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
 
 MODEL = "gpt-4.1"
 KEYS = ["sk-upstream-key-that-nobody-may-see", "sk-upstream-second-that-nobody-may-see"]
@@ -126,6 +127,58 @@ def test_its_tokens_are_reserved(gateways: list[Gateway], upstream: ScriptedUpst
     upstream.answer_with(ok_json(ITEMS), ok_json(api.response([api.message("Hi")], usage=None)))
     gateway.post(f"{PATH}/{made}/items", {"items": [ITEM | {"content": "word " * 1000}]})
     assert gateway.call(ask(gateways[1], conversation=made).id)["prompt_tokens"] > 1000
+
+
+def tokens_of(gateway: Gateway, upstream: ScriptedUpstream, made: str) -> int:
+    """What a short call in this conversation is charged for its prompt without a report."""
+    upstream.answer_with(ok_json(api.response([api.message("Hi")], usage=None)))
+    tokens: int = gateway.call(ask(gateway, conversation=made).id)["prompt_tokens"]
+    return tokens
+
+
+LONG = ITEM | {"content": "word " * 8000}
+
+
+def test_what_is_added_at_once_adds_up(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    """Also through two gateways, and beside a change that began before and ends after it."""
+    made, body = make(gateways[0], upstream), b'{"metadata": {}}'
+    upstream.answer_with(always=after(0.2, ok_json(ITEMS)))
+    with gateways[0].connect() as slow:
+        head = f"POST {PATH}/{made} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n"
+        slow.send(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{{".encode())
+        with ThreadPoolExecutor(6) as threads:
+            adds = [
+                threads.submit(gateways[each % 2].post, f"{PATH}/{made}/items", {"items": [LONG]}) for each in range(6)
+            ]
+        assert {each.result().status for each in adds} == {200}
+        slow.send(body[1:])
+        assert slow.read_answer().status == 200
+    assert tokens_of(gateways[1], upstream, made) > 6 * 8000
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("what", ["call", "items"])
+def test_what_a_client_that_left_has_added_counts(
+    gateways: list[Gateway], upstream: ScriptedUpstream, what: str, is_kept: bool
+) -> None:
+    made = make(gateways[0], upstream)
+    upstream.answer_with(silent)
+    path, members = f"{PATH}/{made}/items", {"items": [LONG]}
+    if what == "call":
+        path, members = "/v1/responses", {"model": MODEL, "conversation": made, "store": is_kept, "input": [LONG]}
+    before = upstream.hits
+    with gateways[0].connect() as client:
+        client.post(path, json.dumps(members).encode(), secret("alice"))
+        eventually(lambda: upstream.hits > before)
+    assert tokens_of(gateways[1], upstream, made) > 8000
+
+
+def test_a_report_is_the_size_of_the_conversation(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    """Whatever was estimated before: it sinks again."""
+    made = make(gateways[0], upstream, items=[LONG])
+    upstream.answer_with(ok_json(api.response([api.message("Hi")])))
+    assert ask(gateways[0], conversation=made, input=[LONG]).status == 200
+    assert api.USAGE["total_tokens"] < tokens_of(gateways[1], upstream, made) < 100
 
 
 @pytest.mark.parametrize("place", ["known", "unknown", "response"])
