@@ -4,7 +4,8 @@ router behind the upstream may choose.
 Each has to be one that the key may use, and one that the same upstream serves, whose name for it goes up. Routers take
 them as `models` (OpenRouter, "Model routing", and Vercel's AI Gateway, "Model fallbacks", which has them in
 `providerOptions.gateway` as well) and as `fallbacks` (LiteLLM, "Client-side fallbacks", whose router has two further
-names); both charge for the model that served.
+names, and settings of its own in `user_config` and `router_settings_override`: `proxy/route_llm_request.py`); both
+charge for the model that served.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ANY_MODEL = "*"
 LISTS = ("models", "fallbacks")
 """Members with names for a router; other forms of them are refused."""
 MOST = 16
-_MEANT = re.compile(r"models|fallbackmodels?|\w*fallbacks?")
+_MEANT = re.compile(r"models|fallbackmodels?|\w*fallbacks?|userconfig|routersettingsoverride")
 
 
 def entries(members: Mapping[str, Any], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:

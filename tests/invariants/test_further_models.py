@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.api.prompt_tokens import no_counter
+from gateway.config import Model, ModelTable
 from gateway.errors import InvalidRequest
 from gateway.formats import FORMATS
 from gateway.formats.format import no_json
@@ -30,6 +31,8 @@ UNREAD: list[dict[str, Any]] = [
     {"fallback_models": [DEAR]},
     {"context_window_fallbacks": [{OWN: [DEAR]}]},
     {"contentPolicyFallbacks": [DEAR]},
+    {"user_config": {"model_list": [{"model_name": OWN, "litellm_params": {"model": DEAR}}]}},
+    {"router_settings_override": {"fallbacks": [{OWN: [DEAR]}]}},
     {"providerOptions": {"gateway": {"models": [DEAR]}}},
     {"provider_options": {"Gateway": {"models": [DEAR]}}},
 ]
@@ -118,6 +121,14 @@ def test_the_model_that_served_is_charged(
     upstream.answer_with(always=served_by(returned))
     answer = gateway.chat(models=[DEAR])
     assert gateway.call(answer.id)["cost_usd"] == pytest.approx((10 + 10 * output) / 1e6)
+
+
+@pytest.mark.parametrize("name", ["open-a,dear", "open-a, open-b"])
+def test_a_name_under_a_pattern_is_one_name(name: str) -> None:
+    """LiteLLM asks each of several names (`proxy/route_llm_request.py`)."""
+    table = ModelTable({"open-*": Model.model_validate({"routes": [{"upstream": "main"}]})})
+    assert table.find("open-a") is not None
+    assert table.find(name) is None
 
 
 @pytest.mark.parametrize("field", ["fallbacks", "fallbacks[]", "models[0]", "Models"])

@@ -16,6 +16,7 @@ import pytest
 import gateway
 from gateway.api import audio_length, large_body
 from gateway.api.file_ids import named_files
+from gateway.config import Model, ModelTable
 from gateway.config.sections import Config
 from gateway.errors import GatewayError
 from gateway.formats import FORMATS, passthrough
@@ -29,7 +30,6 @@ PACKAGE = Path(gateway.__file__).parent
 NORMALISE = {
     "spelling": "piece by piece, which this file tests",
     "config/sections/keys": "names of people, which have at most 256 characters",
-    "config/sections/models": "the operator's own names",
 }
 """The modules that may call `unicodedata`, and why."""
 
@@ -99,6 +99,8 @@ def _others() -> Iterator[tuple[str, Any]]:
         yield f"query of {name}", lambda each=each: passthrough.refuse_in_query(each, None, [MARKS])
     items = json.dumps({"items": [nested({"type": "message", "role": "user", "content": "Hi"}, MARKS)]}).encode()
     yield "conversation", lambda: conversations._checked(items)
+    table = ModelTable({"a*": Model.model_validate({"routes": [{"upstream": "main"}]})})
+    yield "model", lambda: table.find(MARKS)
     yield "parameters", lambda: policy.as_spelled({"seed": policy.MemberStep("set", 1)}, {MARKS: 1}, in_two=True)
     yield "realtime", lambda: [*realtime.settings_of({"type": "session.update", "session": {MARKS: 1}})]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple
-from unicodedata import normalize
 
 from pydantic import BeforeValidator, Field, field_validator
 
 from gateway.config.model_names import compiled, is_pattern, most_specific_first
+from gateway.spelling import compatible
 
 from .prices import Price, without_auto
 from .values import NOT_BOOL, TRUE_IS_DEFAULTS, Count, Positive, Section, SomeSeconds
@@ -171,6 +171,8 @@ class ModelTable:
         return None if found is None else _by_alias(found, instead_of)
 
     def _look_up(self, name: str) -> NamedModel | None:
+        if "," in name:
+            return None  # LiteLLM asks each of several models
         if _plain(name) in self._spelled and name not in self._targets:
             return None  # some upstreams take any case, width and blanks: it would be that model at another price
         for pattern, model in self._patterns:
@@ -180,7 +182,7 @@ class ModelTable:
 
 
 def _plain(name: str) -> str:
-    return normalize("NFKC", name).casefold().strip()
+    return compatible(name.strip(), 1024).casefold().strip()
 
 
 def _by_alias(found: NamedModel, alias: str) -> NamedModel:
