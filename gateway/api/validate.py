@@ -104,7 +104,8 @@ def restrict(params: Params, key: Limits, model: Limits) -> Params:
         return params
     for limits, owner in ((key, "key"), (model, "model")):
         if limits.model_fields_set:
-            _refuse_beyond(_with_config(params.document.members), limits, owner)
+            for members in _with_configs(params.document.members):
+                _refuse_beyond(members, limits, owner)
             if limits.max_audio_s is not None:
                 _refuse_long_audio(params, limits.max_audio_s, owner)
     if params.output_limit is not None or params.default_output == 0 or params.is_usage_known:
@@ -195,10 +196,9 @@ _CONFIGS = ("generationConfig", "generation_config")
 """Members in which Gemini's API has its parameters."""
 
 
-def _with_config(members: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The members, and those of a generation's configuration beside them."""
-    inner = [members[name] for name in _CONFIGS if isinstance(members.get(name), dict)]
-    return {**inner[0], **members} if inner else members
+def _with_configs(members: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The members, and those of a generation's configuration: none hides one of the others."""
+    return [members, *[members[name] for name in _CONFIGS if isinstance(members.get(name), dict)]]
 
 
 def _folded(name: str) -> str:

@@ -192,6 +192,20 @@ def test_limit_is_added_where_the_client_gave_none(
     assert (found.output_limit, found.is_output_limit_added) == (limit, is_added)
 
 
+@pytest.mark.parametrize("config", ["generationConfig", "generation_config"])
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [("maxOutputTokens", {"max_tokens": 5}), ("max_output_tokens", {"max_tokens": 5}), ("candidateCount", {"n": 2})],
+)
+def test_a_limit_holds_in_both_places_where_a_body_may_have_a_member(
+    config: str, name: str, limits: dict[str, int]
+) -> None:
+    whole = {"contents": [{"parts": [{"text": "Hi"}]}]}
+    for members in ({config: {name: 8}}, {name: 1, config: {name: 8}}, {name: 8, config: {name: 1}}):
+        raw = json.dumps({**whole, **members}).encode()
+        assert isinstance(outcome("generate_content", raw, Limits.model_validate(limits)), InvalidRequest)
+
+
 # ----------------------------------------------------------------------------------------------------------- estimates
 
 
