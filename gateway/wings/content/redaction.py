@@ -31,6 +31,8 @@ class Redactor:
             return {self._text(name): self._cleaned(each) for name, each in value.items()}
         if isinstance(value, list):
             return [self._cleaned(each) for each in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value if (text := self._text(str(value))) == str(value) else text
         return self._text(value) if isinstance(value, str) else value
 
     def _text(self, text: str) -> str:

@@ -75,7 +75,8 @@ class BeforeHook(Amendment):
         self._breaker = Breaker()
 
     async def amend(self, call: Call, parts: Services, trace: Trace) -> Amended | None:
-        others = [found.name for name in call.params.other_models if (found := parts.config.model(name)) is not None]
+        named = (*call.params.other_models, *call.model.fallbacks)
+        others = [found.name for name in named if (found := parts.config.model(name)) is not None]
         if not _is_about(self.settings, call, *others):
             return None
         telemetry = parts.accounting.telemetry
@@ -266,7 +267,7 @@ async def _at_leisure(size: int, do: Callable[[], T]) -> T:
 
 
 def _is_about(settings: HookReceiver, call: Call, *others: str) -> bool:
-    names = call.params.model, call.model_name, *call.params.other_models, *others
+    names = call.params.model, call.model_name, *call.params.other_models, *call.model.fallbacks, *others
     return settings.is_about(call.key.id, call.key.team, call.endpoint, *names)
 
 

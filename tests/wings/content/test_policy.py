@@ -72,6 +72,10 @@ def test_what_is_at_a_path_is_left_out(path: str, output: Any) -> None:
 
 
 def test_what_a_pattern_matches_is_left_out_everywhere() -> None:
+    numbers = {"card": 4111111111111111, "all": [1, 2.5, True, 4111111111111111]}
+    assert Redactor([], [r"\b\d{16}\b"])({"input": numbers})["input"] == {
+        "card": "[redacted]", "all": [1, 2.5, True, "[redacted]"]
+    }  # fmt: skip
     given = {"input": [{"parts": [{"arguments": {"ann@x.org": ["to ann@x.org", 1, None]}}]}]}
     assert Redactor([], [r"\w+@[\w.]+"])(given) == {
         "input": [{"parts": [{"arguments": {"[redacted]": ["to [redacted]", 1, None]}}]}]

@@ -37,7 +37,7 @@ ROWS = {
     }
 }  # fmt: skip
 MODELS = {
-    "m": {"routes": [{"upstream": "up"}], "max_output_tokens": 100},
+    "m": {"routes": [{"upstream": "up"}], "max_output_tokens": 100, "fallbacks": ["other"]},
     "voice": {"routes": [{"upstream": "up"}], "endpoints": ["realtime"]},
     "other": {"routes": [{"upstream": "up"}], "max_output_tokens": 100, "limits": {"max_tokens": 5}},
     "ears": {"routes": [{"upstream": "up"}], "endpoints": ["transcriptions"]},
@@ -139,7 +139,8 @@ async def test_a_hook_sees_the_body_as_the_client_wrote_it(place: Places) -> Non
     ("filters", "is_asked"),
     [
         ({"keys": ["other-*"]}, False), ({"keys": ["k"]}, True), ({"models": ["gpt-*"]}, False),
-        ({"models": ["m"]}, True), ({"teams": ["red"]}, False), ({"endpoints": ["responses"]}, False),
+        ({"models": ["m"]}, True), ({"models": ["other"]}, True), ({"models": ["voice"]}, False),
+        ({"teams": ["red"]}, False), ({"endpoints": ["responses"]}, False),
         ({"endpoints": ["chat"]}, True),
     ],
 )  # fmt: skip
