@@ -471,6 +471,21 @@ async def test_a_key_that_is_moved_shows_nothing_of_the_team_before(client: Clie
         assert (await ask(client, who, "GET", "/admin/api/requests/req_after"))[0] == 200
 
 
+async def test_a_lead_does_not_see_in_refusals_what_a_person_uses_elsewhere(client: Client, store_url: str) -> None:
+    made = {"id": "shared", "team": "ours", "owner": "two-teams@x.example"}
+    assert (await ask(client, "ci", "POST", "/admin/api/keys", made))[0] == 201
+    store = await open_store(StoreSettings(url=store_url))
+    limits = {"person": "person:two-teams@x.example tokens per day", "key": "tokens per day"}
+    planted = [entry(90 + place, key="shared", team="ours", message=f"used-by-{name}", limit=limits[name])
+               for place, name in enumerate(limits)]  # fmt: skip
+    await store.add_refusals(planted, time.time())
+    await store.close()
+    for path in ("refusals?key=shared", "requests/req_90"):
+        for who, is_shown in (("head", False), ("ci", True)):
+            assert ("used-by-person" in (await ask(client, who, "GET", f"/admin/api/{path}"))[1]) is is_shown
+    assert "used-by-key" in (await ask(client, "head", "GET", "/admin/api/refusals?key=shared"))[1]
+
+
 async def test_labels_of_a_key_that_has_left_are_not_shown(client: Client, store_url: str) -> None:
     made = {"id": "leaver", "team": "ours", "labels": {"cost-center": "before"}, "owner": "before@ours.example"}
     assert (await ask(client, "ci", "POST", "/admin/api/keys", made))[0] == 201

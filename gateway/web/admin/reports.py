@@ -30,6 +30,7 @@ from gateway.store import (
     NARROWING_GROUPS,
     CallFilter,
     Ledger,
+    RefusalEntry,
     RefusalQuery,
     ReportReader,
     ReportScope,
@@ -319,7 +320,7 @@ class RefusalEndpoints:
             found = await self._store.refusals(limit + 1, query.get("before"), wanted)
         except ValueError:
             raise bad("before", "expected the value 'next' of a page") from None
-        rows = [refusal_members(each.entry) for each in found[:limit]]
+        rows = [_seen(each.entry, request[SCOPE]) for each in found[:limit]]
         return await page_of(rows, found[limit - 1].position if len(found) > limit else None)
 
     async def show_request(self, request: web.Request) -> web.StreamResponse:
@@ -330,8 +331,15 @@ class RefusalEndpoints:
         if found is not None and (only is None or only.has(found.key, found.team)):
             if isinstance(found, Record):
                 return shown({"call": call_members(call_row(found, "")), "refusal": None})
-            return shown({"call": None, "refusal": refusal_members(found)})
+            return shown({"call": None, "refusal": _seen(found, request[SCOPE])})
         raise NotFound(
             f"There is no call and no refusal with the id '{request_id[:100]}'. Refusals are kept for 7 days.",
             code="request_not_found",
         )
+
+
+def _seen(entry: RefusalEntry, scope: Scope) -> dict[str, Any]:
+    """The members of a refusal. A lead does not see what a person uses in other teams."""
+    if scope.reach == "team" and (entry.limit or "").startswith("person:"):
+        entry = entry._replace(message="This call was beyond a quota of its person.")
+    return refusal_members(entry)
