@@ -58,8 +58,7 @@ def _room() -> int:
 
 def _settings(folder: Path, upstream: int) -> dict[str, Any]:
     received = ours.settings(folder, upstream)
-    received["upstreams"]["main"]["max_connections"] = 2 * max(STREAMS)
-    received["server"]["max_in_flight"] = 4 * max(STREAMS)  # one key has half of it
+    received["server"]["max_in_flight"] = received["upstreams"]["main"]["max_connections"] = 2 * max(STREAMS)
     return received
 
 

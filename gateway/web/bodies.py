@@ -54,8 +54,9 @@ class BodyReader:
             else:
                 if hdrs.EXPECT in request.headers:
                     send_continue(request)
-                async with asyncio.timeout(server.client_body_timeout_s):
-                    pieces = await self._gather(content, context, server)
+                with self._capacity.wait_for_body(context.key, has_place=context.has_place):
+                    async with asyncio.timeout(server.client_body_timeout_s):
+                        pieces = await self._gather(content, context, server)
         except TimeoutError:
             limit_s = server.client_body_timeout_s
             raise BodyTimeout(f"The request body did not arrive within {limit_s:g} seconds.") from None

@@ -6,7 +6,8 @@ workers. One key takes at most half of a room, so that the calls of others have 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gateway.config import ServerSettings, UploadSettings
 from gateway.errors import Unavailable
@@ -55,19 +56,19 @@ class Room:
 
 class Capacity:
     """How many calls may be under way; `memory` has the bytes of request bodies and of answers that are not streamed,
-    `disk` those of forms in temporary files, `places` the requests of each key from its check to their end: also those
-    that draw on no limit of the key, such as reads of kept objects, or not yet."""
+    `disk` those of forms in temporary files, `uncounted` the requests that hold a place of a call and draw on no limit
+    of their key, or not yet: those whose body is still coming, and reads of what is kept."""
 
     def __init__(self, server: ServerSettings, uploads: UploadSettings) -> None:
         self.memory = Room()
         self.disk = Room()
-        self.places = Counter[str]()
+        self.uncounted = Room()
         self.resize(server, uploads)
 
     def resize(self, server: ServerSettings, uploads: UploadSettings) -> None:
         """Replace the limits. Held bytes stay counted."""
         self.max_calls = server.max_in_flight // server.workers
-        self.max_of_key = max(1, self.max_calls // 2)
+        self.uncounted.resize(self.max_calls, 1)
         self.memory.resize(server.max_buffered_bytes // server.workers, server.max_request_bytes)
         # A batch's file is stored as it came and as it is sent.
         most = max(uploads.max_stored_bytes // server.workers, uploads.max_bytes)
@@ -79,10 +80,28 @@ class Capacity:
     def refuse_when_full(self, calls: int) -> None:
         """Raises `Unavailable` if the calls under way are as many as the limit."""
         if calls >= self.max_calls:
-            raise too_many_calls()
+            raise _too_many_calls()
+
+    def take_place(self, key: str) -> None:
+        """Count a request of this key among `uncounted`. Raises `Unavailable` if the key has half of all calls with
+        such requests."""
+        if not self.uncounted.hold(1, key):
+            raise _too_many_calls()
+
+    @contextmanager
+    def wait_for_body(self, key: str, *, has_place: bool) -> Iterator[None]:
+        """Count a request of this key while its body comes, unless it has a place. Raises as `take_place`."""
+        if has_place:
+            yield
+            return
+        self.take_place(key)
+        try:
+            yield
+        finally:
+            self.uncounted.release(1, key)
 
 
-def too_many_calls() -> Unavailable:
+def _too_many_calls() -> Unavailable:
     return Unavailable("The gateway has too many calls under way. Please try again.", code="too_many_calls")
 
 

@@ -42,7 +42,7 @@ from gateway.upstream import stickiness
 
 from .batch_file import of_batch_file
 from .bodies import BodyReader, check_coding
-from .capacity import Capacity, buffers_full, too_many_calls
+from .capacity import Capacity, buffers_full
 from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, MODELS, Handler, RequestContext
@@ -330,20 +330,16 @@ class DataPlane:
             others += filter(None, request.query.getall(query_key, ()))
         others += more_keys
         secret = auth.only_key(headers.getall(hdrs.AUTHORIZATION, []), others, schemes)
-        key_cache, config, capacity = context.parts.key_cache, context.parts.config, self._capacity
+        key_cache = context.parts.key_cache
         key_cache.trust()
         known = key_cache.known.get(auth.digest(secret))
-        if known is None and config.jwt is not None and is_signed_token(secret):
+        if known is None and context.parts.config.jwt is not None and is_signed_token(secret):
             key = await self._persons.caller(secret, context.parts, context.remote)
-        else:
-            known = known or await key_cache.look_up(secret)
-            key = auth.admit(known, secret, now=context.parts.clock.now(), remote=context.remote)
+            context.key, context.team = key.id, key.team
+            return key
+        known = known or await key_cache.look_up(secret)
+        key = auth.admit(known, secret, now=context.parts.clock.now(), remote=context.remote)
         context.key, context.team = key.id, key.team
-        if not context.place:
-            if capacity.places[key.id] >= capacity.max_of_key and (len(key_cache.known) > 1 or not config.keys):
-                raise too_many_calls()
-            capacity.places[key.id] += 1
-            context.place = key.id
         return key
 
     async def list_models(self, request: web.Request, spec: Format | None = None) -> web.StreamResponse:

@@ -156,13 +156,14 @@ class FormReader:
         stored = context.form = StoredForm(settings, self._capacity, context.key)
         parser = multipart.FormParser(boundary, settings.max_file_bytes)
         try:
-            async with asyncio.timeout(settings.timeout_s):
-                while piece := await request.content.readany():
-                    if stored.size + len(piece) > settings.max_bytes:
-                        raise _too_large(settings)
-                    parser.feed(piece)
-                    await stored.add(piece)
-                await stored.end()
+            with self._capacity.wait_for_body(context.key, has_place=context.has_place):
+                async with asyncio.timeout(settings.timeout_s):
+                    while piece := await request.content.readany():
+                        if stored.size + len(piece) > settings.max_bytes:
+                            raise _too_large(settings)
+                        parser.feed(piece)
+                        await stored.add(piece)
+                    await stored.end()
         except TimeoutError:
             raise BodyTimeout(f"The form did not arrive within {settings.timeout_s:g} seconds.") from None
         return stored, parser.parts()

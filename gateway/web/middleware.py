@@ -187,8 +187,8 @@ class RequestContext:
     """Tags of the call; only the refusal log uses them."""
     held_bytes: int = 0
     """Room that its body and its answer take of the worker's, in the name of `key`; given back at its end."""
-    place: str = ""
-    """The key that it counts for (`Capacity.places`), once its key is known."""
+    has_place: bool = False
+    """It is one of `Capacity.uncounted`, in the name of `key`, until its end."""
     is_recorded: bool = False
     """A reservation was made: the call has a record."""
     is_quiet: bool = False
@@ -200,6 +200,12 @@ class RequestContext:
     """The stored multipart form of the request."""
     stream: EventStream | None = None
     """The answer, once it has begun to be streamed."""
+
+    def take_place(self, capacity: Capacity) -> None:
+        """Raises `Unavailable` if its key has half of all calls with requests that draw on none of its limits."""
+        if not self.has_place:
+            capacity.take_place(self.key)
+            self.has_place = True
 
 
 CONTEXT = web.RequestKey("context", RequestContext)
@@ -224,7 +230,7 @@ class ErrorMiddleware:
         self._status = status
         self._add_refusal = add_refusal
         self._memory = capacity.memory
-        self._places = capacity.places
+        self._uncounted = capacity.uncounted
 
     @property
     def config(self) -> Config:
@@ -259,11 +265,11 @@ class ErrorMiddleware:
         finally:
             context.stream = None
             self._memory.release(context.held_bytes, context.key)
-            self._places[context.place] -= 1
+            if context.has_place:
+                self._uncounted.release(1, context.key)
         if isinstance(response, Whole):
             response.own_headers.append(("x-request-id", context.id))
-            if permission:
-                response.own_headers += permission
+            response.own_headers += permission or ()
             if (id_header := _format_of(request, context).id_header) is not None:
                 response.own_headers.append((id_header, context.id))
             if not self._status.is_ready:

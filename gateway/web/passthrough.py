@@ -93,6 +93,7 @@ class PassthroughCalls:
     ) -> None:
         self._plane = plane
         self._status = status
+        self._capacity = capacity
         self._bodies = BodyReader(capacity)
         self._forms = FormReader(capacity)
         self._large_bodies = large_bodies
@@ -152,6 +153,7 @@ class PassthroughCalls:
         key = await self._caller(request, context, asked.row)
         if self._status.is_draining:
             raise shutting_down()
+        context.take_place(self._capacity)
         given, more_headers = await self._body(request, context, asked.row)
         context.model = asked.name
         if not _may_use(key, asked.name, asked.name, is_any=True):

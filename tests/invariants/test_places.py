@@ -1,4 +1,4 @@
-"""The requests of one key take half of `server.max_in_flight` at most, also those that count in no limit of the key."""
+"""The requests of one key that count in no limit of the key take half of `server.max_in_flight` at most."""
 
 from __future__ import annotations
 
@@ -32,22 +32,14 @@ def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstr
     return start_shared_gateway(
         settings(
             shared_upstream.url, models=models, upstreams=able, files={"upstream": "main"}, passthrough=rows(),
-            keys=[key("alice", max_parallel=2), key("bob"), key("carol")],
+            keys=[key("alice", max_parallel=2), key("bob")],
             server={"max_in_flight": IN_FLIGHT, "workers": 1},
         )
     )  # fmt: skip
 
 
-def call(gateway: Gateway, upstream: ScriptedUpstream) -> str:
-    body = json.dumps({"model": COMPLETIONS, "prompt": "Hi"})
-    return (
-        f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
-    )
-
-
-def session(gateway: Gateway, upstream: ScriptedUpstream) -> str:
-    head = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13"
-    return f"GET /v1/realtime?model=realtime HTTP/1.1\r\n{head}\r\nSec-WebSocket-Key: MTIzNDU2Nzg5MDEyMzQ1Ng==\r\n\r\n"
+def body(gateway: Gateway, upstream: ScriptedUpstream) -> str:
+    return "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n{"
 
 
 def upload(gateway: Gateway, upstream: ScriptedUpstream) -> str:
@@ -88,8 +80,8 @@ def task(gateway: Gateway, upstream: ScriptedUpstream) -> str:
 
 Door = Callable[[Gateway, ScriptedUpstream], str]
 DOORS: Mapping[str, tuple[str, Door]] = {
-    "call": ("web/endpoints", call), "read of a task": ("web/endpoints", task),
-    "session": ("wings/realtime/endpoints", session), "upload": ("wings/stored/files", upload),
+    "body": ("web/endpoints", body), "read of a task": ("web/endpoints", task),
+    "upload": ("wings/stored/files", upload),
     "resumed stream": ("wings/stored/endpoints", resumed), "download": ("wings/stored/kept", download),
     "kept object": ("", kept),
 }  # fmt: skip
@@ -103,7 +95,11 @@ def test_every_module_that_counts_a_request_as_under_way_is_a_door() -> None:
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="calls"), attr="add")):
                     found.add(str(path.relative_to(folder).with_suffix("")))
-    assert found == {module for module, _ in DOORS.values()} - {""}
+    assert found == {module for module, _ in DOORS.values()} - {""} | DRAWS
+
+
+DRAWS = {"wings/realtime/endpoints"}
+"""Modules whose requests all draw on `max_parallel`."""
 
 
 def refused(clients: list[Raw]) -> int:
@@ -117,10 +113,8 @@ def refused(clients: list[Raw]) -> int:
 @pytest.mark.parametrize("door", DOORS)
 def test_one_key_leaves_places_to_others(gateway: Gateway, upstream: ScriptedUpstream, door: str) -> None:
     """Also a key with `max_parallel`, where that does not bind; and they are given back."""
-    who = "carol" if door in ("call", "session") else "alice"
-    asked = DOORS[door][1](gateway, upstream).replace(
-        "\r\n", f"\r\nHost: x\r\nAuthorization: Bearer {secret(who)}\r\n", 1
-    )
+    head = f"\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n"
+    asked = DOORS[door][1](gateway, upstream).replace("\r\n", head, 1)
     upstream.answer_with(always=silent)
     with ExitStack() as stack:
         clients = [stack.enter_context(gateway.connect()) for _ in range(IN_FLIGHT)]
@@ -129,18 +123,26 @@ def test_one_key_leaves_places_to_others(gateway: Gateway, upstream: ScriptedUps
         eventually(lambda: refused(clients) == IN_FLIGHT // 2)
         upstream.answer_with(always=ok_json())
         assert gateway.complete(key="bob").status == 200
-    eventually(lambda: gateway.get("/v1/models", key=who).status == 200)
+    eventually(lambda: gateway.get("/v1/models", key="alice").status == 200)
 
 
-@pytest.mark.parametrize("others", [True, False])
-def test_a_key_that_is_alone_may_have_all(
-    start_gateway: StartsGateways, upstream: ScriptedUpstream, others: bool
+@pytest.mark.parametrize("parallel", [None, 2])
+def test_calls_may_take_all_places_that_their_key_permits(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, parallel: int | None
 ) -> None:
     upstream.answer_with(always=silent)
-    keys = [key("alice"), *([key("bob")] if others else [])]
+    keys = [key("alice", max_parallel=parallel), key("bob")]
     gateway = start_gateway(settings(upstream.url, keys=keys, server={"max_in_flight": IN_FLIGHT, "workers": 1}))
     with ExitStack() as stack:
-        clients = [stack.enter_context(gateway.connect()) for _ in range(IN_FLIGHT + 1)]
+        clients = [stack.enter_context(gateway.connect()) for _ in range(IN_FLIGHT)]
         for client in clients:
             client.post("/v1/completions", json.dumps({"model": COMPLETIONS, "prompt": "Hi"}).encode(), secret("alice"))
-        eventually(lambda: refused(clients) == (IN_FLIGHT // 2 + 1 if others else 1))
+        refused_ones = 0 if parallel is None else IN_FLIGHT - parallel
+        eventually(lambda: _under_way(gateway) == IN_FLIGHT - refused_ones)
+        eventually(lambda: len(select.select([each.socket for each in clients], [], [], 0)[0]) == refused_ones)
+        upstream.answer_with(always=ok_json())
+        assert gateway.complete(key="bob").status == (200 if refused_ones else 503)
+
+
+def _under_way(gateway: Gateway) -> float:
+    return gateway.metric("gateway_in_flight_requests")

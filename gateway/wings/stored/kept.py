@@ -66,7 +66,7 @@ class KeptAtUpstream:
     ) -> None:  # fmt: skip
         self._caller = caller
         self._status = status
-        self._memory = capacity.memory
+        self._capacity = capacity
         self._param = param
         self._path = path
         self._spec = spec
@@ -78,6 +78,7 @@ class KeptAtUpstream:
         key = await self._caller(request, context)
         if self._status.is_draining:
             raise shutting_down()
+        context.take_place(self._capacity)
         parts = context.parts
         await count_request(
             parts.accounting.ledger, parts.key_cache.terms.of(key), parts.clock.now(), self._spec.rate_headers
@@ -211,10 +212,10 @@ class KeptAtUpstream:
         """An answer for the client. The room that the request holds is given back when a slow client has read nearly
         all of it; one that reads nothing is cut off (`http_guard/client_connection.py`)."""
         held, context.held_bytes = context.held_bytes, 0
-        return Whole(200, headers, body, on_sent=partial(self._memory.release, held, context.key))
+        return Whole(200, headers, body, on_sent=partial(self._capacity.memory.release, held, context.key))
 
     def _hold(self, context: RequestContext, size: int) -> None:
-        if not self._memory.hold(size, context.key):
+        if not self._capacity.memory.hold(size, context.key):
             raise buffers_full()
         context.held_bytes += size
 

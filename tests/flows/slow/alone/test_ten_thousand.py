@@ -38,7 +38,7 @@ def test_ten_thousand_streams_at_once(start_gateway: StartsGateways) -> None:
         gateway = start_gateway(
             settings(
                 f"http://127.0.0.1:{upstream.port}/v1",
-                server={"workers": 2, "max_in_flight": 4 * STREAMS},
+                server={"workers": 2, "max_in_flight": 2 * STREAMS},
                 upstreams={"main": {"max_connections": 2 * STREAMS, "timeouts": {"idle_s": 300}}},
                 keys=[key("alice", quotas=[{"tokens": 10**9, "per": "day"}, {"requests": 10**8, "per": "month"}])],
             )
