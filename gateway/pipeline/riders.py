@@ -51,7 +51,7 @@ class KeptAnswer(Rider):
         if self._has_begun or not self._is_kept or find is None or (kept_id := find(scan)) is None:
             return None
         self._has_begun = True
-        binding = self._attempt.tasks.spawn(self.bind(kept_id, Usage()), "bind-answer")
+        binding = self._attempt.tasks.spawn(self.bind(kept_id, None), "bind-answer")
         if self._is_deferred:
             note_deferral(self._attempt, kept_id)
         return binding
@@ -76,16 +76,17 @@ class KeptAnswer(Rider):
             return False
         is_pending = facts.is_pending and self._is_deferred
         if self._is_kept:
-            await self.bind(facts.kept_id, Usage() if is_pending else usage, facts.items)
+            await self.bind(facts.kept_id, None if is_pending else usage, facts.items)
         if is_pending:
             defer(self._attempt, facts.kept_id)
         return is_pending
 
-    async def bind(self, kept_id: str, usage: Usage, items: Sequence[str] = ()) -> None:
-        """Stores the bond of the answer, and those of its items. Its tokens are what a continuation repeats: none while
-        the usage is not known."""
+    async def bind(self, kept_id: str, usage: Usage | None, items: Sequence[str] = ()) -> None:
+        """Stores the bond of the answer, and those of its items. Its tokens are what a continuation repeats: the
+        prompt at least, where the usage is not known."""
         call, route, bonds = self._attempt.call, self._attempt.route, self._active.services.bonds
         account = account_of(self._attempt.upstream, self._handle.key)
+        usage = usage or Usage(call.params.prompt_tokens)
         model, batch = route.model or call.params.model, FORMATS[call.endpoint].batch
         key, kind, note, tokens = call.key, "" if batch is None else batch.kind, "", usage.total_tokens
         if call.passed is not None:

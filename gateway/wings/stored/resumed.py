@@ -55,9 +55,8 @@ async def resume(request: web.Request, bond: Bond, *, is_last: bool) -> web.Stre
         if isinstance(head, Failure):
             raise UpstreamFailed.after(head)
         if head.status != 200:
-            await raise_for(
-                bond.upstream, Fetched(head, await download.read_all(MAX_ERROR_BYTES)), pool.hidden, RESPONSES
-            )
+            refused = Fetched(head, await download.read_all(MAX_ERROR_BYTES))
+            await raise_for(bond.upstream, refused, pool.hidden, RESPONSES)
         is_stream = (head.get("content-type") or "").lower().startswith("text/event-stream")
         if not is_stream or head.get("content-encoding") is not None:
             raise UpstreamFailed.after(Failure(bond.upstream, Phase.WAITING, Fault.UNFIT, "no stream of events"))

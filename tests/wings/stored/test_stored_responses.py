@@ -261,6 +261,27 @@ def test_the_context_is_reserved(gateways: list[Gateway], upstream: ScriptedUpst
     assert gateways[0].call(received.id)["prompt_tokens"] > api.USAGE["total_tokens"]
 
 
+def test_the_prompt_is_reserved_where_the_client_left(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    """The upstream may keep the response, and no usage of it is known."""
+    made = new_id()
+    output = [api.message(TEXT)]
+    whole = api.written(api.events(output, api.response(output, id=made), start=api.response(id=made)))
+    cut = whole[: whole.index(b"event: response.completed")]
+
+    async def begins(wire: Wire) -> None:
+        await wire.write(CHUNKED + chunk(cut))
+        await wire.until_gone()
+
+    upstream.answer_with(begins)
+    with gateways[0].connect() as raw:
+        body = json.dumps({"model": MODEL, "input": "word " * 8000, "stream": True}).encode()
+        raw.post("/v1/responses", body, secret("counted"))
+        raw.read_until(made.encode())
+    upstream.answer_with(ok_json(api.response([api.message(TEXT)], usage=None, id=new_id())))
+    received = ask(gateways[0], "counted", previous_response_id=made)
+    assert gateways[0].call(received.id)["prompt_tokens"] > 8000
+
+
 def test_an_answer_that_is_no_stream_is_no_resumed_stream(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
     made = make(gateways[0], upstream)
     upstream.answer_with(ok_json(api.response(id=made)), error_json(400, message="Not in the background."))
