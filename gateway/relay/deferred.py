@@ -125,26 +125,15 @@ def note_deferral(this: Attempt, kept_id: str) -> None:
 def _deferral(this: Attempt, kept_id: str) -> Deferral:
     sent, call, spent = this.sent, this.call, this.log.spent
     has_times = this.log.attempts > 1 or this.log.reservation.waits
+    path = "" if call.passed is None else _poll_path(call.passed, kept_id)
     return Deferral(
-        kept_id,
-        this.route.upstream,
-        this.account,
-        sent.routed_model,
-        call.model_name,
-        sent.output_limit,
-        sent.prompt_ceiling() - PROMPT_ALLOWANCE,
-        call.started + time.perf_counter() - call.arrived,
-        call.remote,
-        (spent.prompt_tokens, spent.completion_tokens),
-        "" if call.passed is None else _poll_path(call.passed, kept_id),
-        call.params.lines,
-        call.params.lines_endpoint,
-        this.log.attempts,
-        failed_text(this.log.failed),
-        call.params.line_ceilings,
+        kept_id, this.route.upstream, this.account, sent.routed_model, call.model_name, sent.output_limit,
+        sent.prompt_ceiling() - PROMPT_ALLOWANCE, call.started + time.perf_counter() - call.arrived, call.remote,
+        (spent.prompt_tokens, spent.completion_tokens), path, call.params.lines, call.params.lines_endpoint,
+        this.log.attempts, failed_text(this.log.failed), call.params.line_ceilings,
         this.log.timeline(time.perf_counter() - call.arrived) if has_times else "",
         1 if call.passed is None else call.passed.outputs,
-    )
+    )  # fmt: skip
 
 
 def _poll_path(passed: PassedRequest, kept_id: str) -> str:
@@ -211,6 +200,7 @@ class DeferredPoller:
         if not found or now < self._aside_until or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]:
             return
         due = [each for each in found if self._due[each.lease] <= now and each.lease not in self._busy]
+        due.sort(key=lambda each: self._due[each.lease])  # however many there are, each has its turn
         for each in due[: POLLS_AT_ONCE - len(self._busy)]:
             self._busy[each.lease] = self._tasks.spawn(self._guarded(self._see_to(each)), "deferred-call")
         if self._busy:  # the results of a batch may take minutes: meanwhile others are polled, and the lock is kept

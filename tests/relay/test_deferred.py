@@ -259,3 +259,22 @@ def test_a_deferral_is_read_as_it_was_written_and_by_older_gateways() -> None:
     read = decode_deferral(text[:-1] + ',"new"]')
     assert read == deferral._replace(spent=[3, 4], ceilings=[0, 0, 0, 0])  # type: ignore[arg-type]
     assert read.spent_usage == Usage(3, 4, source="estimated")
+
+
+async def test_each_has_its_turn_however_many_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one key do not keep those of others from being settled."""
+    scenario = Scenario(monkeypatch, 5, 200, api.response(status="in_progress"))
+    monkeypatch.setattr(under_test, "MAX_PAUSE_S", 0.0)
+    number = 3 * under_test.POLLS_AT_ONCE
+    scenario.store.entries = [scenario.store.entries[0]._replace(lease=f"req_{place}") for place in range(number)]
+    polled: list[str] = []
+    decode = scenario.poller._decode
+
+    async def noted(deferred: Deferred) -> Any:
+        polled.append(deferred.lease)
+        return await decode(deferred)
+
+    monkeypatch.setattr(scenario.poller, "_decode", noted)
+    for _ in range(6):
+        await scenario.look()
+    assert sorted(polled) == sorted([each.lease for each in scenario.store.entries] * 2)
