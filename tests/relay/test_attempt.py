@@ -114,7 +114,7 @@ async def test_after_an_error_of_the_gateway_a_sent_call_is_charged_its_reservat
 async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scenario: Scenario) -> None:
     output = [api.message("All is said, and much of it twice.")]
     text = api.written(api.events(output, api.response(output)))
-    passed, bound, may_bind = bytearray(), list[tuple[str, int]](), asyncio.Event()
+    passed, bound, may_bind = bytearray(), list[tuple[str, int | None]](), asyncio.Event()
 
     class Client:
         is_congested = False
@@ -124,9 +124,9 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scenario
             return False
 
     class Kept(KeptAnswer):
-        async def bind(self, kept_id: str, usage: Usage, items: Sequence[str] = ()) -> None:
+        async def bind(self, kept_id: str, usage: Usage | None, items: Sequence[str] = ()) -> None:
             await may_bind.wait()
-            bound.append((kept_id, usage.total_tokens))
+            bound.append((kept_id, usage and usage.total_tokens))
 
     call = scenario.call._replace(endpoint="responses", params=scenario.call.params._replace(stream=True))
     spec = FORMATS["responses"]
@@ -149,7 +149,7 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scenario
     assert (bytes(passed), bound) == (b"", [])
     may_bind.set()
     await exchange.until_bound()
-    assert bound == [("resp_1", 0)]
+    assert bound == [("resp_1", None)]
     assert text == bytes(passed) + exchange.scan.last(Usage())  # type: ignore[union-attr]
     await kept.streamed(cast(Any, exchange.scan), Usage(30, 12))
     await scenario.tasks.wait_until_idle(5)
