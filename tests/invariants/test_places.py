@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import select
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +18,7 @@ import gateway as package
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.forms import TYPE, form
-from tests.fakes.scripted import ok_json, silent
+from tests.fakes.scripted import Wire, ok_json, silent
 from tests.flows.client import Raw
 from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually, key, model, secret, settings
 from tests.flows.task_rows import rows
@@ -115,6 +117,7 @@ def test_one_key_leaves_places_to_others(gateway: Gateway, upstream: ScriptedUps
     """Also a key with `max_parallel`, where that does not bind; and they are given back."""
     head = f"\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n"
     asked = DOORS[door][1](gateway, upstream).replace("\r\n", head, 1)
+    path = kept(gateway, upstream).split()[1]
     upstream.answer_with(always=silent)
     with ExitStack() as stack:
         clients = [stack.enter_context(gateway.connect()) for _ in range(IN_FLIGHT)]
@@ -123,17 +126,25 @@ def test_one_key_leaves_places_to_others(gateway: Gateway, upstream: ScriptedUps
         eventually(lambda: refused(clients) == IN_FLIGHT // 2)
         upstream.answer_with(always=ok_json())
         assert gateway.complete(key="bob").status == 200
-    eventually(lambda: gateway.get("/v1/models", key="alice").status == 200)
+    eventually(lambda: gateway.get(path).status == 200)
 
 
 @pytest.mark.parametrize("parallel", [None, 2])
 def test_calls_may_take_all_places_that_their_key_permits(
     start_gateway: StartsGateways, upstream: ScriptedUpstream, parallel: int | None
 ) -> None:
-    upstream.answer_with(always=silent)
+    end = threading.Event()
+
+    async def held(wire: Wire) -> None:
+        while not end.is_set():  # noqa: ASYNC110 - it is another thread's
+            await asyncio.sleep(0.01)
+        await ok_json()(wire)
+
+    upstream.answer_with(always=held)
     keys = [key("alice", max_parallel=parallel), key("bob")]
     gateway = start_gateway(settings(upstream.url, keys=keys, server={"max_in_flight": IN_FLIGHT, "workers": 1}))
     with ExitStack() as stack:
+        stack.callback(end.set)
         clients = [stack.enter_context(gateway.connect()) for _ in range(IN_FLIGHT)]
         for client in clients:
             client.post("/v1/completions", json.dumps({"model": COMPLETIONS, "prompt": "Hi"}).encode(), secret("alice"))
