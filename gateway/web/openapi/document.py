@@ -66,7 +66,7 @@ def _of_anthropic(
     answers: dict[str, Schema] = {JSON: named(answer)}
     if events is not None:
         answers["text/event-stream"] = {"description": events}
-    return Operation(summary, "key", answers, (*_CALL_ERRORS, *errors), body, error="AnthropicError")
+    return Operation(summary, "key", answers, (*_CALL_ERRORS, *errors), body, error=named("AnthropicError"))
 
 
 _MODEL = in_path("model")
@@ -76,7 +76,9 @@ def _of_google(
     summary: str, answer: str, body: type[Part] | None = None, *, parameters: tuple[Mapping[str, Any], ...] = (_MODEL,)
 ) -> Operation:
     errors = _CALL_ERRORS if body is not None else (401, 404)
-    return Operation(summary, "key", {JSON: named(answer)}, errors, body, parameters=parameters, error="GoogleError")
+    return Operation(
+        summary, "key", {JSON: named(answer)}, errors, body, parameters=parameters, error=named("GoogleError")
+    )
 
 
 _ALT = in_query("alt", "`sse`: events; else one JSON array.", enum=["sse", "json"])
@@ -277,7 +279,7 @@ def _described(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
             "required": operation.is_body_needed,
             "content": {operation.body_type: {"schema": named(operation.body.__name__)}},
         }
-    errors = {status: {JSON: named(operation.error)} for status in sorted({400, 503, *operation.errors})}
+    errors = {status: {JSON: operation.error} for status in sorted({400, 503, *operation.errors})}
     described["responses"] = {
         str(status): _response(status, content)
         for status, content in {operation.status: operation.answers, **errors}.items()

@@ -13,6 +13,10 @@ Schema = Mapping[str, Any]
 Caller = Literal["public", "key", "admin", "viewer", "metrics"]
 
 
+def named(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
 class Operation(NamedTuple):
     """One method of one path."""
 
@@ -30,7 +34,7 @@ class Operation(NamedTuple):
     is_body_needed: bool = True
     body_type: str = JSON
     """The media type of `body`."""
-    error: str = "Error"
+    error: Schema = named("Error")
     """The schema of an answer with an error status."""
 
 
@@ -47,10 +51,6 @@ SCHEMES: Mapping[str, str] = {
     "viewer": "The token that may read reports, where the gateway has one.",
     "metrics": "The token of the metrics, where the gateway has one.",
 }
-
-
-def named(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def in_query(name: str, description: str, **schema: Any) -> Mapping[str, Any]:

@@ -18,10 +18,10 @@ from gateway.formats.format import Format
 from gateway.web.endpoints import DataPlane
 from gateway.web.middleware import CONTEXT
 from gateway.web.openapi.document import OPERATIONS
-from gateway.web.openapi.operation import Operation, in_path
+from gateway.web.openapi.operation import JSON, Operation, Schema, in_path
 from gateway.web.wings import WebParts, WingEndpoints
 
-from .invoke_model import INVOKE, AsMessages
+from .invoke_model import INVOKE, MEDIA_TYPE, AsMessages
 
 GEMINI = "/v1beta/models/"
 PROJECT = "/projects/{project}/locations/{location}"
@@ -87,12 +87,22 @@ def _routes(parts: WebParts) -> Iterable[web.RouteDef]:
         yield web.post(path.replace("{model}", "{model:.+}"), partial(carry, parts.plane, served))
 
 
-def _operation(path: str, spec: Format) -> Operation:
-    method = path.rpartition(":")[2]
+_ERROR: Schema = {
+    "type": "object", "required": ["message"], "additionalProperties": False,
+    "properties": {"message": {"type": "string", "minLength": 1}},
+}  # fmt: skip
+_MESSAGES: Mapping[str, Schema] = {MEDIA_TYPE: {"type": "string", "format": "binary"}}
+
+
+def _operation(path: str, served: Served) -> Operation:
+    spec, method = served.spec, path.rpartition(":")[2]
     known = OPERATIONS["POST", next((each for each in spec.stream_paths if each.endswith(f":{method}")), spec.path)]
     names = {each["name"] for each in known.parameters}
     more = [name for name in ("project", "location", "model") if f"{{{name}}}" in path and name not in names]
-    return known._replace(parameters=(*known.parameters, *map(in_path, more)))
+    found = known._replace(parameters=(*known.parameters, *map(in_path, more)))
+    if spec is not INVOKE:
+        return found
+    return found._replace(answers=_MESSAGES if served.is_stream else {JSON: known.answers[JSON]}, error=_ERROR)
 
 
-ENDPOINTS = WingEndpoints({("POST", path): _operation(path, each.spec) for path, each in PATHS.items()}, _routes)
+ENDPOINTS = WingEndpoints({("POST", path): _operation(path, each) for path, each in PATHS.items()}, _routes)

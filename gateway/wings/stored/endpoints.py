@@ -233,7 +233,7 @@ def _kept(
 
 def _of_message_batch(summary: str, parameter: Mapping[str, Any] = in_path("batch")) -> Operation:
     operation = _kept(summary, parameter)
-    return operation._replace(errors=(*operation.errors, 409, OVERLOADED), error="AnthropicError")
+    return operation._replace(errors=(*operation.errors, 409, OVERLOADED), error=named("AnthropicError"))
 
 
 _BATCHES = partial(in_query, "limit", "Batches of a page.", type="integer", minimum=1)

@@ -337,6 +337,10 @@ def credentials(path: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {caller}"}
 
 
+BEDROCK = "/model/"
+"""The path of Bedrock's InvokeModel begins so."""
+
+
 def is_of_anthropic(path: str) -> bool:
     return without_azure(path).startswith("/v1/messages")
 
@@ -372,6 +376,11 @@ def check(case: Any, answer: Response, *more: str) -> None:
         assert is_typed or events(answer.content)[-1] == "[DONE]"
     if answer.status_code >= 400:
         error = json.loads(answer.content)
+        if case.path.startswith(BEDROCK):
+            assert sorted(error) == ["message"]
+            assert error["message"]
+            assert "x-amzn-errortype" in answer.headers
+            return
         assert sorted(error) == (["error", "request_id", "type"] if is_of_anthropic(case.path) else ["error"])
         # Of /v1/models a request with another method may be OpenAI's as well as Google's.
         is_either = answer.status_code == 405 and case.path.startswith("/v1/models/")
@@ -399,19 +408,19 @@ def refusals(operation: Operation, path: str) -> set[int]:
 
     The document cannot express a rule between two fields (best_of and n); an unknown group is refused; a client turns
     the model "../x" into another path; keys, teams, quotas and stored responses may be absent; an admin token has no
-    keys of its own.
+    keys of its own; a pattern serves no model with a comma in its name.
     """
     if operation.caller == "admin" and operation.body is not None:
         return {400, 404, 409}
     if without_azure(path).startswith(("/v1/responses", "/v1/batches")) and operation.body is not None:
         return {400, 404}
-    if is_of_google(path) or "/deployments/" in path or "/publishers/" in path:
+    if is_of_google(path) or "/deployments/" in path or "/publishers/" in path or path.startswith(BEDROCK):
         return {400, 404}  # what is kept at the upstream is refused
     if any(parameter["name"] == "own" for parameter in operation.parameters):
         return {400, 404}
     if "{" in path:
         return {404}
-    return {400} if operation.body is None else {400, 429}  # an output limit that is a large part of a rate waits
+    return {400} if operation.body is None else {400, 404, 429}  # an output limit that is a large part of a rate waits
 
 
 SOCKETS = {("GET", "/v1/responses"), ("GET", "/v1/realtime")}
