@@ -68,7 +68,7 @@ class Capacity:
     def resize(self, server: ServerSettings, uploads: UploadSettings) -> None:
         """Replace the limits. Held bytes stay counted."""
         self.max_calls = server.max_in_flight // server.workers
-        self.uncounted.resize(self.max_calls, 1)
+        self.uncounted.resize(self.max_calls, (self.max_calls + 1) // 2)
         self.memory.resize(server.max_buffered_bytes // server.workers, server.max_request_bytes)
         # A batch's file is stored as it came and as it is sent.
         most = max(uploads.max_stored_bytes // server.workers, uploads.max_bytes)
