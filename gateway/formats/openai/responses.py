@@ -259,14 +259,15 @@ def as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
 
 
 _RESPONSES_FORMAT = partial(Format, is_optional=True, passes_query=True, request_headers=_CLIENT_HEADERS)
+_GENERATED = partial(
+    _RESPONSES_FORMAT, operation="chat", facts=facts, usage=lambda report: usage_of({"usage": report}), may_reason=True,
+    response_headers=_UPSTREAM_HEADERS,
+)  # fmt: skip
 
-RESPONSES = _RESPONSES_FORMAT(
+RESPONSES = _GENERATED(
     name="responses",
     path="/v1/responses",
-    operation="chat",
     read=partial(validate.read, validate.Rules(Response, _read)),
-    facts=facts,
-    usage=lambda report: usage_of({"usage": report}),
     scan=ResponsesScan,
     gather=gathered.response,
     kept_id=lambda scan: scan.reader.id if isinstance(scan, ResponsesScan) and scan.reader.is_stored else None,
@@ -278,10 +279,8 @@ RESPONSES = _RESPONSES_FORMAT(
     keeps=other_models.keeping(*WITH_MODELS),
     limit_fields=("max_output_tokens",),
     texts=RESPONSE_TEXT,
-    may_reason=True,
     error_event=_error_event,
     error_keeps_status=True,
-    response_headers=_UPSTREAM_HEADERS,
 )
 
 INPUT_TOKENS = _RESPONSES_FORMAT(
@@ -296,14 +295,9 @@ INPUT_TOKENS = _RESPONSES_FORMAT(
 _COMPACT_TEXT = re.compile(RESPONSE_TEXT.pattern.replace(b"text|", b"text|encrypted_content|", 1))
 """A compaction has its text encrypted."""
 
-COMPACT = _RESPONSES_FORMAT(
+COMPACT = _GENERATED(
     name="compact",
     path="/v1/responses/compact",
-    operation="chat",
     read=partial(validate.read, validate.Rules(Response, _read_compact)),
-    facts=facts,
-    usage=lambda report: usage_of({"usage": report}),
     texts=_COMPACT_TEXT,
-    may_reason=True,
-    response_headers=_UPSTREAM_HEADERS,
 )
