@@ -100,7 +100,7 @@ MODELS = (
 
 VIEWS: Views = {
     "overview": (
-        Poll("usage?group_by=day&since={first}&until={2}", 600), Poll("usage?group_by=day&since={1}&until={0}", 60),
+        Poll("usage?group_by=day&since={59}&until={2}", 600), Poll("usage?group_by=day&since={1}&until={0}", 60),
         Poll("usage?group_by=model&since={29}&until={2}", 600), Poll("usage?group_by=model&since={1}&until={0}", 60),
         Poll("usage?group_by=day%2Cmodel&since={29}&until={2}", 600),
         Poll("usage?group_by=day%2Cmodel&since={1}&until={0}", 60),
@@ -139,8 +139,9 @@ VIEWS: Views = {
 """What each view asks for besides. A list of keys or teams goes on with `after` until it is whole."""
 
 MEMBER_VIEWS: Views = {
-    "mine": (*[each._replace(every_s=max(each.every_s, 30)) for each in VIEWS["overview"]
+    "mine": (*[each._replace(every_s=max(each.every_s, 30)) for each in VIEWS["overview"][1:]
                if each.path not in ("quotas", "money", "problems", "events")],
+             Poll("usage?group_by=day&since={first}&until={2}", 600),
              *_paces("key", 30),
              Poll("quotas", 30), Poll("keys", 30), Poll("quotas?key={key}&binding=true", 30),
              Poll("refusals?limit=20", 30), Poll("content", 30), Poll("/v1/models", ONCE_S)),
