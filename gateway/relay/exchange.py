@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from gateway.errors import GatewayError, UpstreamRefused
@@ -446,8 +446,14 @@ class ReadExchange(Exchange):
 
 def response_headers(head: Head, spec: Format) -> tuple[tuple[str, str], ...]:
     """The headers of an upstream's answer that go to the client."""
-    shown = spec.response_headers.union(_DOWN, *[each.shown for each in provider_errors.of_wings()])
-    return tuple([each for each in head.headers if each[0] in shown])
+    down = _down()
+    return tuple([(name, value) for name, value in head.headers if name in down or name in spec.response_headers])
+
+
+@cache
+def _down() -> frozenset[str]:
+    """The headers that a client sees in each format."""
+    return frozenset(_DOWN).union(*[each.shown for each in provider_errors.of_wings()])
 
 
 class _AbsentClient:
