@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient
@@ -91,6 +93,44 @@ def test_a_route_without_a_description_would_be_found() -> None:
     routes = openapi.routes_of(app)
     assert routes == [("GET", "/healthz"), ("POST", "/v1/new/{name}")]
     assert described(openapi.describe(routes)) == {("GET", "/healthz")}
+
+
+def wrong_errors(
+    received: Received, path: str, method: str, status: int, body: bytes, media_type: str = "application/json"
+) -> list[str]:
+    """What is wrong with an error, beside what the document says of its path."""
+    described_as = received["paths"][path][method]["responses"].get(str(status))
+    if described_as is None:
+        return [f"{method} {path}: {status} is not described"]
+    if media_type not in described_as["content"]:
+        return [f"{method} {path}: {status} as {media_type} is not described"]
+    described_form = described_as["content"][media_type]["schema"]
+    schema = jsonschema_rs.validator_for({**described_form, "components": received["components"]})
+    return [f"{method} {path}: {status} {fault.message}" for fault in schema.iter_errors(json.loads(body))]
+
+
+async def test_the_refusal_of_every_path_has_the_form_that_the_document_says(inside: Inside) -> None:
+    """Whichever client calls a path reads the errors of its own API: without a key, each path says so in its words."""
+    client = await inside(NOWHERE)
+    received, faults, refused = await document(client), [], 0
+    for path, methods in received["paths"].items():
+        for method in methods:
+            answer = await client.request(method, re.sub(r"\{\w+\}", "x", path), json={}, allow_redirects=False)
+            if answer.status >= 400:
+                refused += 1
+                body, media_type = await answer.read(), answer.content_type
+                faults += wrong_errors(received, path, method, answer.status, body, media_type)
+    assert faults == []
+    assert refused > 100
+
+
+def test_an_error_in_another_form_would_be_found() -> None:
+    received = openapi.describe(openapi.every_operation())
+    error = {"message": "No", "type": "invalid_request_error", "param": None, "code": None}
+    assert wrong_errors(received, "/v1/completions", "post", 401, json.dumps({"error": error}).encode()) == []
+    assert wrong_errors(received, "/v1/messages", "post", 401, json.dumps({"error": error}).encode())
+    assert wrong_errors(received, "/v1/messages", "post", 418, b"{}")
+    assert wrong_errors(received, "/v1/completions", "post", 401, json.dumps({"error": error}).encode(), "text/plain")
 
 
 async def test_document_says_nothing_of_the_configuration(inside: Inside) -> None:

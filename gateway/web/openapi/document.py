@@ -279,7 +279,7 @@ def _described(place: tuple[str, str], operation: Operation) -> dict[str, Any]:
             "required": operation.is_body_needed,
             "content": {operation.body_type: {"schema": named(operation.body.__name__)}},
         }
-    errors = {status: {JSON: operation.error} for status in sorted({400, 503, *operation.errors})}
+    errors = {status: {operation.error_type: operation.error} for status in sorted({400, 503, *operation.errors})}
     described["responses"] = {
         str(status): _response(status, content)
         for status, content in {operation.status: operation.answers, **errors}.items()

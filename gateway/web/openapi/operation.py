@@ -36,6 +36,8 @@ class Operation(NamedTuple):
     """The media type of `body`."""
     error: Schema = named("Error")
     """The schema of an answer with an error status."""
+    error_type: str = JSON
+    """The media type of `error`."""
 
 
 SECURITY: Mapping[Caller, list[dict[str, list[str]]]] = {

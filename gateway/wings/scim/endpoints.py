@@ -14,13 +14,13 @@ from gateway.store import StoreUnavailable
 from gateway.web.bodies import BodyReader
 from gateway.web.capacity import buffers_full
 from gateway.web.middleware import CONTEXT
-from gateway.web.openapi.operation import Operation, in_path, in_query
+from gateway.web.openapi.operation import Operation, Schema, in_path, in_query
 from gateway.web.responses import Whole
 from gateway.web.wings import WebParts, WingEndpoints
 
 from .directory import Directory
 from .discovery import MAX_RESULTS, provider_config, resource_types, schemas
-from .faults import ScimFault, shown_fault
+from .faults import FAULT, ScimFault, shown_fault
 from .filters import read_filter
 from .patch import patched
 from .resources import MAX_BYTES, MAX_PARTS, Kind, Resource, is_too_much, listed
@@ -216,18 +216,22 @@ _LISTING = (
 _ID = (in_path("id"),)
 
 
+def _operation(summary: str, answers: Mapping[str, Schema], *errors: int, **more: Any) -> Operation:
+    errors = (401, 404, *errors, 429)
+    return Operation(f"SCIM 2.0: {summary}.", "admin", answers, errors, error=FAULT, error_type=MEDIA, **more)
+
+
 def _operations() -> Iterable[tuple[tuple[str, str], Operation]]:
     for path in DISCOVERY:
-        yield ("GET", f"{BASE}/{path}"), Operation(f"SCIM 2.0: {path}.", "admin", _OBJECT, (401, 404, 429))
+        yield ("GET", f"{BASE}/{path}"), _operation(path, _OBJECT)
     for path, kind in KINDS.items():
         at, one = f"{BASE}/{path}", f"{BASE}/{path}/{{id}}"
-        errors = (401, 404, 409, 413, 429)
-        yield ("GET", at), Operation(f"SCIM 2.0: list {path}.", "admin", _OBJECT, (401, 404, 429), None, _LISTING)
-        yield ("POST", at), Operation(f"SCIM 2.0: make a {kind}.", "admin", _OBJECT, errors, status=201)
-        yield ("GET", one), Operation(f"SCIM 2.0: a {kind}.", "admin", _OBJECT, (401, 404, 429), None, _ID)
-        yield ("PUT", one), Operation(f"SCIM 2.0: replace a {kind}.", "admin", _OBJECT, errors, None, _ID)
-        yield ("PATCH", one), Operation(f"SCIM 2.0: change a {kind}.", "admin", _OBJECT, errors, None, _ID)
-        yield ("DELETE", one), Operation(f"SCIM 2.0: delete a {kind}.", "admin", {}, errors, None, _ID, 204)
+        yield ("GET", at), _operation(f"list {path}", _OBJECT, parameters=_LISTING)
+        yield ("POST", at), _operation(f"make a {kind}", _OBJECT, 409, 413, status=201)
+        yield ("GET", one), _operation(f"a {kind}", _OBJECT, parameters=_ID)
+        yield ("PUT", one), _operation(f"replace a {kind}", _OBJECT, 409, 413, parameters=_ID)
+        yield ("PATCH", one), _operation(f"change a {kind}", _OBJECT, 409, 413, parameters=_ID)
+        yield ("DELETE", one), _operation(f"delete a {kind}", {}, 409, 413, parameters=_ID, status=204)
 
 
 ENDPOINTS = WingEndpoints(dict(_operations()), lambda parts: ScimEndpoints(parts).routes(), listener="admin")

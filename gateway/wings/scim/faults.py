@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.web.openapi.operation import Schema
+
 ERROR = "urn:ietf:params:scim:api:messages:2.0:Error"
+
+
+FAULT: Schema = {
+    "type": "object",
+    "properties": {
+        "schemas": {"const": [ERROR]}, "status": {"type": "string"}, "detail": {"type": "string", "minLength": 1},
+        "scimType": {"type": "string"},
+    },
+    "required": ["schemas", "status", "detail"],
+    "additionalProperties": False,
+}  # fmt: skip
 
 
 class ScimFault(Exception):
