@@ -1,8 +1,10 @@
-"""Others on the main case: a bare aiohttp proxy, and other gateways if installed: LiteLLM (`make servers`), Portkey and
-TensorZero:
+"""Others on the main case: a bare aiohttp proxy, and other gateways if installed: LiteLLM (`make servers`), Portkey,
+TensorZero and GoModel (its module is published as source; Go 1.26):
 
 npm install --ignore-scripts --prefix .venv/servers/portkey @portkey-ai/gateway
 python3 -m venv .venv/servers/tensorzero && .venv/servers/tensorzero/bin/pip install tensorzero openai
+git clone https://github.com/ENTERPILOT/GoModel .venv/servers/gomodel
+(cd .venv/servers/gomodel && go build -o gomodel.bin ./cmd/gomodel)
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from .table import figure
 
 PORTKEY = ROOT / ".venv/servers/portkey/node_modules/@portkey-ai/gateway/build/start-server.js"
 TENSORZERO = ROOT / ".venv/servers/tensorzero/bin/python"
+GOMODEL = ROOT / ".venv/servers/gomodel/gomodel.bin"
 START_S = 120.0
 ROUNDS, SECONDS, SETTLE_S = 3, 5, 0.5
 NOWHERE = "http://127.0.0.1:9"
@@ -40,6 +43,7 @@ def installed() -> list[str]:
         "LiteLLM": (LITELLM / "wanted").exists(),
         "Portkey": PORTKEY.exists() and bool(shutil.which("node")),
         "TensorZero": TENSORZERO.exists(),
+        "GoModel": GOMODEL.exists(),
     }
     return [name for name, is_there in there.items() if is_there]
 
@@ -109,7 +113,7 @@ def start(name: str, folder: Path, core: int, upstream: int) -> Program:
     """One of them in front of this port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    make = {"LiteLLM": _litellm, "Portkey": _portkey, "TensorZero": _tensorzero}[name]
+    make = {"LiteLLM": _litellm, "Portkey": _portkey, "TensorZero": _tensorzero, "GoModel": _gomodel}[name]
     made, (path, body) = make(folder, core, upstream, port), WANTED.get(name, Wanted())
     made.start_within_s = START_S
     made.probe = Probe(path, body, {**calls.HEADERS, **headers(upstream)}, None)
@@ -165,3 +169,14 @@ while True:
     time.sleep(60)
 """)
     return Program("TensorZero", [str(TENSORZERO), "serve.py"], folder, core, env={"HOME": str(folder)})
+
+
+def _gomodel(folder: Path, core: int, upstream: int, port: int) -> Program:
+    """It checks a master key and stores usage in SQLite. It asks no other host for models or prices."""
+    env = {
+        "HOME": str(folder), "PORT": str(port), "GOMODEL_MASTER_KEY": calls.SECRET, "OPENAI_API_KEY": "none",
+        "OPENAI_BASE_URL": f"http://127.0.0.1:{upstream}/v1", "OPENAI_MODELS": calls.MODEL,
+        "CONFIGURED_PROVIDER_MODELS_MODE": "allowlist", "MODEL_LIST_URL": "", "SQLITE_PATH": str(folder / "usage.db"),
+        "GOMODEL_CACHE_DIR": str(folder), "NO_PROXY": "127.0.0.1", "HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE,
+    }  # fmt: skip
+    return Program("GoModel", [str(GOMODEL)], folder, core, port, env=env)
