@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -44,6 +44,10 @@ async def to_its_end(work: Coroutine[Any, Any, T], name: str) -> T:
     return running.result()
 
 
+AGAIN_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Seconds until endless work that failed begins again; they double with each further failure."""
+
+
 class Tasks:
     """The background tasks of one owner. Used from one event loop."""
 
@@ -59,6 +63,11 @@ class Tasks:
         self._running.add(task)
         task.add_done_callback(self._forget)
         return task
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
+        """Run endless work, held and named. After an exception, which is logged, it begins again: what one odd answer
+        or file broke would otherwise end until a restart."""
+        return self.spawn(_again_and_again(work, name), name)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
@@ -85,6 +94,20 @@ class Tasks:
                 return False
             self._running.difference_update(tasks)
         return True
+
+
+async def _again_and_again(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    loop, pause_s = asyncio.get_running_loop(), AGAIN_S
+    while True:
+        began = loop.time()
+        try:
+            return await work()
+        except Exception:
+            if loop.time() - began > LONGEST_PAUSE_S:
+                pause_s = AGAIN_S
+            log.exception("background task %s failed, and begins again in %g s", name, pause_s)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 LATE_S = 0.05

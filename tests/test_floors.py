@@ -11,7 +11,7 @@ modules stand above the trunk.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -317,6 +317,43 @@ def complaints_of(rule: Callable[[str], Complaints], modules: Iterable[str]) -> 
     return "\n".join(f"{module}:{complaint}" for module in modules for complaint in rule(MODULES[module]))
 
 
+def endless(source: str) -> set[str]:
+    """The coroutine functions of a module with a loop that only its inside, a failure or a cancellation ends."""
+    return {
+        node.name
+        for node in nodes(source)
+        if isinstance(node, ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.While) and isinstance(inner.test, ast.Constant)
+    }
+
+
+def endless_that_ends(source: str, everywhere: Collection[str]) -> Complaints:
+    """Spawned loops, which an exception ends until a restart. Those of other modules are known `everywhere`."""
+    here = endless(source)
+    for node in nodes(source):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="spawn"), args=[ast.Call(func=work), *_]):
+                name = ast.unparse(work)
+                known = here if name.count(".") == name.startswith("self.") else everywhere
+                if name.rpartition(".")[2] in known:
+                    yield f"{node.lineno}: {name}: an exception would end it; use tasks.Tasks.keep."
+
+
+MAY_END: Mapping[str, str] = {
+    "gateway.tasks": "_again_and_again",  # is what begins again
+    "gateway.process.supervisor": "process.wait",  # of a process, not of this package
+    "gateway.wings.alerts.outbox": "self._deliver",  # of one alert, which is given up
+}
+
+
+def test_endless_work_outlives_its_exceptions() -> None:
+    everywhere = {name for source in MODULES.values() for name in endless(source)}
+    found = {name: list(endless_that_ends(source, everywhere)) for name, source in MODULES.items()}
+    assert {name: ended for name, ended in found.items() if ended and name not in MAY_END} == {}
+    assert [len(found[name]) for name in MAY_END] == [1] * len(MAY_END)
+
+
 def test_tasks_are_held() -> None:
     assert complaints_of(bare_tasks, MODULES.keys() - {"gateway.tasks"}) == ""
 
@@ -387,6 +424,7 @@ def test_the_rule_for_unique_type_names_itself() -> None:
 
 
 RULES = {
+    "endless": lambda source: endless_that_ends(source, endless(source)),
     "tasks": bare_tasks,
     "pure": impure,
     "state": module_state,
@@ -402,6 +440,11 @@ RULES = {
         ("tasks", "from asyncio import ensure_future", False),
         ("tasks", "async def f():\n    async with asyncio.TaskGroup() as group: ...", False),
         ("tasks", "tasks.spawn(f(), 'name')", True),
+        ("endless", "async def f():\n    while True: ...\ntasks.spawn(f(), 'name')", False),
+        ("endless", "async def run():\n    while True: ...\ntasks.spawn(self._x.run(), 'name')", False),
+        ("endless", "class A:\n    async def f(self):\n        while True: ...\ntasks.spawn(self.f(), 'name')", False),
+        ("endless", "async def f():\n    while True: ...\ntasks.keep(f, 'name')", True),
+        ("endless", "async def f():\n    while x: ...\ntasks.spawn(f(), 'name')", True),
         ("pure", "import time", False),
         ("pure", "import os.path", False),
         ("pure", "def f():\n    from asyncio import sleep", False),

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from gateway import tasks as module
 from gateway.tasks import Tasks, to_its_end
 
 
@@ -145,3 +146,38 @@ async def test_an_error_of_the_work_is_its_callers() -> None:
 
     with pytest.raises(ValueError, match="of this"):
         await to_its_end(fail(), "doomed")
+
+
+async def test_endless_work_that_fails_begins_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def pause(pause_s: float) -> None:
+        pauses.append(pause_s)
+
+    monkeypatch.setattr(module.asyncio, "sleep", pause)
+    begun = 0
+
+    async def work() -> None:
+        nonlocal begun
+        begun += 1
+        if begun < 10:
+            raise OverflowError(f"failure {begun}")
+
+    tasks = Tasks()
+    await tasks.keep(work, "read-something")
+    assert begun == 10
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert [record.getMessage() for record in caplog.records][-1] == (
+        "background task read-something failed, and begins again in 60 s"
+    )
+    assert len(tasks) == 0
+
+
+async def test_endless_work_ends_when_it_is_cancelled() -> None:
+    tasks = Tasks()
+    task = tasks.keep(wait_for_ever, "waits")
+    await asyncio.sleep(0)
+    await tasks.cancel_all()
+    assert task.cancelled()

@@ -117,9 +117,9 @@ class LedgerClient:
         self._is_closed = False
         self._tasks = Tasks()
         self._commit_waiters = CommitWaiters(self._write_journal, self._tasks)
-        self._batches = self._tasks.spawn(self._batcher.run(), "store-batches")
+        self._batches = self._tasks.keep(self._batcher.run, "store-batches")
         self._adoption = Recovery(store, adopt, metrics)
-        self._adopting = self._tasks.spawn(self._adoption.run(), "adoption")
+        self._adopting = self._tasks.keep(self._adoption.run, "adoption")
 
     def __repr__(self) -> str:
         state = "behind" if self._outage.is_up and self._ends.is_behind else self._outage.state.value

@@ -294,7 +294,7 @@ class Journal:
 
     def _begin_upkeep(self) -> None:
         if not self._is_closed:
-            self._upkeep = self._tasks.spawn(self._look_after(), "journal")
+            self._upkeep = self._tasks.keep(self._look_after, "journal")
 
     async def _look_after(self) -> None:
         while True:

@@ -212,7 +212,7 @@ class KeyCache:
     async def begin(self) -> None:
         """Ask the store a first time, be it there or not, and follow the changes from then on."""
         await self.hear()
-        self._tasks.spawn(self._follow(), "follow-keys")
+        self._tasks.keep(self._follow, "follow-keys")
 
     async def _follow(self) -> None:
         while True:

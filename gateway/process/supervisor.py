@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +144,9 @@ class Supervisor:
         # The models of the upstreams whose models are not known from before; later, all of them now and then.
         await self._discovery.start(self._config)
         await self._reloader.extend_again(is_start=True)
-        self._tasks.spawn(self._discovery.watch(lambda: self._config, self._reloader.extend_again), "discover-models")
-        self._tasks.spawn(self._reloader.watch(), "watch-configuration")
+        watching = partial(self._discovery.watch, lambda: self._config, self._reloader.extend_again)
+        self._tasks.keep(watching, "discover-models")
+        self._tasks.keep(self._reloader.watch, "watch-configuration")
         slots = [
             self._tasks.spawn(self._keep_alive(slot, on_ready), f"worker-{slot}")
             for slot in range(self._config.server.workers)

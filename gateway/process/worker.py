@@ -100,7 +100,8 @@ class WorkerProcess:
             sites = [await self._serve(worker.app, worker.shortcuts, worker.parts, self._listener)]
             if worker.admin_app is not None and self._admin_listener is not None:
                 sites.append(await self._serve(worker.admin_app, {}, worker.parts, self._admin_listener))
-            self._tasks.spawn(self._watch_store(worker.parts.accounting.ledger, worker.parts.clock), "watch-store")
+            watching = partial(self._watch_store, worker.parts.accounting.ledger, worker.parts.clock)
+            self._tasks.keep(watching, "watch-store")
             settle_memory()
             self._worker.set_result(worker)
             self._line.send(ready=True)

@@ -144,8 +144,8 @@ async def build(
         shortcuts = {path: partial(door.handle, handler=handler) for path, handler in plane.calls.items()}
         await key_cache.begin()
         background.follow(live.parts)
-        endless.spawn(refusals.run(), "refusal-log")
-        endless.spawn(deferred.run(), "deferred-calls")
+        endless.keep(refusals.run, "refusal-log")
+        endless.keep(deferred.run, "deferred-calls")
         yield Worker(app, admin_app, shortcuts, live, status, HotReload(live, capacity, access_log, background, tasks))
         await endless.cancel_all()
         await refusals.write()

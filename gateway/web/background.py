@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple, Protocol
 
 from gateway.accounting.changed_windows import ChangedWindows
@@ -101,8 +101,9 @@ class Background:
         for name, upstream in parts.config.upstreams.items():
             if upstream.probe_s and name not in self._probes:
                 pool = parts.pools[name]
-                probing = run_health_checks(pool, parts.router.health[name], upstream.probe_s, upstream.timeouts.head_s)
-                self._probes[name] = _Probing(pool, self._tasks.spawn(probing, f"probe {name}"))
+                health, head_s = parts.router.health[name], upstream.timeouts.head_s
+                probing = partial(run_health_checks, pool, health, upstream.probe_s, head_s)
+                self._probes[name] = _Probing(pool, self._tasks.keep(probing, f"probe {name}"))
 
     async def _change_work(self, parts: Services) -> None:
         async with self._lock:

@@ -48,9 +48,9 @@ class AlertWork:
             parts.accounting.telemetry, reporting, holder=holder, clock=parts.clock.now,
         )  # fmt: skip
         self._tasks = Tasks()
-        self._tasks.spawn(self._watcher.run(), "watch-quotas")
+        self._tasks.keep(self._watcher.run, "watch-quotas")
         if reporting:
-            self._tasks.spawn(self._incidents.run(), "watch-incidents")
+            self._tasks.keep(self._incidents.run, "watch-incidents")
 
     async def close(self) -> None:
         await self._tasks.cancel_all()

@@ -55,7 +55,7 @@ class Outbox:
             log.error("%s is too slow: an alert is not posted, because %d wait", self._name, MAX_WAITING)
             self.drop(oldest)
             self._done.add(oldest)
-        body = json.dumps(message, ensure_ascii=False).encode()
+        body = json.dumps(message).encode()
         self._waiting[name] = self._tasks.spawn(self._deliver(name, body), "alert-webhook")
 
     def drop(self, name: str) -> None:
@@ -79,8 +79,12 @@ class Outbox:
         began, attempts = loop.time(), 0
         while True:
             is_last = self._is_closing.is_set()
-            async with self._room:
-                answer = await self._post(body)
+            try:
+                async with self._room:
+                    answer = await self._post(body)
+            except Exception:
+                log.exception("an alert is not posted: %s failed", self._name)
+                break
             attempts += 1
             self._note(answer)
             if answer.is_taken:

@@ -54,7 +54,7 @@ class BillingWork:
         self._singles = Singles(parts.accounting.ledger)
         self._tasks = Tasks()
         if self._settings.upstreams:
-            self._tasks.spawn(self._run(), "read-bills")
+            self._tasks.keep(self._run, "read-bills")
 
     async def close(self) -> None:
         await self._tasks.cancel_all()

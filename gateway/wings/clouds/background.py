@@ -45,7 +45,7 @@ class RenewalWork:
             renewal.note = partial(note, parts.accounting.telemetry, health)
             renewals.append(renewal)
         if renewals:
-            self._tasks.spawn(keep_renewed(renewals), "renew-authorizations")
+            self._tasks.keep(partial(keep_renewed, renewals), "renew-authorizations")
 
     async def close(self) -> None:
         await self._tasks.cancel_all()

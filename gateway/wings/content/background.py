@@ -63,7 +63,7 @@ class ContentWork:
         self._stores = ContentStores(self._settings, self._keeper, telemetry) if self._settings.keep else None
         self._keeper.stores = self._stores
         self._tasks = Tasks()
-        self._tasks.spawn(self._note(), "note-content-settings")
+        self._tasks.keep(self._note, "note-content-settings")
 
     async def close(self) -> None:
         await self._tasks.cancel_all()

@@ -101,7 +101,7 @@ class ContentStores:
         names = [*(["otlp"] if self._sender else []), *(["files"] if self._writer else [])]
         self._held = dict.fromkeys(names, 0)
         """Bytes that wait for each store. One that hangs leaves the others their room."""
-        self._tasks.spawn(self._run(), "digest-content")
+        self._tasks.keep(self._run, "digest-content")
 
     def put(self, call: KeptCall, key: str) -> None:
         if self._is_closed:
@@ -137,18 +137,18 @@ class ContentStores:
 
     async def _run(self) -> None:
         while True:
+            if not self._waiting:
+                self._has_some.clear()
+                self._is_idle.set()
             await self._has_some.wait()
             call, key = self._waiting.popleft()
             try:
                 await self._hand_over(call)
-            except asyncio.CancelledError:
+            except BaseException:
                 self.dropped()
                 raise
             finally:
                 self._keeper.release(call.size, key)
-            if not self._waiting:
-                self._has_some.clear()
-                self._is_idle.set()
 
     async def _hand_over(self, call: KeptCall) -> None:
         digest = await self._digester.digest(call)

@@ -48,7 +48,7 @@ class OtlpSender:
         self._is_failing = False
         self._session: aiohttp.ClientSession | None = None
         self._tasks = Tasks()
-        self._tasks.spawn(self._run(), "send-content")
+        self._tasks.keep(self._run, "send-content")
 
     def put(self, request: bytes) -> None:
         self._waiting.append(request)
@@ -69,6 +69,9 @@ class OtlpSender:
 
     async def _run(self) -> None:
         while True:
+            if not self._waiting:
+                self._has_some.clear()
+                self._is_idle.set()
             await self._has_some.wait()
             sizes, body = self._batch()
             is_taken = False
@@ -76,9 +79,6 @@ class OtlpSender:
                 is_taken = await self._send(body)
             finally:
                 self._noted(sizes, is_taken)
-            if not self._waiting:
-                self._has_some.clear()
-                self._is_idle.set()
 
     def _batch(self) -> tuple[list[int], bytes]:
         taken = [self._waiting.popleft()]

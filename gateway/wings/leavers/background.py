@@ -34,9 +34,9 @@ class LeaverWork:
         self._parts = parts
         self._registry = registry
         self._tasks = Tasks()
-        self._tasks.spawn(self._fold(), "fold-names-of-people")
+        self._tasks.keep(self._fold, "fold-names-of-people")
         if parts.config.section(LeaverSettings).inactive_after is not None:
-            self._tasks.spawn(self._run(), "watch-sign-ins")
+            self._tasks.keep(self._run, "watch-sign-ins")
 
     async def close(self) -> None:
         await self._tasks.cancel_all()

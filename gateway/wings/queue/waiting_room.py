@@ -171,7 +171,7 @@ class WaitingRoom:
         line = self._lines.get(upstreams)
         if line is None:
             line = self._lines[upstreams] = Line(upstreams, self)
-            self.tasks.spawn(line.keep_in_touch(), "waiting-line")
+            self.tasks.keep(line.keep_in_touch, "waiting-line")
         return line
 
     def close_line(self, upstreams: tuple[str, ...]) -> None:

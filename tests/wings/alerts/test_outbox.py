@@ -145,6 +145,26 @@ async def test_messages_sent_by_another_worker_are_dropped(made: tuple[FakeWebho
     assert "e" not in webhook.posted
 
 
+async def test_a_message_that_cannot_be_written_keeps_no_others_from_being_posted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    taken: list[str] = []
+
+    async def post(body: bytes) -> PostResult:
+        text = json.loads(body)["text"]
+        text.encode()  # a lone surrogate raises
+        taken.append(text)
+        return TAKEN
+
+    box = Outbox(post)
+    put(box, "\ud800", "b")
+    await until(lambda: not box.waiting)
+    assert (taken, box.take_done()) == (["b"], {"\ud800", "b"})
+    (record,) = caplog.records
+    assert record.getMessage().startswith("an alert is not posted: ")
+    await box.close(0)
+
+
 async def test_the_end_is_one_more_try_for_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "PAUSES_S", (600,) * 11)
     webhook = FakeWebhook(BUSY, BUSY, BUSY)
