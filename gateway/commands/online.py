@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from gateway import untrusted_json
 from gateway.config import Config, Upstream
 from gateway.config.faults import few
 from gateway.upstream.ask import Listing, ask, list_models
@@ -140,7 +141,7 @@ async def _spend(name: str, upstream: Upstream, models: Sequence[str]) -> Asked:
 
 def _has_choices(body: bytes) -> bool:
     try:
-        return bool(json.loads(body)["choices"])
+        return bool(untrusted_json.parse(body)["choices"])
     except (ValueError, LookupError, TypeError):
         return False
 

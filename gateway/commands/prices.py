@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gateway import untrusted_json
 from gateway.config import Config, Model, ModelTable, Price, is_pattern
 from gateway.config.faults import few
 from gateway.config.price_table import PriceTable, Unpriced, UnreadableTable, Wanted, price_of, provider_of, table_of
@@ -45,7 +46,8 @@ def update(file: str | None, url: str | None) -> int:
     source = url or DEFAULT_UPDATE_URL
     try:
         text = _download(source)
-        kept = json.dumps({"date": datetime.now(UTC).date().isoformat(), "from": source, "providers": json.loads(text)})
+        providers = untrusted_json.parse(text)
+        kept = json.dumps({"date": datetime.now(UTC).date().isoformat(), "from": source, "providers": providers})
         table = PriceTable(datetime.now(UTC), kept)
         number = sum([len(table.names(provider)) for provider in table.providers()])
         if number < FEWEST_MODELS:

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 
+from gateway import untrusted_json
 from gateway.config.sections import is_safe_url
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.keys.registry import CreatedKey, Page, Shown
@@ -177,7 +178,7 @@ class RemoteRegistry:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise RemoteRefused(f"{host} does not answer ({type(error).__name__})") from None
         try:
-            found = json.loads(text)
+            found = untrusted_json.parse(text)
             refusal = found["error"]["message"] if answer.status >= 400 else None
         except (ValueError, LookupError, TypeError):
             raise RemoteRefused(f"{host} answers with status {answer.status}, and not as a gateway does") from None

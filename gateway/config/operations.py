@@ -23,6 +23,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from gateway import untrusted_json
+
 TASK = "task"
 """The name of the part that is the id of a task."""
 
@@ -130,8 +132,8 @@ def at_pointer(document: Any, pointer: str) -> Any:
 def _parsed(text: str) -> Any:
     """The JSON in a text, such as in a field of a form; None: it holds none."""
     try:
-        return json.loads(text) if text.lstrip().startswith(("{", "[")) else None
-    except (ValueError, RecursionError):
+        return untrusted_json.parse(text) if text.lstrip().startswith(("{", "[")) else None
+    except ValueError:
         return None
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
 
-from gateway import units
+from gateway import units, untrusted_json
 from gateway.records import Usage
 
 # JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a part of a text.
@@ -40,7 +39,7 @@ def found_in(body: bytes, read: Callable[[Any], Usage | None]) -> Usage | None:
     """The last usage object at the end of an answer that is not whole JSON, for instance with a byte behind it."""
     objects = _USAGE.findall(body[-USAGE_WITHIN:])
     try:
-        return read(json.loads(objects[-1])) if objects else None
+        return read(untrusted_json.parse(objects[-1])) if objects else None
     except ValueError:
         return None
 

@@ -11,10 +11,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from gateway import untrusted_json
 
 if TYPE_CHECKING:
     from joserfc.jwk import ECKey, RSAKey
@@ -44,7 +45,7 @@ def read_key_set(raw: bytes) -> dict[str, PublicKey]:
     from joserfc.errors import JoseError
 
     try:
-        listed = json.loads(raw)["keys"]
+        listed = untrusted_json.parse(raw)["keys"]
         entries = [dict(entry) for entry in listed]
     except (ValueError, LookupError, TypeError):
         raise ProviderUnavailable("its key set cannot be read") from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
 import ssl
 import time
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 
-from gateway import __version__
+from gateway import __version__, untrusted_json
 from gateway.config import OidcSettings
 from gateway.config.sections import is_safe_url
 
@@ -183,9 +182,6 @@ def read_discovery(body: bytes, issuer: str) -> dict[str, Any]:
 
 def _json(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
+        return untrusted_json.parse_object(body)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ProviderUnavailable("its answer is no JSON object")
-    return found
+        raise ProviderUnavailable("its answer is no JSON object") from None

@@ -7,12 +7,12 @@ upstreams keep. Neither raises for what the upstream does; the time and the size
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from gateway import untrusted_json
 from gateway.api.form import Upload
 from gateway.config import Upstream
 from gateway.errors import GatewayError
@@ -193,9 +193,9 @@ def model_names(reply: Reply) -> list[str] | None:
     if reply.status != 200:
         return None
     try:
-        rows = json.loads(reply.body)["data"]
+        rows = untrusted_json.parse(reply.body)["data"]
         return sorted({str(row["id"]) for row in rows})
-    except (ValueError, LookupError, TypeError, RecursionError):  # a list of lists of lists
+    except (ValueError, LookupError, TypeError):
         return None
 
 
@@ -206,9 +206,9 @@ def next_page(reply: Reply) -> str | None:
     `object: list` as well, call the parameter `after`. Google (AIP-158): `nextPageToken` leads to `pageToken`.
     """
     try:
-        page = json.loads(reply.body)
+        page = untrusted_json.parse(reply.body)
         last, token = page.get("last_id"), page.get("nextPageToken")
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError):
         return None
     if page.get("has_more") is True and isinstance(last, str) and last:
         return urlencode({"after" if page.get("object") == "list" else "after_id": last})

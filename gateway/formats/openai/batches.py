@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
+from gateway import untrusted_json
 from gateway.api import json_document, validate
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Part
@@ -72,10 +73,7 @@ def _read(raw: bytes, find_counter: FindsCounter) -> Params:
 
 def read_object(body: bytes) -> dict[str, Any]:
     """A JSON object. Raises `ValueError` if it is none."""
-    found = json.loads(body)
-    if not isinstance(found, dict):
-        raise ValueError("no object")
-    return found
+    return untrusted_json.parse_object(body)
 
 
 def facts_when_made(body: bytes) -> PlainFacts:

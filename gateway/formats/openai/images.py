@@ -8,14 +8,13 @@ read while they arrive.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from gateway import units
+from gateway import units, untrusted_json
 from gateway.api import form, prompt_tokens, validate
 from gateway.api.form import File, UploadedFile
 from gateway.api.prompt_tokens import Counter
@@ -175,7 +174,7 @@ def _completed(report: Any) -> Usage:
 def _as_events(kind: str, body: bytes, shows_usage: bool, charged: Usage) -> bytes:
     """Each image of a plain answer as an event; the usage is in the last."""
     try:
-        answer = json.loads(body)
+        answer = untrusted_json.parse(body)
         events = [{"type": kind, **image} for image in answer["data"]]
         events[-1]["usage"] = answer.get("usage")
     except (ValueError, TypeError, KeyError, IndexError):

@@ -8,7 +8,6 @@ Seconds that are too few for the bytes of the file do not count (`Params.least_a
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway import units
+from gateway import units, untrusted_json
 from gateway.api import audio_length, form, prompt_tokens, validate
 from gateway.api.form import File, UploadedFile
 from gateway.api.schema import Body
@@ -139,7 +138,7 @@ def _facts(body: bytes) -> PlainFacts:
 
 def _as_events(body: bytes, shows_usage: bool, charged: Usage) -> bytes:
     try:
-        answer = json.loads(body)
+        answer = untrusted_json.parse(body)
         event = {"type": "transcript.text.done", "text": answer["text"]}
     except (ValueError, TypeError, KeyError):
         raise Unfit("a plain answer without a text, where a stream was asked for") from None

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway import untrusted_json
 from gateway.chunked import portions
 from gateway.errors import NotFound
 from gateway.identity.permissions import Scope
@@ -278,7 +279,7 @@ def _groups_behind(query: Mapping[str, str], number: int) -> list[str] | None:
     if (text := query.get("after")) is None:
         return None
     try:
-        groups = json.loads(text)
+        groups = untrusted_json.parse(text)
     except ValueError:
         groups = None
     if not isinstance(groups, list) or len(groups) != number or not all(isinstance(name, str) for name in groups):

@@ -6,7 +6,6 @@ Uses aiohttp's client, which verifies certificates; no call waits for it. Neithe
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from gateway import __version__
+from gateway import __version__, untrusted_json
 from gateway.config import Upstream
 from gateway.config.proxies import client_arguments
 
@@ -127,12 +126,9 @@ class _Asking:
         if status != 200:
             raise BillFault(f"{path} answers {status}")
         try:
-            answer = await asyncio.to_thread(json.loads, body)
+            return await asyncio.to_thread(untrusted_json.parse_object, body)
         except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise BillFault(f"{path} answers no JSON object; is base_url right?")
-        return answer
+            raise BillFault(f"{path} answers no JSON object; is base_url right?") from None
 
     async def _get(self, path: str, query: Sequence[tuple[str, str]]) -> tuple[int, bytes]:
         assert self._session is not None

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from gateway import untrusted_json
 from gateway.commands.online import MAX_NAMED, WITHIN_S, Asked
 from gateway.config.faults import few
 from gateway.records import Failure
@@ -146,11 +147,11 @@ def judged(found: Fetched | Failure, *, is_claude: bool) -> Counted:
 def _read(body: bytes) -> tuple[str, bool]:
     """The reason of an error, which is no secret, and whether this is a count. Errors may come in a list."""
     try:
-        answer = json.loads(body)
+        answer = untrusted_json.parse(body)
         answer = answer[0] if isinstance(answer, list) else answer
         is_counted = "totalTokens" in answer or "input_tokens" in answer
         details = [each for each in answer.get("error", {}).get("details", []) if "reason" in each]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return "", False
     reason = details[0]["reason"] if details else ""
     return reason if isinstance(reason, str) and _REASON.fullmatch(reason) else "", is_counted

@@ -15,6 +15,8 @@ from typing import Any
 
 from botocore.eventstream import EventStreamBuffer, ParserError
 
+from gateway import untrusted_json
+
 MEDIA_TYPE = "application/vnd.amazon.eventstream"
 
 ERRORS: Mapping[str, str] = {
@@ -48,13 +50,13 @@ class EventStreamReader:
 
 
 def _event(message: Mapping[str, Any]) -> bytes:
-    headers, payload = message["headers"], json.loads(message["body"] or b"{}")
+    headers, payload = message["headers"], untrusted_json.parse(message["body"] or b"{}")
     kind = headers.get(":message-type")
     if kind == "event":
         if headers.get(":event-type") != "chunk":
             return b""
         event = b64decode(payload["bytes"], validate=True)
-        name = json.loads(event)["type"]
+        name = untrusted_json.parse(event)["type"]
         return f"event: {name}\ndata: ".encode() + event.replace(b"\n", b" ") + b"\n\n"
     name = headers.get(":exception-type") or headers.get(":error-code") or ""
     text = payload.get("message") or headers.get(":error-message") or name

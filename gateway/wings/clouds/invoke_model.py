@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
+from gateway import untrusted_json
 from gateway.api.large_body import LARGE_BYTES
 from gateway.errors import GatewayError, InvalidRequest, NotFound
 from gateway.formats import FORMATS, sse
@@ -188,10 +189,10 @@ class BinaryEvents:
 def _error_in(event: bytes) -> dict[str, Any] | None:
     """The error that an event is; None: it is another one."""
     try:
-        read = json.loads(event)
+        read = untrusted_json.parse_object(event)
     except ValueError:
         return None
-    if not isinstance(read, dict) or read.get("type") != "error":
+    if read.get("type") != "error":
         return None
     error = read.get("error")
     return error if isinstance(error, dict) else {}

@@ -7,11 +7,11 @@ Bedrock's runtime has no list of models: ListFoundationModels at the host `bedro
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import Sequence
 
+from gateway import untrusted_json
 from gateway.commands.online import MAX_NAMED, WITHIN_S, Asked, WingQuestion, sent_names
 from gateway.config import Config
 from gateway.config.faults import few
@@ -106,8 +106,8 @@ def _judged(what: str, found: Fetched | Failure, models: Sequence[str], *, has_k
 def _ids(body: bytes) -> set[str] | None:
     """The names in an answer (botocore, data/bedrock, `ListFoundationModelsResponse`); None: it is none."""
     try:
-        return {each["modelId"] for each in json.loads(body)["modelSummaries"]}
-    except (ValueError, LookupError, TypeError, RecursionError):
+        return {each["modelId"] for each in untrusted_json.parse(body)["modelSummaries"]}
+    except (ValueError, LookupError, TypeError):
         return None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote_plus, urlencode
 
+from gateway import untrusted_json
 from gateway.config import Upstream
 from gateway.upstream.ask import ask
 
@@ -211,7 +211,7 @@ def _google_file(path: str, scopes: list[str]) -> Any:
         "authorized_user": credentials.Credentials.from_authorized_user_info,
     }
     try:
-        info = json.loads(Path(path).read_text())
+        info = untrusted_json.parse(Path(path).read_text())
         kind = info["type"]
     except OSError as error:
         raise NoGrant(f"{path} cannot be read: {error.strerror}") from None

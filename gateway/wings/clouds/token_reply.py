@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+
+from gateway import untrusted_json
 
 from .grant import Grant, NoGrant, bearer
 
@@ -18,8 +19,8 @@ kubectl `expirationTimestamp`, `gcloud config config-helper` `token_expiry`."""
 def read_grant(text: bytes | str, now: float) -> Grant:
     """The grant in a JSON object, or in its `status` or `credential`. Raises `NoGrant`, quoting nothing of it."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = untrusted_json.parse(text)
+    except ValueError:
         raise NoGrant("the answer is not JSON") from None
     if isinstance(found, dict):
         found = next((found[name] for name in ("status", "credential") if isinstance(found.get(name), dict)), found)
@@ -60,7 +61,7 @@ def _number(value: Any) -> float | None:
 def error_of(text: bytes) -> str:
     """The error code in an answer of a token endpoint (RFC 6749, 5.2), which is no secret; empty: it has none."""
     try:
-        code = json.loads(text)["error"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        code = untrusted_json.parse(text)["error"]
+    except (ValueError, LookupError, TypeError):
         return ""
     return code if isinstance(code, str) and code.replace("_", "").isalnum() and len(code) <= 64 else ""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
+from gateway import untrusted_json
 from gateway.config.faults import ConfigError, ConfigFault, printable
 
 from .budgets import budget_of, model_budgets_of, number_of, rates_of
@@ -49,7 +49,7 @@ ZERO_REFUSES = ("max_budget", "rpm_limit", "tpm_limit", "tpd_limit", "max_parall
 def read_rows(text: str, file: str) -> Tables:
     """The rows of a file by table. Raises `ConfigError`."""
     try:
-        found = json.loads(text)
+        found = untrusted_json.parse(text)
     except ValueError:
         found = _csv_rows(text)
     tables: Tables = {}
@@ -83,7 +83,7 @@ def _read(column: Any, value: Any) -> Any:
         return [each.strip('"') for each in next(csv.reader([value[1:-1]]), []) if each]
     if column in LISTS or column in DOCUMENTS:
         try:
-            return json.loads(value)
+            return untrusted_json.parse(value)
         except ValueError:
             return None
     return None if value == "" else value

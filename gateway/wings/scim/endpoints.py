@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
+from gateway import untrusted_json
 from gateway.errors import GatewayError
 from gateway.store import StoreUnavailable
 from gateway.web.bodies import BodyReader
@@ -158,8 +159,8 @@ class ScimEndpoints:
         if not pieces or (pieces[0] and not text) or is_too_much(text):
             raise ScimFault(413, f"A body has at most {MAX_BYTES} bytes, and {MAX_PARTS} objects and lists.")
         try:
-            body = await asyncio.to_thread(json.loads, text)
-        except (ValueError, RecursionError):
+            body = await asyncio.to_thread(untrusted_json.parse, text)
+        except ValueError:
             raise ScimFault(400, "The body is no JSON.", "invalidSyntax") from None
         if not isinstance(body, dict):
             raise ScimFault(400, "Expected an object.", "invalidSyntax")

@@ -7,10 +7,11 @@ provisioning for a SCIM endpoint").
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from gateway import untrusted_json
 
 from .faults import ScimFault
 
@@ -54,7 +55,7 @@ def read_filter(text: str) -> Sequence[Term]:
         if (found := _TERM.match(text, at)) is None:
             raise ScimFault(400, "Expected ATTRIBUTE eq VALUE, or several joined by and.", "invalidFilter")
         try:
-            value = json.loads(found[2] if found[2].startswith('"') else found[2].lower())
+            value = untrusted_json.parse(found[2] if found[2].startswith('"') else found[2].lower())
         except ValueError:
             raise ScimFault(400, "A value of the filter is no JSON text.", "invalidFilter") from None
         terms.append(Term(read_path(found[1]), value))

@@ -8,7 +8,6 @@ is as unknown as one that was never given.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from gateway import untrusted_json
 from gateway.accounting.reservation import count_request
 from gateway.errors import UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Format
@@ -256,7 +256,6 @@ def is_like_object(body: bytes) -> bool:
 def object_of(body: bytes) -> dict[str, Any] | None:
     """The object of a JSON body; None: it is none."""
     try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
+        return untrusted_json.parse_object(body)
+    except ValueError:
         return None
-    return fields if isinstance(fields, dict) else None

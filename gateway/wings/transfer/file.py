@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from gateway import untrusted_json
+
 from .rows import ADDED, KINDS, StoreRow, Total, totals
 
 FORMAT = "gateway-export"
@@ -112,7 +114,7 @@ def _lines(path: Path) -> Generator[Any]:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
             for line in file:
                 number += 1
-                yield json.loads(line)
+                yield untrusted_json.parse(line)
     except (EOFError, zlib.error):
         raise BadExport(f"{path} ends within its line {number + 1}: the file was broken off; export again") from None
     except (ValueError, gzip.BadGzipFile):
