@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 MAX_DEPTH = 200
 """Lists and objects inside each other; pydantic's reader of JSON has the same limit."""
 MAX_DIGITS = 300
-"""Of a whole number: a float has at most 309."""
+"""A whole number has at most this many; a float would hold 309."""
 
 
 def parse(text: str | bytes | bytearray) -> Any:

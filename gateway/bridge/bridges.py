@@ -16,8 +16,8 @@ from gateway.config import Capabilities
 from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
 from gateway.formats import FORMATS
 from gateway.formats.event_scan import parsed
+from gateway.formats.events import Unfit
 from gateway.formats.format import Format, Scan, ScanInput, Writer
-from gateway.formats.unfit import Unfit
 from gateway.quota import windows
 from gateway.records import Call, Document, Endpoint, Params, Rewriting, Usage
 

@@ -21,11 +21,11 @@ from typing import Any, ClassVar
 from gateway.records import Usage
 
 from . import reported_usage, sse, token_rule
+from .events import Unfit
 from .format import Scan, ScanInput
 from .member_reader import MemberReader
 from .reader import ERRORS, AnswerReader
 from .reason_cleaner import ReasonCleaner
-from .unfit import Unfit
 
 _STRING = re.compile(rb'[^"\\\r\n]*+(?:\\[^\r\n][^"\\\r\n]*+)*+')
 """The text between the quotes of a JSON string on one line."""

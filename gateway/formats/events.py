@@ -27,7 +27,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .unfit import Unfit
+
+class Unfit(Exception):
+    """The upstream's answer does not fit the request and cannot be passed on; the text is the reason, for the log."""
 
 
 class CollectedCall:

@@ -12,9 +12,9 @@ import time
 from dataclasses import replace
 
 from gateway.errors import GatewayError, StreamInterrupted, UpstreamFailed, UpstreamRefused
+from gateway.formats.events import Unfit
 from gateway.formats.format import Scan
 from gateway.formats.reader import ERRORS
-from gateway.formats.unfit import Unfit
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.tasks import is_cut_off
 from gateway.upstream import provider_errors, refusal

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.formats import sse
+from gateway.formats.events import Unfit
 from gateway.formats.format import FactsReader, Format, PlainFacts, Scan, ScanInput
-from gateway.formats.unfit import Unfit
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.upstream import error_shapes, provider_errors, refusal
 from gateway.upstream.connection import Connection, Head

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from gateway.bridge.translate import chat_request, messages_request, responses_request, tool_names
 from gateway.bridge.translate.responses_answer import ResponseWriter
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.formats.events import Unfit
 from gateway.formats.openai.reader import ChatReader
-from gateway.formats.unfit import Unfit
 from tests.amounts import amount
 
 from .translated import GOLDEN, asked, data_of, plain, sent, shown, streamed, writer

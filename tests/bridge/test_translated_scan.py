@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gateway.bridge.bridges import renamed
 from gateway.errors import UpstreamRefused
+from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
 from gateway.formats.openai.reader import StreamScan
 from gateway.formats.sse import LONG_EVENT
-from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
 from .translated import COMPLETION_TOKENS, GOLDEN, PROMPT_TOKENS, data_of, writer

@@ -11,10 +11,10 @@ import pytest
 from gateway.bridge.translate.writer import as_chat
 from gateway.formats import reported_usage
 from gateway.formats.anthropic.reader import MessagesScan
+from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
 from gateway.formats.openai.reader import ChatReader
 from gateway.formats.openai.responses_scan import ResponsesScan
-from gateway.formats.unfit import Unfit
 from tests.bridge.translated import plain, streamed
 
 from .played import USAGE, chat_chunk, named, response_events, usage_chunk

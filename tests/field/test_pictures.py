@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from gateway.formats.events import Unfit
 from gateway.formats.openai.completions import facts
-from gateway.formats.unfit import Unfit
 from gateway.wings.fan_out.answer import ChatChoice
 from tests.bridge.test_translate import output_of, sdk_message, sdk_response
 from tests.bridge.translated import asked, plain, streamed

@@ -16,8 +16,7 @@ from typing import Any
 
 from gateway.formats import sse
 from gateway.formats.event_scan import parsed
-from gateway.formats.events import CallPiece, CollectedCall, Event, Picture, Refusal, Text, Thought
-from gateway.formats.unfit import Unfit
+from gateway.formats.events import CallPiece, CollectedCall, Event, Picture, Refusal, Text, Thought, Unfit
 from gateway.records import Usage
 
 from . import accepted

@@ -16,8 +16,7 @@ from typing import Any
 from gateway.errors import GatewayError
 from gateway.formats import sse
 from gateway.formats.event_scan import parsed
-from gateway.formats.events import CallPiece, Event, Picture, Refusal, ServedTier, Text, Thought
-from gateway.formats.unfit import Unfit
+from gateway.formats.events import CallPiece, Event, Picture, Refusal, ServedTier, Text, Thought, Unfit
 from gateway.records import Usage
 
 from .media import of_data_url

@@ -10,9 +10,8 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from gateway.formats.events import CallPiece, Ended, Event
+from gateway.formats.events import CallPiece, Ended, Event, Unfit
 from gateway.formats.format import Writer
-from gateway.formats.unfit import Unfit
 from gateway.records import Call, Usage
 
 

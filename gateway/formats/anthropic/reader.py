@@ -38,10 +38,10 @@ from gateway.formats.events import (
     Text,
     Thought,
     ToolCalls,
+    Unfit,
 )
 from gateway.formats.reader import AnswerReader, as_arguments, text_of
 from gateway.formats.reported_usage import count, detail
-from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
 TEXT = re.compile(rb'"(?:text|thinking|partial_json|name)"\s*:\s*"((?:[^"\\]++|\\.)++)"')

@@ -20,10 +20,10 @@ from gateway.api.form import File, UploadedFile
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Body, Name, Part
 from gateway.formats import reported_usage, sse
+from gateway.formats.events import Unfit
 from gateway.formats.format import Format, PlainFacts, no_json
 from gateway.formats.member_reader import EACH, MemberReader
 from gateway.formats.reader import objects
-from gateway.formats.unfit import Unfit
 from gateway.records import Document, Params, Usage
 
 from .typed_scan import TypedScan

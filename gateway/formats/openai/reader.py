@@ -23,12 +23,22 @@ from gateway.api import json_document
 from gateway.errors import InvalidRequest
 from gateway.formats import reported_usage, sse, token_rule
 from gateway.formats.event_scan import EventScan
-from gateway.formats.events import CallPiece, Ended, Event, Picture, Refusal, ServedTier, Text, Thought, ToolCalls
+from gateway.formats.events import (
+    CallPiece,
+    Ended,
+    Event,
+    Picture,
+    Refusal,
+    ServedTier,
+    Text,
+    Thought,
+    ToolCalls,
+    Unfit,
+)
 from gateway.formats.format import ScanInput
 from gateway.formats.member_reader import EACH
 from gateway.formats.reader import AnswerReader, as_arguments, objects, text_of, value_at
 from gateway.formats.reported_usage import all_prompt, count, detail, more_of, of_total
-from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
 

@@ -20,9 +20,9 @@ from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, StreamInterrupted
 from gateway.formats import gathered, sse
 from gateway.formats.event_scan import parsed
+from gateway.formats.events import Unfit
 from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, counting, no_usage
 from gateway.formats.reader import objects
-from gateway.formats.unfit import Unfit
 from gateway.records import Call, Document, ItemRef, Params, Usage
 
 from .responses_reader import RESPONSE_TEXT, error_of_failure, ids_of, usage_of

@@ -21,8 +21,8 @@ from gateway.api.form import File, UploadedFile
 from gateway.api.schema import Body
 from gateway.api.validation_errors import wrong_value
 from gateway.formats import reported_usage, sse
+from gateway.formats.events import Unfit
 from gateway.formats.format import AnswerMembers, Format, PlainFacts, no_json
-from gateway.formats.unfit import Unfit
 from gateway.records import Document, Params, Usage
 
 from .typed_scan import TypedScan

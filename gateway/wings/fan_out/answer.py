@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from gateway.bridge.translate.writer import Frame, as_completion
 from gateway.formats import sse
 from gateway.formats.event_scan import parsed
+from gateway.formats.events import Unfit
 from gateway.formats.openai.reader import contents, pictures
-from gateway.formats.unfit import Unfit
 from gateway.records import Usage
 
 _ENDS = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)\Z")

@@ -27,7 +27,7 @@ from gateway.bridge.translate.writer import Frame
 from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.formats import sse
-from gateway.formats.unfit import Unfit
+from gateway.formats.events import Unfit
 from gateway.quota import pricing
 from gateway.records import Call, Ended, Failure, Fault, Phase, Usage
 from gateway.relay import Answer, Streamed

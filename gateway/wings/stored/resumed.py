@@ -14,10 +14,10 @@ from urllib.parse import quote
 from aiohttp import web
 
 from gateway.errors import GatewayError, StreamInterrupted, UpstreamFailed, UpstreamRefused
+from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
 from gateway.formats.openai.responses import RESPONSES
 from gateway.formats.openai.responses_scan import ResponsesScan
-from gateway.formats.unfit import Unfit
 from gateway.records import Bond, Failure, Fault, Phase, Usage
 from gateway.relay.client_stream import ClientStream, Headers
 from gateway.relay.exchange import response_headers

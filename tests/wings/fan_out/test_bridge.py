@@ -17,9 +17,9 @@ from gateway.bridge.request import Split, as_chat, characters, reword
 from gateway.bridge.translate.writer import Frame, as_completion
 from gateway.config import Capabilities, Config, Route, build
 from gateway.errors import UpstreamRefused
+from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
 from gateway.formats.openai.reader import StreamScan, reported
-from gateway.formats.unfit import Unfit
 from gateway.pipeline.request import changed_members
 from gateway.quota.pricing import total_usage
 from gateway.records import Call, Key, Usage
