@@ -168,6 +168,9 @@ ONE_CALL_A_LINE = ("id", "request_id", "generation_id", "created_at")
 QUOTA_OF_A_DOLLAR = 500_000
 """Units for a US dollar in one-api and new-api (their `QuotaPerUnit`), unless the reseller has set another number."""
 
+KNOWN = frozenset({*ONE_CALL_A_LINE, *chain.from_iterable(COLUMNS.values())})
+"""The names of all columns that are read."""
+
 CONSUMPTION = ("", "2")
 """Values of the column `type` that mean consumption in such logs; the others are payments, errors and acts of
 administration."""
@@ -246,24 +249,31 @@ def _read_pages(text: str) -> Export:
         raise NotUnderstood([str(error)]) from None
     if not entries:
         return Export({}, None, Tally(), ())
-    names = list(dict.fromkeys(name for entry in entries for name in entry))
-    reading = _Reading([name.lower() for name in names])
+    names = dict.fromkeys(name for entry in entries for name in entry)
+    read: dict[str, str] = {}
+    for name in names:  # of a file with as many names as entries, each entry is read for the known ones alone
+        if name.lower() in KNOWN:
+            read.setdefault(name.lower(), name)
+    of_read = frozenset(read.values())
+    reading = _Reading([*read, ""], map(str.lower, names))
     for number, entry in enumerate(entries, 1):
-        reading.take([text_of(entry.get(name)) for name in names], f"entry {number}")
+        other = next((text for name in entry.keys() - of_read if (text := text_of(entry[name])).strip()), "")
+        reading.take([*[text_of(entry.get(name)) for name in read.values()], other], f"entry {number}")
     return reading.end()
 
 
 class _Reading:
     """The state of reading a file."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], found: Iterable[str] | None = None) -> None:
+        """`found` are the names for a message, where they are not those of the columns."""
         self._width = len(names)
         self._places = {
             meaning: names.index(name)
             for meaning, known in COLUMNS.items()
             if (name := next((name for name in known if name in names), None)) is not None
         }
-        self._check(names)
+        self._check(names if found is None else found)
         self._names = names
         self._is_one_call_a_line = "requests" not in self._places and any(name in names for name in ONE_CALL_A_LINE)
         self._is_line_item = names[self._places["model"]] == "line_item"
@@ -275,7 +285,7 @@ class _Reading:
         self._faults: list[str] = []
         self._bad = 0
 
-    def _check(self, names: Sequence[str]) -> None:
+    def _check(self, names: Iterable[str]) -> None:
         numbers = ("requests", "prompt_tokens", "completion_tokens", "total_tokens", "cost_usd", "quota")
         missing = [meaning for meaning in ("time", "model") if meaning not in self._places]
         if not missing and any(number in self._places for number in numbers):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.wings.billing import invoice
 from gateway.wings.billing.invoice import FAULTS_SHOWN, Export, NotUnderstood, Tally, read_export
 
 OPENAI = """\
@@ -336,3 +337,12 @@ def test_pages_that_are_not_understood(text: str, fault: str) -> None:
     with pytest.raises(NotUnderstood) as caught:
         read_export(text.splitlines(keepends=True))
     assert caught.value.faults[0] == fault
+
+
+def test_each_entry_is_read_for_the_known_names_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(invoice, "text_of", lambda value: str(read.append(value) or value or ""))
+    first = {"time": "2026-11-20", "Model": "m", "requests": 1}
+    export = read_export([json.dumps([first, *[{**first, f"other_{number}": 1} for number in range(500)]])])
+    assert export.tallies["2026-11-20", "m"].requests == 501
+    assert len(read) < 5 * 501
