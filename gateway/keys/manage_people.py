@@ -88,14 +88,20 @@ class PeopleManager(Documents):
             await self._write("overlay", person_scope(name), text, overlay._replace(role=role).encode(), doing)
 
     async def set_access(
-        self, person: str, ended_by: str | None, actor: str, found: Collection[str | None] | None = None
+        self,
+        person: str,
+        ended_by: str | None,
+        actor: str,
+        found: Collection[str | None] | None = None,
+        spared: Collection[str] = (),
     ) -> bool:
         """End the access of a person, with all her keys, tokens and sessions, or give it back (None). `ended_by` is the
-        cause. `found`: only where the cause so far is one of these. Returns whether something was changed."""
+        cause. `found`: only where the cause so far is one of these; `spared`: where it is none of these. Returns
+        whether something was changed."""
         _check_name(person)
         text, overlay = await self._overlay(person_scope(person))
         was = None if overlay.paused is None else overlay.paused.by
-        if was == ended_by or (found is not None and was not in found):
+        if was == ended_by or was in spared or (found is not None and was not in found):
             return False
         pause = None if ended_by is None else Pause(self._clock(), ended_by)
         doing = AuditEvent(actor, "end_access" if pause else "give_access", {"ended_by": was}, {"ended_by": ended_by})

@@ -66,7 +66,7 @@ class Access(Registry):
 
     async def leave_groups(self, name: str) -> bool:
         """Her provider names her, and no group that may be here; whether that ends her access now."""
-        return await self.set_access(name, NO_GROUP, f"person {name}, sign-in", found=(None,))
+        return await self.set_access(name, NO_GROUP, f"person {name}, sign-in", found=(None, INACTIVE))
 
     async def look(self, settings: LeaverSettings) -> list[tuple[str, Due]]:
         """Warn of and end the access of all who were not seen for too long: the people, and what was due."""

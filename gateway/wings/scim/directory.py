@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from gateway.config import Config
 from gateway.config.sections import folded_name
+from gateway.keys.manage_people import BY_OPERATOR
 from gateway.keys.registry import Registry
 from gateway.store import KeyStore, StoreChange
 
@@ -192,7 +193,8 @@ class Directory:
             person = each.person(self._person) if each is not None and each.kind == "User" else None
             stays = after is not None and after.is_active and _folded(after.person(self._person)) == _folded(person)
             if person is not None and not stays:
-                await self._registry.set_access(person, CAUSE, self._actor, found=(None,))
+                # An end for want of a sign-in or a group would be undone by the next one.
+                await self._registry.set_access(person, CAUSE, self._actor, spared=(BY_OPERATOR,))
 
     async def names_of_groups(self, person: str) -> frozenset[str]:
         """The names of the groups of the active user who is this person."""

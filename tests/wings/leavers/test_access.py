@@ -12,7 +12,7 @@ from gateway.keys.cache import KeyCache
 from gateway.observe.metrics import Telemetry
 from gateway.wings.leavers.access import Access
 from gateway.wings.leavers.background import look
-from gateway.wings.leavers.policy import NO_GROUP
+from gateway.wings.leavers.policy import INACTIVE, NO_GROUP
 from gateway.wings.leavers.settings import DAY_S
 from tests.keys.conftest import BY, SECRET, Scenario, settings
 
@@ -99,6 +99,16 @@ async def test_a_token_shows_no_group_and_gives_nothing_back(scenario: Scenario,
     assert (await scenario.registry.show_person(ANN))["access_ended_by"] == NO_GROUP
     await access.note_sign_in(ANN, "sign-in")
     assert (await scenario.registry.show_person(ANN))["access_ended_by"] is None
+
+
+async def test_a_sign_in_without_a_group_is_not_undone_by_a_token_after_an_absence(
+    scenario: Scenario, access: Access
+) -> None:
+    await scenario.registry.set_access(ANN, INACTIVE, BY)
+    assert await access.leave_groups(ANN)
+    with pytest.raises(Forbidden):
+        await access.note_sign_in(ANN, "token")
+    assert (await scenario.registry.show_person(ANN))["access_ended_by"] == NO_GROUP
 
 
 async def test_another_change_of_a_person_keeps_when_she_was_seen(scenario: Scenario, access: Access) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import Forbidden
 from gateway.store import StoreChange, StoreUnavailable
+from gateway.wings.leavers.access import Access
+from gateway.wings.leavers.policy import INACTIVE, NO_GROUP
 from gateway.wings.scim.directory import Directory
 from gateway.wings.scim.faults import ScimFault
 from gateway.wings.scim.resources import Resource
@@ -35,6 +38,21 @@ async def test_access_that_an_operator_ended_is_not_given_back(scenario: Scenari
     assert await ended_by(scenario) == "operator"
     await directory.change("User", made.id, lambda values: {**values, "active": True})
     assert await ended_by(scenario) == "operator"
+
+
+@pytest.mark.parametrize("cause", [INACTIVE, NO_GROUP])
+async def test_a_sign_in_gives_nothing_back_to_the_deactivated(
+    scenario: Scenario, directory: Directory, cause: str
+) -> None:
+    made = await directory.create("User", USER)
+    await scenario.registry.set_access(ANN, cause, BY)
+    await directory.change("User", made.id, lambda values: {**values, "active": False})
+    access: Access = scenario.registry.viewed_as(Access)
+    with pytest.raises(Forbidden):
+        await access.note_sign_in(ANN, "sign-in")
+    assert await ended_by(scenario) == "scim"
+    await directory.change("User", made.id, lambda values: {**values, "active": True})
+    assert await ended_by(scenario) is None
 
 
 async def test_access_ends_even_if_the_document_cannot_be_written(
