@@ -31,16 +31,24 @@ class Mail:
 
     async def post(self, body: bytes) -> PostResult:
         """Mail what `forms` made once. Never raises."""
+        try:
+            message, to = self._message(body)
+        except Exception as error:  # its text may quote the mail
+            return PostResult(None, f"the mail cannot be written ({type(error).__name__})", is_final=True)
+        return await asyncio.to_thread(self._attempt, message, to)
+
+    def _message(self, body: bytes) -> tuple[EmailMessage, list[str]]:
+        """The mail and its receivers."""
         mail = json.loads(body)
         message = EmailMessage()
         message["From"], message["To"] = self._settings.sender, ", ".join(mail["to"])
-        message["Subject"] = " ".join(mail["subject"].split())
+        message["Subject"] = subject_of(mail["subject"])
         message["Date"] = format_datetime(localtime())
         domain = self._settings.sender.rpartition("@")[2]
         message["Message-ID"] = f"<{sha256(body).hexdigest()[:32]}@{domain}>"  # the same in each attempt
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(mail["text"])
-        return await asyncio.to_thread(self._attempt, message, mail["to"])
+        return message, mail["to"]
 
     async def connect(self) -> PostResult:
         """Connect and sign in, and mail nothing."""
@@ -72,6 +80,8 @@ class Mail:
             return PostResult(None, hint or "its certificate cannot be trusted, or TLS failed otherwise")
         except (OSError, smtplib.SMTPException) as error:
             return PostResult(None, f"it cannot be reached, or does not answer ({type(error).__name__})")
+        except Exception as error:  # its text may quote the mail
+            return PostResult(None, f"the mail cannot be written ({type(error).__name__})", is_final=True)
 
     @property
     def _wanted(self) -> str:
@@ -94,6 +104,12 @@ class Mail:
             session.close()
             raise
         return session
+
+
+def subject_of(text: str) -> str:
+    """One line for the header: no space but plain ones, and no beginning of an encoded word (RFC 2047), which the
+    standard library would decode, line ends and all: clients choose tags."""
+    return " ".join(text.split()).replace("=?", "= ?")
 
 
 def _refusal(code: int, what: str) -> PostResult:

@@ -113,6 +113,34 @@ async def test_a_mail_arrives_as_it_was_written(start: Starts) -> None:
     assert message.get_content().splitlines() == ["Zoë ü"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "=?utf-8?q?x=0D=0ABcc:_mallory@example.org=0D=0A=0D=0Atext?=",
+        "=?utf-8?b?DQpCY2M6IG1hbGxvcnlAZXhhbXBsZS5vcmc=?=",
+        "=?utf-7?q?+2AA-?=",
+        "=?unknown-8bit?q?=ff?=",
+    ],
+)
+async def test_a_name_that_is_an_encoded_word_stays_a_name(start: Starts, name: str) -> None:
+    """Clients choose tags, which are in the subject; the standard library decodes such words, line ends and all."""
+    box, port = start()
+    body = {**BODY, "subject": f"the tag project={name} has used 80 %"}
+    assert (await mail(port).post(json.dumps(body).encode())).is_taken
+    ((_, message),) = box.taken
+    assert message["Subject"].replace(" ", "") == body["subject"].replace(" ", "")
+    assert message["Bcc"] is None
+    assert message.get_content().splitlines() == ["Zoë ü"]
+
+
+async def test_a_mail_that_cannot_be_written_is_given_up(start: Starts) -> None:
+    box, port = start()
+    for more in ({"to": ["a\r\nb@example.org"]}, {"text": "\ud800"}):
+        result = await mail(port).post(json.dumps({**BODY, **more}).encode())
+        assert (result.status, result.is_final) == (None, True)
+    assert box.taken == []
+
+
 async def test_attempts_for_one_alert_have_one_message_id(start: Starts) -> None:
     box, port = start()
     await post(port)
