@@ -24,7 +24,7 @@ from .discovery import MAX_RESULTS, provider_config, resource_types, schemas
 from .faults import FAULT, ScimFault, shown_fault
 from .filters import read_filter
 from .patch import patched
-from .resources import MAX_BYTES, MAX_PARTS, Kind, Resource, is_too_much, listed
+from .resources import MAX_BYTES, MAX_DEPTH, MAX_PARTS, Kind, Resource, is_readable, is_too_much, listed
 from .settings import ScimSettings
 
 BASE = "/scim/v2"
@@ -164,6 +164,11 @@ class ScimEndpoints:
             raise ScimFault(400, "The body is no JSON.", "invalidSyntax") from None
         if not isinstance(body, dict):
             raise ScimFault(400, "Expected an object.", "invalidSyntax")
+        if not await asyncio.to_thread(is_readable, body):
+            raise ScimFault(
+                400, f"The body has half of a character, a very long name, or more than {MAX_DEPTH} levels of objects.",
+                "invalidSyntax",
+            )  # fmt: skip
         return body
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway import untrusted_json
+from gateway.config.sections import folded_name
 
 from .faults import ScimFault
 
@@ -19,6 +20,9 @@ PATH = r"[A-Za-z][\w$-]*(?:\[[^\]]*\])?(?:\.[\w$-]+)?"
 _TERM = re.compile(rf'\s*({PATH})\s+eq\s+("(?:[^"\\]|\\.)*"|true|false)\s*(?:(and)\b|$)', re.IGNORECASE)
 _PARTS = re.compile(r"([A-Za-z][\w$-]*)(?:\[([^\]]*)\])?(?:\.([\w$-]+))?")
 _CORE = re.compile(r"urn:ietf:params:scim:schemas:core:2\.0:(?:User|Group):", re.IGNORECASE)
+
+HALF = re.compile(r"[\ud800-\udfff]")
+"""Matches half of a surrogate pair, which is no character: it can be neither kept nor sent."""
 
 EXACT = frozenset({"id", "externalid", "value"})
 """Attributes whose case counts, in small letters."""
@@ -58,6 +62,8 @@ def read_filter(text: str) -> Sequence[Term]:
             value = untrusted_json.parse(found[2] if found[2].startswith('"') else found[2].lower())
         except ValueError:
             raise ScimFault(400, "A value of the filter is no JSON text.", "invalidFilter") from None
+        if isinstance(value, str) and HALF.search(value) is not None:
+            raise ScimFault(400, "A value of the filter has half of a character.", "invalidFilter")
         terms.append(Term(read_path(found[1]), value))
         at, is_more = found.end(), found[3] is not None
     return terms
@@ -85,5 +91,5 @@ def _values(resource: Mapping[str, Any], path: Path) -> list[Any]:
 def _is_equal(found: Any, term: Term) -> bool:
     name = (term.path.part or term.path.name).lower()
     if isinstance(found, str) and isinstance(term.value, str) and name not in EXACT:
-        return found.casefold() == term.value.casefold()
+        return folded_name(found) == folded_name(term.value)
     return type(found) is type(term.value) and bool(found == term.value)

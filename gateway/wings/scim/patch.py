@@ -23,7 +23,24 @@ MANY = frozenset({
 MAX_OPERATIONS = 1000
 MAX_LOOKED_AT = 500_000
 """Values that the operations of one request look at: 25 operations on 20,000 members."""
+MEMBERS_OF_A_VALUE = 8
+"""A value with more members than a group's counts as several."""
 EXTENSION = "urn:ietf:params:scim:schemas:extension:"
+
+
+class _Looks:
+    """The values that a request has looked at."""
+
+    def __init__(self) -> None:
+        self._left = MAX_LOOKED_AT
+
+    def at(self, number: int) -> None:
+        """Count that many more. Raises `ScimFault`."""
+        self._left -= number
+        if self._left < 0:
+            raise ScimFault(
+                413, "These are too many operations for a resource with this number of values. Send fewer at once."
+            )
 
 
 def patched(resource: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,13 +48,8 @@ def patched(resource: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
     operations = next((value for name, value in body.items() if name.lower() == "operations"), None)
     if not isinstance(operations, list) or not 0 < len(operations) <= MAX_OPERATIONS:
         raise ScimFault(400, f"Expected Operations, a list of 1 to {MAX_OPERATIONS}.", "invalidSyntax")
-    result, looked_at = copy.deepcopy(dict(resource)), 0
+    result, looks = copy.deepcopy(dict(resource)), _Looks()
     for each in operations:
-        looked_at += sum([len(value) for value in result.values() if isinstance(value, list)])
-        if looked_at > MAX_LOOKED_AT:
-            raise ScimFault(
-                413, "These are too many operations for a resource with this number of values. Send fewer at once."
-            )
         if not isinstance(each, dict) or not isinstance(each.get("op"), str):
             raise ScimFault(400, "Each operation needs an op.", "invalidSyntax")
         verb = each["op"].lower()
@@ -45,33 +57,35 @@ def patched(resource: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
             raise ScimFault(400, "Expected the op add, replace or remove.", "invalidSyntax")
         path, value = each.get("path"), each.get("value")
         if path:
-            _apply(result, verb, str(path), value)
+            _apply(result, verb, str(path), value, looks)
         elif verb == "remove" or not isinstance(value, dict):
             raise ScimFault(400, "An operation without a path needs an object as its value.", "noTarget")
         else:
             for name, one in value.items():
-                _apply(result, verb, name, one)
+                _apply(result, verb, name, one, looks)
     return result
 
 
-def _apply(resource: dict[str, Any], verb: str, text: str, value: Any) -> None:
+def _apply(resource: dict[str, Any], verb: str, text: str, value: Any, looks: _Looks) -> None:
+    looks.at(len(resource))
     if text.lower().startswith(EXTENSION):
         urn, _, rest = text.rpartition(":") if not isinstance(value, dict) else (text, "", "")
         extension = resource.setdefault(urn, {})
         if not isinstance(extension, dict):
             raise ScimFault(400, f"{urn[:100]} is no object.", "invalidValue")
         for name, one in value.items() if isinstance(value, dict) else [(rest, value)]:
-            _apply(extension, verb, name, one)
+            _apply(extension, verb, name, one, looks)
         return
     path = read_path(text)
     name = next((key for key in resource if key.lower() == path.name.lower()), path.name)
     if name.lower() in MANY:
-        _change_several(resource, verb, path._replace(name=name), value)
+        _change_several(resource, verb, path._replace(name=name), value, looks)
     elif path.part is None:
         _set(resource, verb, name, value)
     else:
         inner = resource.get(name)
         inner = resource[name] = inner if isinstance(inner, dict) else {}
+        looks.at(len(inner))
         _set(inner, verb, path.part, value)
 
 
@@ -85,8 +99,9 @@ def _set(values: dict[str, Any], verb: str, name: str, value: Any) -> None:
         values[found] = value
 
 
-def _change_several(resource: dict[str, Any], verb: str, path: Path, value: Any) -> None:
+def _change_several(resource: dict[str, Any], verb: str, path: Path, value: Any, looks: _Looks) -> None:
     present = [each for each in resource.get(path.name) or [] if isinstance(each, dict)]
+    looks.at(sum([1 + len(each) // MEMBERS_OF_A_VALUE for each in present]) * max(1, len(path.where)))
     if path.where:
         resource[path.name] = _at_filter(present, verb, path, value)
         return

@@ -13,11 +13,11 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
-from gateway.config.sections import BAD_SIGNS, MAX_PERSON
+from gateway.config.sections import BAD_SIGNS, MAX_PERSON, folded_name
 from gateway.quota.issued import format_time
 
 from .faults import ScimFault
-from .filters import member
+from .filters import HALF, member
 
 Kind = Literal["User", "Group"]
 SCHEMA = "urn:ietf:params:scim:schemas:core:2.0:"
@@ -55,7 +55,7 @@ class Resource(NamedTuple):
     @property
     def members(self) -> frozenset[str]:
         """The ids of a group's members."""
-        return frozenset(str(each.get("value")) for each in self.values.get("members", ()))
+        return frozenset(str(member(each, "value")) for each in self.values.get("members", ()))
 
     def encode(self) -> str:
         return json.dumps([self.values, self.created_at, self.updated_at], separators=(",", ":"))
@@ -70,7 +70,7 @@ class Resource(NamedTuple):
         if attribute == "email":
             emails = [each for each in self.values.get("emails", ()) if isinstance(each, dict)]
             emails.sort(key=lambda each: each.get("primary") is not True)
-            found = emails[0].get("value") if emails else None
+            found = member(emails[0], "value") if emails else None
         else:
             found = self.values.get(attribute)
         is_name = isinstance(found, str) and 0 < len(found) <= MAX_PERSON and not BAD_SIGNS.search(found)
@@ -98,12 +98,38 @@ class Resource(NamedTuple):
 
 def first_id(kind: Kind, name: str) -> str:
     """The id of the first resource of this name, by which it is found without a search."""
-    return str(uuid.UUID(hashlib.sha256(f"{kind}\0{name.casefold()}".encode()).hexdigest()[:32]))
+    return str(uuid.UUID(hashlib.sha256(f"{kind}\0{folded_name(name)}".encode()).hexdigest()[:32]))
 
 
 def is_too_much(text: bytes) -> bool:
     """Whether a body would take too long to be read."""
     return len(text) > MAX_BYTES or text.count(b"{") + text.count(b"[") > MAX_PARTS
+
+
+MAX_DEPTH = 32
+"""Objects and lists inside each other; those of the standard are five. Copies of much deeper ones fail."""
+MAX_NAME = 1000
+"""Characters of the name of an attribute: each is compared with others."""
+
+
+def is_readable(body: Any) -> bool:
+    """Whether a body is nested no deeper than `MAX_DEPTH`, and has only whole characters and no longer name."""
+    level = [body]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                if any(len(name) > MAX_NAME for name in each):
+                    return False
+                inner += each.keys()
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+            elif isinstance(each, str) and HALF.search(each) is not None:
+                return False
+        if not (level := inner):
+            return True
+    return False
 
 
 def checked(kind: Kind, values: Mapping[str, Any]) -> dict[str, Any]:

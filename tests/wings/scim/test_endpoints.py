@@ -9,6 +9,7 @@ from aiohttp.test_utils import TestClient
 
 from gateway.store import StoreUnavailable
 from gateway.wings.scim.directory import Directory
+from gateway.wings.scim.resources import MAX_DEPTH
 from tests.flows.gateway_process import key, secret
 from tests.web.conftest import ADMIN_TOKEN, Inside
 
@@ -235,3 +236,43 @@ async def test_another_attribute_may_name_people(inside: Inside, person: str, us
     provider = Provider(await inside(NOWHERE, keys=[key("hers", owner=ALICE)], scim=scim))
     await provider.user(**user, active=False)
     assert await provider.call("hers") == 401
+
+
+DEEP: Any = 1
+for _ in range(MAX_DEPTH):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"title": "\ud800"}, {"\udc00": 1}, {"userName": "\ud800"}, {"x": DEEP}, {"n" * 1001: 1}],
+    ids=["value", "name", "userName", "depth", "long name"],
+)
+async def test_a_body_that_cannot_be_kept_is_refused(provider: Provider, given: dict[str, Any]) -> None:
+    status, refused = await provider.ask("POST", "Users", {**OKTA, **given})
+    assert (status, refused["scimType"]) == (400, "invalidSyntax")
+    made = await provider.user()
+    status, refused = await provider.patch(f"Users/{made}", {"op": "add", "value": given})
+    assert (status, refused["scimType"]) == (400, "invalidSyntax")
+
+
+async def test_half_of_a_character_in_a_filter(provider: Provider) -> None:
+    status, refused = await provider.ask("GET", "Users", params={"filter": 'userName eq "\\ud800"'})
+    assert (status, refused["scimType"]) == (400, "invalidFilter")
+
+
+async def test_names_are_found_as_people_are_compared(provider: Provider) -> None:
+    """By the case of letters and their Unicode form, and no further: a provider changes the user that it finds."""
+    ids = {name: await provider.user(userName=name) for name in ("strauß@example.org", "STRAUSS@example.org")}
+    for name, found in {
+        "STRAUß@example.org": "strauß@example.org",
+        "strauss@example.org": "STRAUSS@example.org",
+    }.items():
+        _, page = await provider.ask("GET", "Users", params={"filter": f'userName eq "{name}"'})
+        assert [each["id"] for each in page["Resources"]] == [ids[found]]
+
+
+async def test_members_by_another_spelling_of_value(provider: Provider) -> None:
+    user = await provider.user()
+    await provider.ask("POST", "Groups", {"displayName": "g", "members": [{"Value": user}]})
+    assert [each["display"] for each in (await provider.ask("GET", f"Users/{user}"))[1]["groups"]] == ["g"]

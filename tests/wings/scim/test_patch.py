@@ -91,3 +91,29 @@ def test_bad_requests(operations: Any, kind: str | None) -> None:
             checked("User", patched(USER, {"Operations": operations}))
         assert (raised.value.status, raised.value.kind) == (400, kind)
     assert str(USER) == before
+
+
+MANY_NAMES = {f"a{number}": 1 for number in range(2000)}
+SPELLED = CORE.replace("User", "Group")
+CONDITIONS = " and ".join(['type eq "User"'] * 30)
+LARGE = {"displayName": "g", "members": [{"value": str(number), "type": "User"} for number in range(20_000)]}
+
+
+@pytest.mark.parametrize(
+    ("resource", "given"),
+    [
+        (USER, operation("add", MANY_NAMES)),
+        (USER, operation("add", {ENTERPRISE: MANY_NAMES})),
+        ({**USER, "name": MANY_NAMES}, [operation("add", 1, f"name.b{number}") for number in range(500)]),
+        ({**USER, **MANY_NAMES}, [operation("replace", 1, f"a{number}") for number in range(500)]),
+        (LARGE, operation("replace", "x", f"members[{CONDITIONS}].display")),
+        (LARGE, operation("add", {SPELLED[:at].upper() + SPELLED[at:] + "members": [] for at in range(30)})),
+        (LARGE, [operation("add", [], "members")] * 30),
+    ],
+    ids=["names", "extension", "parts", "wide", "conditions", "spellings", "operations"],
+)
+def test_a_request_looks_at_a_bounded_number_of_values(resource: dict[str, Any], given: Any) -> None:
+    """Whatever is done for each of something else: a thread does it beside all calls of the worker."""
+    with pytest.raises(ScimFault) as raised:
+        patched(resource, {"Operations": given if isinstance(given, list) else [given]})
+    assert raised.value.status == 413
