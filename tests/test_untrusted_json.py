@@ -8,6 +8,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from gateway.commands.online import _has_choices
+from gateway.formats.openai.batches import read_object
+from gateway.identity.key_set import ProviderUnavailable, read_key_set
+from gateway.identity.provider import read_discovery
 from gateway.untrusted_json import MAX_DEPTH, MAX_DIGITS, parse, parse_object
 
 from .test_floors import MODULES
@@ -49,6 +53,18 @@ def test_only_an_object_is_an_object(text: str) -> None:
     assert parse_object('{"a": 1}') == {"a": 1}
     with pytest.raises(ValueError, match=r"."):
         parse_object(text)
+
+
+DEEP = b'{"a":' * 40_000
+
+
+def test_readers_of_other_programs_raise_their_own_errors() -> None:
+    for read in (read_key_set, lambda body: read_discovery(body, "https://login.example.org")):
+        with pytest.raises(ProviderUnavailable):
+            read(DEEP)
+    with pytest.raises(ValueError, match="deeply"):
+        read_object(DEEP)
+    assert not _has_choices(DEEP)
 
 
 # ------------------------------------------------------------------------------------------------ what else reads JSON

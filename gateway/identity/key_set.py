@@ -1,9 +1,10 @@
 """The public keys of an identity provider (JWKS, RFC 7517): fetched when a token needs them, cached, bounded.
 
 1. A token with an unknown key id causes a fetch, at most one each `REFETCH_S`, so that a rotation is followed within
-   seconds and unknown ids cannot make the gateway ask without end.
+   seconds and unknown ids cannot make the gateway ask without end. All that wait for a fetch go by its result. It goes
+   on where the client that caused it leaves: else such clients could keep a rotation from being followed.
 2. Keys are fetched anew after `FRESH_S`. If that fails, the keys before are used for `KEPT_S` in all; then tokens are
-   refused.
+   refused. Meanwhile only the call that fetches waits for a provider that hangs.
 3. Only public signature keys of the types RSA (2048 bits at least) and EC are used. A set with a symmetric key,
    with two keys of one id, or with too many keys is refused as a whole: such a set is faulty or manipulated.
 """
@@ -16,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway import untrusted_json
+from gateway.tasks import to_its_end
 
 if TYPE_CHECKING:
     from joserfc.jwk import ECKey, RSAKey
@@ -79,7 +81,8 @@ class KeySet:
         self._clock = clock
         self._keys: dict[str, PublicKey] = {}
         self._read_at = -KEPT_S
-        self._asked_at = -KEPT_S
+        self._fetched_at = -KEPT_S
+        """When the last fetch ended, whatever came of it."""
         self._turn = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -103,14 +106,25 @@ class KeySet:
         return key if key is not None and key.key_type == kind else None
 
     async def _refresh(self, header: Mapping[str, Any]) -> None:
+        came = self._clock()
+        if self._turn.locked() and self._pick(header) is not None and came - self._read_at <= KEPT_S:
+            return
         async with self._turn:
-            is_fresh = self._clock() - self._read_at <= FRESH_S
-            if (is_fresh and self._pick(header) is not None) or self._clock() - self._asked_at < REFETCH_S:
+            began = self._clock()
+            is_fresh = began - self._read_at <= FRESH_S
+            if is_fresh and self._pick(header) is not None:
                 return
-            self._asked_at = self._clock()
-            try:
-                self._keys = read_key_set(await self._fetch())
-                self._read_at = self._asked_at
-            except ProviderUnavailable:
-                if self._clock() - self._read_at > KEPT_S:
-                    raise
+            if began - self._fetched_at < REFETCH_S or self._fetched_at > came:
+                return
+            await to_its_end(self._read(began), "fetch-keys-of-the-provider")
+
+    async def _read(self, began: float) -> None:
+        """Fetch the keys. Raises `ProviderUnavailable` if they fail to come and those before are too old."""
+        try:
+            self._keys = read_key_set(await self._fetch())
+            self._read_at = began
+        except ProviderUnavailable:
+            if self._clock() - self._read_at > KEPT_S:
+                raise
+        finally:
+            self._fetched_at = self._clock()

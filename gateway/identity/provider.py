@@ -126,7 +126,7 @@ class OidcProvider:
         if settings.client_secret is not None:
             secret = settings.client_secret.get_secret_value()
             methods = known.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
-            if "client_secret_basic" in methods:
+            if not isinstance(methods, list) or "client_secret_basic" in methods:
                 pair = f"{quote(settings.client_id, safe='')}:{quote(secret, safe='')}"
                 headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
             else:
