@@ -1,4 +1,4 @@
-"""Errors of Amazon's services. Pure.
+"""Errors of Amazon's services, and of their streams. Pure.
 
 The kind is in the header `x-amzn-errortype`, sometimes with an address behind a colon, and the body has `message` alone
 (Smithy, "AWS restJson1 protocol", "Operation error serialization"). The statuses are in botocore, data/bedrock-runtime.
@@ -29,6 +29,15 @@ STATUS: Mapping[str, int] = {
     "ResourceNotFoundException": 503,  # this region or account has no such model; another one may have it
 }
 """The status that an error has for the gateway, in place of its own."""
+
+
+class UnreadableStream(ValueError):
+    """A binary stream is none any more. The text quotes nothing of it."""
+
+    def __init__(self, text: str, before: bytes) -> None:
+        super().__init__(text)
+        self.before = before
+        """The server-sent events of the good messages before, in the same bytes."""
 
 
 def kind_of(header: str | None) -> str:

@@ -17,6 +17,8 @@ from botocore.eventstream import EventStreamBuffer, ParserError
 
 from gateway import untrusted_json
 
+from .amazon import UnreadableStream
+
 MEDIA_TYPE = "application/vnd.amazon.eventstream"
 
 ERRORS: Mapping[str, str] = {
@@ -28,10 +30,6 @@ ERRORS: Mapping[str, str] = {
 """Anthropic's types of errors (platform.claude.com, "Errors") for exceptions inside a stream; others: `api_error`."""
 
 
-class UnreadableStream(ValueError):
-    """The stream is no event stream any more. The text quotes nothing of it."""
-
-
 class EventStreamReader:
     """Reads the messages of one answer."""
 
@@ -39,14 +37,18 @@ class EventStreamReader:
         self._buffer = EventStreamBuffer()
 
     def read(self, data: bytes) -> bytes:
-        """The server-sent events that these bytes complete. Raises `UnreadableStream`."""
+        """The server-sent events that these bytes complete. Raises `UnreadableStream`, which has those before."""
         self._buffer.add_data(data)
+        events: list[bytes] = []
         try:
-            return b"".join([_event(message.to_response_dict()) for message in self._buffer])
+            for message in self._buffer:
+                events.append(_event(message.to_response_dict()))  # noqa: PERF401 - they are kept if one fails
         except ParserError as error:
-            raise UnreadableStream(f"event stream: {type(error).__name__}") from None
-        except (ValueError, LookupError, TypeError, AttributeError):
-            raise UnreadableStream("event stream: a message without an event of Anthropic's") from None
+            raise UnreadableStream(f"event stream: {type(error).__name__}", b"".join(events)) from None
+        except Exception:  # botocore's struct.error and a RecursionError of json among them
+            text = "event stream: a message without an event of Anthropic's"
+            raise UnreadableStream(text, b"".join(events)) from None
+        return b"".join(events)
 
 
 def _event(message: Mapping[str, Any]) -> bytes:
@@ -57,7 +59,7 @@ def _event(message: Mapping[str, Any]) -> bytes:
             return b""
         event = b64decode(payload["bytes"], validate=True)
         name = untrusted_json.parse(event)["type"]
-        return f"event: {name}\ndata: ".encode() + event.replace(b"\n", b" ") + b"\n\n"
+        return f"event: {name}\ndata: ".encode() + event.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n\n"
     name = headers.get(":exception-type") or headers.get(":error-code") or ""
     text = payload.get("message") or headers.get(":error-message") or name
     error = {"type": "error", "error": {"type": ERRORS.get(name, "api_error"), "message": f"{name}: {text}"}}

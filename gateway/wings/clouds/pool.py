@@ -15,7 +15,7 @@ from gateway.upstream.pool import Pool, WingPool
 
 from . import sources
 from .addresses import ADDRESS
-from .amazon import status_of
+from .amazon import UnreadableStream, status_of
 from .betas import KNOWN, with_known
 from .grant import Unsigned
 from .renewal import Renewal
@@ -36,6 +36,7 @@ class CloudPool(Pool):
 
     def __init__(self, name: str, settings: CloudUpstream, max_connections: int) -> None:
         super().__init__(name, settings, max_connections)
+        self.upstream = name
         self._kind = CloudConnection
         url = urlsplit(settings.base_url)
         self._origin = f"{url.scheme}://{url.netloc}"
@@ -147,13 +148,14 @@ class _Reading:
 
     def _read(self, read: Callable[[bytes], bytes], data: bytes) -> None:
         try:
-            events = read(data)
-        except ValueError as error:
-            self._connection.abort()
-            self._receiver.ended(Failure("", Phase.RELAYING, Fault.PROTOCOL, str(error)))
-            return
+            events, fault = read(data), None
+        except UnreadableStream as error:
+            events, fault = error.before, str(error)
         if events:
             self._receiver.body_received(events)
+        if fault is not None and not self._connection.is_closed:
+            self._connection.abort()
+            self._receiver.ended(Failure(self._pool.upstream, Phase.RELAYING, Fault.PROTOCOL, fault))
 
     def _end(self, events: VertexEvents, failure: Failure | None) -> None:
         if rest := events.rest():

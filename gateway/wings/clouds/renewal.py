@@ -138,6 +138,8 @@ class Renewal:
             self._failed("late", f"no answer within {self._within_s:g} s")
         except NoGrant as refused:
             self._failed("refused", str(refused))
+        except Exception as error:  # unless it counted, the source would be asked again at once; it may quote a secret
+            self._failed("refused", f"it failed ({type(error).__name__})")
         else:
             self._succeeded(grant)
         finally:

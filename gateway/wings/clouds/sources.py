@@ -127,7 +127,11 @@ class OfCommand:
             raise NoGrant(f"{program} cannot be run: {error.strerror}") from None
         assert running.stdout is not None
         try:
-            printed = await running.stdout.read(MAX_PRINTED_BYTES)
+            printed = bytearray()
+            while len(printed) <= MAX_PRINTED_BYTES and (piece := await running.stdout.read(MAX_PRINTED_BYTES)):
+                printed += piece  # a read ends with what one write of the program has brought
+            if len(printed) > MAX_PRINTED_BYTES:
+                raise NoGrant(f"{program} prints more than {MAX_PRINTED_BYTES} bytes")
             status = await running.wait()
         finally:
             if running.returncode is None:
@@ -135,7 +139,7 @@ class OfCommand:
                 await running.wait()
         if status:
             raise NoGrant(f"{program} ended with status {status}")
-        return read_grant(printed, time.time())
+        return read_grant(bytes(printed), time.time())
 
 
 class OfTokenEndpoint:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
+from zlib import crc32
 
 import pytest
 
-from gateway.wings.clouds.event_stream import ERRORS, EventStreamReader, UnreadableStream
+from gateway.wings.clouds.amazon import UnreadableStream
+from gateway.wings.clouds.event_stream import ERRORS, EventStreamReader
 
 from .fakes import chunk_of, exception_of, message_events, message_of
 
@@ -52,6 +55,34 @@ def test_a_changed_byte_is_noticed(at: int) -> None:
     data[at] ^= 1
     with pytest.raises(UnreadableStream, match=r"event stream: (ChecksumMismatch|Invalid)"):
         EventStreamReader().read(bytes(data))
+
+
+def test_good_events_before_a_bad_one_are_kept() -> None:
+    """They may come in the same read: what has arrived is charged."""
+    good = chunk_of(EVENTS[0])
+    for bad in (
+        good[:-1] + bytes([good[-1] ^ 1]),
+        message_of(((":event-type", "chunk"), (":message-type", "event")), b"x"),
+    ):
+        with pytest.raises(UnreadableStream) as unreadable:
+            EventStreamReader().read(good + chunk_of(EVENTS[1]) + bad + good)
+        assert sse(unreadable.value.before) == [(event["type"], event) for event in EVENTS[:2]]
+
+
+def test_lengths_that_cannot_be_and_values_that_are_too_deep_are_unreadable() -> None:
+    """botocore raises struct.error for the former, json RecursionError for the latter."""
+    prelude = (0).to_bytes(4) + (0).to_bytes(4)
+    deep = b'{"bytes":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    chunk = ((":event-type", "chunk"), (":message-type", "event"))
+    for bad in (prelude + crc32(prelude).to_bytes(4) + bytes(20), message_of(chunk, deep)):
+        with pytest.raises(UnreadableStream):
+            EventStreamReader().read(bad)
+
+
+def test_no_line_break_of_an_event_is_one_of_the_stream() -> None:
+    written = b64encode(b'{\r\n"type":\r"ping"}').decode()
+    message = message_of(((":event-type", "chunk"), (":message-type", "event")), b'{"bytes": "%b"}' % written.encode())
+    assert EventStreamReader().read(message).splitlines() == [b"event: ping", b'data: {  "type": "ping"}', b""]
 
 
 @pytest.mark.parametrize("payload", [b"[]", b"{}", b"x", b'{"bytes": "%%"}', b'{"bytes": "e30="}'])

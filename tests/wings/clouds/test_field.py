@@ -162,6 +162,26 @@ def test_events_of_vertex_itself_are_left_out(size: int, own: bytes) -> None:
     assert (events.rest(), events.rest()) == (b"data: without an end", b"")
 
 
+@pytest.mark.parametrize("is_own", [False, True])
+def test_an_event_of_vertex_is_not_held_until_its_end(is_own: bool) -> None:
+    """Else each piece would cost the more the longer its event is, and an event without an end all memory."""
+    begin = OWN.partition(b"}")[0] if is_own else b'event: ping\ndata: {"type": "ping", "text": "'
+    events, passed, given = VertexEvents(), 0, 0
+    for piece in [begin, *[b"y\r" * 5_000] * 20, b"\n", b"\r"]:
+        given += len(piece)
+        passed += len(events.read(piece))
+        assert passed == 0 if is_own else passed > given - 4
+    assert events.read(b"\n" + BEHIND) == (b"" if is_own else b"\r\n\r\n") + BEHIND
+
+
+@pytest.mark.parametrize("text", [b"", b"data: {", b"event: vertex_event\n", OWN[:-1], b"\n", b"x\r\n\r", BEHIND[:-1]])
+def test_the_end_of_an_answer_without_the_end_of_its_event(text: bytes) -> None:
+    for size in (1, 3, 100):
+        events = VertexEvents()
+        found = b"".join([events.read(text[at : at + size]) for at in range(0, len(text), size)]) + events.rest()
+        assert found == (b"" if text.startswith(b"event: vertex_event\n") else text)
+
+
 @pytest.mark.parametrize(("paths", "is_left_out"), [("vertex", True), ("openai", False)])
 async def test_a_stream_of_vertex_arrives_without_them(cloud: Scripted, paths: str, is_left_out: bool) -> None:
     tail = b"data: half"

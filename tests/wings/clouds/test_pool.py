@@ -14,6 +14,7 @@ from gateway.api.form import Upload
 from gateway.config import build
 from gateway.records import Failure, Fault, Phase
 from gateway.upstream.ask import Fetched, fetch
+from gateway.upstream.connection import Connection, Head
 from gateway.upstream.pool import pool_of
 from gateway.upstream.provider_errors import judge
 from gateway.wings.clouds.pool import CloudPool
@@ -231,6 +232,33 @@ async def test_a_changed_byte_ends_the_answer(cloud: Scripted, aws: dict[str, st
         assert made.in_flight == 0
     assert isinstance(failure, Failure)
     assert (failure.fault, failure.detail) == (Fault.PROTOCOL, "event stream: ChecksumMismatch")
+
+
+async def test_what_came_before_a_bad_message_is_read(cloud: Scripted, aws: dict[str, str]) -> None:
+    """Whether the network brings both in one piece changes nothing."""
+    good = b"".join(map(chunk_of, message_events()[:3]))
+    seen: list[bytes] = []
+    ended: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
+
+    class Seen:
+        def head_received(self, head: Head) -> None: ...
+
+        def body_received(self, data: bytes) -> None:
+            seen.append(data)
+
+        def ended(self, failure: Failure | None) -> None:
+            ended.set_result(failure)
+
+    cloud._script.append(binary(good + good[:-1] + bytes([good[-1] ^ 1])))
+    async with pool(cloud.url, auth=aws, paths="bedrock") as made:
+        connection = await made.acquire()
+        assert isinstance(connection, Connection)
+        connection.send(made.request("/messages", [], b'{"model": "m", "stream": true}'), Seen())
+        failure = await ended
+        assert made.in_flight == 0
+    assert b"".join(seen).count(b"event: ") == 3 + 2
+    assert isinstance(failure, Failure)
+    assert (failure.upstream, failure.fault) == ("up", Fault.PROTOCOL)
 
 
 async def test_an_api_key_serves_the_paths_of_clouds_too(cloud: Scripted) -> None:

@@ -52,6 +52,30 @@ def test_how_long_before_the_end_a_grant_is_renewed() -> None:
     assert [pause_s(number) for number in (1, 2, 3, 6, 100)] == [1, 2, 4, 30, 30]
 
 
+async def test_a_source_with_a_fault_is_asked_no_more_often_than_one_that_refuses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, asked = Clock(), 0
+
+    class Faulty:
+        async def obtain(self) -> Grant:
+            nonlocal asked
+            asked += 1
+            raise OverflowError("a-secret")
+
+    renewal = Renewal("up", Faulty(), 30, clock)
+    working = asyncio.ensure_future(keep_renewed([renewal], look_every_s=0.001))
+    await until(lambda: asked)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (asked, renewal.due_in_s) == (1, 1)
+    assert await renewal.ready(1) == "authorization refused: it failed (OverflowError)"
+    working.cancel()
+    await asyncio.wait([working])
+    assert "a-secret" not in caplog.text
+    assert "background task" not in caplog.text
+
+
 async def test_a_source_is_asked_as_often_as_its_grants_want() -> None:
     clock = Clock()
     grants = [Grant("h", (), None, 60), Grant("h", (), 1040, 60), Grant("h", (), 99999, 60), Grant("h", ())]

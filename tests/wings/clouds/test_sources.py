@@ -80,14 +80,22 @@ async def test_a_program_prints_a_token() -> None:
     assert 500 < left_s(grant) <= 600
 
 
+async def test_a_program_may_print_its_token_in_pieces() -> None:
+    blanks = "head -c 200000 /dev/zero | tr '\\0' ' '"
+    pieces = f"""printf '{{"token": "of-'; printf 'pieces", '; {blanks}; echo '"expires_in": 9}}'"""
+    grant = await obtained(program(pieces))
+    assert (grant.head, left_s(grant) <= 9) == ("Authorization: Bearer of-pieces\r\n", True)
+
+
 @pytest.mark.parametrize(
     ("auth", "reason"),
     [
+        (program("exec yes a-secret"), "prints more than 1000000 bytes"),
         (program("exit 3"), "ended with status 3"),
         (program("echo a-secret"), "not JSON"),
         ({"type": "command", "command": ["/no/such/program"]}, "cannot be run: No such file"),
     ],
-    ids=range(3),
+    ids=range(4),
 )
 async def test_a_program_that_fails(auth: dict[str, Any], reason: str) -> None:
     with pytest.raises(NoGrant, match=reason) as refused:
