@@ -20,7 +20,7 @@ from gateway.config.proxies import client_arguments
 
 from . import anthropic, litellm, newapi, oneapi, openai, openrouter
 from .asking import Ask, NotThere, Query
-from .bill import Account, Bill, BillFault, summed, summed_services
+from .bill import Account, Bill, BillFault, check_form, summed, summed_services
 from .generations import GenerationCost
 from .settings import BillSource, Provider
 
@@ -55,7 +55,10 @@ async def read_bill(
                 account = await provider.account(asking.ask)
             except BillFault:
                 account = Account()  # a key may read the bill alone
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            check_form(lines, services, account)
+        except BillFault:
+            raise
+        except Exception as error:  # whatever the form of an answer leads to
             raise BillFault(f"an answer has another form than expected ({type(error).__name__})") from None
     first = since.date().isoformat()
     within = [line for line in lines if line.day >= first]

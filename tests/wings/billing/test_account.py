@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -109,6 +110,7 @@ Answer = Callable[[int], web.Response | None]
         (lambda _: web.json_response([]), "answers no JSON object"),
         (lambda _: web.json_response({"data": [{"results": [1]}]}), "another form than expected"),
         (lambda _: web.json_response({"data": [7]}), "another form than expected"),
+        (lambda _: web.Response(text="[" * 100_000), "answers no JSON object"),
         (lambda _: web.Response(status=500), "answers 500"),
         (lambda _: web.json_response({"data": [], "has_more": True, "next_page": "again"}), "more than 500 pages"),
     ],
@@ -119,6 +121,40 @@ async def test_faults_say_what_to_do_and_no_secret(provider: str, answer: Answer
         await bill_of(Vendor([], refuses=answer), provider)
     assert words in str(caught.value)
     assert ADMIN not in str(caught.value)
+
+
+DAY = "2025-11-29"
+USED: dict[str, Any] = {
+    "openai": {"input_tokens": 1, "output_tokens": 1, "input_cached_tokens": 1, "num_model_requests": 1, "model": "m",
+               "api_key_id": "k", "project_id": "p", "service_tier": "batch", "line_item": "m, input",
+               "amount": {"value": 0.5, "currency": "usd"}, "usage_bytes": 1, "num_sessions": 1},
+    "anthropic": {"uncached_input_tokens": 1, "output_tokens": 1, "model": "m", "api_key_id": "k", "workspace_id": "p",
+                  "amount": "0.5", "currency": "USD", "cost_type": "tokens", "token_type": "output_tokens"},
+}  # fmt: skip
+"""What results of these providers have, of usage and of costs together."""
+STRANGE = ["free", [], {}, {"value": "free"}, 10**400, float("nan"), float("inf"), 1e300, ["x"], {"x": 1}]
+
+
+@pytest.mark.parametrize(
+    ("provider", "name"), [(provider, name) for provider, used in USED.items() for name in (*used, "start")]
+)
+async def test_whatever_has_another_form_is_a_fault_of_the_bill(provider: str, name: str) -> None:
+    """Anything else would end the reader of bills of each worker, one after another."""
+    said: set[str] = set()
+    for strange in STRANGE:
+        bucket: dict[str, Any] = {"start_time": TODAY, "starting_at": f"{DAY}T00:00:00Z", "results": [USED[provider]]}
+        if name == "start":
+            bucket |= {"start_time": strange, "starting_at": strange}
+        else:
+            bucket["results"] = [USED[provider] | {name: strange}]
+        text = json.dumps({"data": [bucket], "has_more": False})
+        answers: Answer = lambda _, text=text: web.Response(text=text, content_type="application/json")  # type: ignore[misc] # noqa: E731
+        try:
+            bill = await bill_of(Vendor([], refuses=answers), provider)
+            assert {day for day, _ in bill.rows} <= {DAY}
+        except BillFault as fault:
+            said.add(str(fault).partition("(")[0])
+    assert said <= {"an answer has another form than expected ", *[each for each in said if "only US dollars" in each]}
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
