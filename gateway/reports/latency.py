@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from gateway.chunked import in_chunks
@@ -79,13 +79,13 @@ def measures_of_calls(groups: Sequence[str], calls: Iterable[Mapping[str, Any]])
 def bounds(since: str | None, until: str | None) -> tuple[float | None, float | None]:
     """The Unix times at which a range of days or hours, both included, begins and ends."""
 
-    def start(period: str) -> datetime:
-        return datetime.fromisoformat(period if "T" in period else f"{period}T00").replace(tzinfo=UTC)
+    def start(period: str) -> float:
+        return datetime.fromisoformat(period if "T" in period else f"{period}T00").replace(tzinfo=UTC).timestamp()
 
-    length = timedelta(hours=1 if "T" in (until or "") else 24)
+    length_s = 3600 if "T" in (until or "") else 86_400
     return (
-        None if since is None else start(since).timestamp(),
-        None if until is None else (start(until) + length).timestamp() - 0.001,
+        None if since is None else start(since),
+        None if until is None else start(until) + length_s - 0.001,  # a datetime has no day behind 9999-12-31
     )
 
 

@@ -138,6 +138,11 @@ def test_pictures_by_the_names_of_chat() -> None:
     assert images.reported(report) == Usage(1000, 100, source="reported", more=more)
 
 
+@pytest.mark.parametrize("seconds", [10**400, float("inf"), float("nan"), "1e999", "x", -1, True, None, [1]])
+def test_what_is_no_length_is_no_report(seconds: object) -> None:
+    assert transcriptions.reported({"type": "duration", "seconds": seconds}) is None
+
+
 def test_seconds_of_mistral_are_what_it_bills() -> None:
     usage = transcriptions.reported({**PLAIN, "prompt_audio_seconds": 11})
     assert usage == Usage(source="reported", more=(("audio_ms", 11_000),))

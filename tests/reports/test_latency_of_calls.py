@@ -48,3 +48,7 @@ def test_a_range_has_its_last_day_or_hour(since: str, until: str, begins: str, e
     assert last is not None
     assert moment(ends) - 1 < last < moment(ends)
     assert bounds(None, None) == (None, None)
+
+
+def test_the_last_day_of_all_is_one_too() -> None:
+    assert [bounds(None, last)[1] for last in ("9999-12-31", "9999-12-31T23")] == [253_402_300_799.999] * 2

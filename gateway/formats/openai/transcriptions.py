@@ -116,7 +116,7 @@ def _milliseconds(seconds: Any) -> int | None:
     """Rounded up; None: it is no length."""
     try:
         value = float(seconds) if isinstance(seconds, int | float | str) and not isinstance(seconds, bool) else -1.0
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if not math.isfinite(value) or not 0 <= value * 1000 <= audio_length.MAX_MS:
         return None
