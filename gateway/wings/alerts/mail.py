@@ -78,10 +78,10 @@ class Mail:
         except ssl.SSLError as error:
             hint = "it speaks no TLS at its first byte: write starttls" if "WRONG_VERSION" in str(error) else ""
             return PostResult(None, hint or "its certificate cannot be trusted, or TLS failed otherwise")
-        except (OSError, smtplib.SMTPException) as error:
-            return PostResult(None, f"it cannot be reached, or does not answer ({type(error).__name__})")
-        except Exception as error:  # its text may quote the mail
+        except UnicodeEncodeError as error:  # its text quotes the mail
             return PostResult(None, f"the mail cannot be written ({type(error).__name__})", is_final=True)
+        except Exception as error:  # smtplib also raises what its readers of odd answers do, such as binascii.Error
+            return PostResult(None, f"it cannot be reached, or does not answer ({type(error).__name__})")
 
     @property
     def _wanted(self) -> str:

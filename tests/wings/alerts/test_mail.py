@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from gateway.wings.alerts.mail import Mail
 from gateway.wings.alerts.settings import Smtp
 from gateway.wings.alerts.webhook import PostResult
-from tests.fakes.scripted import Authority, dead_port
+from tests.fakes.scripted import Authority, Scripted, Wire, dead_port
 
 PASSWORD = "PASSW0RD-that-nobody-may-see"
 BODY = {
@@ -187,6 +187,26 @@ async def test_a_server_without_starttls_gets_no_password(start: Starts) -> None
     _, port = start()
     result = await post(port, **signed(security="starttls"))
     assert result == PostResult(None, "it does not support STARTTLS, or signing in", is_final=True)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [(b"250-x\r\n250 AUTH CRAM-MD5\r\n", b"334 a\r\n"), (b"\xff\r\n",), (b"250-\xff AUTH \xff\r\n" * 3, b"x\r\n"), ()],
+)
+async def test_whatever_a_server_answers_is_a_result(answers: tuple[bytes, ...]) -> None:
+    """An alert whose delivery raised would wait for ever."""
+
+    async def speak(wire: Wire) -> None:
+        await wire.write(b"220 here\r\n")
+        for answer in answers:
+            await wire.reader.readline()
+            await wire.write(answer)
+        wire.close()
+
+    with Scripted(greeting=speak) as server:
+        result = await post(server.port, **signed())
+    assert result.status is None
+    assert "it cannot be reached, or does not answer" in result.detail or "does not support" in result.detail
 
 
 @pytest.mark.parametrize(("answer", "is_final"), [("451 later", False), ("421 busy", False), ("554 spam", True)])

@@ -169,6 +169,23 @@ async def test_a_list_comes_in_pages(provider: Provider) -> None:
     assert (page["totalResults"], page["startIndex"], page["Resources"]) == (5, 1, [])
 
 
+@pytest.mark.parametrize("kind", ["object", "list"])
+async def test_a_user_whose_values_are_deep_could_not_be_changed_any_more(provider: Provider, kind: str) -> None:
+    def nested(levels: int) -> Any:
+        value: Any = 1
+        for _ in range(levels):
+            value = {"a": value} if kind == "object" else [value]
+        return value
+
+    path = f"Users/{await provider.user(nickName=nested(MAX_DEPTH - 2))}"
+    for deep in (nested(MAX_DEPTH), nested(600)):
+        assert (await provider.ask("POST", "Users", {**OKTA, "userName": BOB, "nickName": deep}))[0] == 400
+        assert (await provider.patch(path, {"op": "add", "path": "title", "value": deep}))[0] == 400
+        assert (await provider.ask("PUT", path, {**OKTA, "title": deep}))[0] == 400
+    status, shown = await provider.patch(path, {"op": "replace", "path": "active", "value": False})
+    assert (status, shown["active"]) == (200, False)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "kind"),
     [
