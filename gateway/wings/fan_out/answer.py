@@ -67,12 +67,12 @@ class ChatChoice:
             message = {}
         if not isinstance(message, dict):
             raise Unfit("the message of a choice is not a JSON object")
+        if finish_reason is not None and not isinstance(finish_reason, str):
+            raise Unfit("a finish_reason that is no text")
         if message.get("tool_calls") or message.get("function_call") or finish_reason in _CALLS:
             raise Unfit("a tool was called, and none was offered")
         if pictures(message):
             raise Unfit("a picture, which a completion cannot hold")
-        if finish_reason is not None and not isinstance(finish_reason, str):
-            raise Unfit("a finish_reason that is no text")
         text = contents(message.get("content"))[1] + contents(message.get("refusal"))[1]
         self._characters += len(text)
         shown = self._logprobs.shown(logprobs) if self._has_logprobs else None

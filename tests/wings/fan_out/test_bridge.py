@@ -23,7 +23,7 @@ from gateway.formats.openai.reader import StreamScan, reported
 from gateway.pipeline.request import changed_members
 from gateway.quota.pricing import total_usage
 from gateway.records import Call, Key, Usage
-from gateway.wings.fan_out.answer import One, Stream, choices_of, read, usage_event, write
+from gateway.wings.fan_out.answer import ChatChoice, One, Stream, choices_of, read, usage_event, write
 from tests.amounts import amount
 from tests.bridge.golden import FIT, GOLDEN, capabilities, events, is_stream
 from tests.formats.test_stream_scan import read as read_events
@@ -377,3 +377,9 @@ def test_a_client_that_said_it_like_that_hears_it_like_that() -> None:
     given = UpstreamRefused(400, "max_completion_tokens", "t", "max_completion_tokens", None)
     refused = reword(given, {"prompt": "x", "max_completion_tokens": 0}, 0)
     assert (refused.message, refused.param) == ("max_completion_tokens", "max_completion_tokens")
+
+
+@pytest.mark.parametrize("reason", [["stop"], {"type": "stop"}, 1, True])
+def test_a_choice_whose_end_is_no_text_is_unfit(reason: object) -> None:
+    with pytest.raises(Unfit):
+        ChatChoice(0, has_logprobs=False).completions_choice({"content": "Hi"}, None, reason, 0)
