@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from gateway.config import StoreSettings as Settings
 from gateway.quota.ledger_entry import SEPARATOR, SUMS, encode
 from gateway.records import Record, Usage
-from gateway.store import CallFilter, Store
+from gateway.store import CallFilter, ReportScope, Store
 from gateway.store.redis.store import RedisStore
 from gateway.store.sqlite import database, reader
 from gateway.store.sqlite.database import insert
@@ -56,8 +56,10 @@ class Size(NamedTuple):
         return f"key-{key:07}", f"team-{key % 50}", f"model-{(key + day // 10) % MODELS}", f"up-{key % 3}", "chat"
 
     def record(self, number: int) -> Record:
-        key, team, model, upstream, endpoint = self.group(number % self.keys, number % self.days)
-        began = FIRST_DAY.timestamp() + number % self.days * 86_400
+        """They begin one after another, and fill all days."""
+        days = number * self.days / (self.keys * RECORDS_OF_A_KEY)
+        key, team, model, upstream, endpoint = self.group(number % self.keys, int(days))
+        began = FIRST_DAY.timestamp() + days * 86_400
         return Record(
             f"req-{number}", began, key, team, endpoint, model, model, model, None, upstream, 200, False,
             Usage(100, 60, source="reported"), "done", 0.1, 1.5, 1,
@@ -97,14 +99,13 @@ async def fill_redis(server: RedisServer, size: Size, namespace: str = "gateway"
             await ask(("HSET", f"{base}sums:{name}", *fields))
     for first in range(0, size.keys * RECORDS_OF_A_KEY, AT_ONCE):
         some = range(first, min(first + AT_ONCE, size.keys * RECORDS_OF_A_KEY))
-        texts = [encode(size.record(number), ()).partition("\t")[2] for number in some]
-        await ask(
-            *[
-                ("XADD", f"{base}records", f"{number + 1}-0", "r", text)
-                for number, text in zip(some, texts, strict=True)
-            ]
-        )
+        await ask(*[("XADD", f"{base}records", *entry_of(size.record(number), number)) for number in some])
     return store
+
+
+def entry_of(record: Record, number: int) -> tuple[str, str, str]:
+    """The arguments with which this record is the next one: written when its call has ended."""
+    return f"{int(record.time * 1000) + 1500}-{number}", "r", encode(record, ()).partition("\t")[2]
 
 
 class Report(NamedTuple):
@@ -115,6 +116,13 @@ class Report(NamedTuple):
 async def _once(rows: Awaitable[Sequence[Any]]) -> AsyncIterator[Sequence[Any]]:
     yield await rows
 
+
+async def _found(store: Store, request_id: str) -> AsyncIterator[Sequence[Any]]:
+    yield [found for found in [await store.find_request(request_id)] if found is not None]
+
+
+SERVER_ERRORS = CallFilter(status=(500, 599))
+NO_TEAMS = ReportScope(frozenset({"nobody", "no one"}))
 
 REPORTS = (
     Report("the first report by key, with the index of Redis", lambda store: _once(store.usage(["key"], limit=1))),
@@ -128,7 +136,11 @@ REPORTS = (
     Report("usage by model and key, all of it", lambda store: store.usage_portions(["model", "key"])),
     Report("calls, the newest 100", lambda store: _once(store.calls(100))),
     Report("calls of one key", lambda store: _once(store.calls(100, "key-0000007"))),
+    Report("calls of a key without any", lambda store: _once(store.calls(100, "nobody"))),
     Report("calls with a filter without hits", lambda store: _once(store.calls(100, wanted=CallFilter(user="nobody")))),
+    Report("calls with a class of status without hits", lambda store: _once(store.calls(100, wanted=SERVER_ERRORS))),
+    Report("calls of two teams without any", lambda store: _once(store.calls(100, only=NO_TEAMS))),
+    Report("a request by an id that no one has", lambda store: _found(store, "no-such-id")),
 )  # fmt: skip
 
 

@@ -194,6 +194,11 @@ class ReportScope(NamedTuple):
         """Whether it contains what this key used in this team; an empty name is none."""
         return (team or None) in self.teams or (key, team or None) in self.keys
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it contains nothing: that of someone without keys."""
+        return not (self.teams or self.keys)
+
 
 Where = tuple[tuple[str, str], ...]
 """Groups of `NARROWING_GROUPS` and the name that a report is narrowed to, each group once."""

@@ -476,6 +476,15 @@ async def test_calls_are_filtered(worker: Worker, store: Store) -> None:
         (CallFilter(failed_at="p"), []),
     ):
         assert [row["id"] for row in await store.calls(9, wanted=wanted)] == [ids[place] for place in places], wanted
+    for only, wanted, places in (
+        (ReportScope(frozenset({"red", "none"})), CallFilter(), [3, 0]),
+        (ReportScope(frozenset({"red", "blue"})), CallFilter(status=(400, 599)), [3, 1]),
+        (ReportScope(frozenset({"red", "blue"})), CallFilter(status=(500, 599)), [1]),
+        (ReportScope(keys=frozenset({KeyInTeam("k", None), KeyInTeam("other", "red")})), CallFilter(), [2]),
+        (ReportScope(frozenset({"blue", "red"})), CallFilter(until=NOON / SECOND - 1), []),
+        (ReportScope(), CallFilter(), []),
+    ):
+        assert [row["id"] for row in await store.calls(9, only=only, wanted=wanted)] == [ids[place] for place in places]
     (first,) = await store.calls(1, wanted=CallFilter(team="red"))
     (second,) = await store.calls(9, "k", first["position"], wanted=CallFilter(team="red"))
     assert (first["id"], second["id"]) == (ids[3], ids[0])

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bench.growth import Size, fill_redis, fill_sqlite, served
-from gateway.store import CallFilter, Store
+from bench.growth import FIRST_DAY, Size, fill_redis, fill_sqlite, served
+from gateway.records import KeyInTeam
+from gateway.store import CallFilter, ReportScope, Store
 from gateway.store.redis import reports as redis_reports
 from gateway.store.redis import store as redis_store
 from gateway.store.sqlite import store as sqlite_store
@@ -45,8 +46,16 @@ async def page(store: Store, *group_by: str, after: list[str] | None = None) -> 
     return len(await store.usage(group_by, limit=PAGE, after=after))
 
 
-async def filtered(store: Store, **wanted: Any) -> int:
-    return len(await store.calls(PAGE, wanted=CallFilter(**wanted)))
+async def filtered(store: Store, key: str | None = None, **wanted: Any) -> int:
+    return len(await store.calls(PAGE, key, wanted=CallFilter(**wanted)))
+
+
+async def within(store: Store, only: ReportScope, **wanted: Any) -> int:
+    return len(await store.calls(PAGE, only=only, wanted=CallFilter(**wanted)))
+
+
+async def by_id(store: Store) -> int:
+    return int(await store.find_request("no-such-id") is not None)
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +175,50 @@ async def test_a_whole_report_asks_in_proportion_to_its_rows(opens: Callable[[Si
             assert other.rows == 2 * one.rows, (name, asked)
             assert other.steps <= 2 * 1.15 * one.steps + 20, (name, asked)
             assert other.sent <= 2 * 1.15 * one.sent + 4000, (name, asked)
+
+
+NO_KEYS = frozenset({KeyInTeam("nobody", None), KeyInTeam("no one", "red")})
+
+OF_KEYS: Mapping[str, Report] = {
+    "of one": lambda store: filtered(store, "nobody"),
+    "of one with a status": lambda store: filtered(store, "nobody", status=(500, 599)),
+    "of two": lambda store: within(store, ReportScope(keys=NO_KEYS)),
+    "of none": lambda store: within(store, ReportScope()),
+}
+
+
+async def test_calls_of_keys_without_any_ask_no_more_of_a_larger_store(opens: Callable[[Size], Any]) -> None:
+    found: dict[str, list[Asked]] = {}
+    for keys in SIZES:
+        async with opens(Size(keys, DAYS)) as (_, count):
+            for name, report in OF_KEYS.items():
+                found.setdefault(name, []).append(await count(report))
+    for name, asked in found.items():
+        assert max(each.rows for each in asked) == 0, name
+        assert max(each.steps for each in asked) <= min(each.steps for each in asked) + 5, (name, asked)
+
+
+OF_FEW: Mapping[str, Report] = {
+    "by a status": lambda store: filtered(store, status=(503, 503)),
+    "by a class of them": lambda store: filtered(store, status=(500, 599)),
+    "by a model": lambda store: filtered(store, model="nothing"),
+    "by a tag": lambda store: filtered(store, tag="project=atlas"),
+    "before any": lambda store: filtered(store, until=FIRST_DAY.timestamp() - 1),
+    "of a team": lambda store: within(store, ReportScope(frozenset({"nobody"}))),
+    "of two teams": lambda store: within(store, ReportScope(frozenset({"nobody", "no one"}))),
+    "of two keys with a status": lambda store: within(store, ReportScope(keys=NO_KEYS), status=(500, 599)),
+    "by an id": by_id,
+}
+
+
+async def test_records_that_are_not_wanted_stay_in_redis(server: RedisServer) -> None:
+    size = Size(SIZES[0], DAYS)
+    async with redis(server, size) as (_, count):
+        for name, report in OF_FEW.items():
+            asked = await count(report)
+            assert asked.rows == 0
+            # A portion has 20 records, of 200 bytes each.
+            assert asked.sent <= 100 * asked.steps + 2000, (name, asked)
 
 
 async def test_a_portion_has_few_rows_whatever_the_report(opens: Callable[[Size], Any]) -> None:

@@ -107,6 +107,10 @@ class DailySumReader:
                 return False
         return True
 
+    async def is_indexed(self, days: Sequence[str]) -> bool:
+        """Whether the index of groups has those of these days; makes nothing."""
+        return all(INDEXED in mark for mark in await self._marks(days))
+
     async def _without_keys(self, day: str, mark: str, requested_at: float) -> _Day:
         """A day as it was then, or later."""
         async with self._turn:

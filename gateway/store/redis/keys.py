@@ -29,8 +29,7 @@ from gateway.store.key_store import (
 )
 
 from .connection import RedisConnection, Script
-from .daily_sums import BETWEEN
-from .reports import NEWEST, PASSED_AT_ONCE, lists
+from .reports import PASSED_AT_ONCE, Sought, lists, passed
 
 AT_ONCE = 500
 """Leases that one command reads."""
@@ -61,8 +60,8 @@ async def _has_old_record(link: RedisConnection, base: str, key: str) -> bool:
     days = sorted(period for period in periods if len(period) == len("2026-11-20") and period[4] == period[7] == "-")
     newest = f"({int(datetime.fromisoformat(days[0]).replace(tzinfo=UTC).timestamp() * 1000)}" if days else "+"
     while True:
-        found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(PASSED_AT_ONCE), quote(key)])
-        if any(_is_of(key, text.partition(" ")[2]) for text in texts.split(BETWEEN)):
+        found, last, texts = await passed(link, f"{base}records", newest, PASSED_AT_ONCE, Sought([quote(key)]))
+        if any(_is_of(key, text) for _, text in texts):
             return True
         if found < PASSED_AT_ONCE:
             return False

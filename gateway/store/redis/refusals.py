@@ -20,8 +20,7 @@ from gateway.store.refusals import (
 )
 
 from .connection import RedisConnection
-from .daily_sums import BETWEEN
-from .reports import CALLS_AT_ONCE, NEWEST
+from .reports import PASSED_AT_ONCE, Sought, passed
 
 AT_ONCE = 200
 """Entries that one command writes or reads."""
@@ -58,18 +57,14 @@ async def newest(
 
 
 async def find_request(link: RedisConnection, base: str, request_id: str) -> Record | RefusalEntry | None:
-    before: str | None = None
-    while rows := await newest(link, base, AT_ONCE, before, RefusalQuery()):
-        for row in rows:
-            if row.entry.id == request_id:
-                return row.entry
-        before = rows[-1].position
-    end, mark = "+", quote(request_id)
-    while True:
-        found, last, texts = await link.run(NEWEST, [f"{base}records"], [end, str(CALLS_AT_ONCE)])
-        for text in texts.split(BETWEEN) if found else []:
-            if mark in text and (record := ledger_entry.decode_record(text.partition(" ")[2])).id == request_id:
-                return record
-        if found < CALLS_AT_ONCE:
-            return None
-        end = f"({last}"
+    for log, decode in ((f"{base}refusals", decode_refusal), (f"{base}records", ledger_entry.decode_record)):
+        end = "+"
+        while True:
+            found, last, texts = await passed(link, log, end, PASSED_AT_ONCE, Sought([quote(request_id)]))
+            for _, text in texts:
+                if (entry := decode(text)).id == request_id:
+                    return entry
+            if found < PASSED_AT_ONCE:
+                break
+            end = f"({last}"
+    return None

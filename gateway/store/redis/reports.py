@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as quote
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.chunked import portions
 from gateway.quota import ledger_entry
@@ -35,6 +37,12 @@ PASSED_AT_ONCE = 500
 CLOCKS_APART_MS = 3_600_000
 """How far the clock of a Redis may be behind those of gateways."""
 
+SOUGHT_BEHIND = 4
+"""The portions after which the sums show where older records of keys by name are, if they have not filled the page."""
+
+SOUGHT_KEYS = 50
+"""The most keys of which the sums show it."""
+
 LATENCY = "latency-"
 """How the names of days and hours begin under which measures are kept. An older gateway deletes them when it deletes
 the days of their names, and does not read them."""
@@ -47,6 +55,44 @@ PERIODS_AT_ONCE = 8
 
 NEWEST = Script.read("newest.lua")
 JOINED = Script.read("joined.lua")
+
+
+class Sought(NamedTuple):
+    """Marks of wanted records, by which Redis sends few others; the reader judges those that it gets."""
+
+    texts: Sequence[str] = ()
+    until: float | None = None
+    """The last Unix time at which they may have begun."""
+    pattern: str = ""
+    """It is written as Lua's patterns are."""
+    names: Collection[str] = ()
+    """Their keys or their teams are among these; empty: these do not matter."""
+
+    @classmethod
+    def of(cls, wanted: CallFilter, key: str | None = None, only: ReportScope | None = None) -> Sought:
+        texts = [*([] if key is None else [quote(key)]), *wanted.texts]
+        names = () if only is None else sorted({*only.teams, *[each.key for each in only.keys]})
+        if len(names) == 1:  # found faster than read
+            texts, names = [*texts, quote(names[0])], ()
+        lowest, highest = wanted.status or (0, 0)
+        is_class = highest - lowest == 99 and lowest % 100 == 0
+        return cls(texts, wanted.until, f'",{lowest // 100}%d%d,[tf]' if is_class else "", names)
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of newest.lua behind the number of records."""
+        until = "" if self.until is None else str(int(self.until))
+        return [until, self.pattern, BETWEEN.join(map(quote, self.names)), *self.texts]
+
+
+async def passed(
+    link: RedisConnection, log: str, end: str, count: int, sought: Sought
+) -> tuple[int, str, list[tuple[str, str]]]:
+    """How many entries of a log Redis has passed from there back, at most `count`; the position of the last one; and
+    the positions and texts of those with what is sought."""
+    found, last, texts = await link.run(NEWEST, [log], [end, str(count), *sought.arguments])
+    parted = [text.partition(" ") for text in texts.split(BETWEEN)] if texts else []
+    return found, last, [(position, text) for position, _, text in parted]
 
 
 async def lists(link: RedisConnection, keys: Sequence[str], *command: str) -> list[list[str]]:
@@ -127,8 +173,8 @@ async def measures(link: RedisConnection, base: str, range_: ReportRange, group_
 
 
 async def calls(
-    link: RedisConnection, base: str, limit: int, key: str | None, before: str | None, only: ReportScope | None = None,
-    wanted: CallFilter | None = None,
+    link: RedisConnection, reader: DailySumReader, base: str, limit: int, key: str | None, before: str | None,
+    only: ReportScope | None = None, wanted: CallFilter | None = None,
 ) -> list[Mapping[str, Any]]:  # fmt: skip
     """The newest records, newest first. Raises `StoreUnavailable`, `ValueError`.
 
@@ -140,30 +186,68 @@ async def calls(
         raise ValueError("not a position of a record")
     if before is not None and not int(before.replace("-", "")):
         return []  # nothing is older than 0-0
+    if only is not None and only.is_empty:
+        return []
     newest, wanted = "+" if before is None else f"({before}", wanted or CallFilter()
-    marks = [*([] if key is None else [quote(key)]), *wanted.texts]
-    if only is not None and len(only.teams) + len(only.keys) == 1:
-        marks += [quote(name) for name in (*only.teams, *[key for key, _ in only.keys])]
-    is_narrow = only is not None or wanted != CallFilter()
+    is_narrow = key is not None or only is not None or wanted != CallFilter()
+    sought = Sought.of(wanted, key, only)
+    keys = {key} if key is not None else set() if only is None or only.teams else {each.key for each in only.keys}
     # A record is written when its call has ended, at the earliest when it began.
     oldest = 0 if wanted.since is None else int(wanted.since * 1000) - CLOCKS_APART_MS
+    gap, turns = (0, 0), 0
     while len(rows) < limit:
         # Of a key that calls rarely there may be few among many: more at once, of which most are not looked into.
-        count = PASSED_AT_ONCE if marks else CALLS_AT_ONCE if is_narrow else min(CALLS_AT_ONCE, limit - len(rows))
-        found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(count), *marks])
-        for portion in portions(texts.split(BETWEEN) if texts else [], CALLS_AT_ONCE):
-            for text in portion:
-                position, _, entry = text.partition(" ")
-                record = ledger_entry.decode_record(entry)
+        most = PASSED_AT_ONCE if is_narrow else min(CALLS_AT_ONCE, limit - len(rows))
+        found, last, texts = await passed(link, f"{base}records", newest, most, sought)
+        for portion in portions(texts, CALLS_AT_ONCE):
+            for position, text in portion:
+                record = ledger_entry.decode_record(text)
                 is_meant = only is None or only.has(record.key, record.team)
                 if record.id not in seen and (key is None or record.key == key) and is_meant and wanted.matches(record):
                     seen.add(record.id)
                     rows.append(call_row(record, position))
             await asyncio.sleep(0)
-        if found < count or int(last.partition("-")[0]) < oldest:
+        if found < most:
             break
-        newest = f"({last}"
+        turns += 1
+        if turns == SOUGHT_BEHIND and 0 < len(keys) <= SOUGHT_KEYS:
+            gap = await _gap_of(link, reader, base, keys)
+        last_ms = int(last.partition("-")[0])
+        newest, last_ms = (str(gap[0]), gap[0]) if gap[0] < last_ms < gap[1] else (f"({last}", last_ms)
+        if last_ms < oldest:
+            break
     return rows[:limit]
+
+
+async def _gap_of(link: RedisConnection, reader: DailySumReader, base: str, keys: Collection[str]) -> tuple[int, int]:
+    """Two times in milliseconds between which no record of these keys was written.
+
+    Each record is in the sums of its day, and is written at the earliest when its call began. So between the first day
+    with sums of a key and the oldest sums there is none; before these there may be records that outlived their sums.
+    """
+    (periods,) = await lists(link, [f"{base}days"], "ZRANGE", "0", "-1")
+    days = sorted(filter(ReportRange(False, "", "9999").has, periods))
+    if not days or not await reader.is_indexed(days):
+        return 0, 0
+    months: dict[str, list[str]] = {}
+    for day in days:
+        months.setdefault(f"{base}sums:groups-{day[:7]}", []).append(day)
+    groups: dict[str, list[str]] = {}
+    for name in keys:
+        some = await lists(link, [*months], "ZRANGEBYLEX", f"[{name}{ledger_entry.SEPARATOR}", f"({name} ")
+        for month, found in zip(months, some, strict=True):
+            groups.setdefault(month, []).extend(found)
+    begins = _ms_of(days[0]) + CLOCKS_APART_MS  # records of the day before may have been written an hour late
+    for month, found in groups.items():
+        report = UsageReport(("day",))
+        await reader.add_groups(report, months[month], found)
+        if rows := report.rows(1):
+            return begins, _ms_of(rows[0]["day"]) - CLOCKS_APART_MS
+    return begins, sys.maxsize
+
+
+def _ms_of(day: str) -> int:
+    return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) * 1000
 
 
 async def usage_by_returned_model(link: RedisConnection, base: str, since: str, until: str) -> list[dict[str, Any]]:
@@ -173,9 +257,9 @@ async def usage_by_returned_model(link: RedisConnection, base: str, since: str, 
     newest = "+"
     # All of them: a record is at the day of its end or its delivery, which may be long after its call's day.
     while True:
-        found, last, texts = await link.run(NEWEST, [f"{base}records"], [newest, str(CALLS_AT_ONCE)])
-        for text in texts.split(BETWEEN) if found else []:
-            record = ledger_entry.storable(ledger_entry.decode_record(text.partition(" ")[2]))
+        found, last, texts = await passed(link, f"{base}records", newest, CALLS_AT_ONCE, Sought())
+        for _, text in texts:
+            record = ledger_entry.storable(ledger_entry.decode_record(text))
             hour, _, _, model, upstream, _ = ledger_entry.group_of(record)
             day = hour[:10]
             if since <= day <= until and record.id not in known:

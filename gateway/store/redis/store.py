@@ -293,7 +293,7 @@ class RedisStore:
         self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None,
         wanted: CallFilter | None = None,
     ) -> list[Mapping[str, Any]]:  # fmt: skip
-        return await reports.calls(self._reading, self._base, limit, key, before, only, wanted)
+        return await reports.calls(self._reading, self._days, self._base, limit, key, before, only, wanted)
 
     async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
         return await reports.usage_by_returned_model(self._reading, self._base, since, until)

@@ -257,6 +257,8 @@ class Reader:
         """Raises `ValueError` for what is no position."""
         if before is not None and not re.fullmatch(r"[0-9]{1,18}", before):
             raise ValueError("not a position of a record")
+        if only is not None and only.is_empty:
+            return []
         conditions = dict(wanted.conditions) if wanted is not None else {}
         if key is not None:
             conditions["key = ?"] = (key,)
