@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from gateway.config import Config, Route, is_pattern
@@ -42,12 +43,13 @@ class Router:
         self._clock = clock
         self._chance = chance
         self.limits = UpstreamLimitTable(config.upstreams, clock)
+        named = _models_by_upstream(config)
         self.health: Mapping[str, Health] = {
-            name: kept.get(name) or Health(name, _models_of(config, name), len(upstream.credentials), show, clock)
+            name: kept.get(name) or Health(name, named[name], len(upstream.credentials), show, clock)
             for name, upstream in config.upstreams.items()
         }
         for name, health in kept.items():
-            health.configure(_models_of(config, name))
+            health.configure(named[name])
 
     def candidates(
         self,
@@ -160,16 +162,15 @@ class Router:
         return self.health[route.upstream].in_flight
 
 
-def _models_of(config: Config, upstream: str) -> set[str]:
-    """The models that the configuration names for this upstream."""
-    named = [
-        (name, route)
-        for name in config.models
-        if (served := config.model(name)) is not None
-        for route in served.model.routes
-        if route.model or not is_pattern(name)
-    ]
-    return {route.model or name for name, route in named if route.upstream == upstream}
+def _models_by_upstream(config: Config) -> Mapping[str, set[str]]:
+    """The models that the configuration names for each upstream."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for name in config.models:
+        if (served := config.model(name)) is not None:
+            for route in served.model.routes:
+                if route.model or not is_pattern(name):
+                    found[route.upstream].add(route.model or name)
+    return found
 
 
 def _used_keys(route: Route, tried: Sequence[FailedAttempt]) -> list[int]:

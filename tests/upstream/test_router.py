@@ -523,3 +523,22 @@ async def test_failures_are_kept_by_minute_and_kind(stand: Stand) -> None:
         stand.call(AUTH, "n")
         stand.now += 60
     assert len(health.report(0).failed) == FAILED_KEPT
+
+
+def test_a_configuration_of_many_upstreams_looks_at_each_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"up-{number}" for number in range(20)]
+    several = build({
+        "upstreams": {name: {"base_url": "http://up/v1"} for name in names},
+        "models": {
+            f"m-{number}": {"routes": [{"upstream": name, "model": f"own-{number}"} for name in names[number % 10 :]]}
+            for number in range(100)
+        },
+    })  # fmt: skip
+    asked: list[str] = []
+    find = Config.model
+    monkeypatch.setattr(Config, "model", lambda self, name: (asked.append(name), find(self, name))[1])
+    router = Router(several, lambda *_: None)
+    assert len(asked) == 100
+    again = Router(several, lambda *_: None, kept=router.health)
+    assert len(asked) == 200
+    assert again.health["up-3"]._configured == {f"own-{number}" for number in range(100) if number % 10 <= 3}
