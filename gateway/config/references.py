@@ -37,7 +37,7 @@ def _construct_mapping(loader: _Rules, node: yaml.MappingNode) -> dict[Any, Any]
 
 
 class _Rules(yaml.constructor.SafeConstructor):
-    """In this YAML a name given twice is a fault, and a date stays text until its field is known."""
+    """A name that is given twice is a fault, and a date stays text until its field is known."""
 
     yaml_constructors: ClassVar = {**yaml.SafeLoader.yaml_constructors, "tag:yaml.org,2002:map": _construct_mapping}
 
