@@ -12,7 +12,7 @@ from gateway.store import CallFilter, RefusalEntry, Store
 from gateway.store.call_filter import read_status, read_tag
 from gateway.store.report_rows import call_row
 
-from .common import UsageError, add_attribution, add_filters, ask, newest_rows, read_count
+from .common import UsageError, add_attribution, add_filters, ask, newest_stored, read_count
 from .place import RemoteGateway, add_place, on_gateway
 from .registry import Place, add_shape, format_rows, given, read, read_moment
 from .registry import run as run
@@ -40,11 +40,14 @@ def _calls(args: argparse.Namespace, place: Place) -> str:
     )  # fmt: skip
 
     async def newest(store: Store | None) -> list[dict[str, Any]]:
-        async def turn(size: int, before: str | None) -> tuple[list[dict[str, Any]], str | None]:
-            found = await store.calls(size, args.key, before, wanted=wanted) if store else []
-            return [call_members(call) for call in found], found[-1]["position"] if found else None
-
-        return await newest_rows(limit, turn)
+        if store is None:
+            return []
+        found = await newest_stored(
+            limit,
+            lambda size, before: store.calls(size, args.key, before, wanted=wanted),
+            lambda call: str(call["position"]),
+        )
+        return [call_members(call) for call in found]
 
     if isinstance(place, RemoteGateway):
         names = ("key", "team", "model", "upstream", "status", "since", "until", "user", "tag")

@@ -82,6 +82,18 @@ async def newest_rows(
     return rows
 
 
+async def newest_stored(
+    limit: int, read_rows: Callable[[int, str | None], Awaitable[Sequence[T]]], position_of: Callable[[T], str]
+) -> list[T]:
+    """The same from a store, which has no more rows where it returns fewer than were asked for."""
+
+    async def turn(size: int, before: str | None) -> tuple[Sequence[T], str | None]:
+        found = await read_rows(size, before)
+        return found, None if len(found) < size else position_of(found[-1])
+
+    return await newest_rows(limit, turn)
+
+
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """The filters that lists of calls and of refusals have."""
     parser.add_argument("--key", metavar="ID", help="only requests of this key")

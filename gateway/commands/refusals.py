@@ -9,7 +9,7 @@ from gateway.reports.calls import REFUSAL_COLUMNS, REFUSALS_IN_TABLE, refusal_in
 from gateway.store import RefusalQuery, Store
 from gateway.store.call_filter import read_status, read_tag
 
-from .common import add_attribution, add_filters, ask, newest_rows, read_count
+from .common import add_attribution, add_filters, ask, newest_stored, read_count
 from .place import RemoteGateway, add_place, on_gateway
 from .registry import Place, add_shape, format_rows, given, read, read_moment
 from .registry import run as run
@@ -34,11 +34,12 @@ def _refusals(args: argparse.Namespace, place: Place) -> str:
     )  # fmt: skip
 
     async def newest(store: Store | None) -> list[dict[str, Any]]:
-        async def turn(size: int, before: str | None) -> tuple[list[dict[str, Any]], str | None]:
-            found = await store.refusals(size, before, wanted) if store else []
-            return [refusal_members(each.entry) for each in found], found[-1].position if found else None
-
-        return await newest_rows(limit, turn)
+        if store is None:
+            return []
+        found = await newest_stored(
+            limit, lambda size, before: store.refusals(size, before, wanted), lambda each: each.position
+        )
+        return [refusal_members(each.entry) for each in found]
 
     if isinstance(place, RemoteGateway):
         names = ("key", "team", "model", "code", "status", "since", "until", "user", "tag")
