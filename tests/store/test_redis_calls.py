@@ -10,6 +10,7 @@ import pytest
 
 from bench.growth import FIRST_DAY, NUMBERS, Size, entry_of, fill_redis
 from gateway.config import StoreSettings as Settings
+from gateway.quota import ledger_entry
 from gateway.quota.ledger_entry import SEPARATOR
 from gateway.records import KeyInTeam
 from gateway.store import CallFilter, ReportScope
@@ -121,6 +122,51 @@ async def test_what_is_not_in_the_sums_of_a_key_is_passed_over(
     # And those of the last day, and the next one.
     assert await turns_of("new") == 6 + 2 + 8 + 1 + 3
     assert await turns_of("key-0000001") == every
+
+
+@pytest.mark.parametrize(
+    ("wanted", "passed"),
+    [({}, 3), ({"since": FIRST_DAY.timestamp()}, 4), ({"until": 2e9}, 16), ({"team": "team-0"}, 16)],
+)
+async def test_a_page_that_is_filled_reads_no_further(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], passed: int
+) -> None:
+    decoded: list[str] = []
+    counts: list[str] = []
+    run, decode = store._reading.run, ledger_entry.decode_record
+
+    async def counted(script: Any, *rest: Any) -> Any:
+        counts.append(rest[1][1])
+        return await run(script, *rest)
+
+    monkeypatch.setattr(reports, "PASSED_AT_ONCE", 16)
+    monkeypatch.setattr(reports, "CALLS_AT_ONCE", 4)
+    monkeypatch.setattr(store._reading, "run", counted)
+    monkeypatch.setattr(ledger_entry, "decode_record", lambda text: (decoded.append(text), decode(text))[1])
+    assert len(await store.calls(3, wanted=CallFilter(**wanted))) == 3
+    assert counts == [str(passed)]
+    assert len(decoded) == min(passed, 4)
+
+
+async def test_sums_by_returned_model_pass_over_earlier_records_and_read_no_later_ones(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[str] = []
+    turns: list[str] = []
+    run, decode = store._reading.run, ledger_entry.decode_record
+
+    async def counted(script: Any, *rest: Any) -> Any:
+        turns.append(rest[1][0])
+        return await run(script, *rest)
+
+    every = await store.usage_by_returned_model(SIZE.names[0], SIZE.names[-1])
+    assert sum(row["requests"] for row in every) == SIZE.keys * 10 + 8
+    monkeypatch.setattr(store._reading, "run", counted)
+    monkeypatch.setattr(ledger_entry, "decode_record", lambda text: (decoded.append(text), decode(text))[1])
+    day = SIZE.names[3]
+    assert await store.usage_by_returned_model(day, day) == [row for row in every if row["day"] == day]
+    assert len(turns) == 8 + 8 + 8 + 1  # at the end, on the day behind it, on it, and the one before
+    assert len(decoded) == 8 + 1 + 1  # that one, and the late one
 
 
 async def test_an_older_gateway_that_writes_without_the_index_hides_no_call(store: RedisStore) -> None:

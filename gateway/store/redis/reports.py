@@ -47,6 +47,8 @@ LATENCY = "latency-"
 """How the names of days and hours begin under which measures are kept. An older gateway deletes them when it deletes
 the days of their names, and does not read them."""
 
+DAY_S = 86_400
+
 LEAST, MANY = 20, 100_000
 """Groups that are read at once at the least, and more than one key has."""
 
@@ -189,7 +191,7 @@ async def calls(
     if only is not None and only.is_empty:
         return []
     newest, wanted = "+" if before is None else f"({before}", wanted or CallFilter()
-    is_narrow = key is not None or only is not None or wanted != CallFilter()
+    is_narrow = only is not None or wanted != CallFilter()
     sought = Sought.of(wanted, key, only)
     keys = {key} if key is not None else set() if only is None or only.teams else {each.key for each in only.keys}
     # A record is written when its call has ended, at the earliest when it began.
@@ -197,7 +199,7 @@ async def calls(
     gap, turns = (0, 0), 0
     while len(rows) < limit:
         # Of a key that calls rarely there may be few among many: more at once, of which most are not looked into.
-        most = PASSED_AT_ONCE if is_narrow else min(CALLS_AT_ONCE, limit - len(rows))
+        most = PASSED_AT_ONCE if any(sought) else CALLS_AT_ONCE if is_narrow else min(CALLS_AT_ONCE, limit - len(rows))
         found, last, texts = await passed(link, f"{base}records", newest, most, sought)
         for portion in portions(texts, CALLS_AT_ONCE):
             for position, text in portion:
@@ -206,6 +208,8 @@ async def calls(
                 if record.id not in seen and (key is None or record.key == key) and is_meant and wanted.matches(record):
                     seen.add(record.id)
                     rows.append(call_row(record, position))
+            if len(rows) >= limit:
+                break
             await asyncio.sleep(0)
         if found < most:
             break
@@ -254,18 +258,21 @@ async def usage_by_returned_model(link: RedisConnection, base: str, since: str, 
     """Rows by `RETURNED_MODEL_GROUPS`, in their order. Raises `StoreUnavailable`."""
     sums: dict[tuple[str, ...], list[int]] = {}
     known: set[str] = set()
-    newest = "+"
-    # All of them: a record is at the day of its end or its delivery, which may be long after its call's day.
+    # A record is written when its call has ended or was delivered, which may be long after its day, and never before.
+    newest, oldest = "+", _ms_of(since) - CLOCKS_APART_MS
+    sought = Sought(until=_ms_of(until) / 1000 + DAY_S - 1)
     while True:
-        found, last, texts = await passed(link, f"{base}records", newest, CALLS_AT_ONCE, Sought())
-        for _, text in texts:
-            record = ledger_entry.storable(ledger_entry.decode_record(text))
-            hour, _, _, model, upstream, _ = ledger_entry.group_of(record)
-            day = hour[:10]
-            if since <= day <= until and record.id not in known:
-                known.add(record.id)
-                group, numbers = (day, model, upstream, reported_name(record)), ledger_entry.sums_of(record)
-                sums[group] = [a + b for a, b in zip(sums.get(group, [0] * len(numbers)), numbers, strict=True)]
-        if found < CALLS_AT_ONCE:
+        found, last, texts = await passed(link, f"{base}records", newest, PASSED_AT_ONCE, sought)
+        for portion in portions(texts, CALLS_AT_ONCE):
+            for _, text in portion:
+                record = ledger_entry.storable(ledger_entry.decode_record(text))
+                hour, _, _, model, upstream, _ = ledger_entry.group_of(record)
+                day = hour[:10]
+                if since <= day <= until and record.id not in known:
+                    known.add(record.id)
+                    group, numbers = (day, model, upstream, reported_name(record)), ledger_entry.sums_of(record)
+                    sums[group] = [a + b for a, b in zip(sums.get(group, [0] * len(numbers)), numbers, strict=True)]
+            await asyncio.sleep(0)
+        if found < PASSED_AT_ONCE or int(last.partition("-")[0]) < oldest:
             return [usage_row(RETURNED_MODEL_GROUPS, group, numbers) for group, numbers in sorted(sums.items())]
         newest = f"({last}"
