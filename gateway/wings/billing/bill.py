@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from datetime import date
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -111,29 +110,6 @@ class Bill(NamedTuple):
     """Usage of each day that is no call."""
 
 
-MOST = 2**63
-"""More than any number of a bill, in billionths of a dollar too."""
-
-
-def check_form(lines: Collection[BillLine], services: Collection[ServiceUse], account: Account) -> None:
-    """Raises `TypeError` or `ValueError` where a provider has something else in the place of a name, a number or a
-    day."""
-    for day in {line.day for line in lines} | {use.day for use in services}:
-        date.fromisoformat(day)
-    for line in lines:
-        _check(line[:5], (line.requests, *line.tokens, *line.nusd, line.rounding_nusd))
-    for use in services:
-        _check(use[:3], (use.number,))
-    _check((), [number for number in account if number is not None])
-
-
-def _check(names: Iterable[object], numbers: Iterable[object]) -> None:
-    if not all(isinstance(each, str) for each in names):
-        raise TypeError("a name is no text")
-    if not all(isinstance(each, int | float) and abs(each) < MOST for each in numbers):
-        raise TypeError("a number is none")
-
-
 def summed(
     lines: Iterable[BillLine], keys: Collection[str], projects: Collection[str]
 ) -> dict[tuple[str, str], Billed]:
@@ -179,7 +155,7 @@ def money_of(kind: str, usd: Decimal) -> tuple[Numbers, int]:
 def check_currency(currency: str) -> None:
     """Raises `BillFault` for another one than US dollars."""
     if currency.lower() != "usd":
-        raise BillFault(f"its costs are in {currency!r}, and only US dollars can be compared")
+        raise BillFault(f"its costs are in {currency[:40]!r}, and only US dollars can be compared")
 
 
 def place(kind: str, number: int) -> Numbers:

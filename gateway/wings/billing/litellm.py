@@ -11,6 +11,7 @@ Tools (MCP) have a cost and no model, and the flat cost of a deployment has no k
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -36,7 +37,7 @@ async def lines(ask: Ask, since: datetime, until: datetime) -> BilledDays:
     while is_more:
         page = await ask("/user/daily/activity", [*span, ("page", str(number))])
         for day in page["results"]:
-            found += _of_day(day)
+            found += await asyncio.to_thread(list, _of_day(day))
         number, is_more = number + 1, bool(page["metadata"].get("has_more"))
     return BilledDays(since, found)
 

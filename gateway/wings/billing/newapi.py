@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from .asking import Ask, BilledDays
+from .asking import Ask, BilledDays, in_turns
 from .bill import Account, BillFault, BillLine, place
 from .invoice import QUOTA_OF_A_DOLLAR, whole_nusd
 
@@ -33,7 +33,8 @@ async def lines(ask: Ask, since: datetime, until: datetime) -> BilledDays:
     while start < until:
         end = min(start + MOST_DAYS, until)
         span = [("start_timestamp", str(int(start.timestamp()))), ("end_timestamp", str(int(end.timestamp()) - 1))]
-        found += [_of(each) for each in data_of(await ask("/api/data/self", span)) or []]
+        rows = data_of(await ask("/api/data/self", span)) or []
+        found += [_of(each) async for each in in_turns(rows)]
         start = end
     return BilledDays(since, found)
 

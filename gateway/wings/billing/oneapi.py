@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from .asking import Ask, BilledDays
+from .asking import Ask, BilledDays, in_turns
 from .bill import BillFault, BillLine, place
 from .invoice import QUOTA_OF_A_DOLLAR, whole_nusd
 from .newapi import account, data_of
@@ -46,7 +46,7 @@ async def lines(ask: Ask, since: datetime, until: datetime) -> BilledDays:
         if entries is None:
             break
         left -= len(entries) // PAGE + 1
-        found += map(_of, entries)
+        found += [_of(each) async for each in in_turns(entries)]
         first = day
     if first == until:
         raise BillFault(f"/api/log/self has more than {PAGES * PAGE:,} calls of today, {PAGE} on a page")

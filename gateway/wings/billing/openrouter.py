@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from .asking import Ask, BilledDays
+from .asking import Ask, BilledDays, in_turns
 from .bill import Account, BillLine, money_of
 from .generations import GenerationCost
 from .invoice import whole_nusd
@@ -34,7 +34,8 @@ async def lines(ask: Ask, since: datetime, until: datetime) -> BilledDays:
     since = max(since, until - DAYS)
     first, last = since.date().isoformat(), until.date().isoformat()
     page = await ask("/activity", [])
-    return BilledDays(since, [line for each in page.get("data") or [] if first <= (line := _of(each)).day < last])
+    found = [_of(each) async for each in in_turns(page.get("data") or [])]
+    return BilledDays(since, [line for line in found if first <= line.day < last])
 
 
 async def account(ask: Ask) -> Account:
