@@ -46,7 +46,7 @@ def test_the_token_and_its_end(given: dict[str, Any], expires_at: float | None) 
         ('{"token": ""}', "empty"),
         ('{"token": "a-secret", "expires_at": "tomorrow"}', "expires_at is no time"),
     ],
-    ids=range(7),
+    ids=range(11),
 )
 def test_what_holds_no_token_is_refused_and_not_quoted(printed: str, says: str) -> None:
     with pytest.raises(NoGrant, match=says) as refused:
