@@ -148,6 +148,13 @@ async def test_a_page_that_is_filled_reads_no_further(
     assert len(decoded) == min(passed, 4)
 
 
+@pytest.mark.parametrize("status", [100, 200, 299, 304, 400, 499, 503, 599])
+def test_a_class_of_status_is_sought_by_a_text_that_its_records_have(status: int) -> None:
+    lowest = status - status % 100
+    (text,) = reports.Sought.of(CallFilter(status=(lowest, lowest + 99))).texts
+    assert text in entry_of(SIZE.record(1)._replace(status=status), 1)[2]
+
+
 async def test_sums_by_returned_model_pass_over_earlier_records_and_read_no_later_ones(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,8 +77,10 @@ class Sought(NamedTuple):
         if len(names) == 1:  # found faster than read
             texts, names = [*texts, quote(names[0])], ()
         lowest, highest = wanted.status or (0, 0)
-        is_class = highest - lowest == 99 and lowest % 100 == 0
-        return cls(texts, wanted.until, f'",{lowest // 100}%d%d,[tf]' if is_class else "", names)
+        if highest - lowest != 99 or lowest % 100:
+            return cls(texts, wanted.until, "", names)
+        beginning = f'",{lowest // 100}'  # this text is found three times as fast as the pattern
+        return cls([*texts, beginning], wanted.until, beginning + "%d%d,[tf]", names)
 
     @property
     def arguments(self) -> list[str]:
