@@ -72,7 +72,9 @@ class IncidentWatcher:
             with suppress(StoreUnavailable):  # the next look finds whether it lasts
                 try:
                     await self.look()
-                except (OSError, ValueError, LookupError):
+                except StoreUnavailable:
+                    raise
+                except Exception:  # also a post of another version
                     log.exception("incidents could not be looked at")
             await asyncio.sleep(LOOK_EVERY_S)
 

@@ -342,6 +342,8 @@ class Line:
         self._timer: asyncio.TimerHandle | None = None
         self._change = asyncio.Event()
         self._promises = Promises(born)
+        self._is_alone = False
+        """Whether a post of others could not be read, which is logged once."""
 
     def __repr__(self) -> str:
         return (
@@ -513,6 +515,10 @@ class Line:
                 self._promises.read({name: promises for name, _, promises in parts}, self._loop.time())
             except StoreUnavailable:
                 pass  # the draws of the waiting calls raise the same error
+            except Exception:  # a post of another version: the turns of the own calls go on
+                if not self._is_alone:
+                    log.exception("the posts of other workers about waiting calls cannot be read")
+                self._is_alone = True
             self.give_turns()
             await asyncio.sleep(EXCHANGE_S / 4)
             try:
