@@ -15,10 +15,13 @@ from typing import Any, NamedTuple, TextIO
 
 from gateway import untrusted_json
 
-from .rows import ADDED, KINDS, StoreRow, Total, totals
+from .contents import can_be_read
+from .rows import ADDED, KINDS, StoreRow, Total, row_of, totals
 
 FORMAT = "gateway-export"
 VERSION = 1
+MAX_LINE = 16_777_216
+"""Characters: many times those of the longest row."""
 
 
 class BadExport(Exception):
@@ -83,15 +86,22 @@ def read_head(path: Path) -> ExportHead:
             f"{path} has version {first.get('version')} of the format, and this gateway reads {VERSION}: use the "
             "gateway that wrote it, or a newer one"
         )
-    return ExportHead(*[first[name] for name in ExportHead._fields])
+    head: list[Any] = [first.get(name) for name in ExportHead._fields]
+    if not all(isinstance(value, str) for value in head[:3]) or not all(type(value) is int for value in head[3:]):
+        raise BadExport(f"{path} is no file of gateway export: its first line does not have what such a line has")
+    return ExportHead(*head)
 
 
 def read_rows(path: Path) -> Iterator[StoreRow]:
     """Each row of a file in its order. Raises `BadExport`, `OSError`."""
-    for values in _lines(path):
+    for number, values in enumerate(_lines(path), 1):
         if isinstance(values, list):
-            kind, names, numbers, text = values
-            yield StoreRow(kind, tuple(names), tuple(numbers), text)
+            row = row_of(values)
+            if row is None:
+                raise BadExport(
+                    f"{path}, line {number}: no row of a store; it was changed, or a newer gateway wrote it"
+                )
+            yield row
 
 
 def checked_totals(path: Path) -> dict[str, Total]:
@@ -102,18 +112,30 @@ def checked_totals(path: Path) -> dict[str, Total]:
     if not isinstance(last, dict) or "totals" not in last:
         raise BadExport(f"{path} has no last line with totals: the export was broken off; run it again")
     found = totals(read_rows(path))
-    written = {kind: Total(*each) for kind, each in last["totals"].items()}
-    if found != written:
+    written = last["totals"]
+    if {kind: list(each) for kind, each in found.items()} != written:
         raise BadExport(f"{path} does not have the rows that its last line counts: it was changed; export again")
     return found
+
+
+def check_contents(path: Path) -> None:
+    """Look at what each row has, before any of it is taken. Raises `BadExport`, `OSError`."""
+    for row in read_rows(path):
+        if not can_be_read(row):
+            raise BadExport(
+                f"{path}: the {row.kind} {' '.join(row.names)[:100]!r} cannot be read: the file was changed, or a "
+                "newer gateway wrote it; nothing is taken"
+            )
 
 
 def _lines(path: Path) -> Generator[Any]:
     number = 0
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            for line in file:
+            while line := file.readline(MAX_LINE):
                 number += 1
+                if len(line) == MAX_LINE:
+                    raise BadExport(f"{path}, line {number}: it is longer than any row")
                 yield untrusted_json.parse(line)
     except (EOFError, zlib.error):
         raise BadExport(f"{path} ends within its line {number + 1}: the file was broken off; export again") from None

@@ -12,7 +12,7 @@ from gateway.config import Config, StoreSettings
 from gateway.store import Store, StoreMisconfigured, StoreUnavailable
 
 from .export import under_way
-from .file import BadExport, ExportHead, checked_totals, read_head
+from .file import BadExport, ExportHead, check_contents, checked_totals, read_head
 from .printing import compared_text, faults_of
 from .tables import open_tables
 from .taking import Compared, compare, take
@@ -60,6 +60,7 @@ async def _take(path: Path, settings: StoreSettings, store: Store) -> Taken:
             f"{path} has {totals['record'].rows:,} usage records, and store.usage_records_max is "
             f"{settings.usage_records_max:,}: raise it, or the oldest are lost"
         )
+    check_contents(path)
     tables = open_tables(settings)
     try:
         if await tables.id() == head.source:

@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import os
 import shutil
+import sqlite3
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from gateway.commands.common import fail, file_of, put
@@ -55,6 +56,8 @@ def run(args: argparse.Namespace, config: Config) -> int:
         with exclusive_folder(settings), tempfile.TemporaryDirectory(dir=settings.folder, prefix="restore-") as scratch:
             copied = settings.model_copy(update={"url": f"embedded:{scratch}"})
             shutil.copyfile(args.backup, file_of(copied))
+            if not _has_tables(file_of(copied)):
+                return fail(f"{args.backup} is no backup: it has none of a gateway's tables; nothing is changed")
             newer = lost(asyncio.run(rows_of(settings)), asyncio.run(rows_of(copied)))
             if newer and not args.yes:
                 lines = "".join(f"  {line}\n" for line in newer)
@@ -68,6 +71,15 @@ def run(args: argparse.Namespace, config: Config) -> int:
     except OSError as error:
         return fail(f"cannot restore {args.backup}: {(error.strerror or str(error)).lower()}")
     return put(f"{file_of(settings)} is as {args.backup} has it; the former file is {kept.name} beside it.\n")
+
+
+def _has_tables(path: Path) -> bool:
+    """Whether a file is a store's: an empty one, or one of another program, would become an empty store."""
+    try:
+        with closing(sqlite3.connect(path)) as db:
+            return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = 'documents'").fetchall())
+    except sqlite3.DatabaseError:
+        return True  # the store names what is wrong with it
 
 
 async def rows_of(settings: StoreSettings) -> list[StoreRow]:

@@ -8,9 +8,9 @@ stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.quota.ledger_entry import decode_record
 from gateway.store import HOURS_KEPT_DAYS
@@ -29,6 +29,16 @@ KINDS = ("secret", "document", *ADDED, "rate", *LOGS, "bond")
 """All kinds, in the order in which a file has them."""
 
 
+SHAPES: Mapping[str, tuple[int, int]] = {
+    "secret": (2, 0), "document": (2, 0), "day": (6, 9), "hour": (6, 9), "tag": (6, 9), "latency": (4, 1),
+    "window": (2, 1), "rate": (1, 2), "audit": (3, 0), "record": (2, 0), "refusal": (1, 0), "bond": (1, 1),
+}  # fmt: skip
+"""How many names and numbers a row of each kind has."""
+
+LARGEST = 2**62
+"""The largest number of a row, up and down: the sum of two can be stored."""
+
+
 class StoreRow(NamedTuple):
     """One row of a store; what its members mean depends on the kind, as docs/moving.md has it."""
 
@@ -41,6 +51,22 @@ class StoreRow(NamedTuple):
     def mark(self) -> str:
         """The name under which the new store notes what it has taken of this row."""
         return SEPARATOR.join((self.kind, *self.names))
+
+
+def row_of(values: Sequence[Any]) -> StoreRow | None:
+    """The row of a line of a file; None: it is none of any kind here."""
+    if len(values) != len(StoreRow._fields):
+        return None
+    kind, names, numbers, text = values
+    if not isinstance(kind, str) or not isinstance(text, str) or not isinstance(names, list | tuple):
+        return None
+    if not isinstance(numbers, list | tuple) or SHAPES.get(kind) != (len(names), len(numbers)):
+        return None
+    if not all(isinstance(name, str) for name in names):
+        return None
+    if not all(type(number) is int and abs(number) <= LARGEST for number in numbers):
+        return None
+    return StoreRow(kind, tuple(names), tuple(numbers), text)
 
 
 class Total(NamedTuple):

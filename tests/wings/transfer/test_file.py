@@ -161,3 +161,69 @@ async def test_each_line_is_json(tmp_path: Path) -> None:
 def test_periods_are_forgotten_when_the_store_would(period: str, ended: int) -> None:
     assert forgotten_at(period, 400) == ended + 400 * 86_400
     assert forgotten_at("2026-11-20T23", 400) == 1795219200 + 14 * 86_400
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["document", ["key", "x"], []], ["document", 5, [], ""], ["document", ["key"], [], ""], ["evil", ["x"], [], ""],
+        [["document"], ["key", "x"], [], ""], ["document", ["key", 5], [], ""], ["document", ["key", "x"], [], None],
+        ["window", ["2026-11", "w"], ["5"], ""], ["window", ["2026-11", "w"], [True], ""],
+        ["window", ["2026-11", "w"], [1.5], ""], ["window", ["2026-11", "w"], [2**63], ""], ["window", ["w"], [1], ""],
+        ["day", ["2026-11-01", "a", "", "m", "up", "chat"], [1], ""], ["bond", ["b"], [], "[]"],
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_a_row_of_another_form_is_refused(row: object, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    head = {"format": file.FORMAT, "version": file.VERSION, **HEAD._asdict()}
+    path.write_text("".join(json.dumps(each) + "\n" for each in (head, row, {"totals": {}})))
+    with pytest.raises(file.BadExport, match="line 2: no row"):
+        file.checked_totals(path)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        StoreRow("document", ("key", "x"), (), "garbage"), StoreRow("document", ("team", "x"), (), "[]"),
+        StoreRow("document", ("overlay", "person:x"), (), "null"), StoreRow("document", ("scim", "User:x"), (), "{"),
+        StoreRow("record", ("1", "r"), (), "{}"), StoreRow("refusal", ("1",), (), '["a", 1]'),
+        StoreRow("bond", ("b",), (1,), "[]"), StoreRow("audit", ("1", "key", "x"), (), "[]"),
+        StoreRow("rate", ("w",), (5, 6)), StoreRow("window", ("never", "w"), (5,)),
+        StoreRow("latency", ("2026-99-99", "m", "up", "c"), (5,)),
+        StoreRow("audit", ("1", "key", "x"), (), "[" * 9999),
+    ],
+    ids=lambda row: f"{row.kind} {row.text[:9]}",
+)  # fmt: skip
+async def test_what_could_not_be_read_again_is_refused(row: StoreRow, tmp_path: Path) -> None:
+    """It would fail requests of the admin API for as long as the store has it."""
+
+    async def rows() -> AsyncIterator[StoreRow]:
+        yield row
+
+    await file.write(tmp_path / "a.jsonl", HEAD, rows())
+    file.checked_totals(tmp_path / "a.jsonl")
+    with pytest.raises(file.BadExport, match="cannot be read"):
+        file.check_contents(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("head", "totals"),
+    [({"source": ["a"]}, {}), ({"open_calls": "1"}, {}), ({"made": None}, {}), ({}, [1]), ({}, {"evil": [1, 2]})],
+    ids=str,
+)
+async def test_a_head_or_an_end_of_another_form_is_refused(
+    head: dict[str, object], totals: object, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    first = {"format": file.FORMAT, "version": file.VERSION, **HEAD._asdict(), **head}
+    path.write_text(json.dumps(first) + "\n" + json.dumps({"totals": totals}) + "\n")
+    with pytest.raises(file.BadExport):
+        file.read_head(path) and file.checked_totals(path)
+
+
+async def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = await written(tmp_path / "a.jsonl.gz")
+    monkeypatch.setattr(file, "MAX_LINE", 10)
+    with pytest.raises(file.BadExport, match="longer than any row"):
+        file.read_head(path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +124,18 @@ async def test_a_gateway_that_runs_or_a_file_that_is_no_backup_is_refused(
     assert await in_thread(config, tmp_path / "absent") == 2
     assert "there is no" in capsys.readouterr().err
     assert len(await keys_in(settings)) == 3
+
+
+async def test_a_file_without_a_gateways_tables_is_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A copy that was broken off at once is empty, which is an empty database."""
+    settings, _ = await two_states(tmp_path)
+    before, other = await keys_in(settings), tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(other)) as db:
+        db.execute("CREATE TABLE something (name TEXT)")
+    (tmp_path / "empty.sqlite").touch()
+    for path in (other, tmp_path / "empty.sqlite"):
+        assert await in_thread(config, path, "--yes") == 1
+        assert "no backup" in capsys.readouterr().err
+    assert await keys_in(settings) == before
