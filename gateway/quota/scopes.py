@@ -55,9 +55,13 @@ def member_scope(team: str, person: str) -> str:
 
 
 def folded_scope(scope: str) -> str:
-    """The scope with the name of a person as it is compared; before 0.3, stores had names of people as written."""
+    """The scope with the name of a person as it is compared, and that of her team as it is; before 0.3, stores had
+    names of people as written."""
     kind, _, name = scope.partition(":")
-    return f"{kind}:{folded_name(name)}" if kind in (PERSON, MEMBER) else scope
+    if kind == MEMBER:
+        team, _, name = name.partition("/")
+        return member_scope(team, name)
+    return person_scope(name) if kind == PERSON else scope
 
 
 def label_scope(team: str | None, name: str) -> str:

@@ -283,6 +283,17 @@ async def test_spellings_of_a_name_are_one_person(scenario: Scenario, one: str, 
         assert [limit for _, limit in await limits(scenario, made[1].secret)] == [10, topped["limit"]] == [10, 6]
 
 
+async def test_the_name_of_a_team_is_as_it_is_written(scenario: Scenario) -> None:
+    """In the scope of a member stands the name of her team, too, whose case counts."""
+    scenario.config = settings(teams={"Red": {"member_quotas": DAILY}})
+    made = await scenario.registry.create_key({"id": "hers", "owner": "Ada@x.com", "team": "Red"}, BY)
+    for more in (1, 2):
+        (topped,) = await scenario.registry.top_up("member:Red/ADA@x.com", {"requests": 1, "per": "day"}, BY)
+        assert await limits(scenario, made.secret) == [("member:Red/ada@x.com", topped["limit"])]
+        assert topped["limit"] == 5 + more
+    assert await scenario.registry.reset_quotas("member:Red/ada@x.com", {}, BY)
+
+
 async def test_two_spellings_of_a_person_in_the_file_are_a_fault() -> None:
     with pytest.raises(ConfigError, match="one person"):
         settings(people={"Ada@x.com": {"quotas": DAILY}, "ada@x.com": {"quotas": MORE}})
