@@ -14,6 +14,7 @@ from gateway.chunked import in_chunks, portions
 from gateway.config import Config, ConfigError, KeySettings, read_key, shown_key, with_key_defaults
 from gateway.config.probable_mistakes import warnings_of_key
 from gateway.config.quantities import is_duration
+from gateway.config.sections import folded_name
 from gateway.errors import Conflict, InvalidRequest
 from gateway.quota.issued import (
     IssuedKey,
@@ -104,8 +105,9 @@ class KeyManager(Documents):
     async def create_person(self, issuer: str, name: str, team: str | None) -> None:
         """Make the record of a person who calls with tokens of this issuer, with the settings of `defaults.keys` but
         for an expiry: her tokens have one. Raises `Conflict` if it is there already."""
-        now, digest = self._clock(), person_digest(issuer, name).hex()
-        body = {**with_key_defaults({"id": person_id(name), "owner": name, "team": team}, self._config(), now)}
+        compared = folded_name(name)  # one record for her, however her provider writes it
+        now, digest = self._clock(), person_digest(issuer, compared).hex()
+        body = {**with_key_defaults({"id": person_id(compared), "owner": name, "team": team}, self._config(), now)}
         settings = await self._read_settings({**body, "expires": None})
         if self._file_key(settings.id) is not None:
             raise exists("key", settings.id)

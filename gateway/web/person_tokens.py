@@ -21,7 +21,9 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from gateway.api import auth
+from gateway.api.auth import KnownSecret
 from gateway.config import JwtSettings
+from gateway.config.sections import folded_name
 from gateway.config.sections.values import is_glob
 from gateway.errors import Conflict, Forbidden, InvalidRequest, Unauthorized, Unavailable
 from gateway.identity.id_tokens import (
@@ -35,6 +37,7 @@ from gateway.identity.id_tokens import (
 )
 from gateway.identity.key_set import KeySet, ProviderUnavailable
 from gateway.identity.provider import HttpFetcher
+from gateway.keys.cache import KeyCache
 from gateway.keys.registry import Registry
 from gateway.keys.token_bucket import TokenBucket
 from gateway.pipeline import Services
@@ -104,11 +107,10 @@ class PersonTokens:
         person = await self._check(token, settings, parts)
         if person.team is not None and person.team not in key_cache.teams:
             raise _refused("its team does not exist here")
-        digest = person_digest(settings.issuer, person.name)
-        known = key_cache.known.get(digest) or await key_cache.look_up_digest(digest)
+        known = await _known(settings.issuer, person.name, key_cache)
         if known is None or (person.team is not None and known.key.team != person.team):
             await self._record(settings.issuer, person, parts)
-            known = await key_cache.look_up_digest(digest)
+            known = await _known(settings.issuer, person.name, key_cache)
             if known is None:
                 raise _refused("there is another key with the id of your record")
         key = auth.admit(known, "", now=parts.clock.now(), remote=remote)
@@ -151,12 +153,14 @@ class PersonTokens:
     async def _record(self, issuer: str, person: _Checked, parts: Services) -> None:
         """Make the record of a person, or move it to the team that her token names."""
         async with self._lock:
-            name = person_id(person.name)
             try:
-                if await self._registry.key_facts(name) is None:
+                ids = [person_id(each) for each in _spellings(person.name)]
+                present = [each for each in ids if await self._registry.key_facts(each) is not None]
+                if not present:
                     _spend(self._records, "Too many people are new here. Please try again.")
                     await self._registry.create_person(issuer, person.name, person.team)
                 elif person.team is not None:
+                    name = present[0]
                     _spend(self._moves_of(name), "Your tokens name several teams. Please try again later.")
                     await self._registry.update_key(name, {"team": person.team}, f"person {person.name}, token")
             except Conflict:
@@ -176,6 +180,21 @@ class PersonTokens:
         if len(self._moves) > MAX_KEPT:
             self._moves.popitem(last=False)
         return moves
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """The names under which a person may have her record: as gateways before 0.3 wrote it, which made one for each
+    spelling, and as names are compared."""
+    return tuple(dict.fromkeys((name, folded_name(name))))
+
+
+async def _known(issuer: str, name: str, key_cache: KeyCache) -> KnownSecret | None:
+    """The record of a person; None: there is none. Raises `Unavailable`."""
+    for each in _spellings(name):
+        digest = person_digest(issuer, each)
+        if (found := key_cache.known.get(digest) or await key_cache.look_up_digest(digest)) is not None:
+            return found
+    return None
 
 
 def _spend(allowance: TokenBucket, why_not: str) -> None:

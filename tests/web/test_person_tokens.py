@@ -246,3 +246,36 @@ def test_a_start_without_identity_settings_loads_nothing_of_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
     assert not loaded & {"joserfc", "cryptography"}
+
+
+async def test_a_person_has_one_record_however_her_name_is_written(
+    inside: Inside, provider: IdentityProvider, upstream: str
+) -> None:
+    """Else each spelling would have the quotas of `defaults.keys` again."""
+    client = await gateway(inside, provider, upstream)
+    for spelling in ("Alice@example.org", "alice@example.org", "ALICE@EXAMPLE.ORG"):
+        assert (await call(client, sign(provider.good_claims(email=spelling))))[0] == 200
+    status, refused = await call(client, sign(provider.good_claims(email="aLICE@example.org")))
+    assert (status, refused["error"]["type"]) == (429, "insufficient_quota")
+    status, record = await admin(client, "GET", f"keys/{ALICE}")
+    assert (status, record["owner"]) == (200, "Alice@example.org")
+    assert (await admin(client, "DELETE", f"keys/{ALICE}"))[0] == 200
+    while (await call(client, sign(provider.good_claims(email="AliCE@example.org"))))[0] != 401:
+        pass
+
+
+async def test_a_record_of_an_older_gateway_stays_that_of_its_spelling(
+    inside: Inside, provider: IdentityProvider, upstream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await gateway(inside, provider, upstream)
+    written = "Alice@example.org"
+    with monkeypatch.context() as older:
+        older.setattr("gateway.keys.manage_keys.folded_name", lambda name: name)
+        assert (await call(client, sign(provider.good_claims(email=written))))[0] == 200
+    assert (await admin(client, "GET", f"keys/{ALICE}"))[0] == 404
+    assert (await call(client, sign(provider.good_claims(email=written, jti="2"))))[0] == 200
+    assert (await admin(client, "GET", f"keys/{ALICE}"))[0] == 404
+    assert (await admin(client, "DELETE", f"keys/{person_id(written)}"))[0] == 200
+    while (await call(client, sign(provider.good_claims(email=written, jti="3"))))[0] != 401:
+        pass
+    assert (await admin(client, "GET", f"keys/{ALICE}"))[0] == 404
