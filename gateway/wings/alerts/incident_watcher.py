@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
-import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -28,8 +27,6 @@ from . import incidents
 from .channels import Channel
 from .incidents import Cause
 from .routing import Subject
-
-log = logging.getLogger("gateway")
 
 LOOK_EVERY_S = 5.0
 KEPT_S = 30.0
@@ -70,12 +67,7 @@ class IncidentWatcher:
         """Look again and again, until cancelled."""
         while True:
             with suppress(StoreUnavailable):  # the next look finds whether it lasts
-                try:
-                    await self.look()
-                except StoreUnavailable:
-                    raise
-                except Exception:  # also a post of another version
-                    log.exception("incidents could not be looked at")
+                await self.look()
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def look(self) -> None:

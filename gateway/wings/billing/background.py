@@ -75,8 +75,6 @@ class BillingWork:
                         await self._read_all()
                 except StoreUnavailable as error:
                     log.warning("the bills of providers cannot be kept: %s", error)
-                except Exception:
-                    log.exception("the bills of providers cannot be compared")
                 await asyncio.sleep(ASK_EVERY_S)
         finally:
             await _release(self._parts, self._holder)

@@ -76,8 +76,6 @@ class ContentWork:
                 return await self._noted.note(self._settings)
             except (StoreUnavailable, GatewayError) as error:
                 log.warning("the settings of content cannot be noted in the audit log: %s", error)
-            except Exception:
-                log.exception("the settings of content cannot be noted in the audit log")
             await asyncio.sleep(AGAIN_AFTER_S)
 
 

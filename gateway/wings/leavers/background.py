@@ -48,8 +48,6 @@ class LeaverWork:
                 return await access.fold_names()
             except (StoreUnavailable, GatewayError, ValueError) as error:
                 log.warning("names of people in documents of older gateways cannot be looked for: %s", error)
-            except Exception:
-                log.exception("names of people in documents of older gateways cannot be looked for")
             await asyncio.sleep(ASK_EVERY_S)
 
     async def _run(self) -> None:
@@ -60,8 +58,6 @@ class LeaverWork:
                     await look(self._registry, self._parts.config, self._parts.accounting.telemetry)
             except (StoreUnavailable, GatewayError) as error:
                 log.warning("people who have not signed in cannot be looked for: %s", error)
-            except Exception:  # one document of another version is no end of all looks
-                log.exception("people who have not signed in cannot be looked for")
             await asyncio.sleep(ASK_EVERY_S)
 
 
