@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 from . import sse
@@ -15,7 +16,23 @@ from .reader import objects
 _MESSAGE = {"role": "assistant", "content": None, "refusal": None}
 """The members that each message of a plain answer has (openai-openapi, `ChatCompletionResponseMessage`)."""
 
+Gathers = Callable[[bytes], bytes | None]
 
+
+def _of_known_form(gathers: Gathers) -> Gathers:
+    """Returns None for events in which any value has another type than the format gives it."""
+
+    @wraps(gathers)
+    def gathered(stream: bytes) -> bytes | None:
+        try:
+            return gathers(stream)
+        except Exception:  # whatever such a value leads to
+            return None
+
+    return gathered
+
+
+@_of_known_form
 def chat(stream: bytes) -> bytes | None:
     """Chunks of chat or completions as an answer: pieces of texts are joined, lists by the `index` of their items
     (openai-python, `lib/streaming/_deltas.py`)."""
@@ -42,6 +59,7 @@ def chat(stream: bytes) -> bytes | None:
     return json.dumps(answer, separators=(",", ":")).encode()
 
 
+@_of_known_form
 def response(stream: bytes) -> bytes | None:
     """The response of the event that ends it, with the items before it where it has none (litellm#32724)."""
     whole: Any = None
@@ -56,6 +74,7 @@ def response(stream: bytes) -> bytes | None:
     return json.dumps(whole if whole.get("output") else {**whole, "output": items}, separators=(",", ":")).encode()
 
 
+@_of_known_form
 def message(stream: bytes) -> bytes | None:
     """The message that its events make (anthropic-sdk, `accumulate_event`)."""
     whole: dict[str, Any] = {}
@@ -88,6 +107,7 @@ def message(stream: bytes) -> bytes | None:
     return json.dumps({**whole, "content": list(blocks.values())}, separators=(",", ":")).encode()
 
 
+@_of_known_form
 def content(stream: bytes) -> bytes | None:
     """Gemini's chunks as one answer: each is an answer whose parts follow those before it (google-genai, `types.py`,
     `GenerateContentResponse`)."""

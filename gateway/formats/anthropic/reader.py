@@ -202,7 +202,7 @@ class MessagesReader(AnswerReader):
         return reported(self._report)
 
     def events(self, value: Mapping[str, Any]) -> list[Event]:
-        index = value.get("index")
+        index = index if isinstance(index := value.get("index"), int) else None
         match value.get("type"):
             case "message":
                 return self._message(value)

@@ -354,6 +354,7 @@ def contents(content: Any) -> tuple[str, str]:
     thoughts, texts = [], []
     for part in content if isinstance(content, list) else [content]:
         kind = part.get("type") if isinstance(part, dict) else None
+        kind = kind if isinstance(kind, str) else None
         if kind in _TEXTS:
             texts.append(text_of(part.get("text")))
         elif kind in _THOUGHTS:

@@ -17,7 +17,7 @@ from typing import Any
 from gateway import units
 from gateway.formats import member_reader
 from gateway.formats.member_reader import EACH
-from gateway.formats.reader import AnswerReader, objects, value_at
+from gateway.formats.reader import AnswerReader, objects, text_of, value_at
 from gateway.formats.reported_usage import count
 from gateway.records import Usage
 
@@ -86,8 +86,7 @@ def _items_of(output: Collection[Mapping[str, Any]]) -> tuple[dict[str, int], se
     kinds: dict[str, int] = {}
     containers: set[str] = set()
     for item in output:
-        kind, action = str(item.get("type")), item.get("action")
-        done = action.get("type") if isinstance(action, dict) else None
+        kind, done = str(item.get("type")), text_of(value_at(item, ("action", "type")))
         if kind == "web_search_call" and (item.get("status") == "failed" or done in _FREE_ACTIONS):
             continue
         kinds[kind] = kinds.get(kind, 0) + 1

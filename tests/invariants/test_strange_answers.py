@@ -1,0 +1,136 @@
+"""Values of any type in any place of an upstream's answer: it is read, or is unfit, and nothing else is raised.
+
+An exception in a read callback would be logged with its traceback, and of a plain answer the client would get 500.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gateway.formats import FORMATS
+from gateway.formats.format import ScanInput
+from gateway.formats.unfit import Unfit
+from tests.amounts import amount
+from tests.bridge import translated
+from tests.bridge.translated import GOLDEN
+from tests.fakes.good_answers import FORMS
+from tests.fakes.scripted import event
+
+pytestmark = pytest.mark.shortened
+
+STRANGE: tuple[Any, ...] = ([["x"]], {"type": ["x"]}, {"a": 1}, [], 1, "x", None, True, [{"type": {}}], -1.5)
+STEP = amount(1, 5)
+"""Every place, or each fifth one."""
+
+Places = Iterator[tuple[Any, ...]]
+
+
+def places_of(value: Any, above: tuple[Any, ...] = ()) -> Places:
+    """The ways to all values inside one."""
+    for name, inner in (
+        value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    ):
+        yield (*above, name)
+        yield from places_of(inner, (*above, name))
+
+
+def with_strange(value: Any) -> Iterator[tuple[str, Any]]:
+    """Copies of a value with something strange in one place of each; and the name of the place."""
+    text = json.dumps(value)
+    for *above, last in list(places_of(value))[::STEP]:
+        for strange in STRANGE:
+            inner = copied = json.loads(text)
+            for name in above:
+                inner = inner[name]
+            inner[last] = strange
+            yield f"{(*above, last)}: {strange}", copied
+
+
+def raised_by(read: Callable[[], object]) -> str:
+    try:
+        read()
+    except (Unfit, ValueError):  # the latter: it has no form that is known
+        return ""
+    except Exception as error:
+        return repr(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_an_answer_that_is_translated(name: str) -> None:
+    golden, way = GOLDEN[name], name.partition("/")[0]
+    found = {}
+    if "answer" in golden:
+        for place, answer in with_strange(golden["answer"]):
+            found[place] = raised_by(lambda answer=answer: translated.plain(way, golden["request"], answer))  # type: ignore[misc]
+    else:
+        for place, chunks in with_strange(golden["chunks"]):
+            if all(isinstance(each, dict) for each in chunks):  # a scan hands nothing else to a reader
+                found[place] = raised_by(lambda chunks=chunks: translated.streamed(way, golden["request"], chunks))  # type: ignore[misc]
+    assert {place: error for place, error in found.items() if error} == {}
+
+
+SEARCHED = {
+    "id": "resp_1", "object": "response", "status": "completed", "model": "m", "service_tier": "default",
+    "output": [
+        {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}},
+        {"type": "code_interpreter_call", "container_id": "c", "environment": {"container_id": "c"}},
+        {"type": "message", "content": [{"type": "output_text", "text": "Hi", "annotations": [{"type": "x"}]}]},
+        {"type": "function_call", "name": "f", "arguments": "{}"},
+    ],
+    "usage": {"input_tokens": 1, "output_tokens": 1, "input_tokens_details": {"cached_tokens": 1}},
+    "tool_usage": {"web_search": {"num_requests": 1}},
+}  # fmt: skip
+GROUNDED = {
+    "candidates": [{
+        "content": {"role": "model", "parts": [{"text": "Hi", "thought": False}, {"functionCall": {"name": "f"}}]},
+        "finishReason": "STOP", "groundingMetadata": {"webSearchQueries": ["q"], "groundingChunks": [{"web": {}}]},
+    }],
+    "usageMetadata": {"promptTokenCount": 1, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 1}]},
+}  # fmt: skip
+WHOLE = [
+    *[(name, form.document("Hi")) for name, form in FORMS.items()],
+    ("responses", SEARCHED), ("generate_content", GROUNDED),
+    ("embeddings", {"data": [{"embedding": [0.1], "index": 0}], "usage": {"prompt_tokens": 1, "total_tokens": 1}}),
+    ("rerank", {"results": [{"index": 0, "relevance_score": 0.5}], "meta": {"billed_units": {"search_units": 1}}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "document"), WHOLE)
+def test_an_answer_that_is_passed_on(name: Any, document: dict[str, Any]) -> None:
+    spec, found = FORMATS[name], {}
+    for place, strange in with_strange(document):
+        body = json.dumps(strange).encode()
+
+        def read(body: bytes = body) -> None:
+            reader = spec.facts_reader() if spec.facts_reader is not None else None
+            if reader is not None:
+                reader.feed(body)
+            spec.facts(body)
+
+        found[place] = raised_by(read)
+    assert {place: error for place, error in found.items() if error} == {}
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if FORMATS[name].scan is not None])
+def test_a_stream_that_is_passed_on(name: Any) -> None:
+    spec, form, found = FORMATS[name], FORMS[name], {}
+    make = spec.scan
+    assert make is not None
+    events = [*form.pieces("Hi"), *form.finish("Hi")]
+    for place, strange in with_strange(events):
+        text = b"".join(map(event, strange)) + form.end()
+
+        def read(text: bytes = text) -> None:
+            scan = make(ScanInput())
+            scan.feed(text)
+            scan.finish()
+            if spec.gather is not None:
+                spec.gather(text)
+
+        found[place] = raised_by(read)
+    assert {place: error for place, error in found.items() if error} == {}
