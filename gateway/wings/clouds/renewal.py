@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 from typing import Literal
+from weakref import WeakSet
 
 from gateway.tasks import Tasks
 
@@ -60,8 +61,9 @@ class Renewal:
     ) -> None:  # fmt: skip
         self.upstreams = upstream
         """Their names, for the log."""
-        self.users: set[object] = set()
-        """The pools whose requests it authorizes."""
+        self.users = WeakSet[object]()
+        """The pools whose requests it authorizes. One that a reload has replaced while calls were running is forgotten
+        with the last of them."""
         self._spread = spread
         self._source = source
         self._within_s = within_s
@@ -120,7 +122,8 @@ class Renewal:
 
     async def close(self, user: object = None) -> None:
         """Close it if no other pool uses it."""
-        self.users.discard(user)
+        if user is not None:
+            self.users.discard(user)
         if not self.users:
             await self._tasks.cancel_all()
 

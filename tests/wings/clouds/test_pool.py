@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -190,6 +191,22 @@ async def test_botocore_computes_the_same_signature(
         assert request.headers["authorization"] == signature_of(request, SECRET, "bedrock", "us-west-2")
         assert request.headers["x-amz-security-token"] == "a/session+of=ours"
         assert len(request.body) > size
+
+
+async def test_a_renewal_forgets_a_pool_that_was_replaced_while_calls_were_running(cloud: Scripted) -> None:
+    cloud._always = silent
+    with Scripted(token_reply("one"), prefix="") as tokens:
+        async with pool(f"{cloud.url}/v1", auth=oauth(tokens)) as other:
+            async with pool(f"{cloud.url}/v1", auth=oauth(tokens)) as replaced:
+                assert other.renewal is not None
+                replaced.share(other.renewal)
+                connection = await replaced.acquire()
+                assert isinstance(connection, Connection)
+            assert len(other.renewal.users) == 2
+            connection.abort()
+            del connection, replaced
+            await until(lambda: gc.collect() >= 0 and other.renewal and len(other.renewal.users) == 1)
+            assert [*other.renewal.users] == [other]
 
 
 async def test_a_query_is_signed_too(cloud: Scripted, aws: dict[str, str]) -> None:
