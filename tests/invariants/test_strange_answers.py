@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from gateway.formats.unfit import Unfit
 
 from gateway.formats import FORMATS
 from gateway.formats.format import ScanInput
-from gateway.formats.unfit import Unfit
 from tests.amounts import amount
 from tests.bridge import translated
 from tests.bridge.translated import GOLDEN
@@ -133,4 +133,34 @@ def test_a_stream_that_is_passed_on(name: Any) -> None:
                 spec.gather(text)
 
         found[place] = raised_by(read)
+    assert {place: error for place, error in found.items() if error} == {}
+
+
+BATCHES = [
+    ("batches", {"id": "b", "status": "completed", "output_file_id": "out", "error_file_id": "err", "error": None}),
+    ("message_batches", {"id": "b", "processing_status": "ended", "results_url": "u", "cancel_initiated_at": None}),
+]  # fmt: skip
+LINES = [
+    ("batches", "chat", {"custom_id": "1", "response": {"status_code": 200, "body": FORMS["chat"].document("Hi")}}),
+    ("message_batches", "messages",
+     {"custom_id": "1", "result": {"type": "succeeded", "message": FORMS["messages"].document("Hi")}}),
+]  # fmt: skip
+
+
+def test_a_batch_and_its_results() -> None:
+    """A poll that raised would log its traceback until the batch is given up, after three days."""
+    found = {}
+    for name, batch in BATCHES:
+        spec = FORMATS[name]  # type: ignore[index]
+        assert spec.batch is not None
+        for place, strange in [*with_strange(batch), ("deep", "deep")]:
+            body = json.dumps(strange).encode() if strange != "deep" else b"[" * 100_000
+            for read in (spec.batch.state, spec.facts):
+                found[name, place] = raised_by(lambda read=read, body=body: read(body))  # type: ignore[misc]
+    for name, endpoint, line in LINES:
+        batches = FORMATS[name].batch  # type: ignore[index]
+        assert batches is not None
+        for place, strange in with_strange(line):
+            body = json.dumps(strange).encode()
+            found[name, place] = raised_by(lambda batches=batches, body=body, of=endpoint: batches.line(body, of))  # type: ignore[misc]
     assert {place: error for place, error in found.items() if error} == {}

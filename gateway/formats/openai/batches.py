@@ -17,6 +17,7 @@ from gateway.api import json_document, validate
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Part
 from gateway.formats.format import BatchFormat, BatchLine, BatchState, Format, PlainFacts, no_usage
+from gateway.formats.reader import text_of
 from gateway.records import Ended, Endpoint, Params
 
 from .completions import CHAT, COMPLETIONS, EMBEDDINGS
@@ -86,9 +87,9 @@ def facts_when_made(body: bytes) -> PlainFacts:
 
 def _state(body: bytes) -> BatchState:
     batch = read_object(body)
-    if (status := batch.get("status")) in _PENDING:
+    if (status := text_of(batch.get("status"))) in _PENDING:
         return BatchState(is_over=False)
-    if not isinstance(status, str) or status not in _ENDS:
+    if status not in _ENDS:
         raise ValueError("no status of a batch")
     return BatchState(
         True, *_ENDS[status], _contents(batch.get("output_file_id")), _contents(batch.get("error_file_id"))

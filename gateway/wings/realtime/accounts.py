@@ -28,6 +28,7 @@ from gateway.accounting.reservation import Reservation
 from gateway.config import Model, Route
 from gateway.formats import token_rule
 from gateway.formats.openai import realtime
+from gateway.formats.reader import text_of
 from gateway.formats.token_rule import CountsTexts
 from gateway.quota.output_fit import OutputFit
 from gateway.quota.windows import output_limit
@@ -246,7 +247,7 @@ class ResponseAccounts:
 
     def saw(self, event: Mapping[str, Any]) -> None:
         """An event of the upstream that may bring output, or may be followed by some."""
-        if event.get("type") in realtime.ENDS_SPEECH:
+        if text_of(event.get("type")) in realtime.ENDS_SPEECH:
             self._is_answering = self._answers_speech
         response = self._running.get(realtime.response_id(event) or "")
         if response is not None:

@@ -23,6 +23,7 @@ from gateway.formats import AZURE, azure_paths
 from gateway.formats.event_scan import parsed
 from gateway.formats.openai import realtime
 from gateway.formats.openai.realtime import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
+from gateway.formats.reader import text_of
 from gateway.records import Call, Document, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay.charge import Ending
 from gateway.tasks import Tasks, is_cut_off
@@ -408,7 +409,7 @@ class _Relay:
     async def _pass_down(self, text: str) -> _End | None:
         accounts = self._session.accounts
         event = parsed(text) or {}
-        kind = event.get("type")
+        kind = text_of(event.get("type"))
         try:
             if kind == realtime.CREATED and (response := realtime.response_id(event)) is not None:
                 await accounts.began(response)

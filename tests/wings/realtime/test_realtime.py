@@ -130,6 +130,16 @@ async def refused(gateway: Gateway, path: str, who: str | None = "alice", **more
 # ------------------------------------------------------------------------------------------------------- passed on
 
 
+@pytest.mark.parametrize("kind", [["x"], {"a": 1}, [], None, 1])
+async def test_an_event_of_no_known_type_is_passed_on(gateway: Gateway, kind: object) -> None:
+    async with session(gateway) as socket:
+        for event in ({"type": kind, "delta": "x"}, {"type": kind}):
+            await socket.send_json({"type": "test.say", "event": event})
+            assert await socket.receive_json(timeout=10) == event
+        await socket.send_json(ASK)
+        assert (await until(socket, "response.done"))["response"]["usage"] == USAGE
+
+
 async def test_events_are_passed_on_and_each_response_is_charged(
     gateway: Gateway, upstream: RealtimeUpstream, known: set[str]
 ) -> None:
