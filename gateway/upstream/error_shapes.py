@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gateway.formats.reader import text_of
 from gateway.formats.reason_cleaner import MAX_TEXT
 
 MEMBERS: tuple[str, ...] = (
@@ -176,7 +177,7 @@ def _place(value: Any) -> str:
         return value[:100]
     if not isinstance(value, list):
         return ""
-    steps = value[1:] if value and value[0] in _OUTSIDE else value
+    steps = value[1:] if value and text_of(value[0]) in _OUTSIDE else value
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps[:10])
     return text.removeprefix(".")[:100]
 

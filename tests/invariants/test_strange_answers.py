@@ -14,6 +14,8 @@ from gateway.formats.unfit import Unfit
 
 from gateway.formats import FORMATS
 from gateway.formats.format import ScanInput
+from gateway.upstream.connection import Head
+from gateway.upstream.provider_errors import judge, judge_in_band
 from tests.amounts import amount
 from tests.bridge import translated
 from tests.bridge.translated import GOLDEN
@@ -163,4 +165,28 @@ def test_a_batch_and_its_results() -> None:
         for place, strange in with_strange(line):
             body = json.dumps(strange).encode()
             found[name, place] = raised_by(lambda batches=batches, body=body, of=endpoint: batches.line(body, of))  # type: ignore[misc]
+    assert {place: error for place, error in found.items() if error} == {}
+
+
+ERRORS: tuple[Any, ...] = (
+    {"error": {"message": "m", "type": "t", "code": "c", "param": "p", "status": "INVALID_ARGUMENT",
+               "details": [{"@type": "x", "reason": "r", "retryDelay": "1s"}],
+               "innererror": {"code": "x", "content_filter_result": {"hate": {"filtered": True}}}}},
+    {"type": "error", "error": {"type": "rate_limit_error", "message": "m"}},
+    [{"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED"}}],
+    {"detail": [{"loc": ["body", "a"], "msg": "m", "type": "t"}]},
+    {"message": "m", "code": "c"}, {"error": "m"}, {"errors": [{"message": "m", "field": "f"}]},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
+def test_an_error_of_an_upstream(error: Any, status: int) -> None:
+    """The call would be charged its reservation besides, which a refused one does not cost."""
+    found = {}
+    for place, strange in with_strange(error):
+        head, body = Head(status, (("content-type", "application/json"),)), json.dumps(strange).encode()
+        found[place] = raised_by(lambda head=head, body=body: judge("up", head, body, now=0, hide=[("secret", "***")]))  # type: ignore[misc]
+        if isinstance(strange, dict) and isinstance(inner := strange.get("error"), dict):
+            found[place] += raised_by(lambda inner=inner: judge_in_band("up", inner, hide=[("secret", "***")]))  # type: ignore[misc]
     assert {place: error for place, error in found.items() if error} == {}
