@@ -194,7 +194,7 @@ def _reasoning(given: Any) -> dict[str, Any]:
 def _logprobs(include: Any, top: Any) -> dict[str, Any]:
     wanted = a_list([] if include is None else include, "include")
     for number, each in enumerate(wanted):
-        if each not in _INCLUDES:
+        if not isinstance(each, str) or each not in _INCLUDES:
             raise unsupported(f"include[{number}]", "it cannot be included")
     if _LOGPROBS not in wanted and not top:
         return {}

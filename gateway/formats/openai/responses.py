@@ -179,7 +179,7 @@ def _other_models(members: Mapping[str, Any]) -> Iterator[str]:
 def _is_whole(item: Mapping[str, Any], kind: Any) -> bool:
     if kind == "reasoning":
         return bool(item.get("encrypted_content") or item.get("content"))
-    return kind in _WHOLE
+    return (kind is None or isinstance(kind, str)) and kind in _WHOLE
 
 
 def _reference(body: Response) -> tuple[str | None, str]:
