@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from gateway.formats.unfit import Unfit
 
 from gateway.formats import FORMATS
+from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
 from gateway.upstream.connection import Head
 from gateway.upstream.provider_errors import judge, judge_in_band
