@@ -27,6 +27,11 @@ def full(window: Window, after_us: int | None = 1_000_000, amount: int = 1) -> R
     return Refused(WindowStatus(window, 1, 0, 0), amount, after_us)
 
 
+def rounded_up(wait_us: int) -> Collection[int]:
+    """A difference of two times of the loop's clock may be a bit more, of which a whole microsecond is made."""
+    return wait_us, wait_us + 1
+
+
 class Waits:
     """The waits that were counted."""
 
@@ -177,7 +182,8 @@ async def test_a_deadline_ends_the_wait_with_the_last_refusal(upstream: Upstream
 async def test_who_cannot_be_served_in_time_does_not_wait(upstream: Upstream) -> None:
     call = upstream.call("a", patience_s=0.5, window=HOURLY)
     (refused,) = await call
-    assert (refused.retry_after_us, upstream.asked) == (1_000_000, 1)
+    assert refused.retry_after_us in rounded_up(1_000_000)
+    assert upstream.asked == 1
 
 
 async def test_who_cannot_be_served_in_time_does_not_wait_with_others_either(upstream: Upstream) -> None:
@@ -187,7 +193,7 @@ async def test_who_cannot_be_served_in_time_does_not_wait_with_others_either(ups
     await until(lambda: upstream.waiting == 2)
     (refused,) = await upstream.call("c", window=RARE, windows=[RARE.id, SLOTS.id], patience_s=60)
     assert (refused.window_status.window, upstream.waiting) == (RARE, 2)
-    assert 1_799_000_000 < (refused.retry_after_us or 0) <= 3_600_000_001  # rounded up
+    assert 1_799_000_000 < (refused.retry_after_us or 0) <= 3_600_000_001
 
 
 async def test_a_call_with_an_unknown_window_asks_before_it_waits(upstream: Upstream) -> None:
@@ -196,7 +202,8 @@ async def test_a_call_with_an_unknown_window_asks_before_it_waits(upstream: Upst
     (refused,) = await upstream.call(
         "b", window=RARE, windows=[RARE.id, SLOTS.id], after_us=1_800_000_000, patience_s=9
     )
-    assert (refused.retry_after_us, upstream.waiting) == (1_800_000_000, 1)
+    assert refused.retry_after_us in rounded_up(1_800_000_000)
+    assert upstream.waiting == 1
     asked = upstream.asked
     await upstream.call("b", window=RARE, windows=[RARE.id, SLOTS.id], after_us=1_800_000_000, patience_s=9)
     assert upstream.asked == asked  # it is known by now
@@ -219,7 +226,7 @@ async def test_a_small_call_is_not_refused_for_the_time_that_a_large_one_takes(u
     await until(lambda: upstream.waiting == 1)
     (refused,) = await upstream.call("small", window=TOKENS, amount=100, patience_s=1)
     assert (refused.asked, upstream.waiting) == (100, 1)
-    assert 1_000_000 < (refused.retry_after_us or 0) <= 2_000_000
+    assert 1_000_000 < (refused.retry_after_us or 0) <= 2_000_001
     upstream.call("small", window=TOKENS, amount=100, patience_s=10)
     await until(lambda: upstream.waiting == 2)
 
