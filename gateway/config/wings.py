@@ -113,12 +113,16 @@ def _is_sound(given: Mapping[str, Any]) -> bool:
     return True
 
 
+LAST = 253_402_300_799
+"""Unix time of the last second of the year 9999, behind which there is no date."""
+
+
 def with_key_defaults(body: Mapping[str, Any], config: Config, now: float) -> dict[str, Any]:
     """The settings of a new key, with those of `defaults.keys` that it does not name. `now` is a Unix time."""
     defaults = config.defaults.keys
     added = defaults.model_dump(mode="json", exclude_unset=True)
     if (seconds := added.pop("expires_after_s", None)) is not None:
-        added["expires"] = datetime.fromtimestamp(int(now + seconds), UTC).isoformat()
+        added["expires"] = datetime.fromtimestamp(min(int(now + seconds), LAST), UTC).isoformat()
     added["quotas"] = [
         {name: value for name, value in quota.model_dump().items() if value is not None} for quota in defaults.quotas
     ]

@@ -349,7 +349,10 @@ class KeyManager(Documents):
     async def _read_settings(self, body: Mapping[str, Any]) -> KeySettings:
         teams = await self.teams() if body.get("team") is not None else {}
         if isinstance(expires := body.get("expires"), str) and is_duration(expires):
-            body = {**body, "expires": read_moment(expires, datetime.fromtimestamp(self._clock(), UTC))}
+            try:
+                body = {**body, "expires": read_moment(expires, datetime.fromtimestamp(self._clock(), UTC))}
+            except ValueError as error:  # it is further away than the calendar goes
+                raise InvalidRequest(f"Invalid 'expires': {error}.", param="expires") from None
         try:
             return read_key(body, self._config(), teams)
         except ConfigError as error:

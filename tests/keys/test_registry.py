@@ -44,6 +44,12 @@ async def test_a_new_key_has_the_defaults_of_the_file_written_into_it(scenario: 
     assert made.warnings == ()
 
 
+async def test_a_default_expiry_ends_where_the_calendar_does(scenario: Scenario) -> None:
+    scenario.config = settings(defaults={"keys": {"expires_after_s": 10**15}})
+    made = await scenario.registry.create_key({"id": "alice"}, BY)
+    assert str(made.key["expires"]).startswith("9999-12-31T23:59:59")
+
+
 DEFAULT = [{"requests": 5, "per": "day"}, {"usd": 20, "per": "month"}]
 
 
@@ -131,6 +137,7 @@ async def test_quotas_of_the_store_count_as_those_of_others(scenario: Scenario) 
         ({"id": "a", "quotas": [{"tokens": 5}]}, "quotas[0].per", "is required"),
         ({"id": "a", "quotas": [{"tokens": 5, "per": "day"}, {"tokens": 6, "per": "day"}]}, "quotas[1]", "keep one"),
         ({"id": "a", "expires": "2027-13-01"}, "expires", "expected a day such as 2027-01-01"),
+        ({"id": "a", "expires": "99999999999d"}, "expires", "expected a day such as 2027-01-01"),
         ({"id": "a", "secret": "x" * 30}, "secret", "no such setting"),
         ({"id": "a", "limits": {"n": 1, "m": 2}}, "limits.m", "no such setting"),
     ],
