@@ -21,6 +21,7 @@ from joserfc import jwk
 from gateway.identity import key_set
 from gateway.identity.sessions import Session
 from gateway.store import StoreUnavailable
+from gateway.web.admin import sign_in
 from tests.browser.stores import filled
 from tests.fakes.identity_provider import KEY, OTHER_KEY, IdentityProvider, sign, unsigned
 from tests.flows.gateway_process import key
@@ -513,3 +514,19 @@ async def test_cookies_of_an_address_with_tls_are_secure(inside: Inside, provide
     _, headers, _ = await browser.ask("GET", "/admin/sign-in")
     assert headers["Set-Cookie"].startswith("__Host-gateway-sign-in=")
     assert headers["Set-Cookie"].endswith("; HttpOnly; SameSite=Lax; Secure")
+
+
+async def test_one_address_cannot_make_the_gateway_ask_the_provider_without_an_end(
+    inside: Inside, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone can begin sign-ins, and present codes that the provider did not give."""
+    monkeypatch.setattr(sign_in, "CODES_AT_ONCE", 3)
+    monkeypatch.setattr(sign_in, "CODES_PER_S", 0.0)
+    client = await gateway_client(inside, provider)
+    for number in range(6):
+        browser = Browser(client)
+        state = parse_qs(urlsplit(await browser.begin()).query)["state"][0]
+        status, _, received = await browser.ask("GET", f"/admin/sign-in/callback?code=guess-{number}&state={state}")
+        assert (status, received["error"]["code"]) == (401, "sign_in_failed")
+        assert ("too many" in received["error"]["message"]) == (number >= 3)
+    assert provider.hits.count("/token") == 3

@@ -7,7 +7,9 @@
 3. A session is read by every worker of every gateway with the same `oidc.session_key`. `POST /admin/sign-out` claims
    its id in the store for the rest of its life; a session whose id is claimed is over everywhere. While the
    store is unavailable, sessions are refused with 503; tokens work on.
-4. A change by session needs the header `X-CSRF-Token`, which `GET /admin/api/session` returns.
+4. A code costs a question to the provider, so one address may present `CODES_AT_ONCE`, and `CODES_PER_S` then: else
+   anyone could fill the few connections to the provider, and no person could sign in.
+5. A change by session needs the header `X-CSRF-Token`, which `GET /admin/api/session` returns.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import contextlib
 import json
 import logging
 import secrets
+import time
 import uuid
+from collections import OrderedDict
 from html import escape
 from pathlib import Path
 from string import Template
@@ -33,9 +37,11 @@ from gateway.identity.permissions import Role
 from gateway.identity.provider import OidcProvider
 from gateway.identity.sessions import Session
 from gateway.keys.registry import Registry
+from gateway.keys.token_bucket import TokenBucket
 from gateway.pipeline import Services
 from gateway.store import StoreUnavailable
 from gateway.web.background import sign_in_notes
+from gateway.web.http_guard import login_throttle
 from gateway.web.middleware import CONTEXT, Handler
 from gateway.web.responses import Whole, json_response
 from gateway.web.static_page import HEADERS
@@ -44,6 +50,11 @@ log = logging.getLogger("gateway")
 
 UNDER_WAY_S = 600.0
 """How long a person may take at the provider."""
+
+CODES_PER_S, CODES_AT_ONCE = 1.0, 30
+"""Codes that this worker takes from one address, which may be that of an office."""
+MAX_PLACES = 10_000
+"""Addresses that are known; the one whose last code is the oldest is removed first."""
 
 CSRF = "X-CSRF-Token"
 READING = (hdrs.METH_GET, hdrs.METH_HEAD)
@@ -70,6 +81,8 @@ class SignIn:
     def __init__(self, registry: Registry) -> None:
         self._provider: _Provider | None = None
         self._registry = registry
+        self._codes: OrderedDict[str, TokenBucket] = OrderedDict()
+        """The remaining codes of each address."""
 
     async def close(self) -> None:
         if self._provider is not None:
@@ -109,6 +122,7 @@ class SignIn:
             await client.check_answer(query)
             if "code" not in query:
                 raise _failed("your identity provider refused it")
+            self._spend_code(request)
             if not await _claim(_services(request), f"sign-in:{begun['state']}", UNDER_WAY_S):
                 raise _failed("it was finished before")
             claims = await client.claims_of(query["code"], begun["verifier"], begun["nonce"], now)
@@ -132,6 +146,17 @@ class SignIn:
         cookie = _cookie(settings, "session", session.encode(_key(settings)), settings.session_s)
         headers = [(hdrs.LOCATION, "../../dashboard"), NO_STORE, cookie, _cookie(settings, "sign-in", "", 0)]
         return Whole(302, headers, b"")
+
+    def _spend_code(self, request: web.Request) -> None:
+        """Count a code. Raises `Unauthorized` where too many came from this address."""
+        place = login_throttle.place(request[CONTEXT].remote)
+        left = self._codes.setdefault(place, TokenBucket(CODES_PER_S, CODES_AT_ONCE))
+        self._codes.move_to_end(place)
+        if len(self._codes) > MAX_PLACES:
+            self._codes.popitem(last=False)
+        if left.is_spent(time.monotonic()):
+            raise _failed("too many were tried from your address; wait a minute")
+        left.spend(1)
 
     async def _note(self, request: web.Request, name: str, role: Role | None) -> None:
         with contextlib.suppress(Conflict, StoreUnavailable):  # she signs in again, or another sign-in notes it
