@@ -65,10 +65,10 @@ class Files:
         if abs(now - self._expired_at) < EXPIRE_EVERY_S:
             return
         self._expired_at = now
-        oldest = datetime.fromtimestamp(now, UTC).date() - timedelta(days=self._settings.keep_days)
+        oldest = (datetime.fromtimestamp(now, UTC).date() - timedelta(days=self._settings.keep_days)).isoformat()
         for each in self._folder.iterdir() if self._folder.is_dir() else ():
             found = NAME.fullmatch(each.name)
-            if found is not None and date.fromisoformat(found[1]) < oldest:
+            if found is not None and found[1] < oldest:  # as text: it may be no date
                 each.unlink(missing_ok=True)
 
     def _begin(self, today: date) -> None:

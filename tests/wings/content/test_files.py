@@ -94,3 +94,12 @@ def test_a_folder_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: 
     writer.end()
     assert noted == [(5, False)] * 3
     assert len([each for each in caplog.messages if each.startswith("content cannot be written")]) == 1
+
+
+def test_a_name_that_is_no_date_ends_no_deletion(tmp_path: Path) -> None:
+    """The thread that writes would end, and no content come to a file any more."""
+    clock = Clock()
+    for name in ("content-2026-99-99-00000000-0001.jsonl", "content-2025-02-30-00000000-0001.jsonl"):
+        (tmp_path / name).touch()
+    files(tmp_path, clock, keep_days=1).expire()
+    assert days(tmp_path) == ["2026-99-99"]
