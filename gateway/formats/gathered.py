@@ -113,14 +113,20 @@ def content(stream: bytes) -> bytes | None:
     `GenerateContentResponse`)."""
     answer: dict[str, Any] = {}
     candidates: dict[Any, dict[str, Any]] = {}
+    parts: dict[Any, list[dict[str, Any]]] = {}
     for chunk in _objects_of(stream):
         if chunk.get("error"):
             return json.dumps(chunk).encode()
         for given in objects(chunk.pop("candidates", None)):
-            candidate = candidates.setdefault(given.get("index", 0), {})
+            index = given.get("index", 0)
+            candidate = candidates.setdefault(index, {})
             before, now = candidate.get("content"), given.get("content")
-            if isinstance(before, dict) and isinstance(now, dict):
-                given["content"] = before | now | {"parts": [*objects(before.get("parts")), *objects(now.get("parts"))]}
+            if isinstance(now, dict):
+                made = parts.setdefault(index, [])  # one list, not a copy with each chunk
+                made += objects(now.get("parts"))
+                given["content"] = (
+                    (before if isinstance(before, dict) else {}) | now | ({"parts": made} if made else {})
+                )
             candidate |= given
         answer |= chunk
     if not candidates and not answer.get("promptFeedback"):
