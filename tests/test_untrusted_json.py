@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from gateway.commands.online import _has_choices
-from gateway.formats.openai.batches import read_object
+from gateway.formats.openai.batches import facts_when_made
 from gateway.identity.key_set import ProviderUnavailable, read_key_set
 from gateway.identity.provider import read_discovery
 from gateway.untrusted_json import MAX_DEPTH, MAX_DIGITS, parse, parse_object
@@ -63,7 +63,7 @@ def test_readers_of_other_programs_raise_their_own_errors() -> None:
         with pytest.raises(ProviderUnavailable):
             read(DEEP)
     with pytest.raises(ValueError, match="deeply"):
-        read_object(DEEP)
+        facts_when_made(DEEP)
     assert not _has_choices(DEEP)
 
 

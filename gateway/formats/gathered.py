@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from functools import wraps
 from typing import Any
 
 from . import sse
@@ -16,23 +15,15 @@ from .reader import objects
 _MESSAGE = {"role": "assistant", "content": None, "refusal": None}
 """The members that each message of a plain answer has (openai-openapi, `ChatCompletionResponseMessage`)."""
 
-Gathers = Callable[[bytes], bytes | None]
+
+def whole(gather: Callable[[bytes], bytes | None], stream: bytes) -> bytes:
+    """The plain answer that a format makes of a stream; the stream itself where it makes none."""
+    try:
+        return gather(stream) or stream
+    except Exception:  # whatever a value of another type leads to
+        return stream
 
 
-def _of_known_form(gathers: Gathers) -> Gathers:
-    """Returns None for events in which any value has another type than the format gives it."""
-
-    @wraps(gathers)
-    def gathered(stream: bytes) -> bytes | None:
-        try:
-            return gathers(stream)
-        except Exception:  # whatever such a value leads to
-            return None
-
-    return gathered
-
-
-@_of_known_form
 def chat(stream: bytes) -> bytes | None:
     """Chunks of chat or completions as an answer: pieces of texts are joined, lists by the `index` of their items
     (openai-python, `lib/streaming/_deltas.py`)."""
@@ -59,7 +50,6 @@ def chat(stream: bytes) -> bytes | None:
     return json.dumps(answer, separators=(",", ":")).encode()
 
 
-@_of_known_form
 def response(stream: bytes) -> bytes | None:
     """The response of the event that ends it, with the items before it where it has none (litellm#32724)."""
     whole: Any = None
@@ -74,7 +64,6 @@ def response(stream: bytes) -> bytes | None:
     return json.dumps(whole if whole.get("output") else {**whole, "output": items}, separators=(",", ":")).encode()
 
 
-@_of_known_form
 def message(stream: bytes) -> bytes | None:
     """The message that its events make (anthropic-sdk, `accumulate_event`)."""
     whole: dict[str, Any] = {}
@@ -107,7 +96,6 @@ def message(stream: bytes) -> bytes | None:
     return json.dumps({**whole, "content": list(blocks.values())}, separators=(",", ":")).encode()
 
 
-@_of_known_form
 def content(stream: bytes) -> bytes | None:
     """Gemini's chunks as one answer: each is an answer whose parts follow those before it (google-genai, `types.py`,
     `GenerateContentResponse`)."""
@@ -124,9 +112,8 @@ def content(stream: bytes) -> bytes | None:
             if isinstance(now, dict):
                 made = parts.setdefault(index, [])  # one list, not a copy with each chunk
                 made += objects(now.get("parts"))
-                given["content"] = (
-                    (before if isinstance(before, dict) else {}) | now | ({"parts": made} if made else {})
-                )
+                before = before if isinstance(before, dict) else {}
+                given["content"] = before | now | ({"parts": made} if made else {})
             candidate |= given
         answer |= chunk
     if not candidates and not answer.get("promptFeedback"):

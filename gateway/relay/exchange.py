@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from gateway.errors import GatewayError, UpstreamRefused
-from gateway.formats import sse
+from gateway.formats import gathered, sse
 from gateway.formats.events import Unfit
 from gateway.formats.format import FactsReader, Format, PlainFacts, Scan, ScanInput
 from gateway.records import Failure, Fault, Phase, Usage
@@ -186,7 +186,7 @@ class Exchange:
             gather = self.attempt.format.gather
             is_good = self.head is not None and self.head.status == 200
             if gather is not None and is_good and self._body[:1] != b"{" and sse.begins_stream(self._body):
-                self._body = gather(self._body) or self._body
+                self._body = gathered.whole(gather, self._body)
         return self._body
 
     def pass_rest(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats import FORMATS
+from gateway.formats import FORMATS, gathered
 from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
 from gateway.upstream.connection import Head
@@ -132,7 +132,7 @@ def test_a_stream_that_is_passed_on(name: Any) -> None:
             scan.feed(text)
             scan.finish()
             if spec.gather is not None:
-                spec.gather(text)
+                gathered.whole(spec.gather, text)
 
         found[place] = raised_by(read)
     assert {place: error for place, error in found.items() if error} == {}

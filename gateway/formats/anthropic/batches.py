@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 from pydantic import Field
 
+from gateway import untrusted_json
 from gateway.api import json_document, validate
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.api.schema import Messages, Part
@@ -21,7 +22,7 @@ from gateway.config import Limits
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats.ceilings import output_ceiling, prompt_ceiling
 from gateway.formats.format import BatchFormat, BatchLine, BatchState, Format, no_usage
-from gateway.formats.openai.batches import VARIANT, answered, facts_when_made, read_object
+from gateway.formats.openai.batches import VARIANT, answered, facts_when_made
 from gateway.records import Document, Endpoint, LineCeilings, Params
 
 from . import request as messages_request
@@ -128,7 +129,7 @@ def restrict(members: Mapping[str, Any], key: Limits, model: Limits) -> None:
 
 
 def _state(body: bytes) -> BatchState:
-    batch = read_object(body)
+    batch = untrusted_json.parse_object(body)
     status = batch.get("processing_status")
     if status in ("in_progress", "canceling"):
         return BatchState(is_over=False)
@@ -143,7 +144,7 @@ def _state(body: bytes) -> BatchState:
 
 def _line(data: bytes, endpoint: Endpoint) -> BatchLine:
     """One result: a request that has not succeeded is free."""
-    line = read_object(data)
+    line = untrusted_json.parse_object(data)
     result = line.get("result")
     if not isinstance(result, dict) or result.get("type") != "succeeded":
         return BatchLine(None)

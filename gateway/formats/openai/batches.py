@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -72,21 +72,16 @@ def _read(raw: bytes, find_counter: FindsCounter) -> Params:
     )
 
 
-def read_object(body: bytes) -> dict[str, Any]:
-    """A JSON object. Raises `ValueError` if it is none."""
-    return untrusted_json.parse_object(body)
-
-
 def facts_when_made(body: bytes) -> PlainFacts:
     """Facts of a new batch of OpenAI or Anthropic; its progress is polled later. Raises `ValueError`."""
-    batch = read_object(body)
+    batch = untrusted_json.parse_object(body)
     made = batch.get("id")
     is_error = bool(batch.get("error")) or not isinstance(made, str)
     return PlainFacts(is_error=is_error, is_pending=True, kept_id=None if is_error else made)
 
 
 def _state(body: bytes) -> BatchState:
-    batch = read_object(body)
+    batch = untrusted_json.parse_object(body)
     if (status := text_of(batch.get("status"))) in _PENDING:
         return BatchState(is_over=False)
     if status not in _ENDS:
@@ -108,7 +103,7 @@ def answered(custom_id: object, answer: object, spec: Format) -> BatchLine:
 
 def _line(data: bytes, endpoint: Endpoint) -> BatchLine:
     """One line of an output or error file: a request that was not answered with 200 is free."""
-    line = read_object(data)
+    line = untrusted_json.parse_object(data)
     response = line.get("response")
     if not isinstance(response, dict) or response.get("status_code") != 200:
         return BatchLine(None)
