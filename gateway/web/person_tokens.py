@@ -189,11 +189,20 @@ def _spellings(name: str) -> tuple[str, ...]:
 
 
 async def _known(issuer: str, name: str, key_cache: KeyCache) -> KnownSecret | None:
-    """The record of a person; None: there is none. Raises `Unavailable`."""
+    """The record of a person; None: there is none. Raises `Unavailable`.
+
+    A record that is in the cache needs no store, though it may have another spelling than the token.
+    """
+    refusal: Unavailable | None = None
     for each in _spellings(name):
         digest = person_digest(issuer, each)
-        if (found := key_cache.known.get(digest) or await key_cache.look_up_digest(digest)) is not None:
-            return found
+        try:
+            if (found := key_cache.known.get(digest) or await key_cache.look_up_digest(digest)) is not None:
+                return found
+        except Unavailable as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
     return None
 
 

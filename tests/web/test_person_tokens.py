@@ -8,14 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from gateway.errors import Unavailable
 from gateway.identity import key_set
-from gateway.quota.issued import person_id
+from gateway.quota.issued import person_digest, person_id
 from gateway.web import person_tokens
 from tests.fakes.identity_provider import OTHER_KEY, IdentityProvider, sign
 from tests.flows.gateway_process import key, secret
@@ -279,3 +281,16 @@ async def test_a_record_of_an_older_gateway_stays_that_of_its_spelling(
     while (await call(client, sign(provider.good_claims(email=written, jti="3"))))[0] != 401:
         pass
     assert (await admin(client, "GET", f"keys/{ALICE}"))[0] == 404
+
+
+async def test_a_record_in_the_cache_is_found_while_other_spellings_cannot_be_sought() -> None:
+    """Many unknown keys use up the look-ups, or the store is away."""
+
+    async def refuse(_: bytes) -> None:
+        raise Unavailable("away", code="away")
+
+    known = {person_digest("https://id.example.org", "alice"): "her record"}
+    cache: Any = SimpleNamespace(known=known, look_up_digest=refuse)
+    assert await person_tokens._known("https://id.example.org", "Alice", cache) == "her record"
+    with pytest.raises(Unavailable):
+        await person_tokens._known("https://id.example.org", "Bob", cache)
