@@ -7,6 +7,7 @@ JSON does not have, numbers that no float holds, and nesting that the next walk 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 MAX_DEPTH = 200
@@ -15,10 +16,14 @@ MAX_DIGITS = 300
 """A whole number has at most this many; a float would hold 309."""
 
 
-def parse(text: str | bytes | bytearray) -> Any:
-    """Raises `ValueError` for all that cannot be used."""
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def parse(text: str | bytes | bytearray, constant: Callable[[str], Any] = _refuse) -> Any:
+    """Raises `ValueError` for all that cannot be used. `constant` gets NaN, Infinity and -Infinity."""
     try:
-        found = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_refuse)
+        found = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     openings = (text.count("["), text.count("{")) if isinstance(text, str) else (text.count(b"["), text.count(b"{"))
@@ -61,7 +66,3 @@ def _finite(digits: str) -> float:
     if value in (float("inf"), float("-inf")):
         raise ValueError("a number is too large")
     return value
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
