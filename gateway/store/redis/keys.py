@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
@@ -29,7 +28,7 @@ from gateway.store.key_store import (
 )
 
 from .connection import RedisConnection, Script
-from .reports import PASSED_AT_ONCE, Sought, lists, passed
+from .reports import Sought, days_with_sums, ms_of, seek
 
 AT_ONCE = 500
 """Leases that one command reads."""
@@ -56,16 +55,12 @@ async def has_kept(link: RedisConnection, base: str, key: str) -> bool:
 
 
 async def _has_old_record(link: RedisConnection, base: str, key: str) -> bool:
-    (periods,) = await lists(link, [f"{base}days"], "ZRANGE", "0", "-1")
-    days = sorted(period for period in periods if len(period) == len("2026-11-20") and period[4] == period[7] == "-")
-    newest = f"({int(datetime.fromisoformat(days[0]).replace(tzinfo=UTC).timestamp() * 1000)}" if days else "+"
-    while True:
-        found, last, texts = await passed(link, f"{base}records", newest, PASSED_AT_ONCE, Sought([quote(key)]))
-        if any(_is_of(key, text) for _, text in texts):
+    days = await days_with_sums(link, base)
+    end = f"({ms_of(days[0])}" if days else "+"
+    async for text in seek(link, f"{base}records", end, Sought([quote(key)])):
+        if _is_of(key, text):
             return True
-        if found < PASSED_AT_ONCE:
-            return False
-        newest = f"({last}"
+    return False
 
 
 def _is_of(key: str, record: str) -> bool:

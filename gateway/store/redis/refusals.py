@@ -20,7 +20,7 @@ from gateway.store.refusals import (
 )
 
 from .connection import RedisConnection
-from .reports import PASSED_AT_ONCE, Sought, passed
+from .reports import Sought, seek
 
 AT_ONCE = 200
 """Entries that one command writes or reads."""
@@ -58,13 +58,7 @@ async def newest(
 
 async def find_request(link: RedisConnection, base: str, request_id: str) -> Record | RefusalEntry | None:
     for log, decode in ((f"{base}refusals", decode_refusal), (f"{base}records", ledger_entry.decode_record)):
-        end = "+"
-        while True:
-            found, last, texts = await passed(link, log, end, PASSED_AT_ONCE, Sought([quote(request_id)]))
-            for _, text in texts:
-                if (entry := decode(text)).id == request_id:
-                    return entry
-            if found < PASSED_AT_ONCE:
-                break
-            end = f"({last}"
+        async for text in seek(link, log, "+", Sought([quote(request_id)])):
+            if (entry := decode(text)).id == request_id:
+                return entry
     return None

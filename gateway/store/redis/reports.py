@@ -99,6 +99,24 @@ async def passed(
     return found, last, [(position, text) for position, _, text in parted]
 
 
+async def seek(link: RedisConnection, log: str, end: str, sought: Sought, oldest_ms: int = 0) -> AsyncGenerator[str]:
+    """The texts of a log from there back with what is sought, as far as entries of this time."""
+    while True:
+        found, last, texts = await passed(link, log, end, PASSED_AT_ONCE, sought)
+        for portion in portions(texts, CALLS_AT_ONCE):
+            for _, text in portion:
+                yield text
+            await asyncio.sleep(0)
+        if found < PASSED_AT_ONCE or int(last.partition("-")[0]) < oldest_ms:
+            return
+        end = f"({last}"
+
+
+async def days_with_sums(link: RedisConnection, base: str) -> list[str]:
+    (periods,) = await lists(link, [f"{base}days"], "ZRANGE", "0", "-1")
+    return sorted(filter(ReportRange(False, "", "9999").has, periods))
+
+
 async def lists(link: RedisConnection, keys: Sequence[str], *command: str) -> list[list[str]]:
     """The texts that this command finds in each key."""
     texts = await link.run(JOINED, keys, command)
@@ -231,8 +249,7 @@ async def _gap_of(link: RedisConnection, reader: DailySumReader, base: str, keys
     Each record is in the sums of its day, and is written at the earliest when its call began. So between the first day
     with sums of a key and the oldest sums there is none; before these there may be records that outlived their sums.
     """
-    (periods,) = await lists(link, [f"{base}days"], "ZRANGE", "0", "-1")
-    days = sorted(filter(ReportRange(False, "", "9999").has, periods))
+    days = await days_with_sums(link, base)
     if not days or not await reader.is_indexed(days):
         return 0, 0
     months: dict[str, list[str]] = {}
@@ -243,16 +260,16 @@ async def _gap_of(link: RedisConnection, reader: DailySumReader, base: str, keys
         some = await lists(link, [*months], "ZRANGEBYLEX", f"[{name}{ledger_entry.SEPARATOR}", f"({name} ")
         for month, found in zip(months, some, strict=True):
             groups.setdefault(month, []).extend(found)
-    begins = _ms_of(days[0]) + CLOCKS_APART_MS  # records of the day before may have been written an hour late
+    begins = ms_of(days[0]) + CLOCKS_APART_MS  # records of the day before may have been written an hour late
     for month, found in groups.items():
         report = UsageReport(("day",))
         await reader.add_groups(report, months[month], found)
         if rows := report.rows(1):
-            return begins, _ms_of(rows[0]["day"]) - CLOCKS_APART_MS
+            return begins, ms_of(rows[0]["day"]) - CLOCKS_APART_MS
     return begins, sys.maxsize
 
 
-def _ms_of(day: str) -> int:
+def ms_of(day: str) -> int:
     return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) * 1000
 
 
@@ -261,20 +278,13 @@ async def usage_by_returned_model(link: RedisConnection, base: str, since: str, 
     sums: dict[tuple[str, ...], list[int]] = {}
     known: set[str] = set()
     # A record is written when its call has ended or was delivered, which may be long after its day, and never before.
-    newest, oldest = "+", _ms_of(since) - CLOCKS_APART_MS
-    sought = Sought(until=_ms_of(until) / 1000 + DAY_S - 1)
-    while True:
-        found, last, texts = await passed(link, f"{base}records", newest, PASSED_AT_ONCE, sought)
-        for portion in portions(texts, CALLS_AT_ONCE):
-            for _, text in portion:
-                record = ledger_entry.storable(ledger_entry.decode_record(text))
-                hour, _, _, model, upstream, _ = ledger_entry.group_of(record)
-                day = hour[:10]
-                if since <= day <= until and record.id not in known:
-                    known.add(record.id)
-                    group, numbers = (day, model, upstream, reported_name(record)), ledger_entry.sums_of(record)
-                    sums[group] = [a + b for a, b in zip(sums.get(group, [0] * len(numbers)), numbers, strict=True)]
-            await asyncio.sleep(0)
-        if found < PASSED_AT_ONCE or int(last.partition("-")[0]) < oldest:
-            return [usage_row(RETURNED_MODEL_GROUPS, group, numbers) for group, numbers in sorted(sums.items())]
-        newest = f"({last}"
+    sought = Sought(until=ms_of(until) / 1000 + DAY_S - 1)
+    async for text in seek(link, f"{base}records", "+", sought, ms_of(since) - CLOCKS_APART_MS):
+        record = ledger_entry.storable(ledger_entry.decode_record(text))
+        hour, _, _, model, upstream, _ = ledger_entry.group_of(record)
+        day = hour[:10]
+        if since <= day <= until and record.id not in known:
+            known.add(record.id)
+            group, numbers = (day, model, upstream, reported_name(record)), ledger_entry.sums_of(record)
+            sums[group] = [a + b for a, b in zip(sums.get(group, [0] * len(numbers)), numbers, strict=True)]
+    return [usage_row(RETURNED_MODEL_GROUPS, group, numbers) for group, numbers in sorted(sums.items())]
