@@ -74,10 +74,11 @@ def run(args: argparse.Namespace, config: Config) -> int:
 
 
 def _has_tables(path: Path) -> bool:
-    """Whether a file is a store's: an empty one, or one of another program, would become an empty store."""
+    """Whether a file is a store's: an empty one, or one of another program, would become an empty store. A
+    file of any release has leases."""
     try:
         with closing(sqlite3.connect(path)) as db:
-            return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = 'documents'").fetchall())
+            return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = 'leases'").fetchall())
     except sqlite3.DatabaseError:
         return True  # the store names what is wrong with it
 

@@ -18,6 +18,7 @@ from gateway.files import exclusive
 from gateway.store import StoreChange
 from gateway.store.sqlite.store import SqliteStore
 from tests.store.changes import Clock, daily
+from tests.store.test_upgrade import WRITTEN
 from tests.store.worker import Worker
 
 MODEL = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none"}
@@ -139,3 +140,14 @@ async def test_a_file_without_a_gateways_tables_is_refused(
         assert await in_thread(config, path, "--yes") == 1
         assert "no backup" in capsys.readouterr().err
     assert await keys_in(settings) == before
+
+
+async def test_a_backup_of_the_oldest_release_is_named_as_one(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await two_states(tmp_path)
+    old = tmp_path / "old.sqlite"
+    with closing(sqlite3.connect(old)) as db:
+        db.executescript(WRITTEN.read_text())
+    assert await in_thread(config, old, "--yes") == 1
+    assert "written by an older gateway" in capsys.readouterr().err
