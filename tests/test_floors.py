@@ -351,7 +351,7 @@ def test_endless_work_outlives_its_exceptions() -> None:
     everywhere = {name for source in MODULES.values() for name in endless(source)}
     found = {name: list(endless_that_ends(source, everywhere)) for name, source in MODULES.items()}
     assert {name: ended for name, ended in found.items() if ended and name not in MAY_END} == {}
-    assert [len(found[name]) for name in MAY_END] == [1] * len(MAY_END)
+    assert [name for name in MAY_END if len(found.get(name, ())) > 1] == []  # without a wing it may be none
 
 
 def test_tasks_are_held() -> None:
