@@ -161,12 +161,6 @@ def _parsed(text: str, inside: str) -> Any:
         ) from None
 
 
-def read_answer(body: bytes) -> Any:
-    """NaN and Infinity, which servers in Python write, are read as null: a task that has them ends, too. Raises
-    `ValueError` if it is not JSON."""
-    return untrusted_json.parse(body, constant=lambda _: None)
-
-
 def end_of(row: Passthrough, answer: Any) -> TaskEnd | None:
     """How a task has ended, by an answer about it; None: it goes on."""
     if row.charged and _holds(row.charged, answer):
@@ -228,7 +222,7 @@ def _submitted(passed: PassedRequest, reserved: units.Counts, body: bytes) -> Pl
     row = passed.row
     if row.task is None and not row.accepted:
         return _paid(_result(row, body), passed, reserved)
-    answer = read_answer(body)
+    answer = untrusted_json.parse(body)
     kept_id = None if row.task is None else id_at(answer, row.task)
     is_accepted = _holds(row.accepted, answer) if row.accepted else kept_id is not None
     if not is_accepted:
@@ -242,7 +236,7 @@ def _submitted(passed: PassedRequest, reserved: units.Counts, body: bytes) -> Pl
 def _result(row: Passthrough, body: bytes) -> TaskEnd:
     """The end of a submission whose answer is the result, and may be anything."""
     try:
-        return _whole(row, read_answer(body)) if row.made else TaskEnd()
+        return _whole(row, untrusted_json.parse(body)) if row.made else TaskEnd()
     except ValueError:
         return TaskEnd()
 

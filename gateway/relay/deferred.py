@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
+from gateway import untrusted_json
 from gateway.accounting.call_log import AccessLogExtras, Accounting
 from gateway.accounting.call_record import failed_text, record_of
 from gateway.accounting.deferral import Deferral, decode_deferral
@@ -432,7 +433,7 @@ def _ending_of_task(end: passthrough.TaskEnd) -> _Ending:
 def _task_ending(row: Passthrough | None, body: bytes) -> _Ending | None:
     """How a task has ended, by an upstream's answer; None: it goes on, or no row defines how to read it."""
     try:
-        found = None if row is None else passthrough.end_of(row, passthrough.read_answer(body))
+        found = None if row is None else passthrough.end_of(row, untrusted_json.parse(body))
     except ValueError:
         return None
     return None if found is None else _ending_of_task(found)

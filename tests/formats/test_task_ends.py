@@ -10,8 +10,9 @@ import yaml
 
 from gateway.accounting.deferral import Deferral, decode_deferral, encode_deferral
 from gateway.config import build
-from gateway.formats.passthrough import TaskEnd, end_of, format_of, read_answer
+from gateway.formats.passthrough import TaskEnd, end_of, format_of
 from gateway.records import PassedRequest
+from gateway.untrusted_json import parse
 from tests.flows.task_rows import ROWS
 
 READY = build(
@@ -155,7 +156,7 @@ def test_every_documented_end_is_one(row: str, answer: Any, end: TaskEnd) -> Non
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_an_end_counts_beside_numbers_that_python_alone_writes(number: str) -> None:
     row, answer, end = next(each for each in ENDED if isinstance(each[1], dict))
-    assert end_of(READY[row], read_answer(json.dumps({**answer, "loss": float(number)}).encode())) == end
+    assert end_of(READY[row], parse(json.dumps({**answer, "loss": float(number)}).encode())) == end
 
 
 @pytest.mark.parametrize(("row", "answer"), [(row, each) for row, states in STATES.items() for each in states.goes_on])

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from math import nan
 from types import ModuleType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -208,7 +209,9 @@ class _Asking:
                 f"{path} answers more than {MOST_OBJECTS_OF_A_PAGE:,} objects, or with its other pages too many"
             )
         try:
-            return await asyncio.to_thread(untrusted_json.parse_object, body)
+            return await asyncio.to_thread(
+                untrusted_json.parse_object, body, nan
+            )  # which no check of a number lets pass
         except ValueError:
             raise BillFault(f"{path} answers no JSON object; is base_url right?") from None
 

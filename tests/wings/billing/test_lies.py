@@ -95,7 +95,7 @@ async def test_an_account_that_cannot_be_read_is_none(limit: float) -> None:
     ids=str,
 )
 async def test_single_calls_that_cannot_be_read(data: Any) -> None:
-    with pytest.raises(BillFault, match=r"/generation has another form|/generation answers no JSON object"):
+    with pytest.raises(BillFault, match="/generation has another form"):
         await bill_of("openrouter", {"/generation": {"data": data}})
 
 

@@ -26,7 +26,7 @@ INF, NAN = float("inf"), float("nan")
          1800000600),
         ({"token": "t", "expires_at": "2027-01-15T08:10:00"}, 1800000600),
         ({"token": "t"}, None),
-        *[({"token": "t", "expires_in": each}, None) for each in ("1e400", "nan", "9" * 400)],
+        *[({"token": "t", "expires_in": each}, None) for each in (10**400, INF, NAN, "1e400", "nan")],
     ],
 )  # fmt: skip
 def test_the_token_and_its_end(given: dict[str, Any], expires_at: float | None) -> None:
@@ -38,7 +38,6 @@ def test_the_token_and_its_end(given: dict[str, Any], expires_at: float | None) 
     ("printed", "says"),
     [
         ("a-secret", "not JSON"),
-        *[(json.dumps({"token": "t", "expires_in": each}), "not JSON") for each in (10**400, INF, -INF, NAN)],
         ("[" * 100_000, "not JSON"),
         ('["a-secret"]', "no JSON object"),
         ('{"key": "a-secret"}', "none of token, access_token"),
@@ -46,7 +45,7 @@ def test_the_token_and_its_end(given: dict[str, Any], expires_at: float | None) 
         ('{"token": ""}', "empty"),
         ('{"token": "a-secret", "expires_at": "tomorrow"}', "expires_at is no time"),
     ],
-    ids=range(11),
+    ids=range(7),
 )
 def test_what_holds_no_token_is_refused_and_not_quoted(printed: str, says: str) -> None:
     with pytest.raises(NoGrant, match=says) as refused:
