@@ -71,6 +71,8 @@ class Reservation:
         """Those of the call, and when it began and ended to wait in the queue, in the same form without a name."""
         self.ended: tuple[Callable[[Record, tuple[Claim, ...]], None], ...] = ()
         """They hear the record and the claims when the call is settled."""
+        self.closed: tuple[Callable[[], None], ...] = ()
+        """They hear that the call is settled, taken back or deferred."""
         self.is_open = True
         self.settled: asyncio.Future[None] | None = None
         """Done when the settlement is stored or, if the store is slow, in the journal."""
@@ -151,18 +153,29 @@ class Reservation:
             self.is_open, self.settled = False, self.ledger.settle(record, self.held.claims)
             for hears in self.ended:
                 hears(record, self.held.claims)
+            self._close()
 
     def take_back(self) -> None:
         """Cancel the reservation: no request is counted, no record is written. Queued for the store without waiting."""
         if self.is_open:
             self.is_open = False
             self.ledger.void(self.held)
+            self._close()
+
+    def when_closed(self, hears: Callable[[], None]) -> None:
+        """Call this when the call is settled, taken back or deferred."""
+        self.closed += (hears,)
+
+    def _close(self) -> None:
+        for hears in self.closed:
+            hears()
 
     def defer(self, record: Record, note: str) -> None:
         """Close, and turn the reservation into a deferred lease with `note`: the upstream continues. `record` is the
         record of the call if it is lost. Queued for the store without waiting."""
         if self.is_open:
             self.is_open, self.settled = False, self.ledger.defer(record, self.held.claims, note)
+            self._close()
 
     def note_deferral(self, record: Record, note: str) -> None:
         """If this worker is killed before it is closed, it becomes a deferred lease with this note."""

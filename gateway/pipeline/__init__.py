@@ -14,6 +14,8 @@ However `serve` ends, the call is closed exactly once.
 
 from __future__ import annotations
 
+import asyncio
+
 from gateway.accounting.call_log import CallLog
 from gateway.observe.tracing import NO_TRACE, Trace
 from gateway.records import Call
@@ -50,5 +52,9 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
             if isinstance(outcome, Answer):
                 return Answer(outcome.status, (*outcome.headers, *log.headers()), outcome.body)
             return outcome if isinstance(outcome, Streamed) else active.answered(outcome)
+    except asyncio.CancelledError:
+        if log.is_open:
+            port.left(reservation.when_closed)
+        raise
     finally:
         client.close()

@@ -54,6 +54,10 @@ class ClientPort(Protocol):
     def hold(self, size: int) -> None:
         """Count this number of further bytes of an answer that is kept in memory."""
 
+    def left(self, closes: Callable[[Callable[[], None]], None]) -> None:
+        """The client has left, and the call goes on: its bytes count until then. `closes` takes what is to be called at
+        its end."""
+
     def reserved(self) -> None:
         """The ledger has granted the call: its record and its access line are written with its settlement."""
 

@@ -242,7 +242,7 @@ class Exchange:
 
     def forget_client(self) -> None:
         """The client has left: discard further bytes without back-pressure."""
-        self._client = ClientStream(no_client, tuple, keepalive_s=0)
+        self._client = ClientStream(no_client, tuple, keepalive_s=0, hold=self._client.hold)
         if self._is_held_back:
             self._resume()
 

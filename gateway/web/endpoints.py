@@ -479,6 +479,14 @@ class _Client(NamedTuple):
         self.capacity.memory.hold_unchecked(size, self.context.key)
         self.context.held_bytes += size
 
+    def left(self, closes: Callable[[Callable[[], None]], None]) -> None:
+        self.context.goes_on = True
+        closes(self._give_back)
+
+    def _give_back(self) -> None:
+        self.capacity.memory.release(self.context.held_bytes, self.context.key)
+        self.context.held_bytes = 0
+
     def reserved(self) -> None:
         self.context.is_recorded = True
 

@@ -187,6 +187,8 @@ class RequestContext:
     """Tags of the call; only the refusal log uses them."""
     held_bytes: int = 0
     """Room that its body and its answer take of the worker's, in the name of `key`; given back at its end."""
+    goes_on: bool = False
+    """The client has left, and its call is read on: the room is given back at the end of that."""
     has_place: bool = False
     """It is one of `Capacity.uncounted`, in the name of `key`, until its end."""
     is_recorded: bool = False
@@ -264,9 +266,7 @@ class ErrorMiddleware:
                 self._note(request, context, response.status, None)
         finally:
             context.stream = None
-            self._memory.release(context.held_bytes, context.key)
-            if context.has_place:
-                self._uncounted.release(1, context.key)
+            self._give_back(context)
         if isinstance(response, Whole):
             response.own_headers.append(("x-request-id", context.id))
             response.own_headers += permission or ()
@@ -275,6 +275,13 @@ class ErrorMiddleware:
             if not self._status.is_ready:
                 response.make_last()  # the client's next call is for another gateway
         return response
+
+    def _give_back(self, context: RequestContext) -> None:
+        """The room of a request that has ended."""
+        if not context.goes_on:
+            self._memory.release(context.held_bytes, context.key)
+        if context.has_place:
+            self._uncounted.release(1, context.key)
 
     def _fail(self, request: web.Request, context: RequestContext, error: GatewayError) -> web.StreamResponse:
         self._note(request, context, error.status, error)

@@ -3,8 +3,10 @@ others; and what is refused is counted."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import threading
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,7 +19,7 @@ from gateway.formats.openai.realtime import REALTIME
 from gateway.web.capacity import Capacity
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
-from tests.fakes.scripted import ok_json
+from tests.fakes.scripted import Wire, ok_json
 from tests.flows.client import Raw
 from tests.flows.gateway_process import COMPLETIONS, Gateway, eventually, key, model, secret, settings
 
@@ -43,7 +45,11 @@ _NUMBERS = itertools.count(1)
 def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     server = {"max_buffered_bytes": ROOM, "max_request_bytes": LARGEST, "client_body_timeout_s": BODY_S}
     keys = [key("alice", max_parallel=1), key("bob")]
-    return start_shared_gateway(settings(shared_upstream.url, server=server, keys=keys))
+    upstreams = {"chats": {"base_url": shared_upstream.url, "capabilities": {"completions": "via_chat"}}}
+    models = {"hedged": model("completions", hedge_after="10ms"), "chats": model("completions", "chats")}
+    return start_shared_gateway(
+        settings(shared_upstream.url, server=server, keys=keys, upstreams=upstreams, models=models)
+    )
 
 
 def body(size: int) -> bytes:
@@ -87,6 +93,34 @@ def test_one_key_leaves_room_for_the_others(gateway: Gateway, upstream: Scripted
         assert gateway.post("/v1/completions", body(LARGEST), key="bob").status == 200
         assert refused == 503
     assert gateway.metric("gateway_rejections_total", reason="buffers_full") > before
+
+
+@pytest.mark.parametrize(("name", "prompts"), [(COMPLETIONS, 1), ("hedged", 1), ("chats", 2)])
+def test_a_call_that_goes_on_without_its_client_keeps_its_room(
+    gateway: Gateway, upstream: ScriptedUpstream, name: str, prompts: int
+) -> None:
+    """Its body is held until the answer has come; else a key that leaves its calls would make the worker hold any
+    number of them."""
+    goes_on = threading.Event()
+
+    async def waits(wire: Wire) -> None:
+        await asyncio.to_thread(goes_on.wait, 60)
+        await ok_json()(wire)
+
+    upstream.answer_with(*[waits] * prompts, always=ok_json())
+    members = {"model": name, "prompt": ["x" * (LARGEST // 4)] + ["y"] * (prompts - 1)}
+    whole = json.dumps(members).encode()
+    before = upstream.hits
+    with gateway.connect() as client:
+        announce(client, "/v1/completions", len(whole), whole, "bob")
+        eventually(lambda: upstream.hits == before + prompts)
+    refused = eventually(
+        lambda: (got := gateway.post("/v1/completions", body(LARGEST), key="bob")).status == 503 and got
+    )
+    assert refused.refusal == (503, "server_error", None, "buffers_full")
+    assert gateway.post("/v1/completions", body(LARGEST)).status == 200
+    goes_on.set()
+    eventually(lambda: gateway.post("/v1/completions", body(LARGEST), key="bob").status == 200)
 
 
 @pytest.mark.parametrize("most", [1_000, 150, 100])

@@ -116,7 +116,9 @@ class PromptByPrompt:
         call = self._split.call(number)
         async with PartLog(self._whole, self._accounting, call, self._share_ended) as share:
             self._shares.append(share)
-            side = ClientStream(partial(self._open, number, call, share), tuple, 0, hold=self._hold, reads_plain=True)
+            side = ClientStream(
+                partial(self._open, number, call, share), tuple, 0, hold=self._client.hold, reads_plain=True
+            )
             try:
                 result = await self._one(call, share, side)
                 if isinstance(result, Answer):
@@ -160,10 +162,6 @@ class PromptByPrompt:
             max_event_bytes=self._max_response_bytes,
         )
         return _PromptStream(self, stream, share, self._client.open(headers), self._client)
-
-    def _hold(self, size: int) -> None:
-        if self._left_as is None:  # else the room of this call has been given back
-            self._client.hold(size)
 
     def _asked(self, number: int, call: Call, share: PartLog) -> One:
         has_logprobs = call.params.document.members.get("logprobs") is not None

@@ -90,7 +90,7 @@ async def test_a_client_that_leaves_is_gone_for_every_prompt(scenario: Scenario)
     await until(lambda: bool(scenario.records))
     assert received(scenario) == (499, "client_gone", SPENT)
     assert scenario.upstream.left == [()] * PROMPTS
-    assert not scenario.held, "its room has been given back"
+    assert scenario.held == [1000] * PROMPTS, "it is given back when the call is closed"
 
 
 async def test_a_call_that_a_gateway_cuts_off_is_cut_off_in_every_prompt(scenario: Scenario) -> None:
