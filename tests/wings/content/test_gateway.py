@@ -29,6 +29,8 @@ from tests.fakes.scripted import (
 from tests.flows.client import Answer
 from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, eventually, key, model, secret, settings
 
+from .kept_lines import lines
+
 FORMATS = ("completions", "chat", "messages", "responses", "generate_content")
 MESSAGES = [{"role": "user", "content": "Hello"}]
 ASKED = [{"role": "user", "parts": [{"type": "text", "content": "Hello"}]}]
@@ -124,10 +126,6 @@ class Kept:
     @property
     def said(self) -> Any:
         return self.attributes.get("gen_ai.output.messages")
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for each in sorted(folder.glob("*.jsonl")) for line in each.read_text().splitlines()]
 
 
 @pytest.fixture

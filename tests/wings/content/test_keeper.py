@@ -19,6 +19,8 @@ from gateway.wings.content.sender import OtlpSender
 from gateway.wings.content.settings import ContentSettings, OtlpStore
 from tests.fakes.scripted import Scripted, answer, dead_port, silent, until
 
+from .kept_lines import lines
+
 FACTS: dict[str, Any] = {
     "call": "req_1", "name": "chat m", "trace_id": "0" * 31 + "1", "span_id": "0" * 15 + "1", "began": 1.0,
     "duration_s": 0.5, "is_error": False, "attributes": {"gateway.key": "k"},
@@ -28,10 +30,6 @@ FACTS: dict[str, Any] = {
 def call(prompt: str = "Hello") -> KeptCall:
     body = json.dumps({"messages": [{"role": "user", "content": prompt}]}).encode()
     return KeptCall(FACTS, KeptBody("chat", body))
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for each in folder.iterdir() for line in each.read_text().splitlines()]
 
 
 class Noted:

@@ -7,7 +7,6 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import scripted
@@ -17,6 +16,7 @@ from tests.flows import claude_code
 from tests.flows.claude_code import FILE, WORDS, Agent
 from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
 from tests.flows.slow import test_codex as codex
+from tests.wings.content.kept_lines import lines
 from tests.wings.plugins.test_example import FOLDER as PLUGIN
 
 MARKER = "TOP SECRET"
@@ -46,7 +46,7 @@ def check(gateway: Gateway, sent: list[Request], hook: Scripted, folder: Path, *
     records = eventually(lambda: len(found := gateway.calls("alice")) >= number and found)
     ids = sorted(each["id"] for each in records)
     assert Counter(each["status"] for each in records) == {200: len(sent), 422: 1}
-    kept = eventually(lambda: len(found := kept_in(folder)) >= number and found)
+    kept = eventually(lambda: len(found := lines(folder)) >= number and found)
     posted = eventually(lambda: hook.hits >= number and [each.json for each in hook.requests])
     assert sorted(each["call"] for each in kept) == ids == sorted(each["call"]["id"] for each in posted)
 
@@ -59,10 +59,6 @@ def check(gateway: Gateway, sent: list[Request], hook: Scripted, folder: Path, *
     texts = [text for each in posted for text in each["answer"]["texts"]]
     assert sorted(texts) == sorted(part["content"] for part in parts if part["type"] == "text")
     assert texts.count(last) == 2  # the last turn, streamed and plain
-
-
-def kept_in(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for each in folder.glob("*.jsonl") for line in each.read_text().splitlines()]
 
 
 def plain(gateway: Gateway, path: str, turn: Request) -> str:
