@@ -227,12 +227,18 @@ def new_years_eve(
     """A gateway five minutes before the end of a year, and how to let seconds pass in it."""
     eve = datetime(datetime.now(UTC).year, 12, 31, 23, 55, tzinfo=UTC)
     offset_s, file = int(eve.timestamp() - time.time()), tmp_path / "other-time"
-    file.write_text(str(offset_s))
+
+    def pass_s(seconds: int) -> None:
+        written = file.with_suffix(".new")
+        written.write_text(str(offset_s + seconds))
+        written.replace(file)  # whole: the gateway reads it at any moment
+
+    pass_s(0)
     path = os.pathsep.join([*other_time.__path__, *filter(None, [os.environ.get("PYTHONPATH")])])
     quotas = [{"requests": 2, "per": "day"}, {"tokens": 100, "per": "month"}, {"usd": 1, "per": "day"}]
     config = configured(upstream, store, "eve", keys=[key("alice", quotas=quotas)])
     gateway = start_gateway(config, env={"PYTHONPATH": path, "OTHER_TIME": str(file)})
-    return gateway, lambda seconds: file.write_text(str(offset_s + seconds)) and None
+    return gateway, pass_s
 
 
 def test_a_call_belongs_to_the_day_in_which_it_began(
