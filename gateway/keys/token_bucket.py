@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 
 class TokenBucket:
     """Refills by `per_s`, up to `most`. Its clock is that of `now`, in seconds. Private to a worker."""
@@ -22,3 +24,22 @@ class TokenBucket:
     def spend(self, number: int) -> None:
         """Take `number` tokens; more than there are leave a debt."""
         self._left -= number
+
+
+MAX_NAMES = 10_000
+
+
+class TokenBuckets:
+    """A bucket for each name. At most `MAX_NAMES` are known: the one asked for longest ago is removed first."""
+
+    def __init__(self, per_s: float, most: float) -> None:
+        self._per_s = per_s
+        self._most = most
+        self._of: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def of(self, name: str) -> TokenBucket:
+        bucket = self._of.setdefault(name, TokenBucket(self._per_s, self._most))
+        self._of.move_to_end(name)
+        if len(self._of) > MAX_NAMES:
+            self._of.popitem(last=False)
+        return bucket

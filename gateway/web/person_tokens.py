@@ -39,7 +39,7 @@ from gateway.identity.key_set import KeySet, ProviderUnavailable
 from gateway.identity.provider import HttpFetcher
 from gateway.keys.cache import KeyCache
 from gateway.keys.registry import Registry
-from gateway.keys.token_bucket import TokenBucket
+from gateway.keys.token_bucket import TokenBucket, TokenBuckets
 from gateway.pipeline import Services
 from gateway.quota.issued import person_digest, person_id
 from gateway.records import Key
@@ -89,7 +89,7 @@ class PersonTokens:
         self._issuer: _Issuer | None = None
         self._checked: OrderedDict[bytes, _Checked] = OrderedDict()
         self._records = TokenBucket(RECORDS_PER_S, RECORDS_AT_ONCE)
-        self._moves: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._moves = TokenBuckets(MOVES_PER_S, MOVES_AT_ONCE)
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -161,7 +161,7 @@ class PersonTokens:
                     await self._registry.create_person(issuer, person.name, person.team)
                 elif person.team is not None:
                     name = present[0]
-                    _spend(self._moves_of(name), "Your tokens name several teams. Please try again later.")
+                    _spend(self._moves.of(name), "Your tokens name several teams. Please try again later.")
                     await self._registry.update_key(name, {"team": person.team}, f"person {person.name}, token")
             except Conflict:
                 pass  # another worker was faster; a revoked record is refused by its key
@@ -173,13 +173,6 @@ class PersonTokens:
                     "The gateway cannot reach its store of keys right now.", code=StoreUnavailable.code
                 ) from None
             await parts.key_cache.hear()
-
-    def _moves_of(self, name: str) -> TokenBucket:
-        moves = self._moves.setdefault(name, TokenBucket(MOVES_PER_S, MOVES_AT_ONCE))
-        self._moves.move_to_end(name)
-        if len(self._moves) > MAX_KEPT:
-            self._moves.popitem(last=False)
-        return moves
 
 
 def _spellings(name: str) -> tuple[str, ...]:

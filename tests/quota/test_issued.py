@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.config import KeySettings, Team, build, read_key, shown_key
-from gateway.keys.token_bucket import TokenBucket
+from gateway.keys import token_bucket
+from gateway.keys.token_bucket import TokenBucket, TokenBuckets
 from gateway.quota import issued
 from gateway.quota.issued import IssuedKey, IssuedTeam, Overlay, SecretOf, TopUp
 
@@ -116,6 +117,17 @@ def test_an_allowance_refills_up_to_its_most() -> None:
     assert not allowance.is_spent(10_000)
     allowance.spend(20)
     assert allowance.is_spent(10_000)
+
+
+def test_each_name_has_an_allowance_and_few_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_bucket, "MAX_NAMES", 2)
+    allowances = TokenBuckets(per_s=1, most=1)
+    for name in ("a", "b"):
+        allowances.of(name).spend(1)
+    assert allowances.of("a").is_spent(0)
+    assert not allowances.of("c").is_spent(0)  # in the place of b, which was asked for longest ago
+    assert allowances.of("a").is_spent(0)
+    assert not allowances.of("b").is_spent(0)
 
 
 @pytest.mark.parametrize("wait_s", [0, 1.5, None])

@@ -20,7 +20,6 @@ import logging
 import secrets
 import time
 import uuid
-from collections import OrderedDict
 from html import escape
 from pathlib import Path
 from string import Template
@@ -37,7 +36,7 @@ from gateway.identity.permissions import Role
 from gateway.identity.provider import OidcProvider
 from gateway.identity.sessions import Session
 from gateway.keys.registry import Registry
-from gateway.keys.token_bucket import TokenBucket
+from gateway.keys.token_bucket import TokenBuckets
 from gateway.pipeline import Services
 from gateway.store import StoreUnavailable
 from gateway.web.background import sign_in_notes
@@ -53,9 +52,6 @@ UNDER_WAY_S = 600.0
 
 CODES_PER_S, CODES_AT_ONCE = 1.0, 30
 """Codes that this worker takes from one address, which may be that of an office."""
-MAX_PLACES = 10_000
-"""Addresses that are known; the one whose last code is the oldest is removed first."""
-
 CSRF = "X-CSRF-Token"
 READING = (hdrs.METH_GET, hdrs.METH_HEAD)
 FAILED = Template((Path(__file__).parents[1] / "dashboard" / "sign_in_failed.html").read_text(encoding="utf-8"))
@@ -81,7 +77,7 @@ class SignIn:
     def __init__(self, registry: Registry) -> None:
         self._provider: _Provider | None = None
         self._registry = registry
-        self._codes: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._codes = TokenBuckets(CODES_PER_S, CODES_AT_ONCE)
         """The remaining codes of each address."""
 
     async def close(self) -> None:
@@ -149,11 +145,7 @@ class SignIn:
 
     def _spend_code(self, request: web.Request) -> None:
         """Count a code. Raises `Unauthorized` where too many came from this address."""
-        place = login_throttle.place(request[CONTEXT].remote)
-        left = self._codes.setdefault(place, TokenBucket(CODES_PER_S, CODES_AT_ONCE))
-        self._codes.move_to_end(place)
-        if len(self._codes) > MAX_PLACES:
-            self._codes.popitem(last=False)
+        left = self._codes.of(login_throttle.place(request[CONTEXT].remote))
         if left.is_spent(time.monotonic()):
             raise _failed("too many were tried from your address; wait a minute")
         left.spend(1)
