@@ -52,10 +52,14 @@ def with_strange(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"{(*above, last)}: {strange}", copied
 
 
-def raised_by(read: Callable[[], object]) -> str:
+NO_FORM = (Unfit, ValueError)
+"""The errors of an answer that cannot be passed on, and of one that has no form that is known."""
+
+
+def raised_by(read: Callable[[], object], expected: tuple[type[Exception], ...] = NO_FORM) -> str:
     try:
         read()
-    except (Unfit, ValueError):  # the latter: it has no form that is known
+    except expected:
         return ""
     except Exception as error:
         return repr(error)

@@ -16,7 +16,7 @@ from tests.bridge import translated
 from tests.bridge.translated import GOLDEN
 from tests.fakes.good_answers import FORMS
 
-from .test_strange_answers import with_strange
+from .test_strange_answers import raised_by, with_strange
 
 pytestmark = pytest.mark.shortened
 
@@ -25,17 +25,14 @@ ENDPOINTS = {"responses": "responses", "messages": "messages", "anthropic": "cha
 
 
 def raised_of(endpoint: Any, request: Any, way: str | None = None) -> str:
-    try:
+    def ask() -> None:
         params = read(endpoint, json.dumps(request).encode())
         acts(params.document)
         list(file_ids.named_files(params.document))
         if way is not None:
             translated.asked(way, request)
-    except GatewayError:
-        return ""
-    except Exception as error:
-        return repr(error)
-    return ""
+
+    return raised_by(ask, (GatewayError,))
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -79,6 +79,21 @@ async def ids(store: RedisStore, key: str, **wanted: Any) -> list[str]:
     return found
 
 
+def counting(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[Any, Sequence[str]]], list[str]]:
+    """The scripts that a store runs from now on with their arguments, and the texts of the records that it decodes."""
+    turns: list[tuple[Any, Sequence[str]]] = []
+    decoded: list[str] = []
+    run, decode = store._reading.run, ledger_entry.decode_record
+
+    async def counted(script: Any, *rest: Any) -> Any:
+        turns.append((script, rest[1]))
+        return await run(script, *rest)
+
+    monkeypatch.setattr(store._reading, "run", counted)
+    monkeypatch.setattr(ledger_entry, "decode_record", lambda text: (decoded.append(text), decode(text))[1])
+    return turns, decoded
+
+
 KEYS = ("early", "new", "late", "nobody", *[f"key-{key:07}" for key in range(SIZE.keys)])
 
 
@@ -100,20 +115,13 @@ async def test_every_call_of_a_key_is_found(store: RedisStore) -> None:
 async def test_what_is_not_in_the_sums_of_a_key_is_passed_over(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns: list[str] = []
-    run = store._reading.run
-
-    async def counted(script: Any, *rest: Any) -> Any:
-        if script is reports.NEWEST:
-            turns.append(rest[1][0])
-        return await run(script, *rest)
+    turns, _ = counting(store, monkeypatch)
 
     async def turns_of(key: str) -> int:
         turns.clear()
         await store.calls(100, key)
-        return len(turns)
+        return len([script for script, _ in turns if script is reports.NEWEST])
 
-    monkeypatch.setattr(store._reading, "run", counted)
     every = SIZE.keys * 10 + 3 + 6 + 1
     assert await turns_of("nobody") == every  # without the index
     await make_index(store)
@@ -131,20 +139,11 @@ async def test_what_is_not_in_the_sums_of_a_key_is_passed_over(
 async def test_a_page_that_is_filled_reads_no_further(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], passed: int
 ) -> None:
-    decoded: list[str] = []
-    counts: list[str] = []
-    run, decode = store._reading.run, ledger_entry.decode_record
-
-    async def counted(script: Any, *rest: Any) -> Any:
-        counts.append(rest[1][1])
-        return await run(script, *rest)
-
     monkeypatch.setattr(reports, "PASSED_AT_ONCE", 16)
     monkeypatch.setattr(reports, "CALLS_AT_ONCE", 4)
-    monkeypatch.setattr(store._reading, "run", counted)
-    monkeypatch.setattr(ledger_entry, "decode_record", lambda text: (decoded.append(text), decode(text))[1])
+    turns, decoded = counting(store, monkeypatch)
     assert len(await store.calls(3, wanted=CallFilter(**wanted))) == 3
-    assert counts == [str(passed)]
+    assert [arguments[1] for _, arguments in turns] == [str(passed)]
     assert len(decoded) == min(passed, 4)
 
 
@@ -158,18 +157,9 @@ def test_a_class_of_status_is_sought_by_a_text_that_its_records_have(status: int
 async def test_sums_by_returned_model_pass_over_earlier_records_and_read_no_later_ones(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoded: list[str] = []
-    turns: list[str] = []
-    run, decode = store._reading.run, ledger_entry.decode_record
-
-    async def counted(script: Any, *rest: Any) -> Any:
-        turns.append(rest[1][0])
-        return await run(script, *rest)
-
     every = await store.usage_by_returned_model(SIZE.names[0], SIZE.names[-1])
     assert sum(row["requests"] for row in every) == SIZE.keys * 10 + 8
-    monkeypatch.setattr(store._reading, "run", counted)
-    monkeypatch.setattr(ledger_entry, "decode_record", lambda text: (decoded.append(text), decode(text))[1])
+    turns, decoded = counting(store, monkeypatch)
     day = SIZE.names[3]
     assert await store.usage_by_returned_model(day, day) == [row for row in every if row["day"] == day]
     assert len(turns) == 8 + 8 + 8 + 1  # at the end, on the day behind it, on it, and the one before
