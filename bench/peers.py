@@ -3,7 +3,7 @@ TensorZero and GoModel (its module is published as source; Go 1.26):
 
 npm install --ignore-scripts --prefix .venv/servers/portkey @portkey-ai/gateway
 python3 -m venv .venv/servers/tensorzero && .venv/servers/tensorzero/bin/pip install tensorzero openai
-git clone https://github.com/ENTERPILOT/GoModel .venv/servers/gomodel
+git clone https://github.com/ENTERPILOT/GoModel .venv/servers/gomodel && git -C .venv/servers/gomodel checkout a26fbd1
 (cd .venv/servers/gomodel && go build -o gomodel.bin ./cmd/gomodel)
 """
 
