@@ -64,9 +64,10 @@ class Key:
 
 
 class Rewriting(NamedTuple):
-    """A change of a large body as a whole, which another process makes: see `bridge/rewriting.py`."""
+    """A change of a large body as a whole, which another process makes: see `formats/bridges.py`."""
 
-    kind: Literal["translated", "renamed", "split"]
+    kind: str
+    """`renamed`, or that of a bridge."""
     detail: str
     """The member for an output limit in the upstream's format, the model's name, or nothing."""
 

@@ -31,10 +31,9 @@ FLOORS: dict[str, int] = {
     "store": 7, "journal": 7, "upstream": 7, "simulator": 7,
     "accounting": 8, "identity": 8, "keys": 8, "reports": 8,
     "relay": 9,
-    "bridge": 10,
-    "pipeline": 11,
-    "web": 12,
-    "cli": 13, "commands": 13, "process": 13, "__main__": 13,
+    "pipeline": 10,
+    "web": 11,
+    "cli": 12, "commands": 12, "process": 12, "__main__": 12,
 }  # fmt: skip
 TOP = max(FLOORS.values())
 
@@ -42,6 +41,7 @@ PARTS = {
     "settings": "config.wings",
     "pool": "upstream.pool",
     "upstream_answers": "upstream.provider_errors",
+    "bridges": "formats.bridges",
     "metrics": "observe.metrics",
     "background": "web.background",
     "sign_in": "web.background",
@@ -361,7 +361,6 @@ def test_tasks_are_held() -> None:
 PURE = frozenset({
     "api", "formats", "quota", "store.rules",
     "accounting.outage", "accounting.served_models",
-    "bridge.bridges", "bridge.request", "bridge.rewriting", "bridge.translate",
     "config.discovered", "config.model_names",
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes",

@@ -91,7 +91,6 @@ wings.stored.files wings.transfer.redis_tables wings.transfer.rows wings.transfe
 
 WITH_ANOTHER_RULE: Mapping[str, str] = {
     "api.json_document": "bodies of clients, whose names have to differ",
-    "bridge.translate.tool_names": "one text of an answer that was read",
     "config.price_table": "decimals; every error is caught",
     "formats.event_scan": "each event of a stream: nothing is done for a single number",
     "formats.events": "pieces of arguments, which are passed on as texts",
@@ -105,6 +104,7 @@ WITH_ANOTHER_RULE: Mapping[str, str] = {
     "wings.billing.invoice": "several documents in one file",
     "wings.clouds.addresses": "a name in a body that was checked",
     "wings.content.messages": "one text",
+    "wings.translate.tool_names": "one text of an answer that was read",
 }
 
 

@@ -90,7 +90,6 @@ OUTSIDE = {
     "media": "api.audio_length formats.openai.images formats.openai.speech formats.openai.transcriptions",
     "people": "commands.people config.sections.sign_in identity keys.manage_people keys.member_keys web.admin.people "
     "web.admin.sign_in web.person_tokens",
-    "translate": "bridge.bridges bridge.request bridge.translate",
     "fallbacks": "pipeline.fallbacks",
     "demo": "commands.demo",
 }
@@ -112,8 +111,8 @@ CEILINGS = {
     "files": 400,
     "lines": 70_250,
     "lines of the trunk": 50_750,
-    "arrows from the trunk to wings": 66,
-    "arrows between wings": 12,
+    "arrows from the trunk to wings": 61,
+    "arrows between wings": 6,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next
 250. A feature that raises one is built as a wing instead, or takes away as much elsewhere."""

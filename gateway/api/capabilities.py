@@ -71,8 +71,8 @@ PROMPTS_AT_ONCE = 8
 must not take every connection to its upstream, nor spend the whole rate of our account there in a second."""
 
 
-CannotTranslate = Callable[[Endpoint, Params, Capabilities], InvalidRequest | None]
-"""Why a call cannot be translated for an upstream with these capabilities; None: it can be."""
+CannotAdapt = Callable[[Adaptation, Endpoint, Params, Capabilities], GatewayError | None]
+"""Why a call cannot be adapted in this way for an upstream with these capabilities; None: it can be."""
 
 
 def is_translated(endpoint: Endpoint, capabilities: Capabilities) -> bool:
@@ -118,7 +118,7 @@ def fitting(
     endpoint: Endpoint,
     params: Params,
     upstreams: Mapping[str, Upstream],
-    cannot_translate: CannotTranslate = lambda endpoint, params, capabilities: None,
+    cannot_adapt: CannotAdapt = lambda way, endpoint, params, capabilities: None,
 ) -> tuple[Route, ...]:
     """The routes that can take this call, in their order.
 
@@ -131,12 +131,10 @@ def fitting(
         if not serves(endpoint, capabilities):
             continue
         refusal: GatewayError | None = _dropped(params.document, capabilities)
-        if refusal is not None:
-            """The upstream would serve another call than this one."""
-        elif endpoint == "completions":
+        if refusal is None and endpoint == "completions":
             refusal = _refusal(params.document, capabilities)
-        elif is_translated(endpoint, capabilities):
-            refusal = cannot_translate(endpoint, params, capabilities)
+        if refusal is None and (way := adaptation(endpoint, params, capabilities)) is not Adaptation.PLAIN:
+            refusal = cannot_adapt(way, endpoint, params, capabilities)
         if refusal is None:
             fit.append(route)
         else:
@@ -182,7 +180,7 @@ def lists(model: Model, endpoint: Endpoint) -> bool:
 
 
 def serves(endpoint: Endpoint, capabilities: Capabilities) -> bool:
-    """Whether this upstream has the endpoint, or another endpoint that the bridge can use instead."""
+    """Whether this upstream has the endpoint, or another endpoint that a bridge can use instead."""
     if endpoint in PART_OF and getattr(capabilities, PART_OF[endpoint]) is not True:
         return False
     return getattr(capabilities, endpoint, True) is not False

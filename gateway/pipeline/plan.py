@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from gateway.api import capabilities
 from gateway.api.capabilities import Adaptation
 from gateway.api.prompt_tokens import FindsCounter
-from gateway.bridge import bridges
 from gateway.config import Config, Model, Route
-from gateway.formats import FORMATS, token_rule
+from gateway.formats import FORMATS, bridges, token_rule
 from gateway.formats.token_rule import CountsTexts
 from gateway.records import Call, Endpoint, Failure
 from gateway.relay import Answer, Streamed
@@ -84,6 +83,7 @@ class Plans:
     """The plans of one configuration."""
 
     def __init__(self, config: Config, find_counter: FindsCounter, compose: ComposesStacks) -> None:
+        bridges.by_way()  # their modules are imported here, and not within a call
         self._config = config
         self._find_counter = find_counter
         self._compose = compose

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -15,11 +15,9 @@ from gateway import relay
 from gateway.api import form, json_document, large_body
 from gateway.api.capabilities import Adaptation
 from gateway.api.form import Upload
-from gateway.bridge import bridges, rewriting
-from gateway.bridge.request import as_chat
 from gateway.config import Capabilities, Route
 from gateway.errors import UpstreamRefused
-from gateway.formats import FORMATS
+from gateway.formats import FORMATS, bridges
 from gateway.formats.passthrough import format_of
 from gateway.quota import windows
 from gateway.records import Call, Claim, Failure
@@ -58,7 +56,7 @@ class Attempts:
         active.key = handle.key
         call, span = call_log.trace.attempt(asked, route, base_url, call_log.attempts + 1)
         try:
-            this = _PREPARES[active.way](active, call, handle)
+            this = (prepare if active.way is Adaptation.PLAIN else _adapted)(active, call, handle)
             for rider in self._riders:
                 this = rider(active, handle).request(this)
             call_log.attempt_began(route, this.more_headers)
@@ -115,7 +113,7 @@ def prepare(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
         body = upload = form.replace(document.form, changes)
         upload_size = upload.size
     elif document.large is not None:
-        body = large_body.replace(rewriting.renamed(document.large, route.model or call.params.model), changes)
+        body = large_body.replace(bridges.renamed(document.large, route.model or call.params.model), changes)
     else:
         body = json_document.replace(document, changes)
     spec = FORMATS[call.endpoint]
@@ -140,22 +138,13 @@ def prepare(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
     )  # fmt: skip
 
 
-def _via_chat(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
-    return prepare(active, as_chat(call), handle)
-
-
-def _translated(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
+def _adapted(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
     config = active.services.config
     capabilities = config.upstreams[active.route.upstream].capabilities
-    translated = bridges.translate(call, capabilities, config.server.max_response_bytes)
-    this = prepare(active, translated.call, handle)
-    left_out = (("x-gateway-left-out", ", ".join(translated.left_out)),) if translated.left_out else ()
-    return this._replace(format=translated.format, more_headers=left_out)
-
-
-_PREPARES: Mapping[Adaptation, Callable[[ActiveCall, Call, AttemptHandle], Attempt]] = {
-    **dict.fromkeys(Adaptation, prepare), Adaptation.VIA_CHAT: _via_chat, Adaptation.TRANSLATED: _translated,
-}  # fmt: skip
+    found = bridges.by_way()[active.way].adapt(call, capabilities, config.server.max_response_bytes)
+    this = prepare(active, found.call, handle)
+    left_out = (("x-gateway-left-out", ", ".join(found.left_out)),) if found.left_out else ()
+    return this._replace(format=found.format or this.format, more_headers=left_out)
 
 
 def changed_members(call: Call, claims: Iterable[Claim], route: Route, capabilities: Capabilities) -> dict[str, Any]:

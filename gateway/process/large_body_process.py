@@ -8,7 +8,7 @@ has a `length`, the bytes of a body follow.
 | job | result |
 |---|---|
 | `read` | the checked parameters: `api/large_body.py` |
-| `rewrite` | the body as it goes up: `bridge/rewriting.py` |
+| `rewrite` | the body as it goes up: `formats/bridges.py` |
 | `restrict` | nothing: the requests of a message batch are within the limits of its key and model |
 
 It ends when its standard input is closed, which happens when the worker ends for any reason. It has no state.
@@ -27,9 +27,9 @@ from typing import Any
 from gateway import formats
 from gateway.api import json_document, large_body
 from gateway.api.other_models import LISTS
-from gateway.bridge import rewriting
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
+from gateway.formats import bridges
 from gateway.formats.anthropic import batches
 from gateway.records import Rewriting
 
@@ -44,7 +44,7 @@ def _read(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
 
 
 def _rewrite(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
-    known, sent = rewriting.made(asked["endpoint"], Rewriting(*asked["rewriting"]), body)
+    known, sent = bridges.made(asked["endpoint"], Rewriting(*asked["rewriting"]), body)
     return large_body.line(known | {"length": len(sent)}), sent
 
 

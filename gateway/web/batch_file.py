@@ -19,9 +19,9 @@ from gateway.api.capabilities import Adaptation
 from gateway.api.file_ids import named_files
 from gateway.api.form import PIECE_BYTES, UploadedFile
 from gateway.api.large_body import LARGE_BYTES
-from gateway.bridge import bridges
 from gateway.config import Route
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound
+from gateway.formats import bridges
 from gateway.formats.format import Format
 from gateway.formats.openai.batches import LINE_FORMATS, VARIANT
 from gateway.pipeline import Services

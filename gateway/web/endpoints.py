@@ -21,10 +21,9 @@ from gateway.api import auth, capabilities, validate
 from gateway.api.attribution import attribution_of
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
-from gateway.bridge import rewriting
 from gateway.config import Config, Model, NamedModel, is_pattern
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
-from gateway.formats import FORMATS, azure_paths, of_client, without_deployment
+from gateway.formats import FORMATS, azure_paths, bridges, of_client, without_deployment
 from gateway.formats.anthropic import batches
 from gateway.formats.anthropic.batches import MESSAGE_BATCHES
 from gateway.formats.format import Format, no_json
@@ -284,7 +283,7 @@ class DataPlane:
         """The parameters of a large body, with its rewritings for the routes of these models."""
         upstreams = context.parts.config.upstreams
         assert asked.document.large is not None
-        found = rewriting.needed(spec.name, asked, models, upstreams)
+        found = bridges.needed(spec.name, asked, models, upstreams)
         if not found:
             return asked
         return await self._large_bodies.rewrite(context.key, spec.name, asked, found, partial(self._hold, context))

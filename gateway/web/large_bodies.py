@@ -16,9 +16,9 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from gateway.api import large_body
-from gateway.bridge import rewriting
 from gateway.config import Limits
 from gateway.errors import InvalidRequest, Unavailable
+from gateway.formats import bridges
 from gateway.records import Endpoint, Params, Rewriting
 from gateway.tasks import Tasks
 
@@ -74,7 +74,7 @@ class LargeBodies:
             try:
                 known, pieces = await self._answer(key, job, large.pieces)
                 hold(sum(map(len, pieces)))  # here, because a client that leaves does not end the reading
-                made[each] = rewriting.taken(each, known, pieces)
+                made[each] = bridges.taken(each, known, pieces)
             except InvalidRequest as refused:
                 made[each] = refused
         return asked._replace(document=asked.document._replace(large=large._replace(rewritten=made)))

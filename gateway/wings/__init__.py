@@ -19,6 +19,7 @@ WINGS = (
     "stored",
     "content",
     "queue",
+    "translate",
     "fan_out",
     "hedging",
     "alerts",

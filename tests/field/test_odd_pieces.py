@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from gateway.bridge.translate.writer import as_chat
 from gateway.formats import reported_usage
 from gateway.formats.anthropic.reader import MessagesScan
 from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
+from gateway.formats.openai.frame import as_chat
 from gateway.formats.openai.reader import ChatReader
 from gateway.formats.openai.responses_scan import ResponsesScan
-from tests.bridge.translated import plain, streamed
+from tests.wings.translate.test_streams_are_whole import ASKED, sdks
+from tests.wings.translate.translated import plain, streamed
 
 from .played import USAGE, chat_chunk, named, response_events, usage_chunk
-from .test_streams_are_whole import ASKED, sdks
 from .usage_answers import data_of
 
 WARM = "It is warm."

@@ -15,8 +15,8 @@ import pytest
 from gateway.formats.events import Unfit
 from gateway.formats.openai.completions import facts
 from gateway.wings.fan_out.answer import ChatChoice
-from tests.bridge.test_translate import output_of, sdk_message, sdk_response
-from tests.bridge.translated import asked, plain, streamed
+from tests.wings.translate.test_translate import output_of, sdk_message, sdk_response
+from tests.wings.translate.translated import asked, plain, streamed
 
 DATA = "iVBORw0KGgo="
 URL = f"data:image/png;base64,{DATA}"

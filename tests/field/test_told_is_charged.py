@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from gateway.bridge.bridges import WAYS as TRANSLATED
 from gateway.formats import FORMATS
+from gateway.wings.translate.bridges import WAYS as TRANSLATED
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form
 from tests.fakes.realtime import RealtimeUpstream

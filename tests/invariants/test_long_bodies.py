@@ -35,7 +35,7 @@ GATEWAY = Path(formats.__file__).parents[1]
 
 WHOLE = "runs where the body is whole: in the process that reads long ones, or for bodies that are read whole"
 FACTS = "asks `Document.large` first, for which the reading process has looked through the body"
-REWRITES = "needs all values: for a long body it runs in the process that reads these (`bridge/rewriting.py`)"
+REWRITES = "needs all values: for a long body it runs in the process that reads these (`formats/bridges.py`)"
 SHORT = "reads values that stand-ins keep: texts, numbers and names of at most 512 characters"
 PASSES = "hands the members to functions that are listed here or judged by the tests below"
 READERS = {
@@ -43,14 +43,15 @@ READERS = {
     "api.capabilities.adaptation": SHORT, "api.file_ids.named_files": FACTS, "api.json_document.replace": FACTS,
     "api.json_document.spans": WHOLE, "api.large_body.brief": WHOLE, "api.large_body.with_first": FACTS,
     "api.prompt_tokens._bytes_of": WHOLE, "api.prompt_tokens.chat": WHOLE, "api.prompt_tokens.response": WHOLE,
-    "api.validate.read": WHOLE, "api.validate.restrict": SHORT, "bridge.bridges._of_large": FACTS,
-    "bridge.bridges.refusal": FACTS, "bridge.bridges.translate": FACTS,
+    "api.validate.read": WHOLE, "api.validate.restrict": SHORT, "wings.translate.bridges._of_large": FACTS,
+    "wings.translate.bridges.refusal": FACTS, "wings.translate.bridges.translate": FACTS,
     "wings.cheaper.policy.may_change": FACTS, "wings.clouds.invoke_model.AsMessages.amend": SHORT,
     "wings.fan_out.prompts.PromptByPrompt._asked": REWRITES,
-    "wings.fan_out.prompts.PromptByPrompt._carry": REWRITES, "bridge.request.Split.__init__": REWRITES,
-    "bridge.request.as_chat": REWRITES, "bridge.request.characters": REWRITES, "bridge.rewriting.made": WHOLE,
-    "bridge.translate.messages_answer.MessageWriter.__init__": REWRITES,
-    "bridge.translate.responses_answer._new_object": REWRITES, "formats.anthropic.batches._ceilings": WHOLE,
+    "wings.fan_out.prompts.PromptByPrompt._carry": REWRITES, "wings.fan_out.bridges.Split.__init__": REWRITES,
+    "wings.fan_out.bridges.as_chat": REWRITES, "wings.fan_out.bridges.characters": REWRITES,
+    "formats.bridges.made": WHOLE,
+    "wings.translate.messages_answer.MessageWriter.__init__": REWRITES,
+    "wings.translate.responses_answer._new_object": REWRITES, "formats.anthropic.batches._ceilings": WHOLE,
     "formats.anthropic.batches._read": WHOLE,
     "formats.anthropic.request._message": WHOLE, "formats.anthropic.request._prompt": WHOLE,
     "formats.ceilings.added_tokens": FACTS,

@@ -17,10 +17,10 @@ from gateway.formats.format import ScanInput
 from gateway.upstream.connection import Head
 from gateway.upstream.provider_errors import judge, judge_in_band
 from tests.amounts import amount
-from tests.bridge import translated
-from tests.bridge.translated import GOLDEN
 from tests.fakes.good_answers import FORMS
 from tests.fakes.scripted import event
+from tests.wings.translate import translated
+from tests.wings.translate.translated import GOLDEN
 
 pytestmark = pytest.mark.shortened
 

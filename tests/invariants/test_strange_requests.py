@@ -12,9 +12,9 @@ from gateway.api import file_ids
 from gateway.api.acting_tools import acts
 from gateway.errors import GatewayError
 from gateway.formats import FORMATS, read
-from tests.bridge import translated
-from tests.bridge.translated import GOLDEN
 from tests.fakes.good_answers import FORMS
+from tests.wings.translate import translated
+from tests.wings.translate.translated import GOLDEN
 
 from .test_strange_answers import raised_by, with_strange
 

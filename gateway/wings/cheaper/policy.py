@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from gateway.api import auth, capabilities, validate
 from gateway.api.file_ids import named_files
-from gateway.bridge import bridges
 from gateway.config import NamedModel, Upstream
 from gateway.config.sections import ROLE_PREFIX
 from gateway.errors import GatewayError
+from gateway.formats import bridges
 from gateway.quota.issued import Overlay
 from gateway.quota.limit_headers import encoded
 from gateway.records import Endpoint, Key, Params, Window

@@ -1,4 +1,4 @@
-"""Answers to the calls that one completions call became (`bridge/request`), plain or streamed, as the one answer to it.
+"""Answers to the calls that one completions call became (`bridges.py`), plain or streamed, as the one answer to it.
 
 Choices are numbered over the prompts: `index` is the prompt's number times `n` and the choice's own. All of them have
 to be there. Usage is summed; where one answer has none, the whole has none, because half a sum is a wrong one.
@@ -15,10 +15,10 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from gateway.bridge.translate.writer import Frame, as_completion
 from gateway.formats import sse
 from gateway.formats.event_scan import parsed
 from gateway.formats.events import Unfit
+from gateway.formats.openai.frame import Frame, as_completion
 from gateway.formats.openai.reader import contents, pictures
 from gateway.records import Usage
 

@@ -22,12 +22,11 @@ from typing import Any
 from gateway.accounting.call_log import Accounting, CallLog
 from gateway.accounting.share import PartLog
 from gateway.api.capabilities import PROMPTS_AT_ONCE, Adaptation, adaptation
-from gateway.bridge.request import Split, characters, reword
-from gateway.bridge.translate.writer import Frame
 from gateway.config import Upstream
 from gateway.errors import GatewayError, UpstreamFailed, UpstreamRefused
 from gateway.formats import sse
 from gateway.formats.events import Unfit
+from gateway.formats.openai.frame import Frame
 from gateway.quota import pricing
 from gateway.records import Call, Ended, Failure, Fault, Phase, Usage
 from gateway.relay import Answer, Streamed
@@ -35,6 +34,7 @@ from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
 from gateway.tasks import Tasks, cut_off, is_cut_off
 
 from .answer import One, Stream, around, choices_of, read, usage_event, write, write_chunk
+from .bridges import Split, characters, reword
 
 log = logging.getLogger("gateway")
 

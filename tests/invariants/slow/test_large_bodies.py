@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gateway.api.large_body import LARGE_BYTES, MAX_BRIEF_BYTES
-from gateway.bridge.bridges import WAYS
 from gateway.config import Passthrough
 from gateway.formats import FORMATS
 from gateway.formats.format import no_json
+from gateway.wings.translate.bridges import WAYS
 from tests.conftest import ScriptedUpstream
 from tests.fakes.scripted import ok_json
 from tests.fakes.turns import MOST_CALLS, counted

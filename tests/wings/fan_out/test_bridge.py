@@ -13,20 +13,21 @@ from hypothesis import strategies as st
 
 from gateway import formats
 from gateway.api import json_document
-from gateway.bridge.request import Split, as_chat, characters, reword
-from gateway.bridge.translate.writer import Frame, as_completion
 from gateway.config import Capabilities, Config, Route, build
 from gateway.errors import UpstreamRefused
 from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
+from gateway.formats.openai.frame import Frame, as_completion
 from gateway.formats.openai.reader import StreamScan, reported
 from gateway.pipeline.request import changed_members
 from gateway.quota.pricing import total_usage
 from gateway.records import Call, Key, Usage
 from gateway.wings.fan_out.answer import ChatChoice, One, Stream, choices_of, read, usage_event, write
+from gateway.wings.fan_out.bridges import Split, as_chat, characters, reword
 from tests.amounts import amount
-from tests.bridge.golden import FIT, GOLDEN, capabilities, events, is_stream
 from tests.formats.test_stream_scan import read as read_events
+from tests.test_floors import complaints_of, impure
+from tests.wings.fan_out.golden import FIT, GOLDEN, capabilities, events, is_stream
 
 WHOLE = [name for name in GOLDEN if not is_stream(name)]
 STREAMS = [name for name in GOLDEN if is_stream(name)]
@@ -383,3 +384,7 @@ def test_a_client_that_said_it_like_that_hears_it_like_that() -> None:
 def test_a_choice_whose_end_is_no_text_is_unfit(reason: object) -> None:
     with pytest.raises(Unfit):
         ChatChoice(0, has_logprobs=False).completions_choice({"content": "Hi"}, None, reason, 0)
+
+
+def test_the_calls_are_made_purely() -> None:
+    assert complaints_of(impure, ["gateway.wings.fan_out.bridges"]) == ""

@@ -27,8 +27,8 @@ COPIED = ("gateway", "tests", "docs", "pyproject.toml")
 TOUCHED = (
     "tests/test_pipeline.py", "tests/config/test_config.py", "tests/config/test_changes.py",
     "tests/config/test_probable_mistakes.py", "tests/observe/test_metrics.py", "tests/commands/test_online.py",
-    "tests/reports/test_csv_text.py", "tests/web/test_app.py", "tests/web/test_admin.py",
-    "tests/web/test_hot_reload.py", "tests/web/test_openapi.py", "tests/wings/test_parts.py",
+    "tests/formats/test_bridges.py", "tests/reports/test_csv_text.py", "tests/web/test_app.py",
+    "tests/web/test_admin.py", "tests/web/test_hot_reload.py", "tests/web/test_openapi.py", "tests/wings/test_parts.py",
 )  # fmt: skip
 """Tests of what wings touch: they run without each wing."""
 

@@ -377,9 +377,7 @@ def _user_content(content: Any, path: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
     parts = [_part(*each) for each in objects_in(content, path)]
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return str(parts[0]["text"])
-    return parts
+    return str(parts[0]["text"]) if [part["type"] for part in parts] == ["text"] else parts
 
 
 def _part(part: Mapping[str, Any], path: str) -> dict[str, Any]:

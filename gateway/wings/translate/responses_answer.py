@@ -17,12 +17,14 @@ from gateway.errors import GatewayError
 from gateway.formats import sse
 from gateway.formats.event_scan import parsed
 from gateway.formats.events import CallPiece, Event, Picture, Refusal, ServedTier, Text, Thought, Unfit
+from gateway.formats.openai.frame import Frame
+from gateway.formats.reader import objects
 from gateway.records import Usage
 
 from .media import of_data_url
 from .responses_request import AskedResponse
 from .tool_names import CalledTool, CustomInput
-from .writer import AnswerWriter, Frame, as_response
+from .writer import AnswerWriter, as_response
 
 _FAILED_CODES = frozenset({"rate_limit_exceeded", "insufficient_quota", "context_length_exceeded", "server_error"})
 """Codes of a failed response that clients know; Codex ends its turn, waits or retries depending on them."""
@@ -241,10 +243,8 @@ class _Part:
 
     def object(self) -> dict[str, Any]:
         """The part so far, with copies of its lists: it must not change with the next piece."""
-        part: dict[str, Any] = {
-            "type": self.kind,
-            "refusal" if self.kind == "refusal" else "text": "".join(self._texts),
-        }
+        text = "refusal" if self.kind == "refusal" else "text"
+        part: dict[str, Any] = {"type": self.kind, text: "".join(self._texts)}
         if self.kind == "output_text":
             part |= {"annotations": [*self._annotations], "logprobs": [*self._logprobs]}
         return part
@@ -349,24 +349,16 @@ class _Call(_Item):
 
     def _action(self) -> dict[str, Any]:
         given = parsed("".join(self._arguments)) or {}
-        command = given.get("command")
-        return {
-            "type": "exec",
-            "command": command if isinstance(command, list) else [],
-            "env": given.get("env") or {},
-            **{name: given.get(name) for name in ("timeout_ms", "user", "working_directory")},
-        }
+        command = given["command"] if isinstance(given.get("command"), list) else []
+        more = {name: given.get(name) for name in ("timeout_ms", "user", "working_directory")}
+        return {"type": "exec", "command": command, "env": given.get("env") or {}, **more}
 
 
 def _logprob(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A token's log probability; `bytes` is a list in Responses, and null for some tokens of chat."""
-    top = entry.get("top_logprobs")
-    return {
-        "token": entry.get("token"),
-        "logprob": entry.get("logprob"),
-        "bytes": entry.get("bytes") or [],
-        "top_logprobs": [_logprob(each) for each in top if isinstance(each, dict)] if isinstance(top, list) else [],
-    }
+    top = [_logprob(each) for each in objects(entry.get("top_logprobs"))]
+    shown = {name: entry.get(name) for name in ("token", "logprob")}
+    return {**shown, "bytes": entry.get("bytes") or [], "top_logprobs": top}
 
 
 def _annotation(given: Mapping[str, Any]) -> dict[str, Any] | None:

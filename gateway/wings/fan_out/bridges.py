@@ -17,14 +17,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.api import large_body, prompt_tokens
+from gateway.api.capabilities import Adaptation
 from gateway.errors import UpstreamRefused
+from gateway.formats.bridges import Adapted, Bridge
 from gateway.formats.openai.completions import LIMIT_FIELDS
 from gateway.quota import windows
-from gateway.records import Call, Document, Params, Rewriting
+from gateway.records import Call, Document, Endpoint, Params, Rewriting
 
 _WITHOUT_CHAT = frozenset({"prompt", "best_of", "echo", "suffix", "logprobs", "max_tokens", "max_completion_tokens"})
 """Parameters of completions that have another form in a chat call, or ask for nothing by the time they come here."""
-
 
 SPLIT = Rewriting("split", "")
 
@@ -94,7 +95,7 @@ class SinglePrompt(NamedTuple):
     characters: int
 
 
-def split(members: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+def split(endpoint: Endpoint, members: Mapping[str, Any], detail: str) -> tuple[dict[str, Any], bytes]:
     """The facts for `split_of`, and a body with the members in common, those of a chat, and the prompts. For the
     process of large bodies."""
     prompts = _prompts(members["prompt"])
@@ -195,3 +196,7 @@ def reword(refused: UpstreamRefused, members: Mapping[str, Any], prompt: int) ->
     if param is not None:
         param = path if re.fullmatch(rf"messages|{_MESSAGE_PATH}", param) else names.get(param, param)
     return UpstreamRefused(refused.status, message, refused.type, param, refused.code)
+
+
+ONE_BY_ONE = Bridge(Adaptation.ONE_BY_ONE, lambda call, *_: Adapted(call), SPLIT.kind, split, split_of)
+VIA_CHAT = Bridge(Adaptation.VIA_CHAT, lambda call, *_: Adapted(as_chat(call)), SPLIT.kind, split, split_of)

@@ -100,12 +100,11 @@ def _messages(members: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _start_of_turn(messages: list[dict[str, Any]]) -> int:
     """The number of the last message of the user that is not only results of tools."""
-    return max((number for number, message in enumerate(messages) if _begins_turn(message)), default=-1)
-
-
-def _begins_turn(message: Mapping[str, Any]) -> bool:
-    blocks = objects(message.get("content"))
-    return message.get("role") == "user" and not any(block.get("type") == "tool_result" for block in blocks)
+    for number in reversed(range(len(messages))):
+        has_results = any(block.get("type") == "tool_result" for block in objects(messages[number].get("content")))
+        if messages[number].get("role") == "user" and not has_results:
+            return number
+    return -1
 
 
 def _text_of(content: Any, path: str) -> str | None:

@@ -1,6 +1,6 @@
 """LiteLLM's translations between Responses, Messages and chat, beside ours: the same, but for the rows of a table.
 
-The cases are the golden files (tests/bridge/translated.py). Of streams the events are compared one by one, deltas that
+The cases are the golden files (`translated.py`). Of streams the events are compared one by one, deltas that
 follow each other as one; of chat, what the chunks are together. Each row of `DIFFERS` and `STREAMS_DIFFER` names the
 places where both differ and why ours is right; a place without a row fails, and so does a row without a place.
 """
@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.bridge import differences
-from tests.bridge.differences import Row, places
-from tests.bridge.translated import GOLDEN
 from tests.fakes.litellm_proxy import HOME
+from tests.wings.translate import differences
+from tests.wings.translate.differences import Row, places
+from tests.wings.translate.translated import GOLDEN
 
 SCRIPT = Path(__file__).parents[1] / "litellm_oracle.py"
 CASES = [name for name, golden in GOLDEN.items() if "answer" in golden]

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[1] / "recorded" / "bridge"
+FOLDER = Path(__file__).parents[2] / "recorded" / "bridge"
 GOLDEN: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 FIT = [name for name, golden in GOLDEN.items() if "unfit" not in golden]
 ID = "cmpl-ID"

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from gateway.formats.format import ScanInput
 from gateway.records import Usage
-from tests.bridge.translated import plain, target, writer
-
-from .usage_answers import SDKs, data_of
+from tests.field.usage_answers import SDKs, data_of
+from tests.wings.translate.translated import plain, target, writer
 
 NAMES = ("look", "find", "tell")
 SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}}
@@ -33,7 +32,7 @@ ASKED: dict[str, dict[str, Any]] = {
                   "stream_options": {"include_usage": True},
                   "tools": [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in NAMES]},
 }  # fmt: skip
-"""A request of each way, as in tests/bridge/translated.py: `anthropic` is a chat over Messages."""
+"""A request of each way, as in translated.py: `anthropic` is a chat over Messages."""
 
 
 class Shown(NamedTuple):

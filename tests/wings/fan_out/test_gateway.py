@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.bridge.golden import CREATED, FIT, GOLDEN, ID, capabilities, is_stream
 from tests.conftest import ScriptedUpstream, StartsGateways, StartsProcesses
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import (
@@ -29,9 +28,9 @@ from tests.fakes.scripted import (
     stream,
     until,
 )
-
-from .client import Answer, Raw
-from .gateway_process import Gateway, eventually, key, model, secret, settings
+from tests.flows.client import Answer, Raw
+from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
+from tests.wings.fan_out.golden import CREATED, FIT, GOLDEN, ID, capabilities, is_stream
 
 if TYPE_CHECKING:  # imported where it is used: importing an SDK costs every collecting process
     from openai import OpenAI

@@ -1,4 +1,5 @@
-"""Records how llama.cpp answers one call, as chat and as Responses or Messages: python -m tests.bridge.llama_record
+"""Records how llama.cpp answers one call, as chat and as Responses or Messages:
+python -m tests.wings.translate.llama_record
 
 Writes a file of tests/recorded/llama_cpp for each case: `request` is the client's body and `sent` our translation of
 it; `answer` or `chunks` is what llama.cpp's chat answers to that, and `theirs` what its own endpoint of the client's
@@ -17,7 +18,7 @@ from tests.fakes.llama_server import LlamaServer, version
 
 from .translated import CREATED, asked
 
-FOLDER = Path(__file__).parents[1] / "recorded" / "llama_cpp"
+FOLDER = Path(__file__).parents[2] / "recorded" / "llama_cpp"
 PATHS = {"messages": "/messages", "responses": "/responses"}
 MODEL = "words"
 QUICK = {"chat_template_kwargs": {"enable_thinking": False}}

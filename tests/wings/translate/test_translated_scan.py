@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bridge.bridges import renamed
 from gateway.errors import UpstreamRefused
 from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
 from gateway.formats.openai.reader import StreamScan
 from gateway.formats.sse import LONG_EVENT
 from gateway.records import Usage
+from gateway.wings.translate.bridges import renamed
+from tests.test_floors import MODULES, complaints_of, impure
 
 from .translated import COMPLETION_TOKENS, GOLDEN, PROMPT_TOKENS, data_of, writer
 
@@ -166,3 +167,7 @@ def test_a_refusal_has_the_clients_names(
     refused = renamed(UpstreamRefused(400, message, "t", param, "c", detail="d"), RENAMED)
     assert (refused.param, refused.message) == (own_param, own_message)
     assert (refused.status, refused.type, refused.code, refused.detail) == (400, "t", "c", "d")
+
+
+def test_translations_are_pure() -> None:
+    assert complaints_of(impure, [name for name in MODULES if name.startswith("gateway.wings.translate")]) == ""

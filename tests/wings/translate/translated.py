@@ -12,16 +12,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gateway.bridge.translate import chat_request, messages_request, responses_request
-from gateway.bridge.translate.chat_answer import ChatWriter
-from gateway.bridge.translate.messages_answer import MessageWriter
-from gateway.bridge.translate.responses_answer import ResponseWriter
-from gateway.bridge.translate.writer import Frame
 from gateway.formats import FORMATS, reported_usage
 from gateway.formats.format import Format, Writer
+from gateway.formats.openai.frame import Frame
 from gateway.records import Usage
+from gateway.wings.translate import chat_request, messages_request, responses_request
+from gateway.wings.translate.chat_answer import ChatWriter
+from gateway.wings.translate.messages_answer import MessageWriter
+from gateway.wings.translate.responses_answer import ResponseWriter
 
-FOLDER = Path(__file__).parents[1] / "recorded" / "translate"
+FOLDER = Path(__file__).parents[2] / "recorded" / "translate"
 GOLDEN: dict[str, dict[str, Any]] = {
     f"{path.parent.name}/{path.stem}": json.loads(path.read_text()) for path in sorted(FOLDER.glob("*/*.json"))
 }

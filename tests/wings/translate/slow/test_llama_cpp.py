@@ -1,7 +1,7 @@
 """llama.cpp's server behind a gateway: its formats as they are, and Responses and Messages translated to its chat.
 
 The model writes the same for the same prompt, so that a translated answer is the one that llama.cpp's own endpoint
-gives to the same body, but for what the tables of tests/bridge/llama_differences.py explain.
+gives to the same body, but for what the tables of tests/wings/translate/llama_differences.py explain.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from tests.bridge import differences, llama_record
-from tests.bridge.llama_differences import DIFFERS, STREAMS_DIFFER
-from tests.bridge.llama_record import without_chance, without_timings
-from tests.bridge.translated import data_of
 from tests.conftest import StartsGateways
 from tests.fakes.llama_model import CONTEXT
 from tests.fakes.llama_server import LlamaServer
 from tests.flows.client import Answer
 from tests.flows.gateway_process import Gateway, key, settings
+from tests.wings.translate import differences, llama_record
+from tests.wings.translate.llama_differences import DIFFERS, STREAMS_DIFFER
+from tests.wings.translate.llama_record import without_chance, without_timings
+from tests.wings.translate.translated import data_of
 
 CASES = llama_record.cases()
 STREAMS = [name for name, request in CASES.items() if request.get("stream")]

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from gateway.bridge.translate import accepted
 from gateway.errors import InvalidRequest
+from gateway.wings.translate import accepted
 from tests.amounts import amount
 
 from .test_translate import sdk_message

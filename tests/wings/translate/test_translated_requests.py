@@ -15,9 +15,8 @@ import pytest
 
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import ok_json
+from tests.field.played import MESSAGES, ask, chat_answer, configuration
 from tests.flows.gateway_process import Gateway
-
-from .played import MESSAGES, ask, chat_answer, configuration
 
 PIXEL = "iVBORw0KGgo="
 LOOK = {"type": "object", "properties": {"at": {"type": "string"}}}

@@ -1,6 +1,6 @@
 """Calls in a format that their upstream lacks: the request in the upstream's format, and its answers in the client's.
 
-`WAYS` has the formats that can be reached from each format. The translations themselves are in `translate/`.
+`WAYS` has the formats that can be reached from each format.
 """
 
 from __future__ import annotations
@@ -12,33 +12,29 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gateway.api import large_body
+from gateway.api.capabilities import Adaptation
 from gateway.config import Capabilities
 from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
 from gateway.formats import FORMATS
+from gateway.formats.bridges import Adapted, Bridge
 from gateway.formats.event_scan import parsed
 from gateway.formats.events import Unfit
 from gateway.formats.format import Format, Scan, ScanInput, Writer
+from gateway.formats.openai.frame import Frame
 from gateway.quota import windows
 from gateway.records import Call, Document, Endpoint, Params, Rewriting, Usage
 
-from .translate import chat_request, messages_request, responses_request
-from .translate.chat_answer import ChatWriter
-from .translate.fields import TranslatedRequest
-from .translate.messages_answer import MessageWriter
-from .translate.responses_answer import ResponseWriter
-from .translate.writer import Frame
+from . import chat_request, messages_request, responses_request
+from .chat_answer import ChatWriter
+from .fields import TranslatedRequest
+from .messages_answer import MessageWriter
+from .responses_answer import ResponseWriter
 
 ANTHROPIC_VERSION = ("anthropic-version", "2023-06-01")
 """The version of Messages that the translation writes (platform.claude.com/docs, "Versioning")."""
-
-
-class Translated(NamedTuple):
-    """A call for an upstream with another format."""
-
-    call: Call
-    format: Format
-    left_out: tuple[str, ...] = ()
-    """Features of the request that are not sent to the upstream."""
+_KIND = "translated"
+MAX_NOTE_BYTES = 262_144
+"""Maximum size in bytes of the facts of a request that the answer of a translated call needs."""
 
 
 class _Way(NamedTuple):
@@ -60,7 +56,7 @@ class _Way(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def translate(call: Call, capabilities: Capabilities, max_bytes: int) -> Translated:
+def translate(call: Call, capabilities: Capabilities, max_bytes: int) -> Adapted:
     """This call for an upstream with these capabilities. Raises `InvalidRequest`, but not after `refusal` was None.
 
     `max_bytes` bounds a streamed answer.
@@ -77,14 +73,14 @@ def translate(call: Call, capabilities: Capabilities, max_bytes: int) -> Transla
     )
     headers = [each for each in call.forwarded_headers if each[0].lower() not in spec.request_headers]
     sent = call._replace(endpoint=way.target, params=params, forwarded_headers=(*headers, *way.headers), query="")
-    return Translated(sent, _format(way, asked, call, max_bytes), asked.left_out)
+    return Adapted(sent, _format(way, asked, call, max_bytes), asked.left_out)
 
 
 def refusal(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> InvalidRequest | None:
     """Why this call cannot be translated exactly; None: it can be."""
     large = params.document.large
     if large is not None:
-        found = large.rewritten.get(Rewriting("translated", capabilities.max_tokens_field))
+        found = large.rewritten.get(Rewriting(_KIND, capabilities.max_tokens_field))
         return found if isinstance(found, InvalidRequest) else None
     try:
         WAYS[endpoint].ask(params.document.members, capabilities.max_tokens_field, 1)
@@ -93,11 +89,22 @@ def refusal(endpoint: Endpoint, params: Params, capabilities: Capabilities) -> I
     return None
 
 
+def _make(endpoint: Endpoint, members: Mapping[str, Any], field: str) -> tuple[dict[str, Any], bytes]:
+    asked = WAYS[endpoint].ask(members, field, None)
+    note = asked.noted()
+    if len(json.dumps(note)) > MAX_NOTE_BYTES:
+        note = asked.noted(is_short=True)
+        if len(json.dumps(note)) > MAX_NOTE_BYTES:
+            raise InvalidRequest("The body has too many tools, or too long names of tools.", param="tools")
+    known, body = large_body.written(asked.body)
+    return {"note": note, **known}, body
+
+
 def _of_large(way: _Way, call: Call, capabilities: Capabilities) -> tuple[TranslatedRequest, Document]:
     """The translation of a large body, which was made before, with the output limit that its format requires."""
     large = call.params.document.large
     assert large is not None
-    note, document = large.rewritten[Rewriting("translated", capabilities.max_tokens_field)]
+    note, document = large.rewritten[Rewriting(_KIND, capabilities.max_tokens_field)]
     if way.target == "messages" and "max_tokens" not in document.members:
         document = large_body.with_first(document, "max_tokens", windows.output_limit(call))
     return way.of_note(note, document.members), document
@@ -197,3 +204,9 @@ WAYS: Mapping[Endpoint, _Way] = {
         headers=(ANTHROPIC_VERSION,),
     ),
 }
+
+TRANSLATE = Bridge(
+    Adaptation.TRANSLATED, translate, _KIND, _make,
+    take=lambda known, pieces: (known["note"], large_body.from_written(known, pieces)),
+    detail=lambda capabilities: capabilities.max_tokens_field, refusal=refusal,
+)  # fmt: skip

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.bridge.translate import chat_request, messages_request, responses_request, tool_names
-from gateway.bridge.translate.responses_answer import ResponseWriter
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats.events import Unfit
 from gateway.formats.openai.reader import ChatReader
+from gateway.wings.translate import chat_request, messages_request, responses_request, tool_names
+from gateway.wings.translate.responses_answer import ResponseWriter
 from tests.amounts import amount
 
 from .translated import GOLDEN, asked, data_of, plain, sent, shown, streamed, writer
 
-DOCS = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+DOCS = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
 WAYS: dict[str, dict[str, Any]] = {
     "responses": {"model": "m", "input": "x"},
     "messages": {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]},

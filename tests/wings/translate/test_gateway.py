@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.bridge.translated import BASE, CREATED, GOLDEN, data_of
 from tests.conftest import ScriptedUpstream, StartsGateways, StartsProcesses
 from tests.fakes.scripted import (
     CHUNKED,
@@ -25,9 +24,9 @@ from tests.fakes.scripted import (
     stalled_stream,
     stream,
 )
-
-from .client import Answer, Raw
-from .gateway_process import Gateway, eventually, key, model, secret, settings
+from tests.flows.client import Answer, Raw
+from tests.flows.gateway_process import Gateway, eventually, key, model, secret, settings
+from tests.wings.translate.translated import BASE, CREATED, GOLDEN, data_of
 
 if TYPE_CHECKING:  # imported where they are used: importing an SDK costs every collecting process
     import anthropic

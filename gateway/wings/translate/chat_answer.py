@@ -11,10 +11,11 @@ from typing import Any
 
 from gateway.formats import sse
 from gateway.formats.events import CallPiece, Event, KeptThought, Refusal, Text, Thought
+from gateway.formats.openai.frame import Frame, as_chat
 from gateway.records import Usage
 
 from .fields import TranslatedRequest
-from .writer import AnswerWriter, Frame, as_chat
+from .writer import AnswerWriter
 
 _CHUNK = "chat.completion.chunk"
 _MEMBERS = {Text: "content", Thought: "reasoning_content", Refusal: "refusal"}

@@ -209,9 +209,8 @@ def _stops(given: Any) -> dict[str, Any]:
     stops = [given] if isinstance(given, str) else given or []
     for number, stop in enumerate(stops):
         if not stop.strip():
-            raise unsupported(
-                "stop" if isinstance(given, str) else f"stop[{number}]", "it has to have a character that is no blank"
-            )
+            here = "stop" if isinstance(given, str) else f"stop[{number}]"
+            raise unsupported(here, "it has to have a character that is no blank")
     return {"stop_sequences": stops} if stops else {}
 
 

@@ -17,12 +17,13 @@ from typing import Any
 from gateway.formats import sse
 from gateway.formats.event_scan import parsed
 from gateway.formats.events import CallPiece, CollectedCall, Event, Picture, Refusal, Text, Thought, Unfit
+from gateway.formats.openai.frame import Frame
 from gateway.records import Usage
 
 from . import accepted
 from .fields import TranslatedRequest
 from .media import answered_image
-from .writer import AnswerWriter, Frame, as_message
+from .writer import AnswerWriter, as_message
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 """finish_reason -> stop_reason; any other, `stop` among them, is `end_turn`."""
@@ -169,12 +170,11 @@ class MessageWriter(AnswerWriter):
         return stop
 
     def _stop_reason(self) -> str:
-        has_calls = bool(self._calls)
-        if self._reason in _STOP_REASONS and (self._reason != "tool_calls" or has_calls):
+        if self._reason in _STOP_REASONS and (self._reason != "tool_calls" or self._calls):
             return _STOP_REASONS[self._reason]
         if self._refusals:
             return "refusal"
-        if has_calls:
+        if self._calls:
             return "tool_use"
         return "end_turn" if self._matched_stop() is None else "stop_sequence"
 

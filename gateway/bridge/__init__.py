@@ -1,1 +1,0 @@
-"""Completions requests for upstreams that accept one prompt at a time or only chat."""
