@@ -45,7 +45,7 @@ class Bench:
         self.rounds = rounds
         self._folder = folder
         allowed = sorted(os.sched_getaffinity(0))
-        self._measured, self.own = allowed[0], allowed[-1]
+        self.measured, self.own = allowed[0], allowed[-1]
         os.sched_setaffinity(0, {self.own})
 
     def new_folder(self) -> Path:
@@ -54,12 +54,12 @@ class Bench:
     def rival(self, name: str, upstream: int, *, is_buffered: bool = False) -> Program:
         """Starts nginx or the gateway in front of this port."""
         if name == "nginx":
-            return nginx.proxy(self.new_folder(), self._measured, upstream, is_buffered=is_buffered)
-        return ours.gateway(self.new_folder(), self._measured, upstream)
+            return nginx.proxy(self.new_folder(), self.measured, upstream, is_buffered=is_buffered)
+        return ours.gateway(self.new_folder(), self.measured, upstream)
 
     def ledger(self) -> dict[ledger.Case, ledger.Cost]:
         """The ledger without a gateway: this process on its core, Redis on the measured one, which is idle now."""
-        return ledger.measure(self.new_folder(), self._measured)
+        return ledger.measure(self.new_folder(), self.measured)
 
 
 def requests(bench: Bench) -> list[Group]:

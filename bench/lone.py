@@ -118,10 +118,15 @@ async def watch(port: int) -> None:
 
 def bare(folder: Path, core: int, upstream: int) -> Program:
     """The proxy that only forwards, in front of this port."""
+    return proxy("bench.bare", folder, core, f"http://127.0.0.1:{upstream}")
+
+
+def proxy(module: str, folder: Path, core: int, upstream: str) -> Program:
+    """A proxy of this package: it is given a listening socket and its upstream."""
     with listener() as socket:
-        command = [sys.executable, "-m", "bench.bare", str(socket.fileno()), f"http://127.0.0.1:{upstream}"]
+        command = [sys.executable, "-m", module, str(socket.fileno()), upstream]
         return Program(
-            "the bare proxy", command, folder, core, socket.getsockname()[1],
+            module, command, folder, core, socket.getsockname()[1],
             env={"PYTHONPATH": str(ours.ROOT)}, inherited=[socket.fileno()],
         )  # fmt: skip
 
