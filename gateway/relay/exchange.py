@@ -13,9 +13,9 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from gateway.errors import GatewayError, UpstreamRefused
-from gateway.formats import gathered, sse
+from gateway.formats import sse
 from gateway.formats.events import Unfit
-from gateway.formats.format import FactsReader, Format, PlainFacts, Scan, ScanInput
+from gateway.formats.format import FactsReader, Format, Gatherer, PlainFacts, Scan, ScanInput
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.upstream import error_shapes, provider_errors, refusal
 from gateway.upstream.connection import Connection, Head
@@ -44,6 +44,10 @@ class Exchange:
         self.scan: Scan | None = None
         self.facts_reader: FactsReader | None = None
         """Reads a plain answer while it arrives."""
+        self._gatherer: Gatherer | None = None
+        """Reads a stream that answers a plain call, while it arrives."""
+        self._may_gather = False
+        """Whether the first bytes have to show if this is such a stream."""
         self.has_passed = False
         """Whether anything of this answer has gone to the client."""
         self.is_over = False
@@ -131,8 +135,9 @@ class Exchange:
                 self._begin_scan()
                 return
         make_reader = self.attempt.format.facts_reader
-        if head.status == 200 and make_reader is not None:
-            self.facts_reader = make_reader()
+        if head.status == 200:
+            self._may_gather = self.attempt.format.gather is not None
+            self.facts_reader = None if make_reader is None else make_reader()
         announced = head.get("content-length") or ""
         if announced.isdecimal() and int(announced) > self.attempt.max_response_bytes:
             self._refuse_length()
@@ -183,10 +188,8 @@ class Exchange:
         if self.body:
             self._body = bytes(self.body)
             self.body = bytearray()
-            gather = self.attempt.format.gather
-            is_good = self.head is not None and self.head.status == 200
-            if gather is not None and is_good and self._body[:1] != b"{" and sse.begins_stream(self._body):
-                self._body = gathered.whole(gather, self._body)
+            if self._gatherer is not None:
+                self._body = self._gatherer.whole() or self._body
         return self._body
 
     def pass_rest(self) -> None:
@@ -307,11 +310,25 @@ class Exchange:
         if not self.body and data.startswith(sse.MARK):
             data = sse.without_mark(data)
         self.body += data
+        if self._gatherer is not None:
+            self._gatherer.feed(data)
+        elif self._may_gather:
+            self._look_for_stream()
         if self.facts_reader is not None:
             self.facts_reader.feed(data)
         self._client.hold(len(data))
         if len(self.body) > self.attempt.max_response_bytes:
             self._refuse_length()
+
+    def _look_for_stream(self) -> None:
+        """Begin to gather a stream that nobody asked for, if the first bytes show one."""
+        begins = False if self.body[:1] == b"{" else sse.begins_stream(bytes(self.body))
+        self._may_gather = begins is None
+        if begins:
+            gather = self.attempt.format.gather
+            assert gather is not None
+            self._gatherer = gather()
+            self._gatherer.feed(bytes(self.body))
 
     def _refuse_length(self) -> None:
         self._give_up(Fault.TOO_LARGE, f"more than {self.attempt.max_response_bytes} bytes")

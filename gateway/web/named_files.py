@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gateway.api.file_ids import named_files
 from gateway.errors import InvalidRequest
 from gateway.pipeline import Services
-from gateway.records import Bond, Call, Document, ItemRef, KeyInTeam
+from gateway.records import Bond, Call, ItemRef, KeyInTeam
 
 
 async def bound_to_files(call: Call, parts: Services) -> Call:
@@ -28,7 +28,9 @@ async def bound_to_files(call: Call, parts: Services) -> Call:
     return call._replace(params=params)
 
 
-async def named_in_items(key: KeyInTeam, document: Document, items: Sequence[ItemRef], parts: Services) -> list[Bond]:
+async def named_in_items(
+    key: KeyInTeam, file_ids: Sequence[str], items: Sequence[ItemRef], parts: Services
+) -> list[Bond]:
     """The bonds of the files that items of a conversation name. Raises `NotFound` for a file that is not the key's, and
     for an item with the id of another key's."""
     bonds, upstreams = parts.bonds, parts.config.upstreams
@@ -39,7 +41,7 @@ async def named_in_items(key: KeyInTeam, document: Document, items: Sequence[Ite
             await bonds.require(key, name, "item", upstreams)
     if parts.config.files.upstream is None:
         return []
-    return [await bonds.require(key, each, "file_id", upstreams) for each in named_files(document)]
+    return [await bonds.require(key, each, "file_id", upstreams) for each in file_ids]
 
 
 def elsewhere(file: Bond, other: Bond) -> InvalidRequest:

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 from urllib.parse import quote
 from zlib import crc32
 
@@ -18,15 +19,16 @@ from aiohttp import web
 
 from gateway.accounting.bonds import MAX_SHOWN_ID
 from gateway.api import auth, capabilities, validate
+from gateway.api.file_ids import named_files
 from gateway.api.json_document import parse
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.schema import ConversationBody
 from gateway.config import Config
 from gateway.config.model_names import is_pattern
-from gateway.errors import BodyTooLarge, NotFound, UpstreamFailed
+from gateway.errors import BodyTooLarge, InvalidRequest, NotFound, UpstreamFailed
 from gateway.formats import token_rule
 from gateway.formats.openai.responses import RESPONSES, kept_items, refuse_references
-from gateway.records import Bond, Document, Failure, Fault, ItemRef, Key, Phase
+from gateway.records import Bond, Failure, Fault, ItemRef, Key, Phase
 from gateway.store.bonds import is_bond_id
 from gateway.upstream.account import account_of
 from gateway.web.bodies import BodyReader
@@ -42,10 +44,20 @@ from .kept import FindsCaller, KeptAtUpstream, object_of
 PATH = "/v1/conversations"
 
 MAX_BODY_BYTES = 1_048_576
-"""The maximum size of the items of one request, which are read in one step; larger ones would take too long."""
+MAX_NESTED = 65_536
+"""The maximum size of the items of one request, and of the objects and lists in them: they are read in one step, and
+more would take too long."""
 
 
 _NAMES = frozenset(ConversationBody.model_fields)
+
+
+class _Asked(NamedTuple):
+    body: bytes = b"{}"
+    items: tuple[ItemRef, ...] = ()
+    file_ids: Sequence[str] = ()
+    tokens: int = 0
+    """The estimate of the items' tokens, without those of files."""
 
 
 class Conversations:
@@ -77,13 +89,12 @@ class Conversations:
         context = request[CONTEXT]
         key = await self._kept.key(request, context)
         asked = await self._body(request, context)
-        body = asked.text.encode()
-        files = await named_in_items(key.in_team, asked, _items(asked), context.parts)
-        bond = _new_bond(key, context, _tokens(body, files))
+        files = await named_in_items(key.in_team, asked.file_ids, asked.items, context.parts)
+        bond = _new_bond(key, context, _tokens(asked, files))
         if files:  # it has to be where they are
             bond = bond._replace(upstream=files[0].upstream, account=files[0].account)
         _refuse_elsewhere(files, bond)
-        answer = await self._kept.fetch(request, context, bond, method="POST", body=body)
+        answer = await self._kept.fetch(request, context, bond, method="POST", body=asked.body)
         fields = object_of(answer.body)
         made = None if fields is None else fields.get("id")
         if not isinstance(made, str) or not is_bond_id(made):
@@ -111,18 +122,17 @@ class Conversations:
 
     async def _send(self, request: web.Request, context: RequestContext, bond: Bond, action: str) -> Whole:
         asked = await self._body(request, context)
-        body = asked.text.encode()
-        files = await named_in_items(bond.in_team, asked, _items(asked), context.parts)
+        files = await named_in_items(bond.in_team, asked.file_ids, asked.items, context.parts)
         _refuse_elsewhere(files, bond)
         # Before, because the upstream may add them also if the client leaves.
-        await context.parts.bonds.keep(bond._replace(tokens=_tokens(body, files) if action else 0))
-        answer = await self._kept.fetch(request, context, bond, action, "POST", body, is_read=False)
+        await context.parts.bonds.keep(bond._replace(tokens=_tokens(asked, files) if action else 0))
+        answer = await self._kept.fetch(request, context, bond, action, "POST", asked.body, is_read=False)
         return self._kept.whole(context, answer)
 
-    async def _body(self, request: web.Request, context: RequestContext) -> Document:
+    async def _body(self, request: web.Request, context: RequestContext) -> _Asked:
         """The body, which is an object without references to other items. Raises `InvalidRequest`."""
         if not request.can_read_body:
-            return Document("{}", {})
+            return _Asked()
         check_type(request)
         pieces = await self._bodies.read(request, context)
         if sum(map(len, pieces)) > MAX_BODY_BYTES:
@@ -134,23 +144,26 @@ class Conversations:
         return await asyncio.to_thread(_checked, body) if len(body) > LARGE_BYTES else _checked(body)
 
 
-def _checked(body: bytes) -> Document:
+def _checked(body: bytes) -> _Asked:
     """Raises `InvalidRequest` for a body that is not valid."""
+    if body.count(b"{") + body.count(b"[") > MAX_NESTED:
+        raise InvalidRequest(
+            f"The items of one request may have {MAX_NESTED} objects and lists. Add them in several requests.",
+            param="items",
+        )
     document = parse(body)
     members = document.members
     validate.refuse_other_case(members, _NAMES)
     asked = validate.checked(ConversationBody, members)
     refuse_references(asked.items or (), "items")
-    return document
+    items = kept_items(members.get("items"), "items", with_whole=True)
+    body = document.text.encode()
+    return _Asked(body, items, named_files(document), token_rule.tokens_of(token_rule.count(body).quarters))
 
 
-def _items(asked: Document) -> tuple[ItemRef, ...]:
-    return kept_items(asked.members.get("items"), "items", with_whole=True)
-
-
-def _tokens(body: bytes, files: Sequence[Bond]) -> int:
+def _tokens(asked: _Asked, files: Sequence[Bond]) -> int:
     """The estimate of the tokens of items, with those of the files that they name."""
-    return token_rule.tokens_of(token_rule.count(body).quarters) + sum([file.tokens for file in files])
+    return asked.tokens + sum([file.tokens for file in files])
 
 
 def _refuse_elsewhere(files: Sequence[Bond], bond: Bond) -> None:
