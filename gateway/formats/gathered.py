@@ -68,7 +68,7 @@ class Gathered:
         return bool(event.get("error"))
 
     def add(self, event: dict[str, Any]) -> None:
-        """Add what one event says. It may be changed, and raise any exception where a value has another type."""
+        """Add one event, which may be changed. Raises any exception where a value has another type."""
         raise NotImplementedError
 
     def answer(self) -> dict[str, Any] | None:
@@ -76,7 +76,7 @@ class Gathered:
         raise NotImplementedError
 
 
-class Chat(Gathered):
+class GatheredChat(Gathered):
     """Chunks of chat or completions: pieces of texts are joined, lists by the `index` of their items (openai-python,
     `lib/streaming/_deltas.py`)."""
 
@@ -107,7 +107,7 @@ class Chat(Gathered):
         return self._answer
 
 
-class Response(Gathered):
+class GatheredResponse(Gathered):
     """The response of the event that ends it, with the items before it where it has none (litellm#32724)."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Response(Gathered):
         return {**self._whole, "output": self._items}
 
 
-class Message(Gathered):
+class GatheredMessage(Gathered):
     """The message that its events make (anthropic-sdk, `accumulate_event`)."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class Message(Gathered):
         return {**self._whole, "content": list(self._blocks.values())}
 
 
-class Content(Gathered):
+class GatheredContent(Gathered):
     """Gemini's chunks: each is an answer whose parts follow those before it (google-genai, `types.py`,
     `GenerateContentResponse`)."""
 
@@ -210,8 +210,6 @@ def whole(gather: Callable[[], Gatherer], stream: bytes) -> bytes | None:
 
 
 class _Text:
-    """A text in pieces."""
-
     def __init__(self, first: str) -> None:
         self.pieces = [first]
 

@@ -321,7 +321,7 @@ class Exchange:
             self._refuse_length()
 
     def _look_for_stream(self) -> None:
-        """Begin to gather a stream that nobody asked for, if the first bytes show one."""
+        """Begin to gather a stream in the place of a plain answer, if the first bytes show one."""
         begins = False if self.body[:1] == b"{" else sse.begins_stream(bytes(self.body))
         self._may_gather = begins is None
         if begins:

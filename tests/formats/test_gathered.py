@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -40,7 +42,9 @@ def test_chunks_of_several_choices_and_calls(end: bytes) -> None:
         {"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": usage},
         end=end,
     )
-    answer = json.loads(gathered.chat(b"\xef\xbb\xbf: a comment" + end + text + b"data: [DONE]\n\n") or b"")
+    answer = json.loads(
+        gathered.whole(gathered.GatheredChat, b"\xef\xbb\xbf: a comment" + end + text + b"data: [DONE]\n\n") or b""
+    )
     assert (answer["object"], answer["usage"], [each["finish_reason"] for each in answer["choices"]]) == (
         "chat.completion", usage, ["tool_calls", "length"],
     )  # fmt: skip
@@ -80,7 +84,7 @@ def test_a_message_is_that_of_anthropics_sdk() -> None:
     for each in events:
         parsed = adapter.validate_python(json.loads(json.dumps(each)))
         whole = accumulate_event(event=parsed, current_snapshot=whole, json_bufs=json_bufs)
-    made: Any = Message.model_validate_json(gathered.message(stream(*events)) or b"")
+    made: Any = Message.model_validate_json(gathered.whole(gathered.GatheredMessage, stream(*events)) or b"")
     assert made.model_dump() == whole.model_dump()
 
 
@@ -89,39 +93,45 @@ def test_geminis_chunks_are_parts_of_one_answer() -> None:
         return {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, "index": 0, **more}]}
 
     usage = {"usageMetadata": {"promptTokenCount": 1}, "modelVersion": "g"}
-    answer = json.loads(gathered.content(stream(part("He"), part("llo", finishReason="STOP") | usage)) or b"")
+    answer = json.loads(
+        gathered.whole(gathered.GatheredContent, stream(part("He"), part("llo", finishReason="STOP") | usage)) or b""
+    )
     parts = [{"text": "He"}, {"text": "llo"}]
     assert answer == {
         **usage, "candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, "finishReason": "STOP"}],
     }  # fmt: skip
-    assert gathered.content(stream(part("He"))) is None
+    assert gathered.whole(gathered.GatheredContent, stream(part("He"))) is None
 
 
 def test_half_a_stream_is_no_answer() -> None:
-    assert gathered.chat(stream(chunk({"content": "He"}))) is None
-    assert gathered.message(stream({"type": "message_start", "message": {"content": []}})) is None
-    assert gathered.response(stream({"type": "response.created", "response": {"id": "r"}})) is None
-    assert gathered.chat(b"data: x\n\n") is None
+    assert gathered.whole(gathered.GatheredChat, stream(chunk({"content": "He"}))) is None
+    assert (
+        gathered.whole(gathered.GatheredMessage, stream({"type": "message_start", "message": {"content": []}})) is None
+    )
+    assert (
+        gathered.whole(gathered.GatheredResponse, stream({"type": "response.created", "response": {"id": "r"}})) is None
+    )
+    assert gathered.whole(gathered.GatheredChat, b"data: x\n\n") is None
 
 
 def test_an_error_in_the_stream_is_the_answer() -> None:
     error = {"error": {"message": "no"}}
-    assert json.loads(gathered.chat(stream(chunk({"content": "He"}), error)) or b"") == error
+    assert json.loads(gathered.whole(gathered.GatheredChat, stream(chunk({"content": "He"}), error)) or b"") == error
     failed = {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}
-    assert json.loads(gathered.message(stream(failed)) or b"") == failed
+    assert json.loads(gathered.whole(gathered.GatheredMessage, stream(failed)) or b"") == failed
     response = {"id": "r", "status": "completed"}
     ended = {"type": "response.completed", "response": response}
-    assert json.loads(gathered.response(stream(ended)) or b"") == {**response, "output": []}
+    assert json.loads(gathered.whole(gathered.GatheredResponse, stream(ended)) or b"") == {**response, "output": []}
     renamed = {"type": "response.done", "response": response}  # can1357/oh-my-pi#4692
-    assert json.loads(gathered.response(stream(renamed)) or b"") == {**response, "output": []}
+    assert json.loads(gathered.whole(gathered.GatheredResponse, stream(renamed)) or b"") == {**response, "output": []}
     # ChatGPT's backend names its output before the end alone: BerriAI/litellm#32724
     item = {"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}
     done = {"type": "response.output_item.done", "output_index": 0, "item": item}
-    assert json.loads(gathered.response(stream(done, ended)) or b"")["output"] == [item]
+    assert json.loads(gathered.whole(gathered.GatheredResponse, stream(done, ended)) or b"")["output"] == [item]
 
 
 def test_the_work_for_many_chunks_of_gemini_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plain answer is gathered on the event loop. A copy of all parts for each chunk took seconds for 20,000."""
+    """A copy of all parts for each chunk took seconds for 20,000."""
     looked_at = 0
 
     def counted(value: Any) -> list[dict[str, Any]]:
@@ -137,8 +147,49 @@ def test_the_work_for_many_chunks_of_gemini_grows_with_their_number(monkeypatch:
         *[{"candidates": [{"content": {"role": "model", "parts": [{"text": "w"}]}}]}] * number,
         {"candidates": [{"content": {"role": "model"}, "finishReason": "STOP"}]},
     )
-    answer = json.loads(gathered.content(text) or b"")
+    answer = json.loads(gathered.whole(gathered.GatheredContent, text) or b"")
     assert answer["candidates"] == [
         {"content": {"role": "model", "parts": [{"text": "w"}] * number}, "finishReason": "STOP"}
     ]
     assert looked_at <= 3 * number
+
+
+def test_a_stream_is_gathered_wherever_its_packets_are_cut() -> None:
+    calls = [{"index": number, "function": {"name": "f", "arguments": "{"}} for number in range(3)]
+    more = [{"index": number, "function": {"arguments": "}"}} for number in range(3)]
+    text = b"\xef\xbb\xbf" + stream(
+        chunk({"content": "He", "tool_calls": calls}), chunk({"content": "llo", "tool_calls": more}, "tool_calls")
+    )
+    once = gathered.whole(gathered.GatheredChat, text)
+    assert once is not None
+    assert b'"Hello"' in once
+    assert once.count(b'"{}"') == 3
+    for size in (1, 7, 100):
+        pieces = gathered.GatheredChat()
+        pieces.feed(text[:9])
+        for at in range(9, len(text), size):
+            pieces.feed(text[at : at + size])
+        assert pieces.whole() == once
+
+
+def test_the_work_for_many_calls_of_tools_grows_with_their_number() -> None:
+    """Looking for the piece's call among all others took hours for an answer of 16 MB."""
+
+    def entered(number: int) -> int:
+        found = 0
+
+        def count(frame: FrameType, event: str, value: object) -> None:
+            nonlocal found
+            found += event == "call"
+
+        gathering = gathered.GatheredChat()
+        pieces = [{"index": at, "function": {"arguments": "{"}} for at in range(number)]
+        text = stream(chunk({"tool_calls": [{"index": 0}]}), chunk({"tool_calls": pieces}, "tool_calls"))
+        sys.setprofile(count)
+        try:
+            gathering.feed(text)
+        finally:
+            sys.setprofile(None)
+        return found
+
+    assert entered(2000) < 3 * entered(1000)

@@ -163,7 +163,7 @@ _TEXT_FORMAT = partial(
     Format,
     facts=facts,
     usage=chat.reported,
-    gather=gathered.Chat,
+    gather=gathered.GatheredChat,
     streams_only_events=True,
     as_events=lambda answer, shows_usage, _: as_event(answer, shows_usage=shows_usage),
     changes=_changes,
