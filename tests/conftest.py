@@ -49,7 +49,7 @@ LONGEST = tuple(
         "slow/test_stack", "flows/slow/test_background_kills",
         # Of the fast tier.
         "flows/test_routing", "upstream/test_connection", "flows/test_background_responses",
-        "flows/test_background_streams", "wings/alerts/test_watcher", "flows/test_stream", "web/test_roles",
+        "flows/test_background_streams", "wings/alerts/test_watcher", "flows/test_stream", "wings/people/test_roles",
         "flows/test_passthrough", "flows/test_refusals", "flows/test_message_batches", "store/test_contract_reports",
         "store/test_contract_keys", "flows/test_charges", "flows/test_faults", "store/test_sqlite",
     )

@@ -10,8 +10,6 @@ import pytest
 
 from gateway.commands.online import _has_choices
 from gateway.formats.openai.batches import facts_when_made
-from gateway.identity.key_set import ProviderUnavailable, read_key_set
-from gateway.identity.provider import read_discovery
 from gateway.untrusted_json import MAX_DEPTH, MAX_DIGITS, parse, parse_object
 
 from .test_floors import MODULES
@@ -68,9 +66,6 @@ DEEP = b'{"a":' * 40_000
 
 
 def test_readers_of_other_programs_raise_their_own_errors() -> None:
-    for read in (read_key_set, lambda body: read_discovery(body, "https://login.example.org")):
-        with pytest.raises(ProviderUnavailable):
-            read(DEEP)
     with pytest.raises(ValueError, match="deeply"):
         facts_when_made(DEEP)
     assert not _has_choices(DEEP)
@@ -79,12 +74,12 @@ def test_readers_of_other_programs_raise_their_own_errors() -> None:
 # ------------------------------------------------------------------------------------------------ what else reads JSON
 
 OF_THE_GATEWAY = """
-accounting.deferral identity.sessions journal.directory keys.decision_file keys.registry observe.live_counters
-observe.metrics observe.worker_files process.channel process.discovery process.large_body_process quota.issued
-quota.ledger_entry store.bonds store.redis.daily_sums store.refusals web.batch_file web.large_bodies
-wings.alerts.incident_watcher wings.alerts.mail wings.answers.bills wings.answers.events wings.billing.bill
-wings.billing.generations wings.billing.posted wings.content.background wings.content.digester wings.content.process
-wings.fan_out.prompts wings.plugins.loading wings.queue.fair_queue wings.queue.promises wings.scim.resources
+ accounting.deferral journal.directory keys.decision_file keys.registry observe.live_counters observe.metrics
+observe.worker_files process.channel process.discovery process.large_body_process quota.issued quota.ledger_entry
+store.bonds store.redis.daily_sums store.refusals web.batch_file web.large_bodies wings.alerts.incident_watcher
+wings.alerts.mail wings.answers.bills wings.answers.events wings.billing.bill wings.billing.generations
+wings.billing.posted wings.content.background wings.content.digester wings.content.process wings.fan_out.prompts
+wings.people.sessions wings.plugins.loading wings.queue.fair_queue wings.queue.promises wings.scim.resources
 wings.stored.files wings.transfer.redis_tables wings.transfer.rows wings.transfer.sqlite_tables wings.transfer.taking
 """
 """Modules that read what a gateway has written: another worker, the store, a process of its own."""

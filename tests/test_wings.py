@@ -88,10 +88,8 @@ OUTSIDE = {
     "formats.openai.batches relay.batch_results relay.deferred store.bonds store.redis.bonds store.sqlite.bonds "
     "pipeline.riders web.batch_file web.named_files",
     "media": "api.audio_length formats.openai.images formats.openai.speech formats.openai.transcriptions",
-    "people": "commands.people config.sections.sign_in identity keys.manage_people keys.member_keys web.admin.people "
-    "web.admin.sign_in web.person_tokens",
     "fallbacks": "pipeline.fallbacks",
-    "demo": "commands.demo",
+    "demo": "commands.demo commands.demo_history",
 }
 """The modules and packages of optional features that still have to move to their folders in `gateway/wings`."""
 
@@ -111,7 +109,7 @@ CEILINGS = {
     "files": 400,
     "lines": 70_500,
     "lines of the trunk": 51_000,
-    "arrows from the trunk to wings": 61,
+    "arrows from the trunk to wings": 38,
     "arrows between wings": 6,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next

@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.wings import parts
-
 from .serve import port_number, supervise
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from gateway import simulator
     from gateway.config import Config
 
-    from .demo_history import WingDemo
+    from .simulate import WingDemo
 
 DEMO_MODELS: dict[str, dict[str, Any]] = {
     "gpt-3.5-turbo-instruct": {"endpoints": ["completions"], "price": {"input": 1.5, "output": 2}},
@@ -102,7 +100,8 @@ class Demo:
 
     def _add_life(self) -> None:
         """More keys, in teams, and a second upstream, which fails now and then."""
-        from .demo_history import PEOPLE, SPARE, TEAMS, WingDemo
+        from .demo_history import PEOPLE, SPARE, TEAMS
+        from .simulate import demos_of_wings
 
         self._shaky = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.values["upstreams"][SPARE] = self._settings_of(self._shaky)
@@ -121,7 +120,7 @@ class Demo:
             }
             for name, person in PEOPLE.items()
         ]
-        self._of_wings = parts(WingDemo, "demo_history")
+        self._of_wings = demos_of_wings()
         for each in self._of_wings:
             self.values[each.section] = each.settings(self.values["upstreams"])
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import aiohttp
-from aiohttp import web
 
-from gateway import simulator
 from gateway.api import auth
 from gateway.config import Config, Model
 from gateway.quota.ledger_entry import encode
@@ -28,13 +26,13 @@ from gateway.records import Claim, Record, Settlement, Usage
 from gateway.store import Batch, RefusalEntry, Settle, Store
 from gateway.store.opening import open_store
 from gateway.tasks import Tasks
-from gateway.wings import parts
+
+from .simulate import WORKER, pasts_of_wings
 
 DAYS = 60
 BAD_DAY = 9
 """Days since the second upstream failed most attempts."""
 AT_ONCE = 200
-WORKER = "demo-history"
 SPARE = "shaky"
 """The upstream that fails now and then."""
 PAUSE_S = 1.5
@@ -45,22 +43,6 @@ PROMPTS = (
 )  # fmt: skip
 UNKNOWN_MODEL = 0.03
 """Share of the calls that ask for a model that is not there."""
-
-
-class WingPast(NamedTuple):
-    """Adds entries of a wing to the store of the demo, after the calls of the past. The last argument is the present
-    Unix time."""
-
-    write: Callable[[Store, Config, float], Awaitable[None]]
-
-
-class WingDemo(NamedTuple):
-    """A wing's part of the demo: its section of the file, from those of the upstreams; and the application of a
-    simulated upstream, from its name, the configuration and the Unix time at which the past ends."""
-
-    section: str
-    settings: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    build: Callable[[str, Config, float, simulator.Settings], web.Application]
 
 
 class DemoCaller(NamedTuple):
@@ -216,7 +198,7 @@ async def write_history(config: Config, now: float) -> None:
     store = await open_store(config.store)
     try:
         await _settle(store, config, now)
-        for each in parts(WingPast, "demo_history"):
+        for each in pasts_of_wings():
             await each.write(store, config, now)
         await store.retire(WORKER)
         await store.add_refusals(refusals(now), now)

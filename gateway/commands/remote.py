@@ -106,21 +106,6 @@ class RemoteRegistry:
     async def top_up(self, scope: str, grant: Mapping[str, Any], actor: str) -> list[Shown]:
         return _rows(await self.change("POST", *_of_owner(scope, "top_up", grant)))
 
-    async def list_people(self, after: str = "", limit: int = 100) -> Page:
-        return await self._page("people", after=after, limit=limit)
-
-    async def show_person(self, name: str) -> Shown:
-        return await self.ask("GET", _at("people", name))
-
-    async def update_person(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
-        return await self.change("PATCH", _at("people", name), changes)
-
-    async def set_access(self, person: str, ended_by: str | None, actor: str) -> Shown:
-        return await self.change("POST", f"{_at('people', person)}/{'give' if ended_by is None else 'end'}_access")
-
-    async def end_sessions(self, person: str, actor: str) -> Shown:
-        return await self.change("POST", f"{_at('people', person)}/end_sessions")
-
     async def audit(self, limit: int = 100, before: str | None = None) -> Page:
         return await self._page("audit", limit=limit, before=before)
 

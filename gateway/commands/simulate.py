@@ -1,4 +1,4 @@
-"""`gateway simulate`: the simulated upstream alone."""
+"""`gateway simulate`: the simulated upstream alone. Also the parts of wings in the demo, which has more upstreams."""
 
 from __future__ import annotations
 
@@ -6,15 +6,45 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gateway.wings import parts
 
 from .serve import port_number
 
 if TYPE_CHECKING:
     from aiohttp.web import Application
 
+    from gateway.config import Config
     from gateway.simulator import Settings
+    from gateway.store import Store
+
+WORKER = "demo-history"  # by its name the past of the demo is written
+
+
+class WingPast(NamedTuple):
+    """Adds entries of a wing to the store of the demo, after the calls of the past. The last argument is the present
+    Unix time."""
+
+    write: Callable[[Store, Config, float], Awaitable[None]]
+
+
+class WingDemo(NamedTuple):
+    """A wing's part of the demo: its section of the file, from those of the upstreams; and the application of a
+    simulated upstream, from its name, the configuration and the Unix time at which the past ends."""
+
+    section: str
+    settings: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    build: Callable[[str, Config, float, Settings], Application]
+
+
+def pasts_of_wings() -> list[WingPast]:
+    return parts(WingPast, "demo_history")
+
+
+def demos_of_wings() -> list[WingDemo]:
+    return parts(WingDemo, "demo_history")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -64,10 +64,10 @@ def warnings_of(config: Config, now: datetime) -> list[ConfigFault]:
         _foreign_references, _base_urls, _prices, _unpriced_models, _money_without_prices, _small_quotas,
         partial(_expired_keys, now=now), _unused_patterns, _larger_than_the_team, _wide_limits, _examples,
         _shared_secrets, _addresses, _prefixed_models, _high_prices, _small_money, _large_outputs, _milliseconds,
-        _megabytes, _spaces, _large_shares, _unverified_names, _larger_than_the_gateway, _overtaken_quotas,
-        _empty_lists, _shadows_without_quotas, _too_many_at_once, _misspelled_parameters,
-        _endpoints_without_a_route, _unused_upstreams, _traces_of_nothing, _addresses_behind_a_proxy, _long_parts,
-        _small_buffers, _forms_of_secrets, _swapped_prices, _public_addresses, _weak_tokens,
+        _megabytes, _spaces, _large_shares, _larger_than_the_gateway, _overtaken_quotas, _empty_lists,
+        _shadows_without_quotas, _too_many_at_once, _misspelled_parameters, _endpoints_without_a_route,
+        _unused_upstreams, _traces_of_nothing, _addresses_behind_a_proxy, _long_parts, _small_buffers,
+        _forms_of_secrets, _swapped_prices, _public_addresses, _weak_tokens,
     )  # fmt: skip
     found = [warning for rule in rules for warning in rule(config)]
     return found + [warning for each in wing_sections() for warning in each.warnings(config)]
@@ -314,9 +314,6 @@ NEEDS_KEY = frozenset({
 })  # fmt: skip
 """Providers that answer nothing without a key."""
 
-WITHOUT_VERIFIED_ADDRESSES = frozenset({"login.microsoftonline.com", "login.microsoftonline.us", "sts.windows.net"})
-"""Identity providers whose tokens have addresses without verification."""
-
 OPENAI = "api.openai.com"
 OLLAMA_PORT = 11434
 
@@ -360,7 +357,7 @@ def _examples(config: Config) -> Warnings:
 def _shared_secrets(config: Config) -> Warnings:
     """A secret that is used for two purposes: one leak opens both."""
     first: dict[str, Place] = {}
-    outside = {"tracing", *[each.name for each in wing_sections()]}
+    outside = {"tracing", *[each.name for each in wing_sections() if not each.has_own_secrets]}
     for place, secret in secrets_of(config):
         if place[2:3] == ("headers",) or place[0] in outside:
             continue
@@ -482,19 +479,6 @@ def _spaces(config: Config) -> Warnings:
                 yield _warning(
                     ("keys", number, "models", index),
                     "holds a space at its edge or a comma; write one pattern per item",
-                )
-
-
-def _unverified_names(config: Config) -> Warnings:
-    """Tokens of Entra name no `email_verified`, and an administrator of any tenant writes any address."""
-    for section, settings in (("oidc", config.oidc), ("jwt", config.jwt)):
-        if settings is not None and settings.person_claim == "email":
-            host = urlsplit(settings.issuer).hostname or ""
-            if host in WITHOUT_VERIFIED_ADDRESSES:
-                yield _warning(
-                    (section, "person_claim"),
-                    f"is email, and {host} does not state whether an address was verified: a person can have another's "
-                    "address there and would own her keys; write oid, or sub",
                 )
 
 

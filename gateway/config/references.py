@@ -138,8 +138,7 @@ SECRET_PLACES: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "upstreams/*/api_key", "upstreams/*/api_keys/*", "upstreams/*/headers/*", "keys/*/secret", "admin/token",
-            "admin/viewer_token", "admin/tokens/*/token", "oidc/client_secret", "oidc/session_key", "metrics/token",
-            "tracing/headers/*",
+            "admin/viewer_token", "admin/tokens/*/token", "metrics/token", "tracing/headers/*",
         ),
         "",
     ),

@@ -23,7 +23,7 @@ def _none(_: Any) -> Iterator[Any]:
 
 
 class WingSection(NamedTuple):
-    """One section. It may be absent, so every setting of it has a default."""
+    """One section. It may be absent, so every setting of it has a default, unless it is optional."""
 
     name: str
     """Its name; `models`: it has no place of its own, but is a part of the settings of each model."""
@@ -37,6 +37,10 @@ class WingSection(NamedTuple):
     """Faults between the section and others, looked for in a file without faults of its own."""
     secrets: Mapping[str, str] = {}
     """They are among those of `references.secret_places`."""
+    is_optional: bool = False
+    """Whether there is none where the file has none; else it has its defaults."""
+    has_own_secrets: bool = False
+    """Whether a secret of it that another section has, too, is warned of."""
 
     @property
     def is_of_models(self) -> bool:
@@ -78,7 +82,9 @@ def whole_file() -> type[Config]:
     settings, model = model_kinds()
     defaults = create_model("Defaults", __base__=Defaults, models=(settings, settings()))
     sections: dict[str, Any] = {
-        each.name: (each.kind, each.kind()) for each in wing_sections() if not each.is_of_models
+        each.name: (each.kind | None, None) if each.is_optional else (each.kind, each.kind())
+        for each in wing_sections()
+        if not each.is_of_models
     }
     sections["defaults"] = defaults, defaults()
     sections["models"] = Annotated[dict[str, model], BeforeValidator(refuse_from)], {}  # type: ignore[valid-type]

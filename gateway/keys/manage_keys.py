@@ -14,7 +14,6 @@ from gateway.chunked import in_chunks, portions
 from gateway.config import Config, ConfigError, KeySettings, read_key, shown_key, with_key_defaults
 from gateway.config.probable_mistakes import warnings_of_key
 from gateway.config.quantities import is_duration
-from gateway.config.sections import folded_name
 from gateway.errors import Conflict, InvalidRequest
 from gateway.quota.issued import (
     IssuedKey,
@@ -22,8 +21,6 @@ from gateway.quota.issued import (
     SecretOf,
     format_secret,
     is_person_id,
-    person_digest,
-    person_id,
     show_file_key,
     show_key,
     show_top_ups,
@@ -101,19 +98,6 @@ class KeyManager(Documents):
         await self._write("key", settings.id, None, made.encode(), doing, added=[auth.digest(secret).hex()])
         # No step after this one may fail: the secret is shown only in this answer.
         return CreatedKey(show_key(made, now) | {"top_ups": []}, secret, warnings)
-
-    async def create_person(self, issuer: str, name: str, team: str | None) -> None:
-        """Make the record of a person who calls with tokens of this issuer, with the settings of `defaults.keys` but
-        for an expiry: her tokens have one. Raises `Conflict` if it is there already."""
-        compared = folded_name(name)  # one record for her, however her provider writes it
-        now, digest = self._clock(), person_digest(issuer, compared).hex()
-        body = {**with_key_defaults({"id": person_id(compared), "owner": name, "team": team}, self._config(), now)}
-        settings = await self._read_settings({**body, "expires": None})
-        if self._file_key(settings.id) is not None:
-            raise exists("key", settings.id)
-        made = IssuedKey(settings, (SecretOf(digest, now),), created_at=now, updated_at=now)
-        doing = AuditEvent(f"person {name}, first token", "create", after=shown_key(settings))
-        await self._write("key", settings.id, None, made.encode(), doing, added=[digest])
 
     async def list_keys(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,9 +39,12 @@ from gateway.upstream.status import UpstreamReport
 
 from . import cors
 from .access_log import AccessLog, RefusalLog
-from .admin.routes import AdminAPI
-from .admin.whole_gateway import Ask
+from .admin.common import AdminAccess
+from .admin.keys import AuditEndpoints, KeyEndpoints, QuotaEndpoints, TeamEndpoints
+from .admin.reports import RefusalEndpoints, ReportEndpoints
+from .admin.whole_gateway import Ask, GatewayEndpoints, LiveEndpoints, ModelEndpoints
 from .background import Background
+from .callers import callers_of_wings
 from .capacity import Capacity
 from .dashboard import Dashboard
 from .endpoints import DataPlane
@@ -52,10 +55,9 @@ from .middleware import CONTEXT, ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Landing, Ops
 from .passthrough import PassthroughCalls
-from .person_tokens import PersonTokens
 from .reference import reference
 from .status import Status
-from .wings import WebParts, routes_of_wings
+from .wings import WebParts, admin_operations, permissions, routes_of_wings
 
 CLOSE_STORE_WITHIN_S = 5.0
 INHERIT_WITHIN_S = 2.0
@@ -114,22 +116,21 @@ async def build(
     )
     registry = Registry(store, lambda: live.parts.config, store.clock.now, decisions)
     background = Background(changed_windows, registry)
-    admin: AdminAPI | None = None
-    persons: PersonTokens | None = None
+    callers = callers_of_wings(registry)
     try:
         status = Status()
         capacity = Capacity(config.server, config.uploads)
         refusals = RefusalLog(store, store.clock)
         door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add, capacity)
-        persons = PersonTokens(registry)
-        plane = DataPlane(status, capacity, large_bodies, persons)
+        plane = DataPlane(status, capacity, large_bodies, callers)
         deferred = DeferredPoller(store, lambda: live.parts, store.clock.now)
         passed = PassthroughCalls(plane, status, capacity, large_bodies, deferred)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
         ask = ask or _alone(live, telemetry)
-        admin = AdminAPI(registry, TokenAuth(telemetry), ask, store)
-        made_of = WebParts(plane, status, capacity, admin.access, store, ask)
-        behind = [*ops.inside(), *admin.routes(), *routes_of_wings(made_of, "admin"), *Dashboard().routes()]
+        access = AdminAccess(registry, TokenAuth(telemetry), callers, admin_operations(), permissions())
+        made_of = WebParts(plane, status, capacity, access, store, ask)
+        of_admin = [*_admin_routes(access, ask, store), *routes_of_wings(made_of, "admin")]
+        behind = [*ops.inside(), *of_admin, *Dashboard().routes()]
         most = config.server.max_request_bytes
         has_own_listener = config.admin.listen is not None
         app = _application(most, door, passed, [
@@ -157,10 +158,8 @@ async def build(
         await bonds.close()
         await key_cache.close()
         await large_bodies.close()
-        if admin is not None:
-            await admin.close()
-        if persons is not None:
-            await persons.close()
+        for each in callers:
+            await each.close()
         for amendment in live.parts.amendments:
             await amendment.close()
         for pool in live.parts.pools.values():
@@ -193,6 +192,16 @@ async def _open_ledger(
     telemetry.follow(ledger.last_end)
     await ledger.wait_until_heir(INHERIT_WITHIN_S)
     return store, ledger
+
+
+def _admin_routes(access: AdminAccess, ask: Ask, store: Store) -> Iterator[web.RouteDef]:
+    """The admin API of the trunk: usage, quotas, keys, teams, the audit log, and the state of the whole gateway."""
+    for endpoints in (
+        ReportEndpoints(access), LiveEndpoints(access, ask), KeyEndpoints(access), TeamEndpoints(access),
+        QuotaEndpoints(access), AuditEndpoints(access), RefusalEndpoints(access, store),
+        GatewayEndpoints(access, ask), ModelEndpoints(access),
+    ):  # fmt: skip
+        yield from endpoints.routes()
 
 
 async def _answer_preflight(request: web.Request) -> web.StreamResponse:

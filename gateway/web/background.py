@@ -6,12 +6,12 @@ A reload restarts only what it changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from gateway.accounting.changed_windows import ChangedWindows
-from gateway.config import Config, Section
+from gateway.config import Section
 from gateway.keys.registry import Registry
 from gateway.pipeline import Services
 from gateway.tasks import Tasks
@@ -39,20 +39,6 @@ class WingWork(NamedTuple):
     name: str
     section: type[Section] | None
     begin: Callable[[Services, ChangedWindows, Registry], Closing]
-
-
-class WingSignIn(NamedTuple):
-    """Work of a wing when the identity provider names a person."""
-
-    note: Callable[[Registry, Config, str, str | None], Awaitable[None]]
-    """Is given her name and role (`key`: she calls with a token); None: she lacks a group. May raise `Forbidden`."""
-    groups: Callable[[Registry, Config, str], Awaitable[Collection[str]]] | None = None
-    """Returns groups of hers that the identity provider does not name in its token."""
-
-
-@cache
-def sign_in_notes() -> list[WingSignIn]:
-    return parts_of_wings(WingSignIn, "sign_in")
 
 
 class _Working(NamedTuple):

@@ -41,12 +41,12 @@ from gateway.upstream import stickiness
 
 from .batch_file import of_batch_file
 from .bodies import BodyReader, check_coding
+from .callers import Callers
 from .capacity import Capacity, buffers_full
 from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, MODELS, Handler, RequestContext
 from .named_files import bound_to_files, bound_to_items
-from .person_tokens import PersonTokens, is_signed_token
 from .responses import EventStream, FramedStream, Whole, json_response
 from .status import Status, shutting_down
 
@@ -70,9 +70,9 @@ class RowCall(NamedTuple):
 class DataPlane:
     """The endpoints that clients call."""
 
-    def __init__(self, status: Status, capacity: Capacity, large_bodies: LargeBodies, persons: PersonTokens) -> None:
+    def __init__(self, status: Status, capacity: Capacity, large_bodies: LargeBodies, callers: list[Callers]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._persons = persons
+        self._callers = callers
         self._status = status
         self._capacity = capacity
         self._bodies = BodyReader(capacity)
@@ -332,10 +332,10 @@ class DataPlane:
         key_cache = context.parts.key_cache
         key_cache.trust()
         known = key_cache.known.get(auth.digest(secret))
-        if known is None and context.parts.config.jwt is not None and is_signed_token(secret):
-            key = await self._persons.caller(secret, context.parts, context.remote)
-            context.key, context.team = key.id, key.team
-            return key
+        for each in self._callers if known is None else ():
+            if (key := await each.key_of(secret, context.parts, context.remote)) is not None:
+                context.key, context.team = key.id, key.team
+                return key
         known = known or await key_cache.look_up(secret)
         key = auth.admit(known, secret, now=context.parts.clock.now(), remote=context.remote)
         context.key, context.team = key.id, key.team

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 from aiohttp import web
 
-from gateway.identity.permissions import PERMISSIONS, Reach, Role
 from gateway.store import Store
+from gateway.web.admin.permissions import PERMISSIONS, Reach, Role
 from gateway.wings import parts
 
 from .admin.common import AdminAccess
@@ -16,7 +16,7 @@ from .admin.operations import ADMIN_OPERATIONS
 from .admin.whole_gateway import Ask
 from .capacity import Capacity
 from .endpoints import DataPlane
-from .openapi.operation import Operation
+from .openapi.operation import Operation, Schema
 from .status import Status
 
 Place = tuple[str, str]
@@ -50,6 +50,8 @@ class WingEndpoints(NamedTuple):
     callers itself."""
     listener: Listener = "calls"
     """`admin`: beside the admin API, which may have a listener of its own."""
+    schemas: Mapping[str, Schema] = {}
+    """Schemas that operations refer to by these names."""
 
 
 def wing_endpoints() -> list[WingEndpoints]:
@@ -75,3 +77,7 @@ def admin_operations() -> Mapping[Place, Operation]:
     """The operations of the admin API, those of wings among them."""
     every, allowed = {**ADMIN_OPERATIONS, **operations_of_wings()}, permissions()
     return {place: operation for place, operation in every.items() if place in allowed}
+
+
+def schemas_of_wings() -> Mapping[str, Schema]:
+    return {name: schema for each in wing_endpoints() for name, schema in each.schemas.items()}

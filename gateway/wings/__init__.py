@@ -26,6 +26,7 @@ WINGS = (
     "answers",
     "billing",
     "transfer",
+    "people",
     "leavers",
     "scim",
     "parameters",

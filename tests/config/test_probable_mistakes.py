@@ -225,18 +225,6 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str]] = [
         "2 times every limit",
     ),
     (
-        "addresses of Entra",
-        {
-            "jwt": {
-                "issuer": "https://login.microsoftonline.com/t/v2.0",
-                "audiences": ["gateway"],
-                "jwks_url": "https://login.microsoftonline.com/t/keys",
-            }
-        },
-        "jwt.person_claim",
-        "does not state whether an address was verified",
-    ),
-    (
         "more than the gateway",
         {"key": {"quotas": ["9 requests/day"]}, "quotas": ["5 requests/day"]},
         "keys[0].quotas[0]",

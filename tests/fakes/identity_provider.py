@@ -9,11 +9,14 @@ import base64
 import hashlib
 import json
 import time
+from collections.abc import AsyncIterator
+from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import TestClient, TestServer
 from joserfc import jwk, jws
 
 CLIENT = "gateway"
@@ -106,3 +109,52 @@ class IdentityProvider:
     async def _me(self, request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == "Bearer access"
         return web.json_response(self.userinfo if self.userinfo is not None else {"sub": self.claims["sub"]})
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[IdentityProvider]:
+    provider = IdentityProvider()
+    await provider.server.start_server()
+    yield provider
+    await provider.server.close()
+
+
+class Browser:
+    """Keeps cookies like a browser; a test can read them out, as an attacker would."""
+
+    def __init__(self, client: TestClient[Any, Any]) -> None:
+        self.client = client
+        self.cookies: dict[str, str] = {}
+
+    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any, Any]:
+        """Status, headers, and the JSON of the answer."""
+        self.client.session.cookie_jar.clear()
+        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        headers = {**({"Cookie": cookie} if cookie else {}), **more.pop("headers", {})}
+        async with self.client.request(method, path, headers=headers, allow_redirects=False, **more) as answer:
+            for line in answer.headers.getall("Set-Cookie", []):
+                (name, morsel), *_ = SimpleCookie(line).items()
+                assert morsel["httponly"]
+                assert (morsel["samesite"], morsel["path"]) == ("Lax", "/")
+                self.cookies[name] = morsel.value
+                if morsel["max-age"] == "0":
+                    del self.cookies[name]
+            text = await answer.text()
+            return answer.status, answer.headers, json.loads(text) if text else None
+
+    async def begin(self) -> str:
+        status, headers, _ = await self.ask("GET", "/admin/sign-in")
+        assert status == 302
+        return str(headers["Location"])
+
+    async def sign_in(self, provider: IdentityProvider) -> tuple[int, Any]:
+        status, headers, received = await self.ask(
+            "GET", f"/admin/sign-in/callback?{provider.approve(await self.begin())}"
+        )
+        if status == 302:
+            assert headers["Location"] == "../../dashboard"
+        return status, received
+
+    async def session(self) -> Any:
+        status, _, received = await self.ask("GET", "/admin/api/session")
+        return received if status == 200 else (status, received["error"]["code"])

@@ -49,3 +49,14 @@ async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
             return await stack.enter_async_context(TestClient(server))
 
         yield start
+
+
+async def models(client: TestClient[Any, Any], token: str) -> int:
+    """The status of a request with this key or token, as soon as the worker has heard of all changes."""
+    async with client.get("/v1/models", headers={"Authorization": f"Bearer {token}"}) as answer:
+        return answer.status
+
+
+async def until(client: TestClient[Any, Any], token: str, status: int) -> None:
+    while await models(client, token) != status:
+        pass

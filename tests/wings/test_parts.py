@@ -35,7 +35,7 @@ from functools import partial
 
 from aiohttp import web
 
-from gateway.identity.permissions import read_permissions
+from gateway.web.admin.permissions import read_permissions
 from gateway.web.admin.common import actor, changed, read, shown
 from gateway.web.admin.request_bodies import RequestBody
 from gateway.web.middleware import CONTEXT

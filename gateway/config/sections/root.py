@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from functools import cached_property
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -16,7 +17,6 @@ from .models import Model, ModelSettings, ModelTable, NamedModel
 from .passthrough import Passthrough
 from .prices import PriceSettings
 from .server import FileSettings, MetricsSettings, RecordSettings, ServerSettings, TracingSettings, UploadSettings
-from .sign_in import JwtSettings, OidcSettings
 from .store import StoreSettings
 from .upstreams import Upstream
 from .values import Section
@@ -40,6 +40,25 @@ def refuse_from(models: Any) -> Any:
     return models
 
 
+class GivenRole(NamedTuple):
+    """The role that the rules for an identity provider give to a person."""
+
+    role: Literal["operator", "lead", "member", "viewer"]
+    team: str | None = None
+    """The team of a lead."""
+
+
+class IdentityProvider(Section):
+    """The base of those sections of wings that let people in whom an identity provider names."""
+
+    gives_roles: ClassVar[bool] = False
+    """Whether people sign in to the admin API, with roles."""
+
+    def role_of(self, name: str, groups: Collection[str]) -> GivenRole | None:
+        """The role of a person in these groups; None: she may not sign in."""
+        return None
+
+
 class Config(Section):
     """The file but for the sections of wings, with which `config/wings.py` extends it."""
 
@@ -53,10 +72,6 @@ class Config(Section):
     """Keys, quotas, usage: the data that outlives a request."""
     admin: AdminSettings = AdminSettings()
     """The admin API."""
-    oidc: OidcSettings | None = None
-    """Sign-in of people by OpenID Connect."""
-    jwt: JwtSettings | None = None
-    """Signed tokens of an identity provider in place of API keys."""
     records: RecordSettings = RecordSettings()
     """The facts that records keep of a call beside its numbers."""
     metrics: MetricsSettings = MetricsSettings()
@@ -98,10 +113,19 @@ class Config(Section):
     @property
     def has_admin_api(self) -> bool:
         """Whether there is a way to use the admin API."""
-        return self.admin.is_on or self.oidc is not None
+        return self.admin.is_on or self.sign_in is not None
+
+    @property
+    def sign_in(self) -> IdentityProvider | None:
+        """The provider by which people sign in to the admin API."""
+        return next((each for each in self.sections(IdentityProvider) if each.gives_roles), None)
 
     def section(self, kind: type[S]) -> S:
-        return next(value for value in vars(self).values() if isinstance(value, kind))
+        return self.sections(kind)[0]
+
+    def sections(self, kind: type[S]) -> list[S]:
+        """The sections of this kind that there are."""
+        return [value for value in vars(self).values() if isinstance(value, kind)]
 
     def model(self, name: str) -> NamedModel | None:
         """The model that serves this name, or None where it is not offered."""

@@ -1,1 +1,1 @@
-"""The admin API: endpoints for operators, and sign-in."""
+"""The admin API: the endpoints for operators."""

@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +23,24 @@ from aiohttp import hdrs, web
 from gateway.api import auth
 from gateway.api.auth import KnownSecret
 from gateway.errors import BodyTimeout, BodyTooLarge, Forbidden, InvalidRequest, NotFound, Unavailable
-from gateway.identity.permissions import (
+from gateway.keys.cache import KeyCache
+from gateway.keys.registry import Page, Registry, no_key, no_team
+from gateway.pipeline import Services
+from gateway.quota.issued import may_be_issued
+from gateway.quota.notation import read_since
+from gateway.reports.usage import format_json
+from gateway.store import ReportScope, StoreUnavailable
+from gateway.web.bodies import send_continue
+from gateway.web.callers import Callers, Visitor
+from gateway.web.endpoints import check_type, continue_later
+from gateway.web.http_guard.token_auth import TokenAuth
+from gateway.web.middleware import CONTEXT, Handler
+from gateway.web.openapi.operation import Operation
+from gateway.web.responses import CONGESTED_BYTES, EventStream, Whole, json_response
+
+from . import request_bodies
+from .operations import MAX_ROWS, PAGE_ROWS
+from .permissions import (
     Principal,
     Reach,
     Role,
@@ -34,25 +51,7 @@ from gateway.identity.permissions import (
     owned_by,
     scope_of,
     tokens_of,
-)  # fmt: skip
-from gateway.identity.sessions import Session
-from gateway.keys.cache import KeyCache
-from gateway.keys.registry import Page, Registry, no_key, no_team
-from gateway.pipeline import Services
-from gateway.quota.issued import may_be_issued
-from gateway.quota.notation import read_since
-from gateway.reports.usage import format_json
-from gateway.store import ReportScope, StoreUnavailable
-from gateway.web.bodies import send_continue
-from gateway.web.endpoints import check_type, continue_later
-from gateway.web.http_guard.token_auth import TokenAuth
-from gateway.web.middleware import CONTEXT, Handler
-from gateway.web.openapi.operation import Operation
-from gateway.web.responses import CONGESTED_BYTES, EventStream, Whole, json_response
-
-from . import request_bodies
-from .operations import MAX_ROWS, PAGE_ROWS
-from .sign_in import SignIn, SignInRequired
+)
 
 AWAY_WHILE_READING = "The store does not answer."
 AWAY_WHILE_CHANGING = (
@@ -60,8 +59,8 @@ AWAY_WHILE_CHANGING = (
     "was not."
 )
 
-SESSION = web.RequestKey("session", Session)
-"""The session of a request that has one."""
+VISITOR = web.RequestKey("visitor", Visitor)
+"""The author of a request without a token."""
 
 SCOPE = web.RequestKey("scope", Scope)
 """The principal of the request, and its reach."""
@@ -79,7 +78,7 @@ class AdminAccess(NamedTuple):
 
     registry: Registry
     gate: TokenAuth
-    sign_in: SignIn
+    callers: Sequence[Callers]
     operations: Mapping[tuple[str, str], Operation]
     permissions: Mapping[tuple[str, str], Mapping[Role, Reach]]
 
@@ -162,13 +161,10 @@ class AdminAccess(NamedTuple):
             raise NotFound(
                 f"Invalid URL ({request.method} {path}). This gateway has no admin API: admin.token is not set."
             )
-        if hdrs.AUTHORIZATION not in request.headers and config.oidc is not None:
-            if (session := await self.sign_in.session_of(request)) is not None:
-                if await self._are_sessions_ended(session):
-                    raise SignInRequired("Your session was ended by an operator. Sign in again.")
-                request[SESSION] = session
-                return session.principal
-            raise SignInRequired("Sign in, or present a token.")
+        for each in self.callers if hdrs.AUTHORIZATION not in request.headers else ():
+            if (visitor := await each.visitor(request)) is not None:
+                request[VISITOR] = visitor
+                return visitor.principal
         secret = auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
         known = await _known_key(parts_of(request).key_cache, secret)
         name = self.gate.admit(request, tokens_of(admin), f"key {known.key.id}" if known is not None else "")
@@ -179,12 +175,6 @@ class AdminAccess(NamedTuple):
         settings = await self.registry.key_facts(key.id)
         owner = None if settings is None else settings.owner
         return Principal(name, "key", key.team, owner, key.id, known is not None and known.until is not None)
-
-    async def _are_sessions_ended(self, session: Session) -> bool:
-        try:
-            return await self.registry.are_sessions_ended(session.person, session.begun)
-        except StoreUnavailable:
-            raise Unavailable(AWAY_WHILE_READING, code=StoreUnavailable.code) from None
 
     def get(self, path: str, handler: Handler) -> web.RouteDef:
         """The route of an operation that reads."""

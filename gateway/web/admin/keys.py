@@ -16,15 +16,13 @@ from aiohttp import hdrs, web
 
 from gateway.config import KeySettings
 from gateway.config.quantities import read_duration_s
-from gateway.identity.permissions import Scope, may_resume, raised
 from gateway.keys.manage_keys import ChecksChange, permits_any
-from gateway.keys.member_keys import role_refused, with_member_settings
 from gateway.keys.registry import CreatedKey
-from gateway.pipeline import Services
 
 from . import request_bodies
-from .common import SCOPE, AdminAccess, actor, changed, page_limit_of, paged, parts_of, read, shown
-from .operations import ANY, MAX_ROWS
+from .common import SCOPE, VISITOR, AdminAccess, actor, changed, page_limit_of, paged, parts_of, read, shown
+from .operations import ANY
+from .permissions import Scope, may_resume, raised, role_refused
 
 OWN_ROTATION_S = 3600
 """Minimum time between a rotation and one by the key itself, so that a leaked key cannot fill the audit log."""
@@ -66,7 +64,7 @@ class KeyEndpoints:
         body, scope = await read(request, request_bodies.CreateKey), request[SCOPE]
         async with self._lock:  # one after the other: each counts the keys that there are
             if scope.reach == "own":
-                body = await self._of_member(body, scope, parts_of(request))
+                body = await request[VISITOR].with_member_settings(body)
             else:
                 check_settings(body, scope, is_new=True)
                 await self._check_owner(body, scope)
@@ -84,16 +82,6 @@ class KeyEndpoints:
             f"Only an operator can give a first key in the team '{team}' to a person with keys elsewhere: her quotas "
             "bind them all.",
             "owner",
-        )
-
-    async def _of_member(self, body: dict[str, Any], scope: Scope, parts: Services) -> dict[str, Any]:
-        assert scope.principal.owner is not None  # a key may not make keys
-        own = (await self._registry.list_keys("", MAX_ROWS, None, scope.covers, scope.groups)).rows
-        defaults = parts.config.defaults.keys.model_dump(mode="json", exclude_unset=True)
-        if "expires_after_s" in defaults:
-            defaults["expires"] = None
-        return with_member_settings(
-            body, scope.principal.owner, own, await self._registry.teams(), defaults, parts.clock.now()
         )
 
     async def show_key(self, request: web.Request) -> web.StreamResponse:

@@ -198,9 +198,6 @@ ADMIN_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         )
         for path in OWNERS
     },
-    ("POST", f"{PEOPLE}/{{person}}/end_sessions"): _change(
-        "End every session that a person has.", "SessionsEnded", _PERSON
-    ),
     ("GET", "/admin/api/audit"): Operation(
         "Changes with their author, newest first.", "admin", {JSON: named("Changes")}, (401, 403, 429),
         parameters=(

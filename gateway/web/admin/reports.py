@@ -13,7 +13,6 @@ from aiohttp import web
 from gateway import untrusted_json
 from gateway.chunked import portions
 from gateway.errors import NotFound
-from gateway.identity.permissions import Scope
 from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.records import Record, WindowStatus
@@ -62,6 +61,7 @@ from .common import (
     whole_list,
 )
 from .operations import MAX_ROWS
+from .permissions import Scope
 
 WINDOWS_AT_ONCE = 50
 """Number of windows that one request reads from the store; half a millisecond of the event loop."""

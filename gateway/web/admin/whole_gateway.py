@@ -20,7 +20,6 @@ from aiohttp import web
 from gateway import __version__
 from gateway.config import Model, Upstream, is_pattern
 from gateway.errors import InvalidRequest, Unavailable
-from gateway.identity.permissions import is_left_to_keys
 from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.quota.pricing import current_rows
@@ -30,8 +29,8 @@ from gateway.web.middleware import CONTEXT
 from gateway.web.responses import json_response
 from gateway.web.status import shutting_down
 
-from .common import SCOPE, SESSION, AdminAccess, actor, by_key, listed, parts_of, shown
-from .sign_in import csrf_token
+from .common import SCOPE, VISITOR, AdminAccess, actor, by_key, listed, parts_of, shown
+from .permissions import is_left_to_keys
 
 Ask = Callable[..., Awaitable[Any]]
 """Asks the supervisor something: `ask("everyone", what="upstreams")`; None: it does not answer."""
@@ -67,12 +66,10 @@ class LiveEndpoints:
             left = by_key(request, principal)
             allowed = {place: roles for place, roles in allowed.items() if is_left_to_keys(place[1], roles, left)}
         operations = [f"{method} {path}" for method, path in allowed]
-        config, session = request[CONTEXT].parts.config, request.get(SESSION)
-        oidc = config.oidc
         return shown({
             "role": role, "name": principal.name, "team": principal.team, "operations": operations,
-            "csrf": None if session is None or oidc is None else csrf_token(session, oidc), "version": __version__,
-            "public_url": config.server.public_url,
+            "csrf": None if (visitor := request.get(VISITOR)) is None else visitor.csrf, "version": __version__,
+            "public_url": parts_of(request).config.server.public_url,
         })  # fmt: skip
 
     async def show_live(self, request: web.Request) -> web.StreamResponse:

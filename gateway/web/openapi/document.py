@@ -41,7 +41,7 @@ from gateway.formats.rerank import RERANK, Rerank
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import Whole, json_response
-from gateway.web.wings import operations_of_wings, permissions
+from gateway.web.wings import operations_of_wings, permissions, schemas_of_wings
 
 from .operation import JSON, SCHEMES, SECURITY, Operation, Schema, in_path, in_query, named
 
@@ -199,13 +199,6 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
         {media: {"type": "string"} for media in ("text/html", "text/css", "text/javascript", "image/svg+xml")},
         (404,), parameters=(in_path("file"),),
     ),
-    ("GET", "/admin/sign-in"): Operation("To the identity provider.", "public", {}, (404,), status=302),
-    ("GET", "/admin/sign-in/callback"): Operation(
-        "Back from the identity provider: the session begins.", "public", {}, (401, 403, 404), status=302
-    ),
-    ("POST", "/admin/sign-out"): Operation(
-        "The session is over, everywhere.", "public", {JSON: named("SignOut")}, (401, 403, 404)
-    ),
     **ADMIN_OPERATIONS,
 }  # fmt: skip
 """Operations by method and path, without Azure's forms of paths."""
@@ -325,7 +318,7 @@ def describe(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
-            "schemas": {**definitions["$defs"], **SCHEMAS},
+            "schemas": {**definitions["$defs"], **SCHEMAS, **schemas_of_wings()},
             "headers": _HEADERS,
             "securitySchemes": {
                 name: {"type": "http", "scheme": "bearer", "description": what} for name, what in SCHEMES.items()

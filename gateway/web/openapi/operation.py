@@ -13,6 +13,14 @@ Schema = Mapping[str, Any]
 Caller = Literal["public", "key", "admin", "viewer", "metrics"]
 
 
+WARNINGS: Mapping[str, Schema] = {
+    "warnings": {
+        "type": "array", "items": {"type": "string"}, "description": "In the answer to a change: what its author may "
+        "have overlooked, and whether the store could still lose it.",
+    },
+}  # fmt: skip
+
+
 def named(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 

@@ -14,7 +14,6 @@ from pydantic import TypeAdapter
 from gateway.config import Limits, Priority
 from gateway.config.rates import ROWS
 from gateway.config.sections import EndpointName
-from gateway.identity.permissions import ROLES
 from gateway.quota.issued import SECRET_PATTERN
 from gateway.quota.scopes import SCOPES
 from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
@@ -22,8 +21,9 @@ from gateway.reports import latency
 from gateway.store import MEASURE_GROUPS, USAGE_COLUMNS, USAGE_GROUPS, RefusalEntry
 from gateway.units import UNITS
 from gateway.upstream.status import STATES
+from gateway.web.admin.permissions import ROLES
 
-from .operation import Schema, named
+from .operation import WARNINGS, Schema, named
 
 _TEXT: Schema = {"type": "string"}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
@@ -103,11 +103,6 @@ _ISSUED_KEY: Mapping[str, Schema] = {
     "secrets": _list(_exact(created_at=_TIME_OR_NULL, expires_at=_TIME_OR_NULL)),
 }  # fmt: skip
 
-_WARNINGS: Mapping[str, Schema] = {
-    "warnings": {**_list(_TEXT), "description": "In the answer to a change: what its author may have overlooked, and "
-                 "whether the store could still lose it."},
-}  # fmt: skip
-
 SCHEMAS: Mapping[str, Schema] = {
     "Error": _exact(error=_exact(message={**_TEXT, "minLength": 1}, type=_TEXT, param=_TEXT_OR_NULL,
                                  code=_TEXT_OR_NULL)),
@@ -160,11 +155,11 @@ SCHEMAS: Mapping[str, Schema] = {
     "Quotas": _exact(
         data=_list(_exact(key=_TEXT_OR_NULL, team=_TEXT_OR_NULL, person=_TEXT_OR_NULL, **_QUOTA)), next=_TEXT_OR_NULL,
     ),
-    "Windows": _exact(_WARNINGS, data=_list(named("Quota"))),
-    "IssuedKey": _exact({"top_ups": _list(named("TopUpOf")), **_WARNINGS}, **_ISSUED_KEY),
+    "Windows": _exact(WARNINGS, data=_list(named("Quota"))),
+    "IssuedKey": _exact({"top_ups": _list(named("TopUpOf")), **WARNINGS}, **_ISSUED_KEY),
     "IssuedKeys": _exact(data=_list(named("IssuedKey")), next=_TEXT_OR_NULL),
     "NewKey": _exact(
-        _WARNINGS,
+        WARNINGS,
         **_ISSUED_KEY, top_ups=_list(named("TopUpOf")),
         secret={**_TEXT, "pattern": f"^{SECRET_PATTERN}$"},
     ),
@@ -175,20 +170,13 @@ SCHEMAS: Mapping[str, Schema] = {
     "TopUpOf": _exact(
         unit={"enum": get_args(Unit)}, per=_TEXT, model=_TEXT_OR_NULL, window=_TEXT, amount=_AMOUNT,
     ),
-    "Team": _exact({"top_ups": _list(named("TopUpOf")), **_WARNINGS}, object={"const": "team"}, name=_TEXT,
+    "Team": _exact({"top_ups": _list(named("TopUpOf")), **WARNINGS}, object={"const": "team"}, name=_TEXT,
                    quotas=_list(named("QuotaOf")), member_quotas=_list(named("QuotaOf")),
                    members={"anyOf": [named("MemberKeys"), {"type": "null"}]}, **_KEPT),
-    "Person": _exact(
-        _WARNINGS, object={"const": "person"}, name=_TEXT, role=_TEXT_OR_NULL, keys=_list(_TEXT),
-        access_ended_by=_TEXT_OR_NULL, quotas=_list(named("QuotaOf")), max_parallel={"type": ["integer", "null"]},
-        on_exceeded={"enum": ["deny", "shadow"]}, managed_by={"enum": ["file", "store", None]},
-        windows=_list(named("Quota")), top_ups=_list(named("TopUpOf")),
-    ),
     "MemberKeys": _exact(max_keys=_COUNT, models=_list(_TEXT), by_key=_list(_TEXT)),
     "Teams": _exact(data=_list(named("Team")), next=_TEXT_OR_NULL),
-    "KeyGone": _exact(_WARNINGS, object={"const": "key"}, id=_TEXT, deleted={"const": True}),
-    "TeamGone": _exact(_WARNINGS, object={"const": "team"}, name=_TEXT, deleted={"const": True}),
-    "SessionsEnded": _exact(_WARNINGS, object={"const": "person"}, name=_TEXT, sessions_ended_at=_TIME),
+    "KeyGone": _exact(WARNINGS, object={"const": "key"}, id=_TEXT, deleted={"const": True}),
+    "TeamGone": _exact(WARNINGS, object={"const": "team"}, name=_TEXT, deleted={"const": True}),
     "Changes": _exact(
         data=_list(_exact(
             id=_TEXT, kind={"enum": ["key", *SCOPES]}, name=_TEXT, time=_TIME,
@@ -262,7 +250,6 @@ SCHEMAS: Mapping[str, Schema] = {
         role={"enum": ["admin", *ROLES[1:]]}, name=_TEXT, team=_TEXT_OR_NULL, operations=_list(_TEXT),
         csrf=_TEXT_OR_NULL, version=_TEXT, public_url=_TEXT_OR_NULL,
     ),
-    "SignOut": _exact(object={"const": "sign_out"}, provider_url=_TEXT_OR_NULL),
     "Live": _exact(
         time={"type": "number", "description": "When the sample was made, in Unix seconds."},
         instance={**_TEXT, "description": "Samples of one gateway have the same."},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.api import auth
-from gateway.commands.demo_history import WORKER, WingPast
+from gateway.commands.simulate import WORKER, WingPast
 from gateway.config import Config
 from gateway.quota.windows import LimitTable
 from gateway.store import Store

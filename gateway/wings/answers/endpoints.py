@@ -13,13 +13,13 @@ from typing import Any
 from aiohttp import web
 
 from gateway.config.sections import folded_name
-from gateway.identity.permissions import read_permissions
 from gateway.pipeline import Services
 from gateway.quota import window_status
 from gateway.quota.limit_headers import limit_name
 from gateway.reports.table import utc
 from gateway.store import NARROWING_GROUPS, RefusalQuery, ReportScope, RequestStore, StoreUnavailable
 from gateway.web.admin.common import SCOPE, AdminAccess, bad, csv_response, parts_of, shape_of, shown
+from gateway.web.admin.permissions import read_permissions
 from gateway.web.admin.whole_gateway import Ask
 from gateway.web.wings import WingEndpoints
 

@@ -13,7 +13,8 @@ from aiohttp import web
 
 from gateway import simulator
 from gateway.commands.demo import DEMO_MODELS
-from gateway.commands.demo_history import SPARE, WingDemo, history
+from gateway.commands.demo_history import SPARE, history
+from gateway.commands.simulate import WingDemo
 from gateway.config import Config
 from gateway.records import Record
 

@@ -12,7 +12,6 @@ from typing import Any
 from aiohttp import web
 
 from gateway.errors import InvalidRequest
-from gateway.identity.permissions import read_permissions
 from gateway.pipeline import Services
 from gateway.reports.usage import LabelReport, read_day, stored_groups
 from gateway.store import Store
@@ -27,6 +26,7 @@ from gateway.web.admin.common import (
     shown,
     today_of,
 )
+from gateway.web.admin.permissions import read_permissions
 from gateway.web.admin.request_bodies import RequestBody, read
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_query
 from gateway.web.wings import WingEndpoints

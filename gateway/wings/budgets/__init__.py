@@ -1,3 +1,5 @@
-"""Budgets of people over HTTP: who is near hers, and quotas of her own. `keys/manage_people.py` has the rules, and
-`gateway people` the same on the store itself.
+"""Budgets of people, over HTTP and by `gateway people`: who is near hers, and quotas of her own. Both end access,
+too, by rules of the trunk (`keys/manage_people.py`).
+
+`people.py` shows people and sets their limits. The other modules are parts for the trunk.
 """

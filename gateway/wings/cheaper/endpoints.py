@@ -9,8 +9,8 @@ from aiohttp import hdrs, web
 from pydantic import Field
 
 from gateway.config.sections import MAX_PERSON
-from gateway.identity.permissions import read_permissions
 from gateway.web.admin.common import AdminAccess, actor, changed, read, shown
+from gateway.web.admin.permissions import read_permissions
 from gateway.web.admin.request_bodies import Positive, RequestBody
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_path
 from gateway.web.wings import WingEndpoints

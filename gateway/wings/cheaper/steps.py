@@ -64,7 +64,7 @@ class StepManager(Registry):
             await self.show_team(name)
             return scope, settings.teams, name
         if kind == PERSON:
-            await self.show_person(name)
+            await self.find_person(name)
             name = folded_name(name)
             return f"{PERSON}:{name}", settings.people, name
         raise InvalidRequest(f"Expected a scope such as {', '.join(f'{each}:NAME' for each in KINDS)}.", param="scope")

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from gateway.identity.permissions import read_permissions
 from gateway.pipeline.services import disclosures
 from gateway.web.admin.common import SCOPE, AdminAccess, parts_of, shown
+from gateway.web.admin.permissions import read_permissions
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_query
 from gateway.web.wings import WingEndpoints
 

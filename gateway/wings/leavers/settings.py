@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.config.faults import ConfigFault, format_faults
-from gateway.config.sections import Config, Section
+from gateway.config.sections import Config, IdentityProvider, Section
 from gateway.config.sections.values import SomeSeconds
 from gateway.config.wings import WingSection
 
@@ -33,7 +33,7 @@ ENDS_SOON = timedelta(days=14)
 def _ends(config: Config) -> Iterator[ConfigFault]:
     """Warns of absences that are not noted, and of named admin tokens that have ended or soon will."""
     settings = config.section(LeaverSettings)
-    if config.oidc is None and config.jwt is None:
+    if not config.sections(IdentityProvider):
         for name in ("inactive_after", "by_groups"):
             if getattr(settings, name):
                 yield _warning(("leavers", name), "no person can sign in: neither oidc nor jwt is set")

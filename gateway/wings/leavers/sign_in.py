@@ -8,7 +8,7 @@ from contextlib import suppress
 from gateway.config import Config
 from gateway.errors import Conflict
 from gateway.keys.registry import Registry
-from gateway.web.background import WingSignIn
+from gateway.web.callers import WingSignIn
 
 from .access import Access
 from .settings import LeaverSettings

@@ -235,8 +235,7 @@ class Directory:
 
     async def _give_access(self, resource: Resource) -> None:
         person = resource.person(self._person) if resource.kind == "User" and resource.is_active else None
-        followed: Followed = self._registry.viewed_as(Followed)
-        if person is None or not await followed.has_ended(person, CAUSE):
+        if person is None or await self._registry.access_ended_by(person) != CAUSE:
             return
         wanted = folded_name(person)
         async with aclosing(self._portions("User")) as portions:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from gateway.config import Config
+from gateway.config.sections import GivenRole
 from gateway.errors import NotFound
-from gateway.identity.id_tokens import NotAllowed, Person, with_role
 from gateway.keys.documents import AuditEvent
 from gateway.keys.registry import Registry
 from gateway.quota.scopes import person_scope
@@ -16,14 +16,9 @@ from gateway.store import KeyStore
 from .settings import ScimSettings
 
 
-def role_by(config: Config, name: str, groups: Collection[str]) -> Person | None:
+def role_by(config: Config, name: str, groups: Collection[str]) -> GivenRole | None:
     """The role of a person in these groups, and her team as a lead; None: she may not sign in."""
-    if config.oidc is None:
-        return None
-    try:
-        return with_role(name, groups, config.oidc)
-    except NotAllowed:
-        return None
+    return None if config.sign_in is None else config.sign_in.role_of(name, groups)
 
 
 def team_by(config: Config, groups: Collection[str]) -> str | None:
@@ -44,11 +39,6 @@ class Followed(Registry):
         settings = config.section(ScimSettings)
         return settings.groups_give_roles or bool(settings.teams)
 
-    async def has_ended(self, name: str, cause: str) -> bool:
-        """Whether the access of a person has ended for this cause."""
-        _, overlay = await self._overlay(person_scope(name))
-        return overlay.paused is not None and overlay.paused.by == cause
-
     async def follow(
         self, config: Config, name: str, was: Collection[str], groups: Collection[str], actor: str
     ) -> None:
@@ -57,11 +47,11 @@ class Followed(Registry):
             await self._give_role(name, role_by(config, name, was), role_by(config, name, groups), actor)
         await self.move(config, name, groups, actor)
 
-    async def _give_role(self, name: str, was: Person | None, person: Person | None, actor: str) -> None:
+    async def _give_role(self, name: str, was: GivenRole | None, given: GivenRole | None, actor: str) -> None:
         """Note her role, by which she has quotas, and end her sessions, which have the role before."""
         text, overlay = await self._overlay(person_scope(name))
-        role = None if person is None else person.role
-        if was == person and (overlay.role == role or text is None):
+        role = None if given is None else given.role
+        if was == given and (overlay.role == role or text is None):
             return
         changed = overlay._replace(role=role, revoked_at=self._clock())
         doing = AuditEvent(actor, "update", {"role": overlay.role}, {"role": role})

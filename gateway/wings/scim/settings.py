@@ -46,7 +46,7 @@ class ScimSettings(Section):
 
 def _faults(config: Config) -> Iterator[ConfigFault]:
     settings = config.section(ScimSettings)
-    if settings.groups_give_roles and config.oidc is None:
+    if settings.groups_give_roles and config.sign_in is None:
         yield ConfigFault("scim.groups_give_roles", "there are no roles to give: oidc is not set")
     for number, each in enumerate(settings.teams):
         if each.team not in config.teams:

@@ -9,7 +9,7 @@ from gateway.config import Config
 from gateway.errors import Conflict, Unavailable
 from gateway.keys.registry import Registry
 from gateway.store import StoreUnavailable
-from gateway.web.background import WingSignIn
+from gateway.web.callers import WingSignIn
 
 from .directory import Directory
 from .followed import Followed

@@ -427,7 +427,7 @@ SOCKETS = {("GET", "/v1/responses"), ("GET", "/v1/realtime")}
 ANSWERED = [each for each in OPERATIONS if not each[1].startswith("/admin/sign-") and each not in SOCKETS]
 """WebSockets: tests/flows/test_responses.py, tests/wings/realtime/test_realtime.py.
 
-Sign-in needs a provider and a browser: tests/web/test_sign_in.py and tests/browser/slow/test_sign_in.py."""
+Sign-in needs a provider and a browser: tests/wings/people/test_sign_in.py and tests/browser/slow/test_sign_in.py."""
 
 
 @pytest.mark.parametrize(("method", "path"), ANSWERED)

@@ -18,9 +18,10 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from gateway.config import build
-from gateway.identity import sessions
-from gateway.identity.sessions import Session
 from gateway.web.wings import admin_operations, permissions
+from gateway.wings.people import sessions
+from gateway.wings.people.sessions import Session
+from gateway.wings.people.settings import OidcSettings
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.redis_servers import RedisServer
@@ -195,8 +196,7 @@ def session(role: str = "lead", team: str | None = "ours", rules: str | None = N
             "models": {"m": {"routes": [{"upstream": "u"}], "max_output_tokens": 1}},
             "oidc": OIDC,
         }
-    ).oidc
-    assert found is not None
+    ).section(OidcSettings)
     return Session("a-session", PERSON, role, team, rules or found.rules, time.time() + 3600)  # type: ignore[arg-type]
 
 

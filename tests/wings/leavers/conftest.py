@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.fakes.identity_provider import provider
 from tests.keys.conftest import scenario
 from tests.web.conftest import inside
-from tests.web.test_sign_in import provider
 
 __all__ = ["inside", "provider", "scenario"]

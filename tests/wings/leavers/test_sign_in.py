@@ -8,12 +8,12 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from gateway.errors import Conflict
-from gateway.keys.manage_people import PeopleManager
-from tests.fakes.identity_provider import IdentityProvider, sign
+from gateway.wings.people.records import PeopleRecords
+from tests.fakes.identity_provider import Browser, IdentityProvider, sign
 from tests.flows.gateway_process import key, secret
-from tests.web.conftest import ADMIN_TOKEN, Inside
-from tests.web.test_sign_in import NOWHERE, Browser
+from tests.web.conftest import ADMIN_TOKEN, Inside, models, until
 
+NOWHERE = "http://127.0.0.1:9/v1"
 ALICE = "alice@example.org"
 ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 RULES: dict[str, Any] = {"roles": [{"group": "staff", "role": "member"}], "default_role": None}
@@ -24,17 +24,6 @@ async def gateway(inside: Inside, provider: IdentityProvider, **leavers: Any) ->
         NOWHERE, oidc=provider.settings(**RULES), leavers=leavers, keys=[key("hers", owner=ALICE), key("his")],
         jwt={"issuer": provider.issuer, "audiences": ["gateway"], "jwks_url": f"{provider.issuer}/keys"},
     )  # fmt: skip
-
-
-async def models(client: TestClient[Any, Any], token: str) -> int:
-    """The status of a request with this key or token, as soon as the worker has heard of all changes."""
-    async with client.get("/v1/models", headers={"Authorization": f"Bearer {token}"}) as answer:
-        return answer.status
-
-
-async def until(client: TestClient[Any, Any], token: str, status: int) -> None:
-    while await models(client, token) != status:
-        pass
 
 
 async def audit(client: TestClient[Any, Any]) -> list[tuple[str, str]]:
@@ -72,7 +61,7 @@ async def test_a_change_at_the_same_time_loses_no_note(
     async def changed_meanwhile(*_: Any) -> None:
         raise Conflict("changed")
 
-    monkeypatch.setattr(PeopleManager, "note_role", changed_meanwhile)
+    monkeypatch.setattr(PeopleRecords, "note_role", changed_meanwhile)
     client = await gateway(inside, provider, by_groups=True)
     provider.claims = {**provider.claims, "groups": ["staff"]}
     assert (await Browser(client).sign_in(provider))[0] == 302

@@ -26,7 +26,7 @@ def directory(scenario: Scenario) -> Directory:
 
 
 async def ended_by(scenario: Scenario, person: str = ANN) -> Any:
-    return (await scenario.registry.show_person(person))["access_ended_by"]
+    return await scenario.registry.access_ended_by(person)
 
 
 async def test_access_that_an_operator_ended_is_not_given_back(scenario: Scenario, directory: Directory) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from gateway.config import ConfigError, build
 from gateway.store import StoreUnavailable
+from gateway.wings.people.records import PeopleRecords
 from gateway.wings.scim.directory import Directory
 from gateway.wings.scim.sign_in import note
-from tests.fakes.identity_provider import IdentityProvider
+from tests.fakes.identity_provider import Browser, IdentityProvider, provider
 from tests.flows.gateway_process import key
 from tests.keys.conftest import Scenario
 from tests.web.conftest import ADMIN_TOKEN, Inside
-from tests.web.test_sign_in import Browser, provider
 
 from .test_endpoints import ALICE, NOWHERE, TOKEN, Provider, audit
 
@@ -117,7 +117,7 @@ async def test_a_record_that_is_newer_than_her_groups_follows_at_the_next_check_
     directory = Directory(scenario.store, scenario.registry, "scim.token", "userName", lambda: 1.0, config)
     user = await directory.create("User", {"userName": ALICE})
     await directory.create("Group", {"displayName": "Blue", "members": [{"value": user.id}]})
-    await scenario.registry.create_person("https://issuer.example", ALICE, None)
+    await scenario.registry.viewed_as(PeopleRecords).create_person("https://issuer.example", ALICE, None)
     for _ in range(2):
         await note(scenario.registry, config, ALICE, "key")
         (key_of_hers,) = (await scenario.registry.list_keys()).rows

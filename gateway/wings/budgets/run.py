@@ -4,19 +4,14 @@ on the store itself."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from urllib.parse import quote, urlencode
 
-from gateway.errors import NotFound
-from gateway.keys.manage_people import BY_OPERATOR
-from gateway.keys.registry import Registry
-from gateway.quota.scopes import PERSON
-from gateway.reports.registry import PEOPLE
-from gateway.reports.table import format_json
-
-from .common import PAGE, UsageError
-from .registry import (
+from gateway.commands.common import PAGE, UsageError
+from gateway.commands.registry import (
     Actions,
     Place,
     actor,
@@ -29,10 +24,52 @@ from .registry import (
     merged,
     quotas_of,
 )
-from .registry import run as run
-from .windows import add_window_actions
+from gateway.commands.registry import run as run
+from gateway.commands.remote import RemoteRegistry
+from gateway.commands.windows import add_window_actions
+from gateway.errors import NotFound
+from gateway.keys.manage_people import BY_OPERATOR
+from gateway.keys.registry import Page, Registry, Shown
+from gateway.quota.scopes import PERSON
+from gateway.reports.registry import PEOPLE
+from gateway.reports.table import format_json
+
+from .people import PeopleLimits, limits_of
 
 ANN = "alice@example.org"
+
+
+class RemotePeople:
+    """Answers like `Registry` for people, from a running gateway. `actor` is not sent: the token names the author."""
+
+    def __init__(self, gateway: RemoteRegistry) -> None:
+        self._gateway = gateway
+
+    async def list_people(self, after: str, limit: int) -> Page:
+        query = {"limit": limit} | ({"after": after} if after else {})
+        found = await self._gateway.ask("GET", f"people?{urlencode(query)}")
+        return Page(found["data"], found["next"])
+
+    async def show_person(self, name: str) -> Shown:
+        return await self._gateway.ask("GET", _path(name))
+
+    async def update_person(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
+        return await self._gateway.change("PATCH", _path(name), changes)
+
+    async def set_access(self, person: str, ended_by: str | None, actor: str) -> bool:
+        await self._gateway.change("POST", f"{_path(person)}/{'give' if ended_by is None else 'end'}_access")
+        return True
+
+    async def end_sessions(self, person: str, actor: str) -> Shown:
+        return await self._gateway.change("POST", f"{_path(person)}/end_sessions")
+
+
+def _path(name: str) -> str:
+    return f"people/{quote(name, safe='')}"
+
+
+def _people(registry: Registry | RemoteRegistry) -> PeopleLimits | RemotePeople:
+    return RemotePeople(registry) if isinstance(registry, RemoteRegistry) else limits_of(registry)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,13 +111,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace, place: Place) -> str:
-    rows = every_row(place, lambda registry, after: registry.list_people(after, PAGE))
+    rows = every_row(place, lambda registry, after: _people(registry).list_people(after, PAGE))
     rows.sort(key=lambda row: -max([each["used"] / each["limit"] for each in row["windows"]], default=0))
     return format_rows(args, PEOPLE, rows)
 
 
 def _show(args: argparse.Namespace, place: Place) -> str:
-    return format_row(args, carry_out(place, lambda registry: registry.show_person(args.person), makes_store=False))
+    return format_row(
+        args, carry_out(place, lambda registry: _people(registry).show_person(args.person), makes_store=False)
+    )
 
 
 def _update(args: argparse.Namespace, place: Place) -> str:
@@ -93,23 +132,23 @@ def _update(args: argparse.Namespace, place: Place) -> str:
         if quotas:
             known: list[dict[str, Any]] = []
             with suppress(NotFound):
-                known = (await registry.show_person(args.person))["quotas"]
+                known = (await _people(registry).show_person(args.person))["quotas"]
             given = merged(known, quotas)
-        return await registry.update_person(args.person, {"quotas": given}, actor("people"))
+        return await _people(registry).update_person(args.person, {"quotas": given}, actor("people"))
 
     return format_row(args, carry_out(place, change))
 
 
 def _set_access(args: argparse.Namespace, place: Place, ended_by: str | None) -> str:
     async def change(registry: Registry) -> dict[str, Any]:
-        await registry.set_access(args.person, ended_by, actor("people"))
-        return await registry.show_person(args.person)
+        await _people(registry).set_access(args.person, ended_by, actor("people"))
+        return await _people(registry).show_person(args.person)
 
     return format_row(args, carry_out(place, change))
 
 
 def _end_sessions(args: argparse.Namespace, place: Place) -> str:
-    ended = carry_out(place, lambda registry: registry.end_sessions(args.person, actor("people")))
+    ended = carry_out(place, lambda registry: _people(registry).end_sessions(args.person, actor("people")))
     if args.shape == "json":
         return format_json(ended)
     return f"Every session of {args.person} that began before {ended['sessions_ended_at']} is over.\n"

@@ -4,7 +4,5 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.wings.leavers.endpoints import END, GIVE
-
-MAY: Mapping[str, set[tuple[str, str]]] = {"operator": {("POST", END), ("POST", GIVE)}}
+MAY: Mapping[str, set[tuple[str, str]]] = {"operator": {("POST", "/admin/api/people/{person}/end_sessions")}}
 BODIES: Mapping[tuple[str, str], object] = {}

@@ -17,19 +17,19 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from gateway.config import StoreSettings, build
-from gateway.identity.permissions import ROLES, KeyFacts, Principal, Scope
-from gateway.identity.sessions import Session
 from gateway.store.opening import open_store
 from gateway.web.admin.operations import ADMIN_OPERATIONS as TRUNK
 from gateway.web.admin.operations import OF_PERSON
+from gateway.web.admin.permissions import ROLES, KeyFacts, Principal, Scope
 from gateway.web.wings import admin_operations, permissions, wing_endpoints
 from gateway.wings import WINGS
+from gateway.wings.people.sessions import Session
+from gateway.wings.people.settings import OidcSettings
 from tests.browser.stores import days, filled
 from tests.flows.gateway_process import key, secret
 from tests.flows.planted import plant, record
 from tests.store.test_contract_refusals import entry
-
-from .conftest import ADMIN_TOKEN, Inside
+from tests.web.conftest import ADMIN_TOKEN, Inside
 
 ADMIN_OPERATIONS, PERMISSIONS = admin_operations(), permissions()
 """The tables of the trunk and of all wings."""
@@ -108,9 +108,8 @@ MINIMUM = {
 
 def signed_in(role: str = "member", team: str | None = None) -> dict[str, str]:
     """The headers of Alice's session, as test_sign_in.py gets it from a provider."""
-    rules = build({**MINIMUM, "oidc": OIDC}).oidc
-    assert rules is not None
-    session = Session("a-session", ALICE, role, team, rules.rules, time.time() + 1000)  # type: ignore[arg-type]
+    rules = build({**MINIMUM, "oidc": OIDC}).section(OidcSettings).rules
+    session = Session("a-session", ALICE, role, team, rules, time.time() + 1000)  # type: ignore[arg-type]
     key = SESSION_KEY.encode()
     return {"Cookie": f"gateway-session={session.encode(key)}", "X-CSRF-Token": session.csrf_token(key)}
 

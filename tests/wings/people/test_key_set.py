@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from gateway.identity.key_set import FRESH_S, KEPT_S, REFETCH_S, KeySet, ProviderUnavailable
+from gateway.wings.people.key_set import FRESH_S, KEPT_S, REFETCH_S, KeySet, ProviderUnavailable, read_key_set
+from gateway.wings.people.provider import read_discovery
 from tests.fakes.identity_provider import KEY
 
 KNOWN, UNKNOWN = {"alg": "RS256", "kid": "one"}, {"alg": "RS256", "kid": "another"}
@@ -86,3 +87,9 @@ async def test_a_client_that_leaves_ends_no_fetch(provider: HangingProvider, key
     provider.now += FRESH_S - 1
     assert await keys.find(KNOWN) is not None
     assert provider.fetches == 1
+
+
+def test_json_of_a_provider_that_is_too_deep_is_an_error_of_the_provider() -> None:
+    for read in (read_key_set, lambda body: read_discovery(body, "https://login.example.org")):
+        with pytest.raises(ProviderUnavailable):
+            read(b'{"a":' * 40_000)

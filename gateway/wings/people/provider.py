@@ -18,11 +18,11 @@ from urllib.parse import quote, urlencode, urlsplit
 import aiohttp
 
 from gateway import __version__, untrusted_json
-from gateway.config import OidcSettings
 from gateway.config.sections import is_safe_url
 
 from .id_tokens import ExpectedToken, TokenRefused, check_token
 from .key_set import KeySet, ProviderUnavailable
+from .settings import OidcSettings
 
 WITHIN_S = 10.0
 MAX_BYTES = 262_144

@@ -16,26 +16,17 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.errors import Unavailable
-from gateway.identity import key_set
 from gateway.quota.issued import person_digest, person_id
-from gateway.web import person_tokens
+from gateway.wings.people import key_set, person_tokens
 from tests.fakes.identity_provider import OTHER_KEY, IdentityProvider, sign
 from tests.flows.gateway_process import key, secret
+from tests.web.conftest import ADMIN_TOKEN, Inside
 
-from .conftest import ADMIN_TOKEN, Inside
 from .test_sign_in import BAD_TOKENS
 
 Client = TestClient[Any, Any]
 ALICE = person_id("alice@example.org")
 ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-
-
-@pytest.fixture
-async def provider() -> AsyncIterator[IdentityProvider]:
-    provider = IdentityProvider()
-    await provider.server.start_server()
-    yield provider
-    await provider.server.close()
 
 
 @pytest.fixture
@@ -136,7 +127,7 @@ async def test_a_withdrawn_key_ends_its_tokens(
 ) -> None:
     monkeypatch.setattr(key_set, "FRESH_S", 0.0)
     monkeypatch.setattr(key_set, "REFETCH_S", 0.0)
-    monkeypatch.setattr("gateway.web.person_tokens.KEPT_S", 0.0)
+    monkeypatch.setattr("gateway.wings.people.person_tokens.KEPT_S", 0.0)
     client = await gateway(inside, provider, upstream)
     token = sign(provider.good_claims())
     assert (await call(client, token))[0] == 200
@@ -272,7 +263,7 @@ async def test_a_record_of_an_older_gateway_stays_that_of_its_spelling(
     client = await gateway(inside, provider, upstream)
     written = "Alice@example.org"
     with monkeypatch.context() as older:
-        older.setattr("gateway.keys.manage_keys.folded_name", lambda name: name)
+        older.setattr("gateway.wings.people.records.folded_name", lambda name: name)
         assert (await call(client, sign(provider.good_claims(email=written))))[0] == 200
     assert (await admin(client, "GET", f"keys/{ALICE}"))[0] == 404
     assert (await call(client, sign(provider.good_claims(email=written, jti="2"))))[0] == 200

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+from collections.abc import Collection, Iterator
+from functools import cached_property, partial
 from importlib.util import find_spec
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from .values import NOT_BOOL, SafeUrl, Section, certificates
+from gateway.config.faults import ConfigFault, format_faults
+from gateway.config.sections import Config, GivenRole, IdentityProvider, SafeUrl, Section
+from gateway.config.sections.values import NOT_BOOL, certificates
+from gateway.config.wings import WingSection
+
+WITHOUT_VERIFIED_ADDRESSES = frozenset({"login.microsoftonline.com", "login.microsoftonline.us", "sts.windows.net"})
+"""Identity providers whose tokens have addresses without verification."""
+
+P = TypeVar("P", "OidcSettings", "JwtSettings")
 
 
 def _has_joserfc() -> bool:
@@ -36,7 +45,18 @@ class RoleRule(Section):
         return self
 
 
-class OidcSettings(Section):
+class NotAllowed(Exception):
+    """A person may not sign in; the text is the reason, shown to her."""
+
+    def __init__(self, text: str, lacking: str | None = None) -> None:
+        super().__init__(text)
+        self.lacking = lacking
+        """The person, where she lacks a group or a role alone."""
+
+
+class OidcSettings(IdentityProvider):
+    gives_roles: ClassVar[bool] = True
+
     issuer: SafeUrl
     """The provider's issuer, exactly as it writes itself, such as https://login.example.org."""
     client_id: Annotated[str, Field(min_length=1)]
@@ -110,8 +130,29 @@ class OidcSettings(Section):
         text = self.model_dump_json(include=set(names))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def role_of(self, name: str, groups: Collection[str]) -> GivenRole | None:
+        try:
+            return self.find_role(name, groups)
+        except NotAllowed:
+            return None
 
-class JwtSettings(Section):
+    def find_role(self, name: str, groups: Collection[str]) -> GivenRole:
+        """The same. Raises `NotAllowed`."""
+        if self.domains:
+            domain = name.rpartition("@")[2].lower() if "@" in name else None
+            if domain not in [each.lower() for each in self.domains]:
+                raise NotAllowed("Your e-mail address is of no domain that may sign in here.")
+        if self.groups and set(self.groups).isdisjoint(groups):
+            raise NotAllowed("You are in no group that may sign in here.", name)
+        for rule in self.roles:
+            if rule.person == name or (rule.group is not None and rule.group in groups):
+                return GivenRole(rule.role, rule.team)
+        if self.default_role is None:
+            raise NotAllowed("No role is given to you here. Ask an operator of the gateway.", name)
+        return GivenRole(self.default_role)
+
+
+class JwtSettings(IdentityProvider):
     issuer: Annotated[str, Field(min_length=1)]
     """The issuer of the tokens, exactly as they name it."""
     audiences: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -140,3 +181,28 @@ class JwtSettings(Section):
     @classmethod
     def _is_readable(cls, path: str | None) -> str | None:
         return None if path is None else certificates(path)
+
+
+def settings_of(config: Config, kind: type[P]) -> P | None:
+    """The section of this kind; None: the file has none."""
+    return next(iter(config.sections(kind)), None)
+
+
+def _unverified_names(kind: type[P], name: str, config: Config) -> Iterator[ConfigFault]:
+    """Tokens of Entra name no `email_verified`, and an administrator of any tenant writes any address."""
+    settings = settings_of(config, kind)
+    if settings is not None and settings.person_claim == "email":
+        host = urlsplit(settings.issuer).hostname or ""
+        if host in WITHOUT_VERIFIED_ADDRESSES:
+            yield ConfigFault(
+                format_faults((name, "person_claim")),
+                f"is email, and {host} does not state whether an address was verified: a person can have another's "
+                "address there and would own her keys; write oid, or sub",
+            )
+
+
+OIDC = WingSection(
+    "oidc", OidcSettings, warnings=partial(_unverified_names, OidcSettings, "oidc"),
+    secrets={"oidc/client_secret": "", "oidc/session_key": ""}, is_optional=True, has_own_secrets=True,
+)  # fmt: skip
+JWT = WingSection("jwt", JwtSettings, warnings=partial(_unverified_names, JwtSettings, "jwt"), is_optional=True)

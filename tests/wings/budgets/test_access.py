@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.flows.gateway_process import key, secret
-from tests.web.conftest import ADMIN_TOKEN, Inside
-
-from .test_sign_in import until
+from tests.web.conftest import ADMIN_TOKEN, Inside, until
 
 ALICE = "alice@example.org"
 

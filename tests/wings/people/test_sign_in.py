@@ -8,8 +8,6 @@ import hmac
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator
-from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,67 +16,16 @@ import pytest
 from aiohttp.test_utils import TestClient
 from joserfc import jwk
 
-from gateway.identity import key_set
-from gateway.identity.sessions import Session
 from gateway.store import StoreUnavailable
-from gateway.web.admin import sign_in
+from gateway.wings.people import key_set, signing_in
+from gateway.wings.people.sessions import Session
 from tests.browser.stores import filled
-from tests.fakes.identity_provider import KEY, OTHER_KEY, IdentityProvider, sign, unsigned
+from tests.fakes.identity_provider import KEY, OTHER_KEY, Browser, IdentityProvider, sign, unsigned
 from tests.flows.gateway_process import key
-
-from .conftest import ADMIN_TOKEN, Inside
+from tests.web.conftest import ADMIN_TOKEN, Inside
 
 NOWHERE = "http://127.0.0.1:9/v1"
 Client = TestClient[Any, Any]
-
-
-@pytest.fixture
-async def provider() -> AsyncIterator[IdentityProvider]:
-    provider = IdentityProvider()
-    await provider.server.start_server()
-    yield provider
-    await provider.server.close()
-
-
-class Browser:
-    """Keeps cookies like a browser; a test can read them out, as an attacker would."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.cookies: dict[str, str] = {}
-
-    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any, Any]:
-        """Status, headers, and the JSON of the answer."""
-        self.client.session.cookie_jar.clear()
-        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-        headers = {**({"Cookie": cookie} if cookie else {}), **more.pop("headers", {})}
-        async with self.client.request(method, path, headers=headers, allow_redirects=False, **more) as answer:
-            for line in answer.headers.getall("Set-Cookie", []):
-                (name, morsel), *_ = SimpleCookie(line).items()
-                assert morsel["httponly"]
-                assert (morsel["samesite"], morsel["path"]) == ("Lax", "/")
-                self.cookies[name] = morsel.value
-                if morsel["max-age"] == "0":
-                    del self.cookies[name]
-            text = await answer.text()
-            return answer.status, answer.headers, json.loads(text) if text else None
-
-    async def begin(self) -> str:
-        status, headers, _ = await self.ask("GET", "/admin/sign-in")
-        assert status == 302
-        return str(headers["Location"])
-
-    async def sign_in(self, provider: IdentityProvider) -> tuple[int, Any]:
-        status, headers, received = await self.ask(
-            "GET", f"/admin/sign-in/callback?{provider.approve(await self.begin())}"
-        )
-        if status == 302:
-            assert headers["Location"] == "../../dashboard"
-        return status, received
-
-    async def session(self) -> Any:
-        status, _, received = await self.ask("GET", "/admin/api/session")
-        return received if status == 200 else (status, received["error"]["code"])
 
 
 async def gateway_client(inside: Inside, provider: IdentityProvider, admin: Any = None, **oidc: Any) -> Client:
@@ -520,8 +467,8 @@ async def test_one_address_cannot_make_the_gateway_ask_the_provider_without_an_e
     inside: Inside, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anyone can begin sign-ins, and present codes that the provider did not give."""
-    monkeypatch.setattr(sign_in, "CODES_AT_ONCE", 3)
-    monkeypatch.setattr(sign_in, "CODES_PER_S", 0.0)
+    monkeypatch.setattr(signing_in, "CODES_AT_ONCE", 3)
+    monkeypatch.setattr(signing_in, "CODES_PER_S", 0.0)
     client = await gateway_client(inside, provider)
     for number in range(6):
         browser = Browser(client)

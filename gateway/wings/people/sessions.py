@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from .permissions import ROLES, Principal, Role
+from gateway.web.admin.permissions import ROLES, Principal, Role
 
 Kind = Literal["session", "sign-in", "csrf"]
 MAX_CHARACTERS = 4000

@@ -1,7 +1,7 @@
 """The one table of roles and operations of the admin API, and the scopes that it grants. Pure.
 
 A role that has no entry in an operation's row may not use it. `web/admin/common.py` enforces the table, the OpenAPI
-document and docs/people.md show it, and tests/web/test_roles.py tries every operation with every role.
+document and docs/people.md show it, and tests/wings/people/test_roles.py tries every operation with every role.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from gateway.config import AdminSettings, KeySettings, Priority, is_expired
 from gateway.config.sections import folded_name
-from gateway.errors import Unauthorized
+from gateway.errors import Forbidden, Unauthorized
 
 Role = Literal["operator", "lead", "member", "viewer", "key"]
 """`key`: a request that presents an API key of the data plane instead of a token or a session."""
@@ -68,7 +68,6 @@ POST   /admin/api/teams/{name}/members/{person}/reset all - -      -       -
 POST   /admin/api/teams/{name}/members/{person}/top_up all - -     -       -
 POST   /admin/api/people/{person}/reset    all       -     -       -       -
 POST   /admin/api/people/{person}/top_up   all       -     -       -       -
-POST   /admin/api/people/{person}/end_sessions all   -     -       -       -
 GET    /admin/api/audit                    all       -     -       -       -
 """
 
@@ -236,3 +235,7 @@ def not_allowed(principal: Principal) -> str:
         "key": "an API key reads its own usage, windows and settings, and does to itself what its team allows",
     }.get(principal.role, principal.role)
     return f"Your role does not allow this: {what}. Ask an operator of the gateway."
+
+
+def role_refused(message: str, param: str | None) -> Forbidden:
+    return Forbidden(message, param=param, code="role_not_allowed")

@@ -12,83 +12,49 @@ import pytest
 
 from gateway.config import ConfigError
 from gateway.errors import Conflict, InvalidRequest, NotFound, Unauthorized
-from gateway.identity.permissions import Principal, Scope
 from gateway.keys import cache as under_test
 from gateway.quota import labels
 from gateway.quota.issued import Overlay, Pause
 from gateway.records import Call, Claim, Document, Key, Params
 from gateway.store import DocumentKind, StoreChange
+from gateway.web.admin.permissions import Principal, Scope
+from gateway.wings.budgets.people import limits_of
 from gateway.wings.leavers.access import Access
+from tests.keys.conftest import BY, Scenario, settings
+from tests.keys.people import ANN, DAILY, MORE, limits, with_two_keys
 from tests.store.worker import Worker
-
-from .conftest import BY, Scenario, settings
-
-ANN = "ann@example.org"
-DAILY, MORE = [{"requests": 5, "per": "day"}], [{"requests": 9, "per": "day"}]
-PEOPLE = {"defaults": {"quotas": DAILY}, "role:lead": {"quotas": MORE}, "named": {"quotas": DAILY}}
-
-
-async def with_two_keys(scenario: Scenario) -> tuple[str, ...]:
-    """The secrets of keys of one person."""
-    scenario.config = settings(people=PEOPLE, teams={"red": {"member_quotas": DAILY}})
-    made = [
-        await scenario.registry.create_key({"id": name, "owner": ANN, **more}, BY)
-        for name, more in (("one", {}), ("two", {"team": "red"}))
-    ]
-    return tuple([each.secret for each in made])
-
-
-async def limits(scenario: Scenario, secret: str) -> list[tuple[str, int]]:
-    """Scope and limit of the windows that bind a key at a worker that has heard of all changes."""
-    cache = scenario.book()
-    await cache.hear()
-    key = await scenario.caller(cache, secret)
-    return [(each.scope, each.window(scenario.now).limit) for each in cache.terms.of(key)]
 
 
 async def test_people_are_the_owners_of_keys_and_the_names_of_the_file(scenario: Scenario) -> None:
     await with_two_keys(scenario)
-    rows = (await scenario.registry.list_people()).rows
+    rows = (await limits_of(scenario.registry).list_people()).rows
     assert [(row["name"], row["keys"], row["quotas"], row["managed_by"]) for row in rows] == [
         (ANN, ["one", "two"], DAILY, None), ("named", [], DAILY, "file"),
     ]  # fmt: skip
     assert [row["scope"] for row in rows[0]["windows"]] == [f"person:{ANN}", f"member:red/{ANN}"]
-    page = await scenario.registry.list_people("", 1)
+    page = await limits_of(scenario.registry).list_people("", 1)
     assert ([row["name"] for row in page.rows], page.next) == ([ANN], ANN)
-    assert await scenario.registry.show_person(ANN) == rows[0]
+    assert await limits_of(scenario.registry).show_person(ANN) == rows[0]
     with pytest.raises(NotFound):
-        await scenario.registry.show_person("stranger")
+        await limits_of(scenario.registry).show_person("stranger")
 
 
 async def test_quotas_that_a_person_is_given_bind_all_her_keys(scenario: Scenario) -> None:
     secrets = await with_two_keys(scenario)
-    shown = await scenario.registry.update_person(ANN, {"quotas": MORE}, BY)
+    shown = await limits_of(scenario.registry).update_person(ANN, {"quotas": MORE}, BY)
     assert (shown["quotas"], shown["managed_by"]) == (MORE, "store")
     for secret in secrets:
         assert (f"person:{ANN}", 9) in await limits(scenario, secret)
     (entry,) = (await scenario.registry.audit(1)).rows
     assert (entry["kind"], entry["name"], entry["action"], entry["actor"]) == ("person", ANN, "update", BY)
     assert (entry["before"]["quotas"], entry["after"]["quotas"]) == (DAILY, MORE)
-    await scenario.registry.update_person(ANN, {"quotas": None}, BY)
+    await limits_of(scenario.registry).update_person(ANN, {"quotas": None}, BY)
     assert (f"person:{ANN}", 5) in await limits(scenario, secrets[0])
     with pytest.raises(Conflict):
-        await scenario.registry.update_person("named", {"quotas": MORE}, BY)
+        await limits_of(scenario.registry).update_person("named", {"quotas": MORE}, BY)
     with pytest.raises(InvalidRequest) as error:
-        await scenario.registry.update_person(ANN, {"quotas": [*DAILY, *DAILY]}, BY)
+        await limits_of(scenario.registry).update_person(ANN, {"quotas": [*DAILY, *DAILY]}, BY)
     assert error.value.param == "quotas[1]"
-
-
-async def test_a_role_of_a_sign_in_decides_the_limits_until_the_next_one(scenario: Scenario) -> None:
-    secret, _ = await with_two_keys(scenario)
-    for role, limit in (("lead", 9), ("lead", 9), ("member", 5)):
-        await scenario.registry.note_role(ANN, role)
-        assert (f"person:{ANN}", limit) in await limits(scenario, secret)
-    changes = [row for row in (await scenario.registry.audit()).rows if row["kind"] == "person"]
-    assert [row["after"] for row in changes] == [{"role": "member"}, {"role": "lead"}]
-    scenario.config = settings(people={"defaults": {"quotas": DAILY}})
-    await scenario.registry.note_role("bob", "lead")
-    with pytest.raises(NotFound):
-        await scenario.registry.show_person("bob")  # nothing is kept where no role has limits
 
 
 @pytest.mark.parametrize("scope", [f"person:{ANN}", f"member:red/{ANN}"])
@@ -115,7 +81,9 @@ async def test_a_key_with_another_owner_leaves_its_use_behind(scenario: Scenario
     (window,) = [each.window(scenario.now) for each in cache.terms.of(await scenario.caller(cache, secret))]
     await Worker(scenario.store).granted(Claim(window, 3), time=scenario.now)
     await scenario.registry.update_key("one", {"owner": "bob"}, BY)
-    used = {row["name"]: row["windows"][0]["reserved"] for row in (await scenario.registry.list_people()).rows}
+    used = {
+        row["name"]: row["windows"][0]["reserved"] for row in (await limits_of(scenario.registry).list_people()).rows
+    }
     assert used == {ANN: 3, "bob": 0, "named": 0}
     assert await limits(scenario, secret) == [("person:bob", 5)]
 
@@ -123,7 +91,7 @@ async def test_a_key_with_another_owner_leaves_its_use_behind(scenario: Scenario
 async def test_quotas_of_her_own_replace_quotas_alone(scenario: Scenario) -> None:
     scenario.config = settings(people={"defaults": {"quotas": DAILY, "max_parallel": 4, "on_exceeded": "shadow"}})
     await scenario.registry.create_key({"id": "one", "owner": ANN}, BY)
-    shown = await scenario.registry.update_person(ANN, {"quotas": MORE}, BY)
+    shown = await limits_of(scenario.registry).update_person(ANN, {"quotas": MORE}, BY)
     assert (shown["quotas"], shown["max_parallel"], shown["on_exceeded"]) == (MORE, 4, "shadow")
 
 
@@ -257,11 +225,10 @@ async def test_spellings_of_a_name_are_one_person(scenario: Scenario, one: str, 
     first, second = [await limits(scenario, each.secret) for each in made]
     assert first == second
     assert [limit for _, limit in first] == [9, 5]
-    (row,) = (await scenario.registry.list_people()).rows
+    (row,) = (await limits_of(scenario.registry).list_people()).rows
     assert (row["name"], row["keys"], row["quotas"], len(row["windows"])) == (one, ["key-0", "key-1"], MORE, 2)
-    assert await scenario.registry.show_person(other) == row
+    assert await limits_of(scenario.registry).show_person(other) == row
     await scenario.registry.set_access(other, "scim", BY)
-    assert await scenario.registry.are_sessions_ended(one, scenario.now)
     cache = scenario.book()
     await cache.hear()
     for each in made:
@@ -312,8 +279,7 @@ async def test_what_older_gateways_wrote_under_spellings_counts(scenario: Scenar
     access: Access = scenario.registry.viewed_as(Access)
     for _ in range(2):  # another gateway begins, too
         await access.fold_names()
-    assert await scenario.registry.are_sessions_ended("ada@x.com", scenario.now)
-    assert (await scenario.registry.show_person("Ada@x.com"))["access_ended_by"] == "operator"
+    assert (await limits_of(scenario.registry).show_person("Ada@x.com"))["access_ended_by"] == "operator"
     await scenario.registry.set_access("ADA@x.com", None, BY)
     await access.fold_names()
     for book in (cache, scenario.book()):

@@ -20,6 +20,7 @@ import logging
 import secrets
 import time
 import uuid
+from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
@@ -27,23 +28,25 @@ from typing import NamedTuple
 
 from aiohttp import hdrs, web
 
-from gateway.config import OidcSettings
 from gateway.errors import Conflict, Forbidden, GatewayError, NotFound, Unauthorized, Unavailable
-from gateway.identity import sessions
-from gateway.identity.id_tokens import NotAllowed, TokenRefused, name_of, person_of
-from gateway.identity.key_set import ProviderUnavailable
-from gateway.identity.permissions import Role
-from gateway.identity.provider import OidcProvider
-from gateway.identity.sessions import Session
-from gateway.keys.registry import Registry
 from gateway.keys.token_bucket import TokenBuckets
 from gateway.pipeline import Services
 from gateway.store import StoreUnavailable
-from gateway.web.background import sign_in_notes
+from gateway.web.admin.common import AWAY_WHILE_READING
+from gateway.web.admin.permissions import Role
+from gateway.web.callers import Visitor, sign_in_notes
 from gateway.web.http_guard import login_throttle
 from gateway.web.middleware import CONTEXT, Handler
 from gateway.web.responses import Whole, json_response
 from gateway.web.static_page import HEADERS
+
+from . import sessions
+from .id_tokens import TokenRefused, groups_of, name_of
+from .key_set import ProviderUnavailable
+from .provider import OidcProvider
+from .records import PeopleRecords
+from .sessions import Session
+from .settings import NotAllowed, OidcSettings, settings_of
 
 log = logging.getLogger("gateway")
 
@@ -54,7 +57,7 @@ CODES_PER_S, CODES_AT_ONCE = 1.0, 30
 """Codes that this worker takes from one address, which may be that of an office."""
 CSRF = "X-CSRF-Token"
 READING = (hdrs.METH_GET, hdrs.METH_HEAD)
-FAILED = Template((Path(__file__).parents[1] / "dashboard" / "sign_in_failed.html").read_text(encoding="utf-8"))
+FAILED = Template((Path(__file__).parent / "sign_in_failed.html").read_text(encoding="utf-8"))
 NO_STORE = ("Cache-Control", "no-store")
 
 
@@ -74,7 +77,7 @@ class _Provider(NamedTuple):
 class SignIn:
     """Sign-in, sign-out and the check of sessions. Private to a worker; to be closed."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: PeopleRecords) -> None:
         self._provider: _Provider | None = None
         self._registry = registry
         self._codes = TokenBuckets(CODES_PER_S, CODES_AT_ONCE)
@@ -109,8 +112,8 @@ class SignIn:
         """Back from the provider: the session begins."""
         settings, now = _settings(request), _now(request)
         query = request.query
-        given = request.cookies.get(_name(settings, "sign-in"), "")
-        begun = sessions.read("sign-in", given, _key(settings), now)
+        state = request.cookies.get(_name(settings, "sign-in"), "")
+        begun = sessions.read("sign-in", state, _key(settings), now)
         if begun is None or not secrets.compare_digest(query.get("state", "").encode(), begun["state"].encode()):
             raise _failed("it was not begun in this browser, or too long ago")
         try:
@@ -124,7 +127,7 @@ class SignIn:
             claims = await client.claims_of(query["code"], begun["verifier"], begun["nonce"], now)
             name, config = name_of(claims, settings.person_claim), _services(request).config
             groups = [await wing.groups(self._registry, config, name) for wing in sign_in_notes() if wing.groups]
-            person = person_of(claims, settings, {group for some in groups for group in some})
+            given = settings.find_role(name, groups_of(claims, settings.groups_claim).union(*groups))
         except ProviderUnavailable as error:
             raise _away(error) from None
         except TokenRefused as error:
@@ -134,11 +137,9 @@ class SignIn:
             if error.lacking is not None:
                 await self._note(request, error.lacking, None)
             raise Forbidden(str(error), code="sign_in_refused") from None
-        session = Session(
-            Session.new_id(now), person.name, person.role, person.team, settings.rules, now + settings.session_s
-        )
-        await self._note(request, person.name, person.role)
-        log.info("%s signed in as %s", session.principal.name, person.role)
+        session = Session(Session.new_id(now), name, given.role, given.team, settings.rules, now + settings.session_s)
+        await self._note(request, name, given.role)
+        log.info("%s signed in as %s", session.principal.name, given.role)
         cookie = _cookie(settings, "session", session.encode(_key(settings)), settings.session_s)
         headers = [(hdrs.LOCATION, "../../dashboard"), NO_STORE, cookie, _cookie(settings, "sign-in", "", 0)]
         return Whole(302, headers, b"")
@@ -172,10 +173,26 @@ class SignIn:
         body = json.dumps({"object": "sign_out", "provider_url": address}).encode()
         return json_response(body, headers=[NO_STORE, _cookie(settings, "session", "", 0)])
 
+    async def visitor(self, request: web.Request) -> Visitor | None:
+        """The person whose session a request has; None: no one can sign in. Raises as `session_of`, and `Unauthorized`
+        for a request without a session, or with one that was ended."""
+        settings = settings_of(_services(request).config, OidcSettings)
+        if settings is None:
+            return None
+        if (session := await self.session_of(request)) is None:
+            raise SignInRequired("Sign in, or present a token.")
+        try:
+            if await self._registry.are_sessions_ended(session.person, session.begun):
+                raise SignInRequired("Your session was ended by an operator. Sign in again.")
+        except StoreUnavailable:
+            raise Unavailable(AWAY_WHILE_READING, code=StoreUnavailable.code) from None
+        new_key = partial(self._registry.with_member_settings, session.principal)
+        return Visitor(session.principal, session.csrf_token(_key(settings)), new_key)
+
     async def session_of(self, request: web.Request) -> Session | None:
         """The session of a request; None: it has none. Raises `Unauthorized` for one that is over, `Forbidden` for a
         change without the CSRF token, `Unavailable` while the store is."""
-        settings = request[CONTEXT].parts.config.oidc
+        settings = settings_of(_services(request).config, OidcSettings)
         cookie = request.cookies.get(_name(settings, "session")) if settings is not None else None
         if settings is None or not cookie:
             return None
@@ -220,13 +237,8 @@ def _for_people(handler: Handler, up: str) -> Handler:
     return enter
 
 
-def csrf_token(session: Session, settings: OidcSettings) -> str:
-    """Returns the token that the page sends back with each change."""
-    return session.csrf_token(_key(settings))
-
-
 def _settings(request: web.Request) -> OidcSettings:
-    settings = request[CONTEXT].parts.config.oidc
+    settings = settings_of(_services(request).config, OidcSettings)
     if settings is None:
         raise NotFound("This gateway has no sign-in: oidc is not set.")
     return settings

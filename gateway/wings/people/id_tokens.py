@@ -2,61 +2,20 @@
 
 The header's `jku`, `jwk` and `x5u` are never looked at: keys come from the configured issuer alone.
 
-The name and the role of a person follow from the claims, by the rules of the configuration.
+The name and the groups of a person follow from the claims. `settings.py` has the rules of the configuration for them.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gateway import untrusted_json
-from gateway.config import OidcSettings
 from gateway.config.sections import BAD_SIGNS, MAX_PERSON
 
 from .key_set import ALGORITHMS, KeySet
-from .permissions import Role
-
-
-class NotAllowed(Exception):
-    """A person may not sign in; the text is the reason, shown to her."""
-
-    def __init__(self, text: str, lacking: str | None = None) -> None:
-        super().__init__(text)
-        self.lacking = lacking
-        """The person, where she lacks a group or a role alone."""
-
-
-class Person(NamedTuple):
-    """A person who signed in."""
-
-    name: str
-    """The owner of her keys, and her name in the audit log."""
-    role: Role
-    team: str | None = None
-
-
-def person_of(claims: Mapping[str, Any], settings: OidcSettings, more_groups: Collection[str] = ()) -> Person:
-    """The person of these claims, with further groups of hers. Raises `NotAllowed`."""
-    groups = groups_of(claims, settings.groups_claim).union(more_groups)
-    return with_role(name_of(claims, settings.person_claim), groups, settings)
-
-
-def with_role(name: str, groups: Collection[str], settings: OidcSettings) -> Person:
-    """The person of this name in these groups. Raises `NotAllowed`."""
-    if settings.domains:
-        domain = name.rpartition("@")[2].lower() if "@" in name else None
-        if domain not in [each.lower() for each in settings.domains]:
-            raise NotAllowed("Your e-mail address is of no domain that may sign in here.")
-    if settings.groups and set(settings.groups).isdisjoint(groups):
-        raise NotAllowed("You are in no group that may sign in here.", name)
-    for rule in settings.roles:
-        if rule.person == name or (rule.group is not None and rule.group in groups):
-            return Person(name, rule.role, rule.team)
-    if settings.default_role is None:
-        raise NotAllowed("No role is given to you here. Ask an operator of the gateway.", name)
-    return Person(name, settings.default_role)
+from .settings import NotAllowed
 
 
 def name_of(claims: Mapping[str, Any], claim: str) -> str:

@@ -22,30 +22,22 @@ from typing import Any, NamedTuple
 
 from gateway.api import auth
 from gateway.api.auth import KnownSecret
-from gateway.config import JwtSettings
 from gateway.config.sections import folded_name
 from gateway.config.sections.values import is_glob
 from gateway.errors import Conflict, Forbidden, InvalidRequest, Unauthorized, Unavailable
-from gateway.identity.id_tokens import (
-    ExpectedToken,
-    NotAllowed,
-    TokenExpired,
-    TokenRefused,
-    check_token,
-    groups_of,
-    name_of,
-)
-from gateway.identity.key_set import KeySet, ProviderUnavailable
-from gateway.identity.provider import HttpFetcher
 from gateway.keys.cache import KeyCache
-from gateway.keys.registry import Registry
 from gateway.keys.token_bucket import TokenBucket, TokenBuckets
 from gateway.pipeline import Services
 from gateway.quota.issued import person_digest, person_id
 from gateway.records import Key
 from gateway.store import StoreUnavailable
+from gateway.web.callers import sign_in_notes
 
-from .background import sign_in_notes
+from .id_tokens import ExpectedToken, TokenExpired, TokenRefused, check_token, groups_of, name_of
+from .key_set import KeySet, ProviderUnavailable
+from .provider import HttpFetcher
+from .records import PeopleRecords
+from .settings import JwtSettings, NotAllowed
 
 log = logging.getLogger("gateway")
 
@@ -84,7 +76,7 @@ class _Issuer(NamedTuple):
 class PersonTokens:
     """Finds the key of a token. Private to a worker; to be closed."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: PeopleRecords) -> None:
         self._registry = registry
         self._issuer: _Issuer | None = None
         self._checked: OrderedDict[bytes, _Checked] = OrderedDict()
@@ -100,10 +92,9 @@ class PersonTokens:
             await self._issuer.http.close()
             self._issuer = None
 
-    async def caller(self, token: str, parts: Services, remote: str | None) -> Key:
+    async def caller(self, token: str, settings: JwtSettings, parts: Services, remote: str | None) -> Key:
         """The key that calls with this token are made with. Raises `Unauthorized`, `Unavailable`."""
-        settings, key_cache = parts.config.jwt, parts.key_cache
-        assert settings is not None
+        key_cache = parts.key_cache
         person = await self._check(token, settings, parts)
         if person.team is not None and person.team not in key_cache.teams:
             raise _refused("its team does not exist here")

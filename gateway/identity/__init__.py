@@ -1,1 +1,0 @@
-"""The principal of a request of the admin API, and its reach."""
