@@ -686,3 +686,33 @@ async def test_requests_of_one_link_wait_for_each_other(server: RedisServer) -> 
         await link.ask(("NONSENSE",), ("INCR", "n"))
     assert await link.ask(("GET", "n")) == ["51"]
     await link.close()
+
+
+async def test_a_server_that_forgets_each_script_is_away(server: RedisServer) -> None:
+    """As one whose scripts are flushed all the time, or several behind a balancer. An error that is no outage would
+    cost the settlement of the batch."""
+    link = RedisConnection(Settings(url=server.url).redis, PATIENCE_S, greet)
+    loaded = Script.of("return 7")
+    assert await link.run(loaded, [], []) == 7
+    with pytest.raises(StoreUnavailable, match="it forgets scripts"):
+        await link.run(loaded._replace(sha="0" * 40), [], [])
+    assert await link.run(loaded, [], []) == 7
+    await link.close()
+
+
+async def test_a_script_that_an_administrator_has_ended_was_not_carried_out(server: RedisServer) -> None:
+    link, other = (RedisConnection(Settings(url=server.url).redis, PATIENCE_S, greet) for _ in range(2))
+    (limit,) = await other.ask(("CONFIG", "GET", "lua-time-limit"))
+    await other.ask(("CONFIG", "SET", "lua-time-limit", 1))
+    running = asyncio.ensure_future(link.run(Script.of("while true do end"), [], []))
+    while True:
+        try:
+            await other.ask(("SCRIPT", "KILL"))
+        except ResponseError:  # it has not begun
+            continue
+        break
+    with pytest.raises(StoreUnavailable, match="it is busy with a script"):
+        await running
+    await other.ask(("CONFIG", "SET", *limit))
+    for each in (link, other):
+        await each.close()

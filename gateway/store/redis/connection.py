@@ -149,6 +149,7 @@ AWAY = {
     "ASK": "the store's slot is being moved to another node",
     "CROSSSLOT": "it belongs to a cluster; use redis+cluster://",
     "MOVED": "its cluster nodes disagree about the owner of the store's slot",
+    "NOSCRIPT": "it forgets scripts as soon as they are loaded",
 }
 """The meaning of temporary errors that do not depend on the request."""
 
@@ -353,6 +354,8 @@ def _code(error: BaseException) -> str:
         r"user executing the script can't|ACL failure in script", text
     ):
         return "NOPERM"
+    if "Script killed by user" in text:  # by SCRIPT KILL, which an administrator gives while it is busy
+        return "BUSY"
     # It also puts the word behind the place in the script. redis-py takes it out of the errors that it knows.
     found = re.match(r"([A-Z]{3,})\b", text) or re.search(r": -([A-Z]{3,})\b", text)
     return found[1] if found else getattr(error, "status_code", None) or ""
