@@ -27,7 +27,8 @@ class PluginRefused(GatewayError, code="refused_by_plugin", reason="plugin_refus
 
     def __init__(self, refusal: Refuse) -> None:
         """Raises `ValueError` for a refusal that no client could read."""
-        status, code, message = refusal.status, refusal.code, refusal.message
+        # A class derived from `Refuse` may have none of them.
+        status, code, message = [getattr(refusal, each, None) for each in ("status", "code", "message")]
         if type(status) is not int or not 400 <= status <= 599:
             raise ValueError("the status of a refusal is a number from 400 to 599")
         if not isinstance(code, str) or not code.isidentifier() or len(code) > _MAX_CODE:

@@ -12,6 +12,7 @@ import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from gateway.errors import GatewayError
@@ -32,6 +33,7 @@ LOGGED_EVERY_S = 60.0
 
 BEFORE = "before_attempt"
 End = TypeVar("End")
+Result = TypeVar("Result")
 
 
 class WrongResult(TypeError):
@@ -51,21 +53,11 @@ class Guard:
 
     def run(self, method: str, call_id: str, *given: Any) -> None:
         """Runs `head`, `event` or `end`. Raises `PluginFailed`."""
-        result = self._run(method, call_id, given)
-        if result is not None:
-            raise self._wrong(method, call_id, result, "nothing")
+        self._run(method, call_id, given, _nothing)
 
     def before(self, call_id: str, attempt: PluginAttempt, taken: frozenset[str]) -> Mapping[str, str]:
         """The headers that it adds, none of which is one of those `taken`. Raises `PluginRefused` or `PluginFailed`."""
-        result = self._run(BEFORE, call_id, (attempt,))
-        if result is None:
-            return {}
-        if not isinstance(result, Mapping):
-            raise self._wrong(BEFORE, call_id, result, "a mapping of headers or nothing")
-        for name, value in result.items():
-            if (wrong := wrong_header(name, value, taken)) is not None:
-                raise self.failed(BEFORE, call_id, WrongResult(wrong))
-        return dict(result)
+        return self._run(BEFORE, call_id, (attempt,), partial(_headers, taken))
 
     async def around(
         self, method: str, call_id: str, seen: object, inner: Callable[[], Awaitable[Outcome]],
@@ -78,9 +70,9 @@ class Guard:
         fault: BaseException | None = None
         try:
             result = await getattr(self._plugin, method)(seen, carried)
-        except GeneratorExit:
-            raise
         except BaseException as error:  # SystemExit, too: it may not end the worker
+            if isinstance(error, GeneratorExit) and asyncio.current_task() is not task:
+                raise  # the interpreter closes the call, which no task runs any more
             if isinstance(error, Refuse) and not carried.has_begun:
                 raise self.refused(method, call_id, error) from None
             fault = error
@@ -106,7 +98,7 @@ class Guard:
         """The error of the call for this fault, which is logged and counted."""
         self._telemetry.count(FAILURES, self._name, method)
         text = f": {error}" if isinstance(error, WrongResult) else ""
-        frames = "".join(traceback.format_tb(error.__traceback__)[1:]).rstrip()
+        frames = "" if text else "".join(traceback.format_tb(error.__traceback__)[1:]).rstrip()
         log.error(
             "plug-in %s (%s) has failed in %s, call %s: %s%s%s",
             self._name, self._place, method, call_id, type(error).__name__, text, f"\n{frames}" if frames else "",
@@ -122,10 +114,11 @@ class Guard:
         self._telemetry.count(REFUSALS, self._name)
         return error
 
-    def _run(self, method: str, call_id: str, given: tuple[Any, ...]) -> Any:
+    def _run(self, method: str, call_id: str, given: tuple[Any, ...], read: Callable[[object], Result]) -> Result:
+        """Returns the result as `read` makes it of the method's, which can be of a class whose own code fails."""
         began = time.perf_counter()
         try:
-            return getattr(self._plugin, method)(*given)
+            return read(getattr(self._plugin, method)(*given))
         except Refuse as refusal:
             if method == BEFORE:
                 raise self.refused(method, call_id, refusal) from None
@@ -137,13 +130,6 @@ class Guard:
             now = time.perf_counter()
             if now - began > HOLDS_S:
                 self._held_up(method, call_id, now - began, now)
-
-    def _wrong(self, method: str, call_id: str, result: object, expected: str) -> PluginFailed:
-        if inspect.iscoroutine(result):
-            result.close()
-        return self.failed(
-            method, call_id, WrongResult(f"it has returned a {type(result).__name__}, expected {expected}")
-        )
 
     def _held_up(self, method: str, call_id: str, seconds: float, now: float) -> None:
         self._telemetry.count(SLOW, self._name, method)
@@ -194,6 +180,32 @@ class _Carried:
         return self.end
 
 
+def _nothing(result: object) -> None:
+    if result is not None:
+        raise _wrong(result, "nothing")
+
+
+def _headers(taken: frozenset[str], result: object) -> Mapping[str, str]:
+    """The headers that a plug-in has returned. Raises `WrongResult`."""
+    if result is None:
+        return {}
+    if not isinstance(result, Mapping):
+        raise _wrong(result, "a mapping of headers or nothing")
+    added = dict(result)
+    for name, value in added.items():
+        if (wrong := wrong_header(name, value, taken)) is not None:
+            raise WrongResult(wrong)
+    return added
+
+
+def _wrong(result: object, expected: str) -> WrongResult:
+    if inspect.iscoroutine(result):
+        result.close()
+    return WrongResult(f"it has returned a {type(result).__name__}, expected {expected}")
+
+
+_MAX_VALUE = 8192
+"""Characters of a header's value: servers refuse much longer ones, for which no upstream is to be blamed."""
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 """Characters of a header's name (RFC 9110, 5.6.2), in lower case."""
 _OWN = frozenset({
@@ -215,4 +227,6 @@ def wrong_header(name: object, value: object, taken: frozenset[str]) -> str | No
         return f"the request has the header {lower} already"
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
         return f"the value of the header {lower} is no line of ASCII"
+    if len(value) > _MAX_VALUE:
+        return f"the value of the header {lower} has more than {_MAX_VALUE} characters"
     return None

@@ -61,7 +61,12 @@ def load(use: str, options: Mapping[str, Any]) -> LoadedPlugin:
 @lru_cache(maxsize=_KEPT)
 def _load(use: str, written_options: str) -> LoadedPlugin:
     options = json.loads(written_options)
-    return checked(_made(_factory(use, options), options), use)
+    try:
+        return checked(_made(_factory(use, options), options), use)
+    except (Unloadable, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a property, a descriptor or a __getattr__ of its own
+        raise Unloadable(f"it cannot be looked at: {_text_of(error, options)}") from None
 
 
 def _factory(use: str, options: Mapping[str, Any]) -> Any:

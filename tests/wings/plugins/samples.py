@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +27,26 @@ SECRET = "the-text-of-a-prompt"
 async def waits() -> None: ...
 
 
+class Unreadable(Mapping[str, str]):
+    """A result whose own code fails."""
+
+    def __getitem__(self, name: str) -> str:
+        return int(SECRET)  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["x-a"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Empty(Refuse):
+    """A refusal that has none of its facts."""
+
+    def __init__(self) -> None:
+        pass
+
+
 def deep() -> Any:
     return deep()
 
@@ -40,6 +60,9 @@ FAULTS: Mapping[str, Callable[[], Any]] = {
     "coroutine": waits,
     "type": lambda: 7,
     "refuses": lambda: exec("raise Refuse('no')", {"Refuse": Refuse}),
+    "closes": lambda: exec("raise GeneratorExit"),
+    "empty": lambda: exec("raise Empty", {"Empty": Empty}),
+    "unreadable": Unreadable,
 }
 """What a method does wrong, by name."""
 

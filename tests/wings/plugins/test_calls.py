@@ -336,6 +336,7 @@ async def test_a_plug_in_adds_headers_to_each_attempt(start: Starts, mark: str, 
         ({"x a": "1"}, "a header whose name is none"),
         ({"x-a": 1}, "no line of ASCII"),
         ({"x-own": "1"}, "has the header x-own already"),
+        ({"x-a": "1" * 8193}, "has more than 8192 characters"),
         (["x-a"], "has returned a list"),
     ],
 )
@@ -437,7 +438,19 @@ async def test_a_fault_fails_its_call_in_each_format(
 WAYS = [
     (method, how)
     for method in METHODS
-    for how in ("value", "exit", "interrupt", "cancelled", "deep", "coroutine", "type", "refuses")
+    for how in (
+        "value",
+        "exit",
+        "interrupt",
+        "cancelled",
+        "deep",
+        "coroutine",
+        "type",
+        "refuses",
+        "closes",
+        "empty",
+        "unreadable",
+    )
     if (method, how) != ("before_attempt", "refuses")
 ]
 
@@ -505,7 +518,8 @@ async def test_a_wrapper_that_fails_before_the_call_is_settled_fails_it(
     start: Starts, mark: str, method: str, is_stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     gateway = await start(plug_in(Wrapper, mark=mark))
-    for how in ("before_value", "before_exit", "before_cancelled", "before_deep", "skips", "task"):
+    ways = ("value", "exit", "cancelled", "deep", "closes", "empty")
+    for how in (*[f"before_{each}" for each in ways], "skips", "task"):
         caplog.clear()
         got = await gateway.call("chat", is_stream=is_stream, fault=f"{method}.{how}")
         assert (got.status, got.json["error"]["code"]) == (500, "plugin_failed"), how
@@ -532,7 +546,7 @@ async def test_what_a_wrapper_does_wrong_behind_a_settled_call_withholds_no_answ
     start: Starts, mark: str, method: str
 ) -> None:
     gateway = await start(plug_in(Wrapper, mark=mark))
-    ways = ("value", "exit", "cancelled", "type", "refuses", "twice")
+    ways = ("value", "exit", "cancelled", "type", "refuses", "closes", "empty", "twice")
     for how in ways:
         for is_stream in (False, True):
             got = await gateway.call("chat", is_stream=is_stream, fault=f"{method}.{how}")

@@ -84,6 +84,9 @@ BROKEN = [
      "around_call has to be a coroutine function", "write async def"),
     (of_class("def __init__(self, token): pass\ndef end(self, attempt): pass"), "{}:Made",
      "end has other parameters than (self, attempt, end)", ""),
+    (of_class(f"def __init__(self, token): pass\n{METHOD}\n@property\ndef version(self): raise OSError('{SECRET}')"),
+     "{}:Made", "it cannot be looked at: OSError: ***", ""),
+    (f"def __getattr__(name): raise OSError('{SECRET}')", "{}:Made", "it cannot be looked at: OSError: ***", ""),
 ]  # fmt: skip
 
 
