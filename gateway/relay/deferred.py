@@ -261,30 +261,38 @@ class DeferredPoller:
                 await self._settle(call, deferral, estimate, ending)
 
     async def _poll(self, call: Call, deferral: Deferral, age_s: float) -> _Ending | None:
-        """How the work has ended; None: it goes on, as far as is known."""
+        """How the work has ended; None: it goes on, as far as is known. Work of any age that has ended is charged by
+        its answer: the gateway may have been stopped for days, or its clock set."""
         parts, spec = self._parts(), FORMATS[call.endpoint]
-        sent = _sent(call, deferral, parts)
         path = deferral.path or f"{spec.upstream_path}/{quote(deferral.kept_id, safe='')}"
         answer = await self._ask(deferral, path, parts)
+        if isinstance(answer, Fetched) and answer.head.status == 200:
+            ending = await self._read(call, deferral, answer.body)
+            if ending is not None:
+                return ending
         is_unknown = isinstance(answer, Fetched) and answer.head.status == 404 and age_s > UNKNOWN_AFTER_S
         if is_unknown or age_s > (GIVE_UP_AFTER_S if spec.batch is None else GIVE_UP_BATCH_AFTER_S):
             log.warning(
                 "call %s: upstream %s %s; it is charged at its estimate",
                 call.id, deferral.upstream, "does not know it any more" if is_unknown else "has not ended it in time",
             )  # fmt: skip
-            usage = charge.of_broken(sent, charge.Ending.SILENT).usage._replace(variant=call.params.variant)
+            charged = charge.of_broken(_sent(call, deferral, parts), charge.Ending.SILENT)
+            usage = charged.usage._replace(variant=call.params.variant)
             return _Ending(charge.Charge(usage), 504, "error", None, "upstream_timeout")
-        if not isinstance(answer, Fetched) or answer.head.status != 200:
-            return None
+        return None
+
+    async def _read(self, call: Call, deferral: Deferral, body: bytes) -> _Ending | None:
+        """How the work of this good answer has ended; None: it goes on, or cannot be read now."""
+        parts, spec = self._parts(), FORMATS[call.endpoint]
         if deferral.path:
-            return _task_ending(parts.config.passthrough.get(call.endpoint), answer.body)
+            return _task_ending(parts.config.passthrough.get(call.endpoint), body)
         if spec.batch is not None:
-            return await self._read_batch(call, deferral, spec.batch, answer.body)
+            return await self._read_batch(call, deferral, spec.batch, body)
         try:
-            facts = spec.facts(answer.body)
+            facts = spec.facts(body)
         except ValueError:
             return None
-        return None if facts.is_pending else _ending(sent, facts, answer.body)
+        return None if facts.is_pending else _ending(_sent(call, deferral, parts), facts, body)
 
     async def _read_batch(self, call: Call, deferral: Deferral, batch: BatchFormat, body: bytes) -> _Ending | None:
         """How a batch has ended; None: it goes on, or its results cannot be read now."""

@@ -119,8 +119,9 @@ class Scenario:
         (api.response(status="cancelled"), (499, "client_gone", 30, 12, "reported")),
     ],
 )
-async def test_how_it_ends(monkeypatch: pytest.MonkeyPatch, body: Any, expected: tuple[Any, ...]) -> None:
-    scenario = Scenario(monkeypatch, 5, 200, body)
+@pytest.mark.parametrize("age_s", [5, 864_000])  # the gateway was stopped meanwhile
+async def test_how_it_ends(monkeypatch: pytest.MonkeyPatch, body: Any, expected: tuple[Any, ...], age_s: float) -> None:
+    scenario = Scenario(monkeypatch, age_s, 200, body)
     (made,) = await scenario.look()
     usage = made.usage
     assert (made.status, made.ended, usage.prompt_tokens, usage.completion_tokens, usage.source) == expected
