@@ -6,12 +6,15 @@
 4. After a refusal the source is asked again after 1 s, doubling to 30 s; calls without a valid grant fail meanwhile.
 5. Each worker renews by itself: what authorizes requests stays in the memory of the process that uses it, in no store
    and on no socket. `spread` is another one in each, so that they do not ask their source in the same second.
+6. A machine's clock may be set at any time, as by NTP after a start. So a grant ends at its time by the clock or after
+   what was left of it when it came, whichever is first, and all pauses are measured by the monotonic clock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -53,11 +56,11 @@ def renewed_after_s(left_s: float, spread: float = 0.0) -> float:
 
 
 class Renewal:
-    """The grant of the upstreams with one `auth` in one process. `clock` is Unix time."""
+    """The grant of the upstreams with one `auth` in one process. `clock` is Unix time, `monotonic` never goes back."""
 
     def __init__(
         self, upstream: str, source: GrantSource, within_s: float, clock: Callable[[], float] = time.time,
-        spread: float = 0.0,
+        spread: float = 0.0, monotonic: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.upstreams = upstream
         """Their names, for the log."""
@@ -68,9 +71,11 @@ class Renewal:
         self._source = source
         self._within_s = within_s
         self._clock = clock
+        self._monotonic = monotonic
         self._grant: Grant | None = None
-        self._due_at = 0.0
-        self._asked_at = 0.0
+        self._ends_at = math.inf
+        """By `monotonic`, as all times below."""
+        self._due_at = self._asked_at = -math.inf
         self._refusals = 0
         self._reason = ""
         self._running: asyncio.Task[None] | None = None
@@ -84,9 +89,9 @@ class Renewal:
     def grant(self) -> Grant | None:
         """The grant, if it is valid."""
         held = self._grant
-        if held is None or (held.expires_at is not None and self._clock() >= held.expires_at):
-            return None
-        return held
+        if held is None or held.expires_at is None:
+            return held
+        return held if self._clock() < held.expires_at and self._monotonic() < self._ends_at else None
 
     @property
     def is_asking(self) -> bool:
@@ -100,7 +105,7 @@ class Renewal:
     @property
     def due_in_s(self) -> float:
         """The time until the background renews the grant."""
-        return self._due_at - self._clock()
+        return self._due_at - self._monotonic()
 
     async def ready(self, within_s: float) -> str | None:
         """Waits until there is a valid grant; or the reason why there is none, at once or after `within_s`."""
@@ -117,7 +122,7 @@ class Renewal:
 
     def refused(self) -> None:
         """The upstream refuses the grant: it is renewed soon, because it may have been withdrawn."""
-        if self._running is None and self._clock() - self._asked_at >= REFUSED_TWICE_S:
+        if self._running is None and self._monotonic() - self._asked_at >= REFUSED_TWICE_S:
             self._begin()
 
     async def close(self, user: object = None) -> None:
@@ -129,7 +134,7 @@ class Renewal:
 
     def _begin(self) -> asyncio.Task[None]:
         if self._running is None:
-            self._asked_at = self._clock()
+            self._asked_at = self._monotonic()
             self._running = self._tasks.spawn(self._renew(), f"authorize {self.upstreams}")
         return self._running
 
@@ -149,14 +154,15 @@ class Renewal:
             self._running = None
 
     def _succeeded(self, grant: Grant) -> None:
-        now = self._clock()
-        left_s = None if grant.expires_at is None else grant.expires_at - now
+        now = self._monotonic()
+        left_s = None if grant.expires_at is None else grant.expires_at - self._clock()
         if left_s is not None and left_s <= 0:
             self._failed("refused", "the new one has expired already: compare the clocks")
             return
         if self._refusals:
             log.info("upstream %s: its authorization is renewed again", self.upstreams)
         self._grant, self._refusals, self._reason = grant, 0, ""
+        self._ends_at = math.inf if left_s is None else now + left_s
         after_s = NEVER_S if left_s is None else renewed_after_s(left_s, self._spread)
         if grant.ask_every_s is not None:
             after_s = min(after_s, grant.ask_every_s * (1 - self._spread / 2))
@@ -166,7 +172,7 @@ class Renewal:
     def _failed(self, outcome: Outcome, reason: str) -> None:
         self._refusals += 1
         self._reason = f"authorization {outcome}: {reason}"
-        self._due_at = self._clock() + pause_s(self._refusals)
+        self._due_at = self._monotonic() + pause_s(self._refusals)
         is_valid = self.grant is not None
         level = logging.WARNING if is_valid else logging.ERROR
         left = "the present one is used until it expires" if is_valid else "calls cannot go there"

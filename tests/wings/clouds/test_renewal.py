@@ -43,7 +43,7 @@ class Asked:
 def made(*answers: float | str, within_s: float = 30) -> tuple[Renewal, Asked, Clock]:
     clock = Clock()
     source = Asked(clock, *answers)
-    return Renewal("up", source, within_s, clock), source, clock
+    return Renewal("up", source, within_s, clock, monotonic=clock), source, clock
 
 
 def test_how_long_before_the_end_a_grant_is_renewed() -> None:
@@ -63,7 +63,7 @@ async def test_a_source_with_a_fault_is_asked_no_more_often_than_one_that_refuse
             asked += 1
             raise OverflowError("a-secret")
 
-    renewal = Renewal("up", Faulty(), 30, clock)
+    renewal = Renewal("up", Faulty(), 30, clock, monotonic=clock)
     working = asyncio.ensure_future(keep_renewed([renewal], look_every_s=0.001))
     await until(lambda: asked)
     for _ in range(100):
@@ -85,7 +85,7 @@ async def test_a_source_is_asked_as_often_as_its_grants_want() -> None:
         async def obtain(self) -> Grant:
             return grants.pop(0)
 
-    renewal = Renewal("up", Given(), 30, clock)
+    renewal = Renewal("up", Given(), 30, clock, monotonic=clock)
     while grants:
         await renewal.renew()
         due.append(renewal.due_in_s)
@@ -101,7 +101,7 @@ async def test_workers_do_not_renew_in_the_same_second(spread: float, due: list[
         async def obtain(self) -> Grant:
             return grants.pop(0)
 
-    renewal = Renewal("up", Given(), 30, clock, spread)
+    renewal = Renewal("up", Given(), 30, clock, spread, clock)
     found = []
     while grants:
         await renewal.renew()
@@ -201,3 +201,43 @@ async def test_closing_ends_a_question_under_way() -> None:
     await until(lambda: source.count)
     await renewal.close()
     assert await waiting is not None
+
+
+def at_a_machine(*answers: float | str) -> tuple[Renewal, Asked, Clock, Clock]:
+    """A renewal with its source, the machine's clock, and the monotonic one."""
+    clock, monotonic = Clock(), Clock()
+    source = Asked(clock, *answers)
+    return Renewal("up", source, 30, clock, monotonic=monotonic), source, clock, monotonic
+
+
+async def test_a_clock_that_is_set_back_prolongs_no_grant_and_no_pause() -> None:
+    """As by NTP, some time after a start."""
+    renewal, source, clock, monotonic = at_a_machine("no network", 3600, 3600, 3600)
+    assert await renewal.ready(30) == "authorization refused: no network"
+    clock.now -= 14_400
+    monotonic.now += 2
+    assert await renewal.ready(30) is None
+    clock.now -= 14_400
+    monotonic.now += 10
+    renewal.refused()
+    await renewal.renew()
+    assert source.count == 3
+    clock.now -= 14_400
+    monotonic.now += 3300
+    assert renewal.due_in_s == 0
+    monotonic.now += 300
+    assert renewal.grant is None
+    assert await renewal.ready(30) is None
+
+
+async def test_a_clock_that_is_set_ahead_delays_no_question_and_keeps_no_grant() -> None:
+    renewal, source, clock, monotonic = at_a_machine(3600, "no network", 3600)
+    await renewal.renew()
+    clock.now += 90_000
+    assert renewal.grant is None  # the machine may have been suspended
+    assert await renewal.ready(30) == "authorization refused: no network"
+    clock.now += 90_000
+    assert await renewal.ready(30) == "authorization refused: no network"
+    monotonic.now += 1
+    assert await renewal.ready(30) is None
+    assert source.count == 3

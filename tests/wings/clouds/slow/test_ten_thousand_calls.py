@@ -128,7 +128,7 @@ async def test_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
         async with pool(f"{server.url}/v1", auth=oauth(tokens)) as made:
             source = sources.of(made._settings)
             assert source is not None
-            made.renewal = renewal = Renewal("up", source, 30, clock)
+            made.renewal = renewal = Renewal("up", source, 30, clock, monotonic=clock)
             made._max_connections = CALLERS + 3
             assert await carry(made, renewal, clock, 10_000) == []
             await renewal.close()
@@ -148,7 +148,7 @@ async def test_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
         async with pool(f"{server.url}/v1", auth={"type": "aws", "region": "us-west-2"}) as made:
             source = sources.of(made._settings)
             assert source is not None
-            made.renewal = renewal = Renewal("up", source, 30, clock)
+            made.renewal = renewal = Renewal("up", source, 30, clock, monotonic=clock)
             made._max_connections = CALLERS + 3
             assert await carry(made, renewal, clock, 2500) == []
             await renewal.close()
