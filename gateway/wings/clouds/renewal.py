@@ -74,7 +74,7 @@ class Renewal:
         self._monotonic = monotonic
         self._grant: Grant | None = None
         self._ends_at = math.inf
-        """By `monotonic`, as all times below."""
+        """The time is on `monotonic`, as all below."""
         self._due_at = self._asked_at = -math.inf
         self._refusals = 0
         self._reason = ""

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -60,16 +61,20 @@ class Files:
         self._size += len(line)
 
     def expire(self) -> None:
-        """Delete files that are too old, at most once an hour. Raises OSError."""
+        """Delete files that are too old, at most once an hour those of the oldest day: a clock that is years ahead for
+        a while costs some days of them. Raises OSError."""
         now = self._clock()
         if abs(now - self._expired_at) < EXPIRE_EVERY_S:
             return
         self._expired_at = now
         oldest = (datetime.fromtimestamp(now, UTC).date() - timedelta(days=self._settings.keep_days)).isoformat()
+        too_old: defaultdict[str, list[Path]] = defaultdict(list)
         for each in self._folder.iterdir() if self._folder.is_dir() else ():
             found = NAME.fullmatch(each.name)
             if found is not None and found[1] < oldest:  # as text: it may be no date
-                each.unlink(missing_ok=True)
+                too_old[found[1]].append(each)
+        for each in too_old[min(too_old)] if too_old else ():
+            each.unlink(missing_ok=True)
 
     def _begin(self, today: date) -> None:
         self.close()

@@ -76,6 +76,20 @@ def test_old_files_are_looked_for_at_most_once_an_hour(tmp_path: Path) -> None:
     assert not old.exists()
 
 
+def test_a_clock_that_is_years_ahead_for_an_hour_deletes_one_day(tmp_path: Path) -> None:
+    clock = Clock()
+    written = files(tmp_path, clock, keep_days=30)
+    for _ in range(3):
+        written.write(b"line\n")
+        clock.now += DAY_S
+    written.close()
+    clock.now += 3650 * DAY_S
+    for expected in (["2026-11-30", "2026-12-01"], ["2026-11-30", "2026-12-01"], ["2026-12-01"]):
+        written.expire()
+        assert days(tmp_path) == expected
+        clock.now += EXPIRE_EVERY_S / 2
+
+
 def test_a_folder_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     noted: list[tuple[int, bool]] = []
