@@ -28,7 +28,7 @@ from gateway.store import KeyStore, StoreChange
 from .faults import ScimFault
 from .filters import Term, matches
 from .followed import Followed
-from .resources import NAMING, Kind, Resource, checked, first_id
+from .resources import NAMING, Kind, Resource, checked, first_id, with_state
 
 log = logging.getLogger("gateway")
 
@@ -145,7 +145,7 @@ class Directory:
         """Change the values of a resource."""
         for _ in range(ATTEMPTS):
             text, before = await self._read(kind, resource_id)
-            values = await asyncio.to_thread(lambda given: checked(kind, how(given)), before.values)
+            values = await asyncio.to_thread(lambda given: with_state(checked(kind, how(given)), given), before.values)
             after = before._replace(values=values, updated_at=self._clock())
             await self._check_unused(after, before)
             await self._end_access(before, after)

@@ -152,6 +152,13 @@ def checked(kind: Kind, values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def with_state(values: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The new values of a user, who stays deactivated until a provider activates her: a PUT may leave `active` out
+    (RFC 7644, 3.5.1), and a PATCH may remove it."""
+    is_left_out = values.get("active") is None and before.get("active") is False
+    return {**values, "active": False} if is_left_out else values
+
+
 def _read_bool(value: Any) -> bool:
     text = str(value).lower() if isinstance(value, bool | str) else ""
     if text not in ("true", "false"):

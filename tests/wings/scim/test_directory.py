@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from gateway.wings.leavers.access import Access
 from gateway.wings.leavers.policy import INACTIVE, NO_GROUP
 from gateway.wings.scim.directory import Directory
 from gateway.wings.scim.faults import ScimFault
+from gateway.wings.scim.patch import patched
 from gateway.wings.scim.resources import Resource
 from tests.keys.conftest import BY, Scenario
 
@@ -38,6 +40,26 @@ async def test_access_that_an_operator_ended_is_not_given_back(scenario: Scenari
     assert await ended_by(scenario) == "operator"
     await directory.change("User", made.id, lambda values: {**values, "active": True})
     assert await ended_by(scenario) == "operator"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda values: {"userName": ANN, "title": "x"},  # PUT
+        lambda values: {"userName": ANN, "active": None},
+        lambda values: patched(values, {"Operations": [{"op": "remove", "path": "active"}]}),
+    ],
+)
+async def test_a_change_that_leaves_active_out_activates_no_user(
+    scenario: Scenario, directory: Directory, how: Callable[[Any], Any]
+) -> None:
+    made = await directory.create("User", USER)
+    assert (await directory.change("User", made.id, how)).is_active
+    await directory.change("User", made.id, lambda values: {**values, "active": False})
+    assert not (await directory.change("User", made.id, how)).is_active
+    assert await ended_by(scenario) == "scim"
+    await directory.change("User", made.id, lambda values: {**values, "active": True})
+    assert await ended_by(scenario) is None
 
 
 @pytest.mark.parametrize("cause", [INACTIVE, NO_GROUP])
