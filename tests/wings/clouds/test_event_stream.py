@@ -30,6 +30,39 @@ def test_events_are_anthropics_own_in_whatever_pieces_they_come(size: int) -> No
     assert sse(found) == [(event["type"], event) for event in EVENTS]
 
 
+METRICS = {
+    "inputTokenCount": 9, "outputTokenCount": 3, "cacheReadInputTokenCount": 500, "cacheWriteInputTokenCount": 7,
+    "invocationLatency": 900, "firstByteLatency": 300,
+}  # fmt: skip
+REPORT = {
+    "input_tokens": 9, "output_tokens": 3, "cache_read_input_tokens": 500, "cache_creation_input_tokens": 7,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "usage"),
+    [
+        ({}, {"amazon-bedrock-invocationMetrics": METRICS}, REPORT),
+        ({"usage": {"output_tokens": 1}}, {"amazon-bedrock-invocationMetrics": METRICS}, REPORT),
+        ({"usage": {"input_tokens": 9}}, {"amazon-bedrock-invocationMetrics": METRICS}, None),
+        ({}, {"amazon-bedrock-invocationMetrics": METRICS, "usage": {"input_tokens": 8}}, {"input_tokens": 8}),
+        ({}, {"amazon-bedrock-invocationMetrics": 7}, None),
+        ({}, {"amazon-bedrock-invocationMetrics": {"inputTokenCount": None}}, None),
+        ({}, {}, None),
+    ],
+)
+def test_counts_of_bedrock_are_the_usage_where_it_is_missing(start: Any, stop: Any, usage: Any) -> None:
+    events = [
+        {"type": "message_start", "message": start},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": '"input_tokens": 5'}},
+        {"type": "message_stop", **stop},
+    ]
+    found = sse(EventStreamReader().read(b"".join(map(chunk_of, events))))
+    assert [event for _, event in found[:2]] == events[:2]
+    assert found[2][1].get("usage") == usage
+    assert {**found[2][1], "usage": None} == {**events[2], "usage": None}
+
+
 @pytest.mark.parametrize("kind", [*ERRORS, "internalServerException", "modelStreamErrorException"])
 def test_an_exception_is_an_error_event(kind: str) -> None:
     (found,) = sse(EventStreamReader().read(exception_of(kind, "Too many tokens")))
