@@ -119,6 +119,31 @@ def test_transactions_leave_the_event_loop_after_two_slow_ones() -> None:
     assert 106 + CALM_S < pace.slow_until < 106 + 2 * CALM_S
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
+async def test_a_file_that_was_deleted_is_no_store_until_it_is_back(folder: Path, clock: Clock, is_alone: bool) -> None:
+    """SQLite writes on to a deleted file, and all of it would be gone at the next start."""
+    store = SqliteStore(settings_of(folder), clock, is_alone=is_alone)
+    path, aside = path_of(settings_of(folder)), folder / "aside"
+    for seq in range(1, 5):
+        assert (await store.apply(Batch("w", seq, seq - 1, [draw(daily(10))]))).verdicts
+    assert await store.progress("w") == Progress(4, 0)  # all of it is in the file
+    path.rename(aside)
+    clock.advance(SILENT_S)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="it was deleted or replaced"):
+            await store.ping()
+    with pytest.raises(StoreUnavailable, match="it was deleted or replaced"):  # noqa: PT012 - alone, it is found later
+        await store.apply(Batch("w", 5, 4, [draw(daily(10))]))
+        await store.progress("w")
+        await store.apply(Batch("w", 6, 5, [draw(daily(10))]))
+    path.touch()
+    with pytest.raises(StoreUnavailable, match="it was deleted or replaced"):
+        await store.ping()
+    aside.rename(path)
+    assert (await store.apply(Batch("w", 5, 4, [draw(daily(10))]))).verdicts
+    await store.close()
+
+
 async def write_many(worker: Worker, folder: Path) -> int:
     """Many batches. Returns the size of the write-ahead log in bytes."""
     for _ in range(400):

@@ -118,6 +118,27 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
+class OpenedFile:
+    """Finds out whether the file at a path is still the one that was opened: SQLite writes on to a file that was
+    deleted, and a worker that starts later makes another one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened = self._identity()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check(self) -> None:
+        """Raises `sqlite3.OperationalError` if it is not."""
+        if self._identity() != self._opened:
+            raise sqlite3.OperationalError("it was deleted or replaced; put it back, or restart the gateway")
+
+
 def check_place(settings: StoreSettings) -> None:
     """Raises `StoreMisconfigured` where the folder is no place for this file."""
     if any(each.is_file() for each in (settings.folder, *settings.folder.parents)):

@@ -37,7 +37,7 @@ from gateway.store.refusals import REFUSALS_KEPT, REFUSALS_KEPT_S, RefusalEntry,
 from gateway.store.rules.batch import LedgerTransaction, LostCalls, unheard_us
 
 from .bonds import add_bond
-from .database import NO_PATIENCE, Transaction, among, create, insert, is_busy, synced
+from .database import NO_PATIENCE, OpenedFile, Transaction, among, create, insert, is_busy, path_of, synced
 from .keys import apply_change
 from .reader import record_row
 from .retention import Trimmer
@@ -137,6 +137,7 @@ class SqliteLedger:
         self.uncopied = 0
         """Items of batches since the last checkpoint, and one for each batch."""
         self.db = create(settings)
+        self._file = OpenedFile(path_of(settings))
         self.db.execute("PRAGMA wal_autocheckpoint = 0")  # `Checkpointer` does it, outside of a call's transaction
 
     def apply(self, batch: Batch, requested_at: float, *, is_alone: bool = False) -> Applied:
@@ -295,6 +296,7 @@ class SqliteLedger:
         """The store's clock never runs backwards, also if the machine's does."""
         self._wall_us = now_us = self._clock_us()
         if now_us > self._noted_us + NOTE_CLOCK_US:
+            self._file.check()
             (known,) = self.db.execute("SELECT value FROM meta WHERE name = 'now_us'").fetchone()
             self._noted_us = max(known, now_us)
             self.db.execute("UPDATE meta SET value = ? WHERE name = 'now_us'", (self._noted_us,))
