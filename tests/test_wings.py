@@ -86,7 +86,7 @@ OUTSIDE = {
     "web.passthrough",
     "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "
     "formats.openai.batches relay.batch_results relay.deferred store.bonds store.redis.bonds store.sqlite.bonds "
-    "pipeline.riders web.batch_file web.named_files",
+    "web.batch_file web.named_files",
     "media": "api.audio_length formats.openai.images formats.openai.speech formats.openai.transcriptions",
     "fallbacks": "pipeline.fallbacks",
     "demo": "commands.demo commands.demo_history",
@@ -109,7 +109,7 @@ CEILINGS = {
     "files": 400,
     "lines": 70_500,
     "lines of the trunk": 51_000,
-    "arrows from the trunk to wings": 38,
+    "arrows from the trunk to wings": 36,
     "arrows between wings": 6,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -10,6 +11,10 @@ from gateway.accounting.reservation import WaitsForRoom, limit_failure
 from gateway.api.capabilities import PROMPTS_AT_ONCE, Adaptation
 from gateway.config import Route
 from gateway.records import Call, Failure, Refused
+from gateway.relay import Attempt
+from gateway.relay.attempt import Rider
+from gateway.upstream.connection import Head
+from gateway.upstream.health import AttemptHandle
 from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import GiveUp, Try
 
@@ -88,3 +93,41 @@ class RouteLimits(Layer):
         if isinstance(outcome, Failure):
             active.place = None
         return outcome
+
+
+class LearnedLimits(Rider):
+    """Learns an upstream's limits from the heads of its answers."""
+
+    def __init__(self, active: ActiveCall, handle: AttemptHandle) -> None:
+        self._limits = active.services.router.limits
+        self._used = active.used_at_place
+        self._handle = handle
+
+    def request(self, draft: Attempt) -> Attempt:
+        self._upstream, self._model = draft.route.upstream, draft.route.model or draft.call.params.model
+        return draft._replace(riders=(*draft.riders, self)) if self._upstream in self._limits.learning else draft
+
+    def head(self, head: Head) -> None:
+        if head.status == 429:
+            self._limits.refused(self._upstream, self._model, self._handle.key)
+        self._limits.heard(self._upstream, self._model, self._handle.key, head.get, self._used)
+
+
+class AdaptiveLimits(Rider):
+    """Adapts the limits of an upstream to the time to the first token of a stream."""
+
+    def __init__(self, active: ActiveCall, handle: AttemptHandle) -> None:
+        self._limits, self._place = active.services.router.limits, active.place
+        self._used, self._answered = active.used_at_place, handle.answered
+        self._is_first = True
+
+    def request(self, draft: Attempt) -> Attempt:
+        self._began = time.perf_counter()
+        is_adaptive = self._place is not None and draft.route.upstream in self._limits.adaptive
+        return draft._replace(answered=self._token) if is_adaptive else draft
+
+    def _token(self) -> None:
+        if self._is_first and self._place is not None:
+            self._limits.first_token(self._place.claims, self._used, time.perf_counter() - self._began)
+            self._is_first = False
+        self._answered()

@@ -27,7 +27,7 @@ from gateway.relay.charge import SentRequest
 from gateway.upstream.health import AttemptHandle
 
 from .active_call import ActiveCall
-from .plan import Outcome
+from .plan import Layer, Outcome
 
 log = logging.getLogger("gateway")
 
@@ -99,6 +99,15 @@ class Attempts:
             span.ended(200, None)
             telemetry.attempted(upstream, "ok")
         return result
+
+
+class Submission(Layer):
+    """Sends a task over a fresh connection: tasks cost money, and a reused connection that ends without an answer does
+    not show whether one was created."""
+
+    async def carry(self, active: ActiveCall) -> Outcome:
+        active.is_fresh = True
+        return await self.inner.carry(active)
 
 
 def prepare(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:

@@ -10,7 +10,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from gateway.config import Config
-from gateway.formats import FORMATS
 from gateway.records import Call
 from gateway.upstream.limits import UpstreamLimitTable
 from gateway.wings import parts
@@ -18,10 +17,9 @@ from gateway.wings import parts
 from . import fallbacks, places, steps
 from .active_call import Retry, by_policy
 from .fallbacks import AsGranted, Fallbacks
-from .places import RouteLimits, by_place
+from .places import AdaptiveLimits, LearnedLimits, RouteLimits, by_place
 from .plan import Carries, Stack, Step
-from .request import Attempts, Rides
-from .riders import AdaptiveLimits, KeptAnswer, LearnedLimits, Submission
+from .request import Attempts, Rides, Submission
 
 Needed = Callable[[Config, Call], bool]
 """Whether calls of such a plan may need it; a plan's calls share endpoint, model and limits of their key."""
@@ -92,9 +90,7 @@ class Stacks:
 
     def _riders(self, call: Call) -> Iterator[Rides]:
         """The riders that an attempt of such calls may need."""
-        upstreams, spec = {route.upstream for route in call.model.routes}, FORMATS[call.endpoint]
-        if call.passed is not None or spec.kept_id is not None or spec.batch is not None:
-            yield KeptAnswer
+        upstreams = {route.upstream for route in call.model.routes}
         if not upstreams.isdisjoint(self._limits.learning):
             yield LearnedLimits
         if not upstreams.isdisjoint(self._limits.adaptive):

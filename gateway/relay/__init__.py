@@ -118,8 +118,8 @@ async def _finish_broken(exchange: Exchange, scan: Scan, failure: Failure | None
         error = this.format.reword(problem) if this.format.reword else problem
     else:
         error = UpstreamFailed.after(problem, passed=this.format.passed_statuses)
-    for rider in this.riders:
-        error = rider.left(scan) or error
+    if (pending_id := exchange.pending_id) is not None and this.leave(pending_id):
+        error = StreamInterrupted(pending_id)
     log.note_upstream_error(problem.detail)
     log.close(
         status=error.status, usage=tokens, ended="error", is_truncated=True, returned_model=scan.model, error=error.name

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from gateway.accounting.call_log import CallLog
 from gateway.api.form import Upload
 from gateway.config import Route, Upstream
-from gateway.errors import GatewayError
 from gateway.formats.format import Format, PlainFacts, Scan
 from gateway.records import Call, Failure, Fault, Usage
 from gateway.tasks import Tasks
@@ -56,10 +55,10 @@ class Rider:
         """Runs when a part of a stream was read. Nothing more of it goes to the client until the returned task ends."""
         return None
 
-    def left(self, scan: Scan) -> GatewayError | None:
-        """Runs when a stream has ended before its answer. The error for the client, if the work goes on without the
-        stream: its lease is left to that. It changes nothing else."""
-        return None
+    def left(self, pending_id: str) -> bool:
+        """Runs when a stream has ended before its answer, or the client has left, and the upstream goes on with the
+        answer under this id. Returns whether it has ended the call: the lease is left to that work."""
+        return False
 
     def ending(self, usage: Usage, last: bytes) -> None:
         """Runs at the end of a good stream, before it is settled. `last` are the bytes that the client has not got yet;
@@ -101,6 +100,10 @@ class Attempt(NamedTuple):
     """Further headers of the gateway, for the client."""
     upload: Upload | None = None
     """The body, where it is sent in pieces behind the request."""
+
+    def leave(self, pending_id: str | None) -> bool:
+        """Whether a rider has ended the call, because its answer goes on under this id."""
+        return pending_id is not None and any(rider.left(pending_id) for rider in self.riders)
 
     @property
     def hidden(self) -> tuple[tuple[str, str], ...]:

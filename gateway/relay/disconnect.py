@@ -15,7 +15,6 @@ from gateway.errors import StreamInterrupted
 from gateway.records import Ended, Usage
 
 from . import charge
-from .deferred import defer
 from .exchange import Exchange, pending_id_of, read_plain
 
 LEFT_TO_END_S = 1.0
@@ -118,14 +117,12 @@ def _close(exchange: Exchange, status: int = 499, ended: Ended = "client_gone", 
     if scan is not None:
         if exchange.is_ended and exchange.problem is None:
             exchange.pass_rest()
-        if (pending_id := exchange.pending_id) is not None:
-            defer(this, pending_id)
+        if this.leave(exchange.pending_id):
             return
         charged, model, is_truncated = exchange.charge_stream(), scan.model, not scan.is_complete
     else:
         charged, model, pending_id = _used(exchange)
-        if pending_id is not None:
-            defer(this, pending_id)
+        if this.leave(pending_id):
             return
         is_truncated = not exchange.is_over and this.call.params.stream
     this.log.doubt(charged.doubts)

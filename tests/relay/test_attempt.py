@@ -16,7 +16,6 @@ from gateway.api.capabilities import Adaptation
 from gateway.config import Price
 from gateway.formats import FORMATS
 from gateway.formats.gemini.reader import TIER_HEADER
-from gateway.pipeline.riders import KeptAnswer
 from gateway.records import Granted, Record, Usage
 from gateway.relay.attempt import Attempt
 from gateway.relay.charge import SentRequest
@@ -25,6 +24,7 @@ from gateway.relay.disconnect import client_left
 from gateway.relay.exchange import Exchange, ReadExchange, no_client, read_plain
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
+from gateway.wings.stored.layers import KeptAnswer
 from tests.accounting.test_call_log import ScriptedLedger, a_call, books_of, log_of
 from tests.fakes import responses_api as api
 

@@ -10,9 +10,9 @@ import pytest
 
 from gateway.config import build
 from gateway.pipeline import stack
+from gateway.pipeline.places import LearnedLimits
 from gateway.pipeline.plan import Layer, Outcome
 from gateway.pipeline.request import Attempts, Rides
-from gateway.pipeline.riders import LearnedLimits
 from gateway.pipeline.stack import Around, WingLayer, WingRider
 from gateway.wings import parts
 from tests.test_pipeline import EVERYTHING, layers, stack_of_all

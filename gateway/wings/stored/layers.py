@@ -1,27 +1,23 @@
-"""Features that go along with an attempt: kept answers, learned and adaptive limits. A plain call has none."""
+"""The rider of answers that upstreams keep, and of work that goes on after its call."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 from gateway.accounting.bonds import TASK, task_id
 from gateway.api.capabilities import Adaptation
-from gateway.errors import GatewayError, StreamInterrupted
 from gateway.formats import FORMATS
 from gateway.formats.format import PlainFacts, Scan
+from gateway.pipeline.active_call import ActiveCall
+from gateway.pipeline.stack import WingRider
 from gateway.records import Bond, Usage
 from gateway.relay import Attempt
 from gateway.relay.attempt import Rider
 from gateway.relay.deferred import defer, note_deferral
 from gateway.store.bonds import CONVERSATION, item_bonds
 from gateway.upstream.account import account_of
-from gateway.upstream.connection import Head
 from gateway.upstream.health import AttemptHandle
-
-from .active_call import ActiveCall
-from .plan import Layer, Outcome
 
 
 class KeptAnswer(Rider):
@@ -56,12 +52,9 @@ class KeptAnswer(Rider):
             note_deferral(self._attempt, kept_id)
         return binding
 
-    def left(self, scan: Scan) -> GatewayError | None:
-        find = self._attempt.format.pending_id
-        if find is None or not self._is_deferred or (pending_id := find(scan)) is None:
-            return None
+    def left(self, pending_id: str) -> bool:
         defer(self._attempt, pending_id)
-        return StreamInterrupted(pending_id)
+        return True
 
     async def streamed(self, scan: Scan, usage: Usage) -> None:
         find, items = self._attempt.format.kept_id, self._attempt.format.kept_items(scan)
@@ -97,48 +90,7 @@ class KeptAnswer(Rider):
             await bonds.keep(call.bond._replace(tokens=tokens - call.params.prompt_tokens))
 
 
-class Submission(Layer):
-    """Sends a task over a fresh connection: tasks cost money, and a reused connection that ends without an answer does
-    not show whether one was created."""
-
-    async def carry(self, active: ActiveCall) -> Outcome:
-        active.is_fresh = True
-        return await self.inner.carry(active)
-
-
-class LearnedLimits(Rider):
-    """Learns an upstream's limits from the heads of its answers."""
-
-    def __init__(self, active: ActiveCall, handle: AttemptHandle) -> None:
-        self._limits = active.services.router.limits
-        self._used = active.used_at_place
-        self._handle = handle
-
-    def request(self, draft: Attempt) -> Attempt:
-        self._upstream, self._model = draft.route.upstream, draft.route.model or draft.call.params.model
-        return draft._replace(riders=(*draft.riders, self)) if self._upstream in self._limits.learning else draft
-
-    def head(self, head: Head) -> None:
-        if head.status == 429:
-            self._limits.refused(self._upstream, self._model, self._handle.key)
-        self._limits.heard(self._upstream, self._model, self._handle.key, head.get, self._used)
-
-
-class AdaptiveLimits(Rider):
-    """Adapts the limits of an upstream to the time to the first token of a stream."""
-
-    def __init__(self, active: ActiveCall, handle: AttemptHandle) -> None:
-        self._limits, self._place = active.services.router.limits, active.place
-        self._used, self._answered = active.used_at_place, handle.answered
-        self._is_first = True
-
-    def request(self, draft: Attempt) -> Attempt:
-        self._began = time.perf_counter()
-        is_adaptive = self._place is not None and draft.route.upstream in self._limits.adaptive
-        return draft._replace(answered=self._token) if is_adaptive else draft
-
-    def _token(self) -> None:
-        if self._is_first and self._place is not None:
-            self._limits.first_token(self._place.claims, self._used, time.perf_counter() - self._began)
-            self._is_first = False
-        self._answered()
+KEPT_ANSWER = WingRider(
+    KeptAnswer,
+    lambda _, call: bool(call.passed or FORMATS[call.endpoint].kept_id or FORMATS[call.endpoint].batch),
+)
