@@ -1,9 +1,17 @@
 // The address of what is shown: #view/name?range=7d&group=team. A link shows what its sender saw.
 
-/** The parts of the address: `view`, `name` (decoded) and `query`. */
+/** The parts of the address: `view`, `name` (decoded, or as it is where it was written by hand) and `query`. */
 export function readAddress(hash = location.hash) {
   const [, view, name, query] = /^#?([^/?]*)(?:\/([^?]*))?(?:\?(.*))?$/.exec(hash) ?? [];
-  return { view: view ?? "", name: decodeURIComponent(name ?? ""), query: new URLSearchParams(query ?? "") };
+  return { view: view ?? "", name: decoded(name ?? ""), query: new URLSearchParams(query ?? "") };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 /** The address of a view, of a thing in it, and of its settings; those without a value are left out. */

@@ -75,7 +75,7 @@ export function readRange(query) {
   let name = query.get("range");
   let [since, until] = [query.get("since") ?? "", query.get("until") ?? ""];
   if (name === "custom" && !(DAY.test(since) && DAY.test(until) && since <= until)) name = null;
-  if (!(name in RANGES)) name = "30d";
+  if (!Object.hasOwn(RANGES, name)) name = "30d";
   if (name in MINUTES && hasMinutes(query.get("group") ?? "model")) return readMinutes(name);
   if (name in HOURS) {
     [since, until] = [hour(HOURS[name] - 1), hour(0)];

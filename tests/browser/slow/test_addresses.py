@@ -34,6 +34,17 @@ def test_back_closes_a_call_and_leaves_the_list_as_it_was(admin: Page, gateway: 
     assert admin.driver.current_url.endswith("#calls?outcome=failed")
 
 
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [("keys/%", "%"), ("models/%E0%A4%A", "%E0%A4%A"), ("overview?range=constructor", "30 days")],
+)
+def test_an_address_that_was_written_by_hand_is_shown(admin: Page, address: str, shown: str) -> None:
+    admin.go(address)
+    admin.see("main", shown)
+    admin.go("calls")
+    admin.see(FIRST)
+
+
 @pytest.mark.parametrize("kind", ["calls", "refusals"])
 def test_the_address_of_a_call_or_refusal_shows_it(page: Page, gateway: Gateway, kind: str) -> None:
     row = gateway.admin(kind, limit="1").json["data"][0]["id"]
