@@ -361,7 +361,7 @@ def test_tasks_are_held() -> None:
 
 PURE = frozenset({
     "api", "formats", "quota", "store.rules",
-    "accounting.outage", "accounting.served_models",
+    "accounting.outage", "accounting.call_record",
     "config.discovered", "config.model_names",
     "keys.restoration", "keys.token_bucket",
     "observe.span_attributes",

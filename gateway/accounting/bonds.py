@@ -20,7 +20,7 @@ from gateway.records import Bond, KeyInTeam
 from gateway.store import BondStore, StoreUnavailable
 from gateway.store.bonds import CONVERSATION, is_bond_id
 from gateway.tasks import Tasks
-from gateway.upstream.account import position_of
+from gateway.upstream.credentials import position_of
 
 log = logging.getLogger("gateway")
 

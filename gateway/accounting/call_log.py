@@ -26,10 +26,18 @@ from gateway.store import Ledger
 from gateway.tasks import is_cut_off
 from gateway.wings import OfWings
 
-from .call_record import EndedAttempt, cost_nusd, failed_text, lost_record, record_of, timeline_text, with_earlier
+from .call_record import (
+    EndedAttempt,
+    ServedModels,
+    cost_nusd,
+    failed_text,
+    lost_record,
+    record_of,
+    timeline_text,
+    with_earlier,
+)
 from .deferral import Deferral, encode_deferral
 from .reservation import Reservation
-from .served_models import ServedModels
 
 log = logging.getLogger("gateway")
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gateway.api import other_models
-from gateway.config import Model, Price, Route
+from gateway.config import Model, Price, Route, is_plain_name
 from gateway.quota import pricing, windows
-from gateway.records import Call, Ended, Record, Usage
+from gateway.records import OTHER, Call, Ended, Record, Usage
 
 _VERSION = re.compile(r"(?:[-@](?:\d{8}|latest)|-\d{4}-\d\d-\d\d)?")
 """The suffix of a model's name that names a version of it."""
@@ -171,3 +171,30 @@ def _known(call: Call, route: Route | None) -> Iterator[tuple[str, Model]]:
         for each in model.routes:
             if each.model is not None and (route is None or each.upstream == route.upstream):
                 yield each.model, model
+
+
+MAX_SERVED = 2000
+"""Maximum number of names per worker; five times the catalogue of a large reseller."""
+
+
+class ServedModels:
+    """The names under patterns that this worker has seen served: these may be groups of the daily sums.
+
+    Under a pattern a client may request any name, and groups, which are kept for years, must not be invented by
+    clients. So a name becomes a group when an upstream has answered a call for it with 200; calls before that count as
+    `other`, but their records have the name. Some upstreams accept every name: hence the limit of names.
+    """
+
+    def __init__(self, names: Iterable[str] = (), most: int = MAX_SERVED) -> None:
+        self._names = set(names)
+        self._most = most
+
+    def group(self, name: str) -> str:
+        """The name of the group of calls for this name, which only a pattern serves."""
+        return name if name in self._names else OTHER
+
+    def note(self, name: str) -> str:
+        """An upstream has served this name. Returns the name of the group."""
+        if name not in self._names and len(self._names) < self._most and is_plain_name(name):
+            self._names.add(name)
+        return self.group(name)

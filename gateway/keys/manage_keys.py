@@ -21,12 +21,12 @@ from gateway.quota.issued import (
     SecretOf,
     format_secret,
     is_person_id,
+    person_limits,
     show_file_key,
     show_key,
     show_top_ups,
 )
 from gateway.quota.notation import merged_quotas, read_moment, read_quota
-from gateway.quota.people import person_limits
 from gateway.quota.scopes import person_scope
 from gateway.quota.windows import LimitTable
 from gateway.records import Key

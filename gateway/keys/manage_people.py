@@ -12,8 +12,7 @@ from collections.abc import Collection, Sequence
 from gateway.config import KeySettings
 from gateway.config.sections import BAD_SIGNS, MAX_PERSON, PERSON_DEFAULTS, ROLE_PREFIX, folded_name
 from gateway.errors import InvalidRequest, NotFound
-from gateway.quota.issued import Overlay, Pause, format_time
-from gateway.quota.people import person_limits
+from gateway.quota.issued import Overlay, Pause, format_time, person_limits
 from gateway.quota.scopes import person_scope
 
 from .documents import AuditEvent, Documents, Shown

@@ -12,7 +12,7 @@ from gateway.config import Route
 from gateway.errors import InvalidRequest
 from gateway.quota import windows
 from gateway.records import Call
-from gateway.upstream.account import position_of
+from gateway.upstream.credentials import position_of
 
 from .active_call import ActiveCall
 from .services import Services

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gateway.config import KeySettings, Quota, Team, is_expired, shown_key, shown_quotas, shown_team
-from gateway.config.sections import NAME_PATTERN
+from gateway.config import KeySettings, PersonLimits, Quota, Team, is_expired, shown_key, shown_quotas, shown_team
+from gateway.config.sections import NAME_PATTERN, PERSON_DEFAULTS, ROLE_PREFIX, folded_name
 from gateway.records import Unit
 
 from .pricing import usd
@@ -329,3 +329,19 @@ def _status(settings: KeySettings, revoked_at: float | None, paused: Pause | Non
 def format_time(moment: float | None) -> str | None:
     """A moment in UTC, to the second."""
     return None if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+UNLIMITED = PersonLimits()
+"""The limits of a person where none are configured."""
+
+
+def person_limits(people: Mapping[str, PersonLimits], name: str, overlay: Overlay | None) -> PersonLimits:
+    """The limits of this person. `overlay`: what was given to her while the gateway ran, and the role of her last
+    sign-in."""
+    if (named := people.get(folded_name(name))) is not None:
+        return named
+    of_role = people.get(f"{ROLE_PREFIX}{overlay.role}") if overlay is not None else None
+    shared = of_role or people.get(PERSON_DEFAULTS, UNLIMITED)
+    if overlay is None or overlay.quotas is None:
+        return shared
+    return shared.model_copy(update={"quotas": overlay.quotas})

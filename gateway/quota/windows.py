@@ -47,9 +47,8 @@ from gateway.records import (
 )
 
 from . import pricing
-from .issued import Overlay, topped_up
+from .issued import Overlay, person_limits, topped_up
 from .labels import LabelTable
-from .people import person_limits
 from .pricing import format_usd
 from .scopes import format_scope, holder, is_of_label, member_scope, person_scope, scope_kind
 

@@ -48,9 +48,9 @@ from gateway.records import (
 from gateway.store import Batch, Deferred, Settle, Store, StoreLostWrites, StoreUnavailable, heir_of
 from gateway.store.bonds import SETTLED, item_bonds
 from gateway.tasks import Tasks
-from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, fetch
 from gateway.upstream.connection import Head
+from gateway.upstream.credentials import position_of
 from gateway.upstream.download import Download
 from gateway.upstream.pool import Pool
 

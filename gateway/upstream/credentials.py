@@ -19,12 +19,14 @@ The log names a key by its position (`#1`). This module keeps no secret.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Collection
 from enum import IntEnum
 from math import inf
 from typing import NamedTuple
 
+from gateway.config import Upstream
 from gateway.records import Failure, Fault
 
 from . import stickiness
@@ -225,3 +227,19 @@ class Credentials:
 
 def _end(cooldown: Cooldown) -> float:
     return cooldown.until
+
+
+def account_of(upstream: Upstream, position: int) -> str:
+    """A short digest of the API key at this position; empty where the upstream has none."""
+    key = upstream.credentials[position]
+    return "" if key is None else hashlib.sha256(key.get_secret_value().encode()).hexdigest()[:16]
+
+
+def position_of(upstream: Upstream, account: str) -> int | None:
+    """The position of the API key with this digest; None: it is no longer configured.
+
+    The sole key of an upstream matches any digest: a key that was renewed belongs to the same account.
+    """
+    if len(upstream.credentials) == 1:
+        return 0
+    return next((at for at in range(len(upstream.credentials)) if account_of(upstream, at) == account), None)

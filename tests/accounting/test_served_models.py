@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.accounting.served_models import ServedModels
+from gateway.accounting.call_record import ServedModels
 
 
 def test_a_name_is_a_group_after_it_was_served() -> None:

@@ -11,7 +11,7 @@ from gateway.config import Upstream
 from gateway.errors import NotFound
 from gateway.records import Bond, KeyInTeam
 from gateway.store import Store
-from gateway.upstream.account import account_of
+from gateway.upstream.credentials import account_of
 
 NOW = time.time()
 MAIN = Upstream(base_url="http://127.0.0.1:1")

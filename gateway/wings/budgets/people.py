@@ -12,8 +12,7 @@ from gateway.keys.documents import AuditEvent, Page, Shown, in_file, invalid
 from gateway.keys.manage_people import check_name
 from gateway.keys.registry import Registry
 from gateway.quota import window_status
-from gateway.quota.issued import Overlay, show_top_ups
-from gateway.quota.people import person_limits
+from gateway.quota.issued import Overlay, person_limits, show_top_ups
 from gateway.quota.scopes import member_scope, person_scope
 from gateway.quota.windows import LimitTable
 from gateway.records import Key, Window

@@ -30,7 +30,7 @@ from gateway.formats import token_rule
 from gateway.formats.openai.responses import RESPONSES, kept_items, refuse_references
 from gateway.records import Bond, Failure, Fault, ItemRef, Key, Phase
 from gateway.store.bonds import is_bond_id
-from gateway.upstream.account import account_of
+from gateway.upstream.credentials import account_of
 from gateway.web.bodies import BodyReader
 from gateway.web.capacity import Capacity
 from gateway.web.endpoints import check_type, continue_later

@@ -22,8 +22,8 @@ from gateway.errors import Conflict, InvalidRequest, NotFound, UpstreamFailed
 from gateway.formats import FORMATS
 from gateway.records import Bond, Failure, Fault, Key, Phase
 from gateway.store.bonds import SETTLED, is_bond_id
-from gateway.upstream.account import account_of
 from gateway.upstream.ask import Fetched, fetch
+from gateway.upstream.credentials import account_of
 from gateway.web.batch_file import BatchChecker, BatchInput
 from gateway.web.capacity import Capacity
 from gateway.web.endpoints import continue_later, forwarded_headers, with_headers

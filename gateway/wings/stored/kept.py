@@ -24,10 +24,10 @@ from gateway.records import Bond, Failure, Fault, Key, Phase
 from gateway.relay.batch_results import CleanedResults
 from gateway.relay.exchange import response_headers
 from gateway.upstream import provider_errors
-from gateway.upstream.account import position_of
 from gateway.upstream.ask import Fetched, cleaned_body, fetch
 from gateway.upstream.connection import Head
 from gateway.upstream.content_encoding import EncodingFault
+from gateway.upstream.credentials import position_of
 from gateway.upstream.download import Download
 from gateway.web.capacity import Capacity, buffers_full
 from gateway.web.endpoints import forwarded_headers, forwarded_query

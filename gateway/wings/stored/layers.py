@@ -16,7 +16,7 @@ from gateway.relay import Attempt
 from gateway.relay.attempt import Rider
 from gateway.relay.deferred import defer, note_deferral
 from gateway.store.bonds import CONVERSATION, item_bonds
-from gateway.upstream.account import account_of
+from gateway.upstream.credentials import account_of
 from gateway.upstream.health import AttemptHandle
 
 
