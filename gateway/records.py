@@ -229,7 +229,7 @@ class Bond(NamedTuple):
     """The team of that key when the bond was made: the key may use it in this team only."""
     upstream: str
     account: str
-    """Which of the upstream's API keys: `upstream/account.py` writes it. Empty: the upstream has none."""
+    """Which of the upstream's API keys: `upstream/credentials.py` writes it. Empty: the upstream has none."""
     model: str
     """The model's name at the upstream."""
     tokens: int

@@ -22,7 +22,7 @@ from gateway.accounting import bonds
 from gateway.config import Limits, Quota, build, resolve
 from gateway.config.sections import FullRows, LaterPrice, Price, PriceHours, PriceTier, Rows, TieredRows
 from gateway.config.wings import model_kinds, whole_file
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.observe.exposition import Reloads, SupervisorMetrics
 from gateway.observe.metrics import KeyCollector, Telemetry
 from tests.test_floors import MODULES, nodes

@@ -39,6 +39,7 @@ TOP = max(FLOORS.values())
 
 PARTS = {
     "settings": "config.wings",
+    "formats": "formats.format",
     "pool": "upstream.pool",
     "upstream_answers": "upstream.provider_errors",
     "bridges": "formats.bridges",

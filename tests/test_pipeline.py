@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway import formats
 from gateway.api import auth, json_document, validate
 from gateway.api.capabilities import Adaptation
 from gateway.config import Config, build
+from gateway.formats import table
 from gateway.pipeline.plan import MAX_PLANS, Plans, Stack
 from gateway.pipeline.request import changed_members
 from gateway.pipeline.stack import Stacks
@@ -40,7 +40,7 @@ def config(quotas: Any = (), limits: Any = None, route: Any = None, capabilities
 
 def call(settings: Config, endpoint: Endpoint, body: bytes) -> Call:
     (key,) = auth.index(settings.keys).values()
-    asked = validate.restrict(formats.read(endpoint, body), key.limits, settings.models["m"].limits)
+    asked = validate.restrict(table.read(endpoint, body), key.limits, settings.models["m"].limits)
     return Call("req_1", 0.0, key, endpoint, asked, settings.models["m"], label_model="m", arrived=0.0)
 
 
@@ -138,7 +138,7 @@ def stack_of_all(settings: Config) -> Stack:
     """The stack of a call to the model `all`."""
     (key,) = auth.index(settings.keys).values()
     model = settings.models["all"]
-    asked = validate.restrict(formats.read("completions", b'{"model":"all","prompt":"x"}'), key.limits, model.limits)
+    asked = validate.restrict(table.read("completions", b'{"model":"all","prompt":"x"}'), key.limits, model.limits)
     return plans_of(settings).work_out(Call("r", 0.0, key, "completions", asked, model, "all", arrived=0.0)).stack
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from importlib import import_module
 
 import pytest
@@ -160,7 +161,7 @@ def values_asked_for(part: str) -> list[object]:
     """What the trunk finds in the modules of this name: values of the types that the asking module defines."""
     asking = import_module(f"gateway.{PARTS[part]}")
     defined = [each for each in vars(asking).values() if getattr(each, "__module__", None) == asking.__name__]
-    kinds = [each for each in defined if isinstance(each, type) and issubclass(each, tuple)]
+    kinds = [each for each in defined if isinstance(each, type) and (issubclass(each, tuple) or is_dataclass(each))]
     return [value for kind in kinds for value in wings.parts(kind, part)]
 
 

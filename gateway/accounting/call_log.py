@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, Self
 
 from gateway.config import Route
 from gateway.errors import GatewayError, UpstreamFailed
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import CLIENT_GONE, NO_TRACE, NO_TRACER, Trace, Tracer
 from gateway.quota import pricing

@@ -15,7 +15,7 @@ class Deferral(NamedTuple):
     """Id of the work at the upstream."""
     upstream: str
     account: str
-    """Which API key of the upstream it belongs to (upstream/account.py)."""
+    """Which API key of the upstream it belongs to (upstream/credentials.py)."""
     routed_model: str | None
     """The model's name there, if it differs."""
     model: str

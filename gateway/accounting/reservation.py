@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gateway.config import Route
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.quota import ledger_entry, limit_headers, windows
 from gateway.records import UPSTREAM, Call, Claim, Failure, Fault, Granted, Phase, Record, Refused, WindowStatus
 from gateway.store import JournalFull, Ledger, RateDraw, Reserve, StoreUnavailable

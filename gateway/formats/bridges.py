@@ -19,8 +19,8 @@ from gateway.errors import GatewayError
 from gateway.records import Call, Document, Endpoint, LargeBody, Params, Rewriting
 from gateway.wings import parts
 
-from . import FORMATS
 from .format import Format
+from .table import FORMATS
 
 
 class Adapted(NamedTuple):

@@ -1,7 +1,7 @@
 """The type `Format`: its fields hold every difference between the APIs that the gateway speaks.
 
 `pipeline`, `accounting` and `relay` read these fields and know no format by name. A new format is one module with one
-or more values of `Format`, and its name in `formats/__init__.py`.
+or more values of `Format`, and its name in `formats/table.py`, or a wing's module `formats`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
 from gateway.quota import limit_headers
 from gateway.records import Call, Document, Ended, Endpoint, Params, StoredBytes, Usage
+from gateway.wings import parts
 
 from . import reported_usage, sse, token_rule
 from .events import Event
@@ -432,3 +433,7 @@ class Format:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "upstream_path", self.upstream_path or self.path.removeprefix("/v1"))
+
+
+def formats_of_wings() -> list[Format]:
+    return parts(Format, "formats")

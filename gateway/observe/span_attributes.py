@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.config import Route
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.quota.pricing import usd
 from gateway.records import Call, Endpoint, Record
 

@@ -17,7 +17,7 @@ from gateway.accounting.reservation import Reservation
 from gateway.api.capabilities import Adaptation, adaptation
 from gateway.config import Route
 from gateway.errors import UpstreamFailed
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.quota.output_fit import OutputFit
 from gateway.records import Call, Claim, Failure, Fault, Phase, Usage
 from gateway.relay import Answer, Streamed

@@ -13,7 +13,8 @@ from gateway.api import capabilities
 from gateway.api.capabilities import Adaptation
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Config, Model, Route
-from gateway.formats import FORMATS, bridges, token_rule
+from gateway.formats import bridges, token_rule
+from gateway.formats.table import FORMATS
 from gateway.formats.token_rule import CountsTexts
 from gateway.records import Call, Endpoint, Failure
 from gateway.relay import Answer, Streamed

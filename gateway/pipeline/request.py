@@ -17,8 +17,9 @@ from gateway.api.capabilities import Adaptation
 from gateway.api.form import Upload
 from gateway.config import Capabilities, Route
 from gateway.errors import UpstreamRefused
-from gateway.formats import FORMATS, bridges
+from gateway.formats import bridges
 from gateway.formats.passthrough import format_of
+from gateway.formats.table import FORMATS
 from gateway.quota import windows
 from gateway.records import Call, Claim, Failure
 from gateway.relay import Attempt, Streamed

@@ -24,12 +24,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway import formats
 from gateway.api import json_document, large_body
 from gateway.api.other_models import LISTS
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
-from gateway.formats import bridges
+from gateway.formats import bridges, table
 from gateway.formats.anthropic import batches
 from gateway.records import Rewriting
 
@@ -38,8 +37,8 @@ NICENESS = 5
 
 
 def _read(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
-    params = formats.read(asked["endpoint"], body)
-    keeps = {*formats.FORMATS[asked["endpoint"]].keeps(params), *(LISTS if params.other_models else ())}
+    params = table.read(asked["endpoint"], body)
+    keeps = {*table.FORMATS[asked["endpoint"]].keeps(params), *(LISTS if params.other_models else ())}
     return large_body.brief(params, asked["drops"], keeps, asked["reads"]), b""
 
 

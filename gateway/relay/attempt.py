@@ -95,7 +95,7 @@ class Attempt(NamedTuple):
     readers: tuple[Callable[[bytes], None], ...] = ()
     """They get the bytes of a good answer as they come, decoded, before anything else reads them."""
     account: str = ""
-    """Which of the upstream's API keys the request presents (upstream/account.py)."""
+    """Which of the upstream's API keys the request presents (upstream/credentials.py)."""
     more_headers: tuple[tuple[str, str], ...] = ()
     """Further headers of the gateway, for the client."""
     upload: Upload | None = None

@@ -39,9 +39,10 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from gateway import units
-from gateway.formats import FORMATS, reported_usage, token_rule
+from gateway.formats import reported_usage, token_rule
 from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, prompt_ceiling
 from gateway.formats.format import NO_TEXT, Scan
+from gateway.formats.table import FORMATS
 from gateway.quota import pricing, windows
 from gateway.records import Call, Failure, Fault, Phase, Usage
 

@@ -24,10 +24,11 @@ from gateway.accounting.deferral import Deferral, decode_deferral
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Config, Model, Passthrough, Route
 from gateway.config.operations import TASK
-from gateway.formats import FORMATS, passthrough, token_rule
+from gateway.formats import passthrough, token_rule
 from gateway.formats.ceilings import PROMPT_ALLOWANCE
 from gateway.formats.format import BatchFormat, PlainFacts
 from gateway.formats.openai.batches import VARIANT
+from gateway.formats.table import FORMATS
 from gateway.quota import ledger_entry, pricing, windows
 from gateway.records import (
     OTHER,

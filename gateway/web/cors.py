@@ -11,7 +11,7 @@ import re
 from aiohttp import hdrs, web
 
 from gateway.config import Config
-from gateway.formats import AZURE, FORMATS
+from gateway.formats.table import AZURE, FORMATS
 
 from .responses import CORS, Whole
 

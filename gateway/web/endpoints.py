@@ -23,10 +23,11 @@ from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
 from gateway.config import Config, Model, NamedModel, is_pattern
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
-from gateway.formats import FORMATS, azure_paths, bridges, of_client, without_deployment
+from gateway.formats import bridges
 from gateway.formats.anthropic import batches
 from gateway.formats.anthropic.batches import MESSAGE_BATCHES
 from gateway.formats.format import Format, no_json
+from gateway.formats.table import FORMATS, azure_paths, of_client, without_deployment
 from gateway.pipeline.services import Amendment
 from gateway.quota import window_status
 from gateway.quota.issued import may_be_issued

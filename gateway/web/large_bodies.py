@@ -51,7 +51,7 @@ class LargeBodies:
         self, key: str, endpoint: Endpoint, pieces: Pieces, drops: Iterable[str] = (),
         reads: Mapping[str, Any] | None = None,
     ) -> Params:  # fmt: skip
-        """Reads like `formats.read`; `drops` and `reads` are those of `large_body.brief`. Raises `Unavailable` if the
+        """Reads like `table.read`; `drops` and `reads` are those of `large_body.brief`. Raises `Unavailable` if the
         body cannot be read now.
 
         A cancelled reading continues to its end, so that the next request finds a clean process; one that waits for its

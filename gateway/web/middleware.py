@@ -38,8 +38,9 @@ from gateway.errors import (
     UpstreamRefused,
     internal_error,
 )
-from gateway.formats import AZURE, FORMATS, of_client, of_path, passthrough
+from gateway.formats import passthrough
 from gateway.formats.format import Format
+from gateway.formats.table import AZURE, FORMATS, of_client, of_path
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import CLIENT_GONE, NO_TRACE, Trace
 from gateway.pipeline import CurrentServices, Services

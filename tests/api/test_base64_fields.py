@@ -17,9 +17,9 @@ import pytest
 from typing_extensions import is_typeddict
 
 from gateway.api.prompt_tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_TOKENS
-from gateway.formats import read
 from gateway.formats.anthropic import request as anthropic_request
 from gateway.formats.gemini import request as gemini_request
+from gateway.formats.table import read
 from gateway.records import Endpoint
 
 MEGABYTE = "QUJD" * 250_000

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway import formats
 from gateway.api.capabilities import Adaptation, adaptation, fitting, served, unsupported
 from gateway.api.schema import Chat, Completion
 from gateway.config import Capabilities, Config, ConfigError, build
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.formats import table
 from gateway.records import Endpoint
 
 VIA_CHAT = {"completions": "via_chat"}
@@ -29,7 +29,7 @@ def config(*capabilities: dict[str, Any], **model: Any) -> Config:
 def routes_of(endpoint: Endpoint, body: dict[str, Any], *capabilities: dict[str, Any]) -> str:
     """The upstreams that can take it."""
     made = config(*capabilities)
-    asked = formats.read(endpoint, json.dumps(body).encode())
+    asked = table.read(endpoint, json.dumps(body).encode())
     return "".join(route.upstream for route in fitting(made.models["m"], endpoint, asked, made.upstreams))
 
 
@@ -173,13 +173,13 @@ def test_limits_of_completions_do_not_touch_chat() -> None:
     ],
 )
 def test_way(endpoint: Endpoint, body: dict[str, Any], capabilities: dict[str, Any], expected: Adaptation) -> None:
-    asked = formats.read(endpoint, json.dumps(body).encode())
+    asked = table.read(endpoint, json.dumps(body).encode())
     assert adaptation(endpoint, asked, Capabilities(**capabilities)) is expected
 
 
 def test_what_cannot_be_translated_goes_to_a_route_with_the_format() -> None:
     made = config({"messages": "via_chat"}, {"messages": True}, {"messages": False})
-    asked = formats.read("messages", json.dumps(MESSAGE).encode())
+    asked = table.read("messages", json.dumps(MESSAGE).encode())
 
     def fit(refused: InvalidRequest | None, upstreams: slice = slice(None)) -> str:
         model = made.models["m"]

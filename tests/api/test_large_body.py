@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import formats
 from gateway.api import json_document, large_body
 from gateway.errors import InvalidRequest
+from gateway.formats import table
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.floats(allow_nan=False, allow_infinity=False),
@@ -36,7 +36,7 @@ def test_pieces_become_what_the_whole_becomes(
     text = space + json.dumps(members, ensure_ascii=is_ascii, indent=1 if space else None) + space
     raw = text.encode("utf-8", "surrogatepass")
     try:
-        whole = formats.read("completions", raw)
+        whole = table.read("completions", raw)
     except InvalidRequest:
         return
     known = json.loads(large_body.brief(whole))
@@ -66,13 +66,13 @@ def test_pieces_become_what_the_whole_becomes(
 )
 def test_long_values_have_stand_ins_of_their_kind(value: Any, stand_in: Any) -> None:
     raw = json.dumps({"model": "m", "prompt": "p", "x": value}).encode()
-    known = json.loads(large_body.brief(formats.read("completions", raw)))
+    known = json.loads(large_body.brief(table.read("completions", raw)))
     assert large_body.from_brief(known, [raw]).document.members["x"] == stand_in
 
 
 @pytest.mark.parametrize("more", [{f"m{n}": n for n in range(100_000)}, {"n" * 300_000: 1}], ids=["many", "long"])
 def test_endless_names_are_refused(more: dict[str, int]) -> None:
-    read = formats.read("completions", json.dumps({"model": "m", "prompt": "p", **more}).encode())
+    read = table.read("completions", json.dumps({"model": "m", "prompt": "p", **more}).encode())
     with pytest.raises(InvalidRequest, match="too many parameters"):
         large_body.brief(read)
 
@@ -81,7 +81,7 @@ def test_endless_names_are_refused(more: dict[str, int]) -> None:
 def test_a_byte_order_mark_is_left_out(size: int) -> None:
     plain = json.dumps({"model": "m", "prompt": "p" * 5000, "n": 1}).encode()
     raw = BOM_UTF8 + plain
-    known = json.loads(large_body.brief(formats.read("completions", raw)))
+    known = json.loads(large_body.brief(table.read("completions", raw)))
     large = large_body.from_brief(known, [raw[at : at + size] for at in range(0, len(raw), size)]).document.large
     assert large is not None
     assert b"".join(large.pieces) == plain

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.api import prompt_tokens, tokenizer
 from gateway.api.prompt_tokens import MAX_COUNTED, MESSAGE_TOKENS, REPLY_TOKENS, Counter
-from gateway.formats import read
+from gateway.formats.table import read
 
 from .params_table import body
 

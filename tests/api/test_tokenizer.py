@@ -12,7 +12,7 @@ import pytest
 from gateway.api import tokenizer
 from gateway.api.prompt_tokens import MAX_COUNTED, Counter
 from gateway.config import Model
-from gateway.formats import read
+from gateway.formats.table import read
 from tests.flows.gateway_process import WITHOUT_TOKENS
 
 from .params_table import body

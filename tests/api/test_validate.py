@@ -15,8 +15,8 @@ from gateway.api.schema import MAX_OUTPUT
 from gateway.api.validate import restrict
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
-from gateway.formats import read
 from gateway.formats.openai.completions import MAX_CHOICES
+from gateway.formats.table import read
 from gateway.records import Endpoint, Params
 
 from .params_table import OMIT, ROWS, SMALLEST, Row, body, message

@@ -17,8 +17,9 @@ from genai_prices.types import ModelInfo, Provider, UsageExtractor
 
 from gateway.config import Price
 from gateway.config.price_table import Unpriced
-from gateway.formats import FORMATS, reported_usage
+from gateway.formats import reported_usage
 from gateway.formats.openai import realtime
+from gateway.formats.table import FORMATS
 from gateway.quota.pricing import cost_nusd
 from gateway.records import Usage
 

@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form, wav
 from tests.fakes.scripted import CHUNKED, Behaviour, Wire, answer, chunk, event, ok_json, stream

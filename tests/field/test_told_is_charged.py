@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.wings.translate.bridges import WAYS as TRANSLATED
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form

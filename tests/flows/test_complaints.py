@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.forms import TYPE, form, wav

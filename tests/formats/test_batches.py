@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway import formats
 from gateway.api import large_body
-from gateway.formats import FORMATS
+from gateway.formats import table
 from gateway.formats.ceilings import ADDED_TEXT_TOKENS, OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
 from gateway.formats.format import BatchState
+from gateway.formats.table import FORMATS
 from gateway.records import Endpoint, LineCeilings
 
 ANTHROPIC_ERROR = {"type": "error", "error": {"type": "invalid_request_error", "message": "No."}}
@@ -71,7 +71,7 @@ def test_the_ceilings_of_a_message_batch_follow_from_its_requests() -> None:
     each = [message("x" * 500, 100), message("Hi", 4000), message("Hi", 1, tools=[{"type": "web_search_20250305"}])]
     requests = [{"custom_id": str(at), "params": params} for at, params in enumerate(each)]
     body = json.dumps({"requests": requests}).encode()
-    asked = formats.read("message_batches", body)
+    asked = table.read("message_batches", body)
     sizes = [len(json.dumps(params)) + PROMPT_ALLOWANCE for params in each]
     sizes[2] += ADDED_TEXT_TOKENS
     outputs = [2 * limit + OUTPUT_ALLOWANCE for limit in (100, 4000, 1)]

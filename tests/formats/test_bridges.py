@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway import formats
 from gateway.api.capabilities import fitting
 from gateway.config import Config, build
 from gateway.errors import NotFound
-from gateway.formats import bridges
+from gateway.formats import bridges, table
 from gateway.records import Endpoint, Params
 
 ROUTES = {"routes": [{"upstream": "without"}, {"upstream": "with"}]}
@@ -24,7 +23,7 @@ def config(**capabilities: Any) -> Config:
 
 
 def asked(endpoint: Endpoint, body: dict[str, Any]) -> Params:
-    return formats.read(endpoint, json.dumps({"model": "m", **body}).encode())
+    return table.read(endpoint, json.dumps({"model": "m", **body}).encode())
 
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}

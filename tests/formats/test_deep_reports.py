@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.formats import FORMATS, reported_usage
+from gateway.formats import reported_usage
+from gateway.formats.table import FORMATS
 
 
 @pytest.mark.parametrize("endpoint", [name for name, spec in FORMATS.items() if spec.usage is not None])

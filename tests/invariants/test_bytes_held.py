@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gateway.config import ServerSettings, UploadSettings
-from gateway.formats import FORMATS
 from gateway.formats.format import no_json
 from gateway.formats.openai.realtime import REALTIME
+from gateway.formats.table import FORMATS
 from gateway.web.capacity import Capacity
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api

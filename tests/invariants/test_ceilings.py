@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.config import Model, Route
-from gateway.formats import FORMATS
 from gateway.formats.ceilings import ADDED_TEXT_TOKENS
+from gateway.formats.table import FORMATS
 from gateway.quota import windows
 from gateway.records import Call, Document, Endpoint, ItemRef, Key, LineCeilings, Params, Usage
 from gateway.relay import charge

@@ -11,8 +11,8 @@ import pytest
 from gateway.api.prompt_tokens import no_counter
 from gateway.config import Model, ModelTable
 from gateway.errors import InvalidRequest
-from gateway.formats import FORMATS
 from gateway.formats.format import no_json
+from gateway.formats.table import FORMATS
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form
 from tests.fakes.scripted import Wire, ok_json

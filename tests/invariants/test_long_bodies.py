@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from gateway import formats
 from gateway.api import attribution, file_ids, json_document, large_body, validate
 from gateway.api.acting_tools import acts
 from gateway.config import Capabilities, Limits, Model, RecordSettings, Route
 from gateway.errors import InvalidRequest
-from gateway.formats import ceilings
+from gateway.formats import ceilings, table
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
 from gateway.records import Call, Endpoint, Key, Params
@@ -31,7 +30,7 @@ from tests.flows.client import Answer
 from tests.flows.gateway_process import Gateway, eventually, settings
 from tests.flows.test_quota import Under
 
-GATEWAY = Path(formats.__file__).parents[1]
+GATEWAY = Path(table.__file__).parents[1]
 
 WHOLE = "runs where the body is whole: in the process that reads long ones, or for bodies that are read whole"
 FACTS = "asks `Document.large` first, for which the reading process has looked through the body"
@@ -200,7 +199,7 @@ def both(endpoint: Endpoint, body: dict[str, Any]) -> tuple[Call, Call]:
     """The call of a body as it is, and as the worker knows it from the process that reads long ones."""
     raw = json.dumps(body).encode()
     assert len(raw) > large_body.LARGE_BYTES
-    whole = formats.read(endpoint, raw)
+    whole = table.read(endpoint, raw)
     long = large_body.from_brief(json.loads(large_body.brief(whole)), [raw])
     assert long.document.large is not None
     return call_of(endpoint, whole), call_of(endpoint, long)
@@ -216,7 +215,7 @@ def test_decisions_are_the_same(endpoint: Endpoint, body: dict[str, Any]) -> Non
 
 
 def test_every_format_that_names_its_model_inside_is_here() -> None:
-    assert {name for name, spec in formats.FORMATS.items() if spec.rename is not None} == RENAMED.keys()
+    assert {name for name, spec in table.FORMATS.items() if spec.rename is not None} == RENAMED.keys()
 
 
 @pytest.mark.parametrize("endpoint", RENAMED)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.formats import FORMATS
 from gateway.formats.openai.images import LARGEST_GROUP, LARGEST_IMAGE_TOKENS
 from gateway.formats.passthrough import MOST_MADE, TaskEnd
+from gateway.formats.table import FORMATS
 from gateway.units import counts
 from tests.conftest import StartsGateways
 from tests.fakes.forms import TYPE, form

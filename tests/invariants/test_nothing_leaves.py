@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.formats import FORMATS
 from gateway.formats.format import ScanInput
 from gateway.formats.reader import ERRORS
 from gateway.formats.sse import LONG_EVENT
+from gateway.formats.table import FORMATS
 from gateway.relay.batch_results import MAX_HELD_BYTES, CleanedResults
 from gateway.upstream import refusal
 from gateway.upstream.ask import cleaned_body

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway.formats import FORMATS, gathered
+from gateway.formats import gathered
 from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
+from gateway.formats.table import FORMATS
 from gateway.upstream.connection import Head
 from gateway.upstream.provider_errors import judge, judge_in_band
 from tests.amounts import amount

@@ -11,7 +11,7 @@ import pytest
 from gateway.api import file_ids
 from gateway.api.acting_tools import acts
 from gateway.errors import GatewayError
-from gateway.formats import FORMATS, read
+from gateway.formats.table import FORMATS, read
 from tests.fakes.good_answers import FORMS
 from tests.wings.translate import translated
 from tests.wings.translate.translated import GOLDEN

@@ -14,7 +14,7 @@ from gateway.config import Model, Price, Route, build
 from gateway.config.operations import holds, read_options
 from gateway.config.price_table import PriceTable
 from gateway.config.rates import DEAR_OR_CHEAP, REGIONS, UNSTATED_IMAGE
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.quota import pricing, windows
 from gateway.records import Call, Document, Endpoint, Key, Params, Usage
 from gateway.units import counts

@@ -19,8 +19,9 @@ from gateway.api.file_ids import named_files
 from gateway.config import Model, ModelTable
 from gateway.config.sections import Config
 from gateway.errors import GatewayError
-from gateway.formats import FORMATS, passthrough
+from gateway.formats import passthrough
 from gateway.formats.openai import realtime
+from gateway.formats.table import FORMATS
 from gateway.wings.parameters import policy
 from gateway.wings.stored import conversations
 from tests.flows.task_rows import rows

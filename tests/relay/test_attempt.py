@@ -14,8 +14,8 @@ import pytest
 from gateway import relay
 from gateway.api.capabilities import Adaptation
 from gateway.config import Price
-from gateway.formats import FORMATS
 from gateway.formats.gemini.reader import TIER_HEADER
+from gateway.formats.table import FORMATS
 from gateway.records import Granted, Record, Usage
 from gateway.relay.attempt import Attempt
 from gateway.relay.charge import SentRequest

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.config import Model, Price, Route
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.quota import pricing
 from gateway.records import Call, Document, Failure, Fault, Key, LineCeilings, Params, Phase, Usage
 from gateway.relay import batch_results as under_test

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.web import middleware
 from gateway.web.openapi.document import OPERATIONS
 

@@ -27,7 +27,6 @@ from gateway.api.schema import (
     Part,
     Response,
 )
-from gateway.formats import FORMATS, azure_paths, without_deployment
 from gateway.formats.anthropic.batches import CreateMessageBatch
 from gateway.formats.anthropic.messages import OVERLOADED
 from gateway.formats.gemini.embeddings import BatchEmbedContents, EmbedContent
@@ -38,6 +37,7 @@ from gateway.formats.openai.moderations import Moderation
 from gateway.formats.openai.speech import Speech
 from gateway.formats.openai.transcriptions import Transcription, Translation
 from gateway.formats.rerank import RERANK, Rerank
+from gateway.formats.table import FORMATS, azure_paths, without_deployment
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import Whole, json_response

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from aiohttp import hdrs, web
 
 from gateway.errors import Unauthorized
-from gateway.formats import FORMATS
 from gateway.formats.format import Format
+from gateway.formats.table import FORMATS
 from gateway.web.endpoints import DataPlane
 from gateway.web.middleware import CONTEXT
 from gateway.web.openapi.document import OPERATIONS

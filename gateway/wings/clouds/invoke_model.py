@@ -24,7 +24,8 @@ from zlib import crc32
 from gateway import untrusted_json
 from gateway.api.large_body import LARGE_BYTES
 from gateway.errors import GatewayError, InvalidRequest, NotFound
-from gateway.formats import FORMATS, sse
+from gateway.formats import sse
+from gateway.formats.table import FORMATS
 from gateway.observe.tracing import Trace
 from gateway.pipeline.services import Amendment, Services
 from gateway.records import Amended, Call

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gateway.formats import FORMATS
 from gateway.formats.format import Format
+from gateway.formats.table import FORMATS
 from gateway.records import Endpoint
 from gateway.web.middleware import WingPaths
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from gateway.formats import FORMATS
 from gateway.formats.event_scan import parsed
+from gateway.formats.table import FORMATS
 from gateway.observe.span_attributes import SCHEMA
 from gateway.records import Endpoint
 

@@ -15,10 +15,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gateway.formats import FORMATS, gathered, sse
+from gateway.formats import gathered, sse
 from gateway.formats.event_scan import EventScan, parsed
 from gateway.formats.format import ScanInput
 from gateway.formats.reader import objects
+from gateway.formats.table import FORMATS
 from gateway.records import Endpoint
 
 Parts = list[dict[str, Any]]

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gateway.formats import FORMATS, gathered, sse
+from gateway.formats import gathered, sse
 from gateway.formats.event_scan import parsed
 from gateway.formats.reader import objects, text_of, value_at
+from gateway.formats.table import FORMATS
 from gateway.records import Endpoint
 
 Texts = Iterator[tuple[int, str]]

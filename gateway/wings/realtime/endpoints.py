@@ -19,11 +19,11 @@ from aiohttp import WSMsgType, hdrs, web
 
 from gateway.api.attribution import attribution_of
 from gateway.errors import GatewayError, InvalidRequest, internal_error
-from gateway.formats import AZURE, azure_paths
 from gateway.formats.event_scan import parsed
 from gateway.formats.openai import realtime
 from gateway.formats.openai.realtime import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
 from gateway.formats.reader import text_of
+from gateway.formats.table import AZURE, azure_paths
 from gateway.records import Call, Document, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay.charge import Ending
 from gateway.tasks import Tasks, is_cut_off

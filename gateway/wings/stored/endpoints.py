@@ -20,8 +20,8 @@ from aiohttp import web
 from gateway.api.file_form import PURPOSES, CreateFile
 from gateway.api.schema import ConversationBody, Part
 from gateway.errors import Conflict
-from gateway.formats import FORMATS, without_deployment
 from gateway.formats.anthropic.messages import OVERLOADED
+from gateway.formats.table import FORMATS, without_deployment
 from gateway.records import Bond
 from gateway.store.bonds import SETTLED, is_bond_id
 from gateway.upstream.ask import Fetched

@@ -19,7 +19,7 @@ from gateway.api.file_form import FileForm
 from gateway.api.form import Upload
 from gateway.api.multipart import content_type
 from gateway.errors import Conflict, InvalidRequest, NotFound, UpstreamFailed
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.records import Bond, Failure, Fault, Key, Phase
 from gateway.store.bonds import SETTLED, is_bond_id
 from gateway.upstream.ask import Fetched, fetch

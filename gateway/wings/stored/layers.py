@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from gateway.accounting.bonds import TASK, task_id
 from gateway.api.capabilities import Adaptation
-from gateway.formats import FORMATS
 from gateway.formats.format import PlainFacts, Scan
+from gateway.formats.table import FORMATS
 from gateway.pipeline.active_call import ActiveCall
 from gateway.pipeline.stack import WingRider
 from gateway.records import Bond, Usage

@@ -15,12 +15,12 @@ from gateway.api import large_body
 from gateway.api.capabilities import Adaptation
 from gateway.config import Capabilities
 from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
-from gateway.formats import FORMATS
 from gateway.formats.bridges import Adapted, Bridge
 from gateway.formats.event_scan import parsed
 from gateway.formats.events import Unfit
 from gateway.formats.format import Format, Scan, ScanInput, Writer
 from gateway.formats.openai.frame import Frame
+from gateway.formats.table import FORMATS
 from gateway.quota import windows
 from gateway.records import Call, Document, Endpoint, Params, Rewriting, Usage
 

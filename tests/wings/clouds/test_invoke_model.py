@@ -16,7 +16,8 @@ from botocore.parsers import EventStreamJSONParser
 
 from gateway.api.large_body import LARGE_BYTES
 from gateway.errors import GatewayError, NotFound
-from gateway.formats import FORMATS, sse
+from gateway.formats import sse
+from gateway.formats.table import FORMATS
 from gateway.wings.clouds import invoke_model
 from gateway.wings.clouds.invoke_model import EXCEPTIONS, KINDS, BinaryEvents
 from tests.fakes.scripted import Behaviour, Scripted, cut_stream, error_json, ok_json, stream

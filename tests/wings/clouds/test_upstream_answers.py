@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.records import Failure
 from gateway.relay.exchange import response_headers
 from gateway.upstream.connection import Head

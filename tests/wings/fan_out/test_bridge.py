@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway import formats
 from gateway.api import json_document
 from gateway.config import Capabilities, Config, Route, build
 from gateway.errors import UpstreamRefused
+from gateway.formats import table
 from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
 from gateway.formats.openai.frame import Frame, as_completion
@@ -38,7 +38,7 @@ def config() -> Config:
 
 
 def call(body: dict[str, Any]) -> Call:
-    asked = formats.read("completions", json.dumps(body).encode())
+    asked = table.read("completions", json.dumps(body).encode())
     model = config().models["m"]
     return Call("req_ID", 1700000000.5, Key("k"), "completions", asked, model, label_model="m", arrived=0.0)
 
@@ -134,7 +134,7 @@ def test_a_part_is_a_whole_call_of_its_own() -> None:
     assert (one.params.prompts, one.params.n, one.params.output_limit) == (1, 3, 7)
     assert one.params.prompt_tokens > 100 > other.params.prompt_tokens
     assert one.params.document.members == json.loads(one.params.document.text)
-    assert formats.read("chat", one.params.document.text.encode()).n == 3  # validated by the rules of chat
+    assert table.read("chat", one.params.document.text.encode()).n == 3  # validated by the rules of chat
 
 
 # ------------------------------------------------------------------------------------------------------- plain answers

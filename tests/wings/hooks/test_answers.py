@@ -12,7 +12,7 @@ from gateway.accounting.call_log import CallLog
 from gateway.accounting.call_record import lost_record
 from gateway.accounting.share import PartLog
 from gateway.config import Config, build
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import HEDGED
 from gateway.records import Granted, Usage

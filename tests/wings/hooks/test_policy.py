@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.config import Config, ConfigError, build
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.pipeline.services import Amendment
 from gateway.upstream.circuit_breaker import CONSECUTIVE_FAILURES, FIRST_COOLDOWN_S, CircuitEvent
 from gateway.wings.hooks.amending import make

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.config import ConfigError, build
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.wings.parameters.amending import WHOLE
 from gateway.wings.parameters.check import describe
 from gateway.wings.parameters.policy import COUNTS, IN_TWO

@@ -12,9 +12,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gateway.formats import FORMATS, reported_usage
+from gateway.formats import reported_usage
 from gateway.formats.format import Format, Writer
 from gateway.formats.openai.frame import Frame
+from gateway.formats.table import FORMATS
 from gateway.records import Usage
 from gateway.wings.translate import chat_request, messages_request, responses_request
 from gateway.wings.translate.chat_answer import ChatWriter

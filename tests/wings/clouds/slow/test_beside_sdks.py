@@ -14,7 +14,7 @@ from google import genai
 from google.oauth2.credentials import Credentials
 from openai import AzureOpenAI
 
-from gateway.formats import FORMATS
+from gateway.formats.table import FORMATS
 from gateway.wings.clouds.addresses import BEDROCK_VERSION, VERTEX_VERSION
 from gateway.wings.clouds.event_stream import EventStreamReader
 from tests.fakes.scripted import Behaviour, Request, Scripted, answer, ok_json, stream
