@@ -41,7 +41,12 @@ COMMANDS = (
     Command("check", "check a configuration and report every fault at once"),
     Command("keys", "create, list, show, change, pause, revoke, delete, reset and top up keys", takes_config=True),
     Command("teams", "the same for teams", takes_config=True),
-    Command("quotas", "reset and top up quotas of the gateway, of upstreams and of labels", takes_config=True),
+    Command(
+        "quotas",
+        "reset and top up quotas of the gateway, of upstreams and of labels",
+        takes_config=True,
+        module="commands.windows",
+    ),
     Command("audit", "changes of keys, teams and quotas, with their author", takes_config=True),
     Command("usage", "usage by key, team, model or day; with or without a running gateway", takes_config=True),
     Command("calls", "calls, the newest first, or one request by its id", takes_config=True),

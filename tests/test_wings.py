@@ -88,7 +88,6 @@ OUTSIDE = {
     "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "
     "formats.openai.batches relay.batch_results relay.deferred store.bonds store.redis.bonds store.sqlite.bonds "
     "web.batch_file web.named_files",
-    "media": "api.audio_length formats.openai.images formats.openai.speech formats.openai.transcriptions",
     "fallbacks": "pipeline.fallbacks",
     "demo": "commands.demo commands.demo_history",
 }
@@ -110,8 +109,8 @@ CEILINGS = {
     "files": 400,
     "lines": 70_500,
     "lines of the trunk": 51_000,
-    "arrows from the trunk to wings": 36,
-    "arrows between wings": 6,
+    "arrows from the trunk to wings": 30,
+    "arrows between wings": 5,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next
 250. A feature that raises one is built as a wing instead, or takes away as much elsewhere."""

@@ -26,16 +26,8 @@ from gateway.store import Ledger
 from gateway.tasks import is_cut_off
 from gateway.wings import OfWings
 
-from .call_record import (
-    EndedAttempt,
-    ServedModels,
-    cost_nusd,
-    failed_text,
-    lost_record,
-    record_of,
-    timeline_text,
-    with_earlier,
-)
+from . import call_record
+from .call_record import EndedAttempt, cost_nusd, failed_text, lost_record, record_of, timeline_text, with_earlier
 from .deferral import Deferral, encode_deferral
 from .reservation import Reservation
 
@@ -94,7 +86,7 @@ class Accounting:
     telemetry: Telemetry
     write_line: Callable[[Record, AccessLogExtras], None]
     tracer: Tracer = NO_TRACER
-    served: ServedModels = field(default_factory=ServedModels)
+    served: call_record.ServedModels = field(default_factory=call_record.ServedModels)
     """The names under patterns that are groups of the daily sums."""
     recent: RecentOutput = field(default_factory=RecentOutput)
     """How much output calls had lately, for what the next ones draw on rates."""

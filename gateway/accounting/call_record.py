@@ -178,12 +178,9 @@ MAX_SERVED = 2000
 
 
 class ServedModels:
-    """The names under patterns that this worker has seen served: these may be groups of the daily sums.
-
-    Under a pattern a client may request any name, and groups, which are kept for years, must not be invented by
-    clients. So a name becomes a group when an upstream has answered a call for it with 200; calls before that count as
-    `other`, but their records have the name. Some upstreams accept every name: hence the limit of names.
-    """
+    """The names under patterns that this worker has seen served: only these may be groups of the daily sums, which are
+    kept for years, because clients may ask for any name. Calls before the first answer with 200 count as `other`, but
+    their records have the name. Some upstreams accept every name: hence the limit of names."""
 
     def __init__(self, names: Iterable[str] = (), most: int = MAX_SERVED) -> None:
         self._names = set(names)

@@ -1,4 +1,4 @@
-"""`reset` and `top-up`: changes of the current windows of a key, a team, a person or the gateway."""
+"""`gateway quotas`, and `reset` and `top-up` of keys, teams and people: changes of current windows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from gateway.reports.registry import WINDOWS
 
 from .common import UsageError
 from .registry import Actions, Place, actor, add_quotas, add_shape, carry_out, format_rows, quotas_of, read
+from .registry import run as run
 
 ANY_SCOPE = "scope"
 """The kind whose names are whole scopes."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `gateway quotas`: windows of the whole gateway, of upstreams and of labels."""
+    parser.description = "SCOPE is what a refusal and GET /admin/api/quotas call the scope, such as upstream:openai."
+    add_window_actions(Actions(parser), "quotas", ANY_SCOPE, "upstream:openai")
 
 
 def add_window_actions(actions: Actions, command: str, kind: str, example: str) -> None:

@@ -357,7 +357,7 @@ def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
         price = model.price if model.price is not None and model.price.source is None else None
         if price is not None and price.input is None and not price.model_fields_set.intersection(BESIDE_TOKENS):
             yield ConfigFault(format_faults(("models", name, "price", "input")), "is required")
-        generating = [endpoint for endpoint in model.endpoints if endpoint not in WITHOUT_TEXT]
+        generating = [endpoint for endpoint in model.endpoints if endpoint in WITH_TEXT]
         if price is not None and price.output is None and price.input is not None and generating:
             yield ConfigFault(
                 format_faults(("models", name, "price", "output")),
@@ -466,11 +466,8 @@ def _token_quota(parts: ValidParts, model: str) -> tuple[Place, str] | None:
     return None
 
 
-WITHOUT_TEXT = frozenset({
-    "embeddings", "embed_content", "moderations", "rerank", "images", "image_edits", "image_variations", "speech",
-    "transcriptions", "translations",
-})  # fmt: skip
-"""Endpoints whose answers are not charged as generated text."""
+WITH_TEXT = frozenset({"completions", "chat", "messages", "responses", "generate_content", "realtime"})
+"""Endpoints whose answers are charged as generated text."""
 
 COUNTED = {"tokens": "the tokens", "usd": "the cost"}
 """The units that depend on how many tokens a call uses, in words."""

@@ -100,7 +100,7 @@ UNSTATED_IMAGE = "auto-auto"
 """The variant of an image of which the request names neither quality nor size: the standard one."""
 
 _IMAGE = re.compile(r"[a-z0-9_.:-]+-(?:auto|[0-9][a-z0-9.:_]*)")
-"""The variant of an image: quality, size and resolution, as they are asked for (`formats/openai/images.py`)."""
+"""The variant of an image: quality, size and resolution, as they are asked for (`wings/media/images.py`)."""
 
 
 def _is_apart(variant: str, known: Mapping[str, object], *, is_listed: bool) -> bool:

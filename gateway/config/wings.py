@@ -4,9 +4,10 @@ at run time have by default."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model
 
@@ -14,7 +15,7 @@ from gateway.wings import parts
 
 from .faults import ConfigFault
 from .proxies import Addressed
-from .sections import Config, Model, ModelSettings, Upstream
+from .sections import Config, EndpointName, Model, ModelSettings, Upstream
 from .sections.root import Defaults, refuse_from
 
 
@@ -47,6 +48,12 @@ class WingSection(NamedTuple):
         return self.name == "models"
 
 
+class WingNames(NamedTuple):
+    """The names under which models list the endpoints of a wing's formats."""
+
+    endpoints: tuple[str, ...]
+
+
 class WingUpstream(NamedTuple):
     """The settings of upstreams, with those that a wing adds."""
 
@@ -67,12 +74,21 @@ def wing_sections() -> tuple[WingSection, ...]:
 
 
 @cache
+def endpoint_names() -> tuple[str, ...]:
+    """The names of all endpoints that a model may list."""
+    *first, last = get_args(EndpointName)
+    return (*first, *[name for each in parts(WingNames, "settings") for name in each.endpoints], last)
+
+
+@cache
 def model_kinds() -> tuple[type[ModelSettings], type[Model]]:
     """`ModelSettings` and `Model` with the settings of all wings."""
     added: list[Any] = [each.kind for each in wing_sections() if each.is_of_models]
+    known = copy(ModelSettings.model_fields["endpoints"])
+    listed: Any = tuple[Literal[endpoint_names()], ...]  # type: ignore[misc]
     return (
-        create_model("ModelSettings", __base__=(ModelSettings, *added)),
-        create_model("Model", __base__=(Model, *added)),
+        create_model("ModelSettings", __base__=(ModelSettings, *added), endpoints=(listed, known)),
+        create_model("Model", __base__=(Model, *added), endpoints=(listed, known)),
     )
 
 

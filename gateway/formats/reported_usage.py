@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,13 @@ _USAGE = re.compile(rb'"usage(?:Metadata)?"\s*+:\s*+(\{(?:[^{}]++|\{[^{}]*+\})*+
 _DIGITS = re.compile(r"[0-9]{1,16}")
 USAGE_WITHIN = 8192
 """Bytes at the end of an answer in which a usage report is looked for."""
+
+MAX_AUDIO_MS = 7 * 24 * 3_600_000
+"""A week; longer audio is not believed."""
+
+HEARD_TOKENS_PER_S, WRITTEN_TOKENS_PER_S = 10, 5
+"""Tokens that are reserved for transcripts of models that charge tokens, and charged where the answer reports none.
+OpenAI counts a token for 100 ms of audio; fast speech has four words a second."""
 
 
 def of_total(total: Any) -> Usage | None:
@@ -112,6 +120,30 @@ def of_media(report: Any) -> tuple[int, int] | None:
 def detail(details: Any, name: str) -> int:
     """A count among the details of a report; 0 if it is not there."""
     return (count(details.get(name)) or 0) if isinstance(details, dict) else 0
+
+
+def of_transcript(report: Any) -> Usage | None:
+    """The `usage` of a transcription: seconds (`type: duration`) or tokens. Mistral bills its `prompt_audio_seconds`,
+    whatever tokens are beside them (docs.mistral.ai, audio transcription)."""
+    for name in ("seconds", "prompt_audio_seconds") if isinstance(report, dict) else ():
+        if audio_ms := milliseconds(report.get(name)):
+            return Usage(source="reported", more=units.counts({"audio_ms": audio_ms}))
+    if (tokens := of_media(report)) is None:
+        return None
+    details = report.get("input_token_details") or report.get("input_tokens_details")
+    audio = detail(details, "audio_tokens")
+    return Usage(*tokens, source="reported", more=units.within(units.counts({"audio_in": audio}), *tokens))
+
+
+def milliseconds(seconds: Any) -> int | None:
+    """The milliseconds of a length in seconds, rounded up; None: it is no length."""
+    try:
+        value = float(seconds) if isinstance(seconds, int | float | str) and not isinstance(seconds, bool) else -1.0
+    except (ValueError, OverflowError):
+        return None
+    if not math.isfinite(value) or not 0 <= value * 1000 <= MAX_AUDIO_MS:
+        return None
+    return math.ceil(round(value * 1000, 3))
 
 
 def more_of(prompt: Any, completion: Any) -> units.Counts:

@@ -1,7 +1,6 @@
 """The table of all formats, those of wings among them, and which format a path or a client speaks.
 
-It is no part of the package's `__init__`: a format of a wing imports modules of the package before the table asks for
-it.
+The package's `__init__` does not hold it, because a wing's formats import modules of the package first.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from .anthropic import batches as message_batches
 from .anthropic import messages
 from .format import Format, formats_of_wings
 from .gemini import embeddings, generate
-from .openai import batches, completions, images, moderations, realtime, responses, speech, transcriptions
+from .openai import batches, completions, moderations, realtime, responses
 from .passthrough import PASSTHROUGH
 
-_MODULES = (completions, messages, responses, moderations, rerank, images, speech, transcriptions)
+_MODULES = (completions, messages, responses, moderations, rerank)
 _FURTHER = (generate, embeddings, batches, message_batches, realtime)
-"""Each value of `Format` in these modules is served. Those of wings stand between: routes, and so the paths of the
-OpenAPI document, have the order of the table."""
+"""Each value of `Format` in these modules is served. Those of wings stand between, also in the OpenAPI document."""
 
 
 def _of(modules: tuple[ModuleType, ...]) -> list[Format]:

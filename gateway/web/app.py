@@ -55,13 +55,16 @@ from .middleware import CONTEXT, ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Landing, Ops
 from .passthrough import PassthroughCalls
-from .reference import reference
+from .static_page import StaticPage
 from .status import Status
 from .wings import WebParts, admin_operations, permissions, routes_of_wings
 
 CLOSE_STORE_WITHIN_S = 5.0
 INHERIT_WITHIN_S = 2.0
 """How long a start waits for the delivery of what dead workers have left."""
+
+REFERENCE = Path(__file__).parent / "reference"
+"""The page of the API reference, which the browser renders from `/openapi.json` of the same listener."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,7 @@ def _application(
 
     app = web.Application(middlewares=[front_door], client_max_size=max_request_bytes)
     app.add_routes(routes)
-    app.add_routes(reference().routes())
+    app.add_routes(StaticPage("/docs", REFERENCE).routes())
     app.add_routes([route_to_document(app)])
     return app
 

@@ -44,7 +44,8 @@ class WingEndpoints(NamedTuple):
 
     operations: Mapping[Place, Operation]
     """Every route has its row here, from which the OpenAPI document is made."""
-    routes: Callable[[WebParts], Iterable[web.RouteDef]]
+    routes: Callable[[WebParts], Iterable[web.RouteDef]] = lambda parts: ()
+    """Those beside the paths of the wing's formats, which the data plane serves."""
     permissions: Mapping[Place, Mapping[Role, Reach]] = {}
     """The roles of operations of the admin API, as `read_permissions` reads them; without a row, a route checks its
     callers itself."""

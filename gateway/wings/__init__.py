@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 WINGS = (
     "init",
     "litellm",
+    "media",
     "realtime",
     "stored",
     "content",

@@ -9,7 +9,6 @@ import pytest
 
 from gateway.formats.format import ScanInput
 from gateway.formats.openai import completions
-from gateway.formats.openai.images import IMAGES
 from gateway.formats.openai.reader import StreamScan
 from gateway.formats.openai.responses_reader import usage_of
 from gateway.units import counts
@@ -53,14 +52,6 @@ def test_what_a_chat_names_is_counted(said: dict[str, Any], beside: dict[str, An
         scan.feed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
     assert scan.usage is not None
     assert scan.usage.more == counts(paid)
-
-
-def test_a_picture_that_failed_is_none() -> None:
-    """BytePlus lists it by its error (Comfy-Org/ComfyUI#9952)."""
-    data = [{"url": "u"}, {"error": {"code": "InternalServiceError"}}, {"b64_json": "v"}]
-    usage = IMAGES.facts(json.dumps({"created": 1, "data": data}).encode()).usage
-    assert usage is not None
-    assert usage.more == counts({"images": 2})
 
 
 def search(action: str | None = "search", status: str = "completed") -> dict[str, Any]:

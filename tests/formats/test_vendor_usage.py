@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.formats import rerank
-from gateway.formats.openai import completions, images, transcriptions
+from gateway.formats import reported_usage, rerank
+from gateway.formats.openai import completions
 from gateway.formats.openai.completions import EMBEDDINGS
 from gateway.formats.openai.reader import OWN, ChatReader, Own, reported
 from gateway.records import Usage
@@ -132,17 +132,11 @@ def test_reports_of_reranks(report: dict[str, Any], expected: Usage | None) -> N
     assert rerank.reported(report) == (expected and expected._replace(source="reported"))
 
 
-def test_pictures_by_the_names_of_chat() -> None:
-    report = {**PLAIN, "input_tokens_details": {"text_tokens": 900, "image_tokens": 100}}
-    more = (("image_in", 100), ("image_out", 100))
-    assert images.reported(report) == Usage(1000, 100, source="reported", more=more)
-
-
 @pytest.mark.parametrize("seconds", [10**400, float("inf"), float("nan"), "1e999", "x", -1, True, None, [1]])
 def test_what_is_no_length_is_no_report(seconds: object) -> None:
-    assert transcriptions.reported({"type": "duration", "seconds": seconds}) is None
+    assert reported_usage.of_transcript({"type": "duration", "seconds": seconds}) is None
 
 
 def test_seconds_of_mistral_are_what_it_bills() -> None:
-    usage = transcriptions.reported({**PLAIN, "prompt_audio_seconds": 11})
+    usage = reported_usage.of_transcript({**PLAIN, "prompt_audio_seconds": 11})
     assert usage == Usage(source="reported", more=(("audio_ms", 11_000),))

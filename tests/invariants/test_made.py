@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats.openai.images import LARGEST_GROUP, LARGEST_IMAGE_TOKENS
 from gateway.formats.passthrough import MOST_MADE, TaskEnd
-from gateway.formats.table import FORMATS
 from gateway.units import counts
 from tests.conftest import StartsGateways
 from tests.fakes.forms import TYPE, form
@@ -62,21 +60,3 @@ def test_every_image_that_came_is_charged(gateway: Gateway) -> None:
     fields = [("image_request", '{"prompt": "cat"}'), ("simulate", json.dumps({"shows": shows}))]
     made = gateway.post("/ideogram/remix", form(*fields, ("image_file", b"\x89PNG")), headers=TYPE)
     check(gateway.call(made.id), units={"images": 4}, usage_source="reported", cost_usd=pytest.approx(0.32))
-
-
-@pytest.mark.parametrize(
-    ("asked", "images"),
-    [
-        ({}, 1), ({"n": 3}, 3), ({"sequential_image_generation": "disabled"}, 1),
-        ({"sequential_image_generation": None, "sequential_image_generation_options": {"max_images": 9}}, 1),
-        ({"sequential_image_generation": "auto"}, LARGEST_GROUP),
-        ({"sequential_image_generation": "auto", "sequential_image_generation_options": {}}, LARGEST_GROUP),
-        ({"sequential_image_generation": "auto", "sequential_image_generation_options": {"max_images": 4}}, 4),
-        ({"sequential_image_generation": "auto", "n": 2}, 2 * LARGEST_GROUP),
-    ],
-)  # fmt: skip
-def test_a_group_of_images_is_reserved_by_its_default_too(asked: dict[str, Any], images: int) -> None:
-    body = {"model": "seedream", "prompt": "a story", **asked}
-    params = FORMATS["images"].read(json.dumps(body).encode(), lambda model: None)
-    assert params.units == counts({"images": images})
-    assert params.candidates * (params.default_output or 0) == images * LARGEST_IMAGE_TOKENS

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import json
-import struct
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 import gateway
-from gateway.api import audio_length, large_body
+from gateway.api import large_body
 from gateway.api.file_ids import named_files
 from gateway.config import Model, ModelTable
 from gateway.config.sections import Config
@@ -125,44 +124,3 @@ def test_spellings_with_marks_are_still_known() -> None:
     assert compatible("\ufdfa" * 100_000, 500).isprintable()
     assert len(compatible("\ufdfa" * 100_000, 500)) < 1_200
     assert plain_address("\uff48ttps://a.example/\uff46iles") == "https://a.example/files"
-
-
-# ------------------------------------------------------------------------------------------------------------- files
-
-
-def _webm() -> bytes:
-    """A last cluster of groups, each with as many blocks as are read of one."""
-    group = b"\xa0" + (0x4000 | 1024).to_bytes(2, "big") + b"\xa1\x80" * 512
-    endless = b"\x01" + b"\xff" * 7
-    return b"\x1aE\xdf\xa3\x80\x18\x53\x80\x67" + endless + b"\x1f\x43\xb6\x75" + endless + group * 1_900
-
-
-def _box(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I4s", 8 + len(content), name) + content
-
-
-def _mp4() -> bytes:
-    """As many boxes with fragments as are read, each with as many boxes."""
-    return _box(b"ftyp", b"M4A \0\0\0\0") + _box(b"moov", _box(b"mvex", _box(b"free", b"") * 512) * 512)
-
-
-FILES = {
-    "webm": _webm(), "mp4": _mp4(), "wav": b"RIFF\0\0\0\0WAVE" + (b"junk" + bytes(4)) * 100_000,
-    "mp3": b"\xff\xfb\x90\0" * 500_000, "ogg": b"OggS" + b"OggS\0" * 400_000, "flac": b"fLaC" + bytes(2_000_000),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", FILES)
-def test_audio_is_read_in_a_bounded_number_of_pieces(kind: str) -> None:
-    data, reads = FILES[kind], 0
-
-    def read(start: int, size: int) -> bytes:
-        nonlocal reads
-        reads += 1
-        return data[start : start + size]
-
-    found = audio_length.length_of(read, len(data))
-    assert reads <= audio_length.MAX_READS + 2
-    if kind in ("webm", "mp4"):
-        assert found.ms is None
-        assert found.least_ms > 0

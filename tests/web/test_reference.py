@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.web.reference import FOLDER
+from gateway.web.app import REFERENCE as FOLDER
 from gateway.web.static_page import CONTENT_TYPES
 
 from .conftest import Inside

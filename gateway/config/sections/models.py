@@ -47,8 +47,9 @@ class Route(Section):
 
 EndpointName = Literal[
     "completions", "chat", "embeddings", "messages", "responses", "generate_content", "embed_content", "moderations",
-    "rerank", "images", "image_edits", "image_variations", "speech", "transcriptions", "translations", "realtime",
+    "rerank", "realtime",
 ]  # fmt: skip
+"""Names of endpoints in a file without those of wings (`config/wings.py`)."""
 
 
 class Sticky(Section):

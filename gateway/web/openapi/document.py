@@ -29,13 +29,11 @@ from gateway.api.schema import (
 )
 from gateway.formats.anthropic.batches import CreateMessageBatch
 from gateway.formats.anthropic.messages import OVERLOADED
+from gateway.formats.format import Format
 from gateway.formats.gemini.embeddings import BatchEmbedContents, EmbedContent
 from gateway.formats.gemini.request import CountContentTokens, GenerateContent
 from gateway.formats.openai.batches import CreateBatch
-from gateway.formats.openai.images import ImageEdit, ImageGeneration, ImageVariation
 from gateway.formats.openai.moderations import Moderation
-from gateway.formats.openai.speech import Speech
-from gateway.formats.openai.transcriptions import Transcription, Translation
 from gateway.formats.rerank import RERANK, Rerank
 from gateway.formats.table import FORMATS, azure_paths, without_deployment
 from gateway.web.admin.operations import ADMIN_OPERATIONS
@@ -50,10 +48,9 @@ PATH = "/openapi.json"
 FORM = "multipart/form-data"
 _CALL_ERRORS = (401, 403, 404, 408, 413, 422, 429, 502, 504)
 _STREAMED = "With `stream: true`: events of JSON, then `[DONE]`."
-_IMAGE_EVENTS = "With `stream: true`: events of JSON, partial images and for each image"
 
 
-def _call(summary: str, body: type[Part], answer: str, *, streamed: str | None = _STREAMED) -> Operation:
+def call_operation(summary: str, body: type[Part], answer: str, *, streamed: str | None = _STREAMED) -> Operation:
     answers: dict[str, Schema] = {JSON: named(answer)}
     if streamed is not None:
         answers["text/event-stream"] = {"description": streamed}
@@ -63,10 +60,8 @@ def _call(summary: str, body: type[Part], answer: str, *, streamed: str | None =
 def _of_anthropic(
     summary: str, body: type[Part], answer: str, events: str | None = None, errors: tuple[int, ...] = ()
 ) -> Operation:
-    answers: dict[str, Schema] = {JSON: named(answer)}
-    if events is not None:
-        answers["text/event-stream"] = {"description": events}
-    return Operation(summary, "key", answers, (*_CALL_ERRORS, *errors), body, error=named("AnthropicError"))
+    operation = call_operation(summary, body, answer, streamed=events)
+    return operation._replace(errors=(*_CALL_ERRORS, *errors), error=named("AnthropicError"))
 
 
 _MODEL = in_path("model")
@@ -115,9 +110,9 @@ _PAGE = (
 )
 
 _OPERATIONS: Mapping[tuple[str, str], Operation] = {
-    ("POST", "/v1/completions"): _call("Complete a text.", Completion, "Completed"),
-    ("POST", "/v1/chat/completions"): _call("Go on with a conversation.", Chat, "ChatCompleted"),
-    ("POST", "/v1/embeddings"): _call("Turn texts into vectors.", Embedding, "Embedded", streamed=None),
+    ("POST", "/v1/completions"): call_operation("Complete a text.", Completion, "Completed"),
+    ("POST", "/v1/chat/completions"): call_operation("Go on with a conversation.", Chat, "ChatCompleted"),
+    ("POST", "/v1/embeddings"): call_operation("Turn texts into vectors.", Embedding, "Embedded", streamed=None),
     ("POST", "/v1/messages"): _of_anthropic(
         "Go on with a conversation, in Anthropic's Messages API.", Messages, "MessageCreated",
         "With `stream: true`: events from `message_start` to `message_stop`.", (OVERLOADED,),
@@ -135,42 +130,23 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "The models of this key that have Gemini's native API.", "GoogleModels", parameters=_PAGE
     ),
     ("GET", "/v1beta/models/{model}"): _of_google("One model, if this key may use it.", "GoogleModel"),
-    ("POST", "/v1/moderations"): _call("Judge texts.", Moderation, "Ranked", streamed=None),
+    ("POST", "/v1/moderations"): call_operation("Judge texts.", Moderation, "Ranked", streamed=None),
     **{
-        ("POST", path): _call("Order documents by a query.", Rerank, "Ranked", streamed=None)
+        ("POST", path): call_operation("Order documents by a query.", Rerank, "Ranked", streamed=None)
         for path in (RERANK.path, *RERANK.more_paths)
     },
-    ("POST", "/v1/images/generations"): _call(
-        "Make images.", ImageGeneration, "Embedded", streamed=f"{_IMAGE_EVENTS} `image_generation.completed`."
-    ),
-    ("POST", "/v1/images/edits"): _call(
-        "Change images.", ImageEdit, "Embedded", streamed=f"{_IMAGE_EVENTS} `image_edit.completed`."
-    )._replace(body_type=FORM),
-    ("POST", "/v1/images/variations"): _call(
-        "Make images like this one.", ImageVariation, "Embedded", streamed=None
-    )._replace(body_type=FORM),
-    ("POST", "/v1/audio/speech"): _call("Speak a text.", Speech, "Completed")._replace(
-        answers={"audio/*": {"type": "string", "format": "binary"}}
-    ),
-    ("POST", "/v1/audio/transcriptions"): _call(
-        "Write down speech.", Transcription, "Transcribed",
-        streamed="With `stream: true`: events of JSON, `transcript.text.done` at the end.",
-    )._replace(body_type=FORM),
-    ("POST", "/v1/audio/translations"): _call(
-        "Write down speech in English.", Translation, "Transcribed", streamed=None
-    )._replace(body_type=FORM),
-    ("POST", "/v1/responses"): _call(
+    ("POST", "/v1/responses"): call_operation(
         "Create a response, in OpenAI's Responses API.", Response, "Responded",
         streamed="With `stream: true`: events from `response.created` to `response.completed`.",
     ),
-    ("POST", "/v1/responses/input_tokens"): _call(
+    ("POST", "/v1/responses/input_tokens"): call_operation(
         "Count the tokens of a response's input.", Response, "InputTokens", streamed=None
     ),
-    ("POST", "/v1/responses/compact"): _call("Compact a conversation.", Response, "Responded", streamed=None),
+    ("POST", "/v1/responses/compact"): call_operation("Compact a conversation.", Response, "Responded", streamed=None),
     ("GET", "/v1/responses"): Operation(
         "Refused: 426 for a WebSocket, else 405.", "public", {JSON: named("Error")}, (426,), status=405
     ),
-    ("POST", "/v1/batches"): _call(
+    ("POST", "/v1/batches"): call_operation(
         "Answer the requests of a file within a day.", CreateBatch, "Stored", streamed=None
     ),
     ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
@@ -204,13 +180,17 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
 """Operations by method and path, without Azure's forms of paths."""
 
 
+def more_forms(spec: Format, operation: Operation) -> Iterator[tuple[tuple[str, str], Operation]]:
+    """The rows of a format's other path forms, given the operation of its path."""
+    for path in azure_paths(spec):
+        model = (_MODEL,) if "{model}" in path else ()
+        yield ("POST", path), operation._replace(parameters=(*operation.parameters, *model))
+
+
 def _of_azure() -> Iterator[tuple[tuple[str, str], Operation]]:
     for spec in FORMATS.values():
-        for path in azure_paths(spec):
-            if (operation := _OPERATIONS.get(("POST", spec.path))) is None:  # of a wing
-                continue
-            model = (_MODEL,) if "{model}" in path else ()
-            yield ("POST", path), operation._replace(parameters=(*operation.parameters, *model))
+        if (operation := _OPERATIONS.get(("POST", spec.path))) is not None:  # else it is of a wing
+            yield from more_forms(spec, operation)
     calls = {path for spec in FORMATS.values() for path in (spec.path, *spec.more_paths, *spec.stream_paths)}
     for (method, path), operation in _OPERATIONS.items():
         if method != "POST" or path not in calls:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from gateway.config import Limits, Priority
 from gateway.config.rates import ROWS
-from gateway.config.sections import EndpointName
+from gateway.config.wings import endpoint_names
 from gateway.quota.issued import SECRET_PATTERN
 from gateway.quota.scopes import SCOPES
 from gateway.records import Endpoint, Record, Unit, Usage, UsageSource
@@ -134,12 +134,6 @@ SCHEMAS: Mapping[str, Schema] = {
     "Responded": _upstream_s("output", {"type": "object"}),
     "Stored": {"type": "object"},
     "Ranked": _upstream_s("results", {"type": "object"}),
-    "Transcribed": {
-        "type": "object",
-        "description": "As the upstream returns it; with a response_format of text, srt or vtt it is text.",
-        "properties": {"text": _TEXT, "usage": {"type": ["object", "null"]}},
-        "required": ["text"],
-    },
     "Model": _exact(
         id=_TEXT, object={"const": "model"}, created=_COUNT, owned_by=_TEXT,
         endpoints=_list({"enum": get_args(Endpoint)}), unsupported=_list(_TEXT),
@@ -235,7 +229,7 @@ SCHEMAS: Mapping[str, Schema] = {
     ))),
     "ServedModels": _exact(data=_list(_exact(
         name=_TEXT, is_pattern={"type": "boolean"}, aliases=_list(_TEXT),
-        endpoints=_list({"enum": get_args(EndpointName)}),
+        endpoints=_list({"enum": endpoint_names()}),
         routes=_list(_exact(upstream=_TEXT, model=_TEXT_OR_NULL, priority={"type": "integer"}, weight=_COUNT)),
         price={"anyOf": [_PRICE, {"type": "null"}]}, price_source=_TEXT_OR_NULL, priced_names=_COUNT,
         settings=_SETTINGS,

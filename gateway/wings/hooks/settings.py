@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
 from gateway.config.faults import ConfigFault, format_faults
 from gateway.config.proxies import Addressed, Proxy, read_proxy
-from gateway.config.sections import Config, EndpointName, Section
+from gateway.config.sections import Config, Section
 from gateway.config.sections.values import LOOPBACK, NOT_BOOL, Size, is_glob, is_http, proxy_address, shown_address
-from gateway.config.wings import WingSection
+from gateway.config.wings import WingSection, endpoint_names
 from gateway.standard_webhooks import NOT_READ, SigningSecret
 
 MOST_BYTES = 4 * 2**20
@@ -115,7 +115,7 @@ def warnings_of(config: Config) -> Iterator[ConfigFault]:
             if not is_glob(team) and team not in config.teams:
                 yield _warning((*place, "teams", number), f"no team in this file is called {team!r}")
         for number, endpoint in enumerate(hook.endpoints):
-            if endpoint not in ENDPOINTS and endpoint not in config.passthrough:
+            if endpoint not in endpoints() and endpoint not in config.passthrough:
                 yield _warning((*place, "endpoints", number), "is no endpoint, and no row of passthrough")
         if isinstance(hook, BeforeCall) and hook.sees == "body":
             yield from _of_unseen(config, place, hook)
@@ -131,10 +131,23 @@ def _of_unseen(config: Config, place: tuple[str, ...], hook: BeforeCall) -> Iter
         )
 
 
-ENDPOINTS = frozenset({
-    *get_args(EndpointName), "count_tokens", "input_tokens", "count_content_tokens", "compact", "batch_embed_contents",
-    "batches", "message_batches",
-})  # fmt: skip
+BESIDE = (
+    "count_tokens",
+    "input_tokens",
+    "count_content_tokens",
+    "compact",
+    "batch_embed_contents",
+    "batches",
+    "message_batches",
+)
+"""Endpoints that models need not list."""
+
+
+def endpoints() -> frozenset[str]:
+    """The names of all endpoints but those of passthrough rows."""
+    return frozenset({*endpoint_names(), *BESIDE})
+
+
 UNSEEN = frozenset({"image_edits", "image_variations", "transcriptions", "translations", "realtime", "batches"})
 """Endpoints whose calls are forms, sessions or files."""
 

@@ -13,9 +13,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_va
 
 from gateway.config.faults import ConfigFault, format_faults, printable
 from gateway.config.model_names import is_pattern
-from gateway.config.sections import Config, EndpointName, Section
+from gateway.config.sections import Config, Section
 from gateway.config.sections.values import OWN_HEADERS, plain_headers
-from gateway.config.wings import WingSection
+from gateway.config.wings import WingSection, endpoint_names
 
 _PATH = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){0,7}")
 
@@ -48,12 +48,20 @@ def _is_json(value: Any) -> Any:
     return value
 
 
+def _is_endpoint(value: Any) -> Any:
+    names = endpoint_names()
+    if value not in names:
+        raise ValueError(f"expected {', '.join(map(repr, names[:-1]))} or {names[-1]!r}")
+    return value
+
+
+Endpoint = Annotated[str, BeforeValidator(_is_endpoint)]
 Member = Annotated[str, AfterValidator(_is_member)]
 Members = dict[Member, Annotated[Any, AfterValidator(_is_json)]]
 
 
 class ParameterRule(Section):
-    endpoints: tuple[EndpointName, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
     """The endpoints whose requests it changes; empty: all but those that only count tokens."""
     set: Members = Field(default_factory=dict)
     """Members that every request gets, whatever the client sent. reasoning.effort is one inside another."""

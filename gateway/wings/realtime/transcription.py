@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from gateway import units
 from gateway.accounting.call_log import CallLog
-from gateway.formats import token_rule
-from gateway.formats.openai import realtime, transcriptions
+from gateway.formats import reported_usage, token_rule
+from gateway.formats.openai import realtime
+from gateway.formats.reported_usage import HEARD_TOKENS_PER_S, WRITTEN_TOKENS_PER_S
 from gateway.formats.token_rule import CountsTexts
 from gateway.records import Ended, Usage
 from gateway.tasks import to_its_end
@@ -283,7 +285,7 @@ class TranscriptionAccounts:
         )  # fmt: skip
 
     async def _reserve(self, made: _Transcription, *, has_begun: bool) -> None:
-        by_tokens = transcriptions.estimates(made.audio_ms, 0, is_whole=False)[1]
+        by_tokens = _estimates(made.audio_ms, 0, is_whole=False)[1]
         made.log = await self._draw(by_tokens.prompt_tokens, by_tokens.completion_tokens, has_begun=has_begun)
 
     async def _ended(self, item: str, event: Mapping[str, Any]) -> None:
@@ -292,7 +294,7 @@ class TranscriptionAccounts:
         assert known.log is not None
         whole = self._quarters_of(event.get("transcript"))
         known.quarters = max(known.quarters, whole)
-        usage = transcriptions.reported(event.get("usage"))
+        usage = reported_usage.of_transcript(event.get("usage"))
         if usage is None or (known.quarters and not usage.total_tokens and not usage.more):
             self._estimate(known, 200, "done", None, is_whole=True)
         else:
@@ -302,7 +304,7 @@ class TranscriptionAccounts:
     async def _failed(self, item: str, event: Mapping[str, Any]) -> None:
         """Settles a failed transcription. One that has shown nothing is free, unless the upstream reports a usage."""
         known = self._running.pop(item, None) or self._spoken(item) or self._new()
-        usage = transcriptions.reported(event.get("usage"))
+        usage = reported_usage.of_transcript(event.get("usage"))
         if known.log is None and usage is None:
             return
         if known.log is None:
@@ -329,7 +331,7 @@ class TranscriptionAccounts:
         if known.log is None:
             return
         shown = token_rule.tokens_of(known.quarters)
-        usage = self._dearest(known, *transcriptions.estimates(known.audio_ms, shown, is_whole=is_whole))
+        usage = self._dearest(known, *_estimates(known.audio_ms, shown, is_whole=is_whole))
         known.log.close(status=status, usage=usage, ended=ended, is_truncated=not is_whole, error=error)
 
     def _dearest(self, known: _Transcription, *usages: Usage) -> Usage:
@@ -346,6 +348,20 @@ class TranscriptionAccounts:
             return -1 if found is None else found
 
         return max(ways, key=cost)
+
+
+def _estimates(audio_ms: int, shown_tokens: int, *, is_whole: bool) -> tuple[Usage, Usage, Usage]:
+    """The usage of a transcription without a report, of audio of this length, 0: not known; by its length, by its
+    tokens, and by these with its audio apart. `is_whole`: all of its text was shown."""
+    audio_ms = audio_ms or shown_tokens * 1000 // WRITTEN_TOKENS_PER_S
+    seconds = -(-audio_ms // 1000)
+    heard = HEARD_TOKENS_PER_S * seconds
+    made = shown_tokens if is_whole else max(shown_tokens, WRITTEN_TOKENS_PER_S * seconds)
+    return (
+        Usage(source="estimated", more=units.counts({"audio_ms": audio_ms})),
+        Usage(heard, made, source="estimated"),
+        Usage(heard, made, source="estimated", more=units.counts({"audio_in": heard})),
+    )
 
 
 def _whole(value: Any) -> int:

@@ -13,7 +13,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -28,7 +28,7 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.core.transport import Response
 
 from gateway.api.schema import Part
-from gateway.config.sections import EndpointName
+from gateway.config.wings import endpoint_names
 from gateway.web.admin import request_bodies
 from gateway.web.openapi.document import FORM, every_operation
 from gateway.web.openapi.operation import JSON, Operation
@@ -191,7 +191,7 @@ async def agreeable(wire: Wire) -> None:
     await stream([{"id": "c", "choices": choices}, {"id": "c", "choices": [], "usage": USAGE}])(wire)
 
 
-ENDPOINTS = list(get_args(EndpointName))
+ENDPOINTS = list(endpoint_names())
 BESIDE = {"image": 0.04, "audio_per_minute": 0.006, "characters_per_million": 15, "search_units_per_1000": 2}
 
 

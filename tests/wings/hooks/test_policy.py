@@ -14,7 +14,7 @@ from gateway.wings.hooks.amending import make
 from gateway.wings.hooks.check import describe
 from gateway.wings.hooks.policy import Breaker
 from gateway.wings.hooks.reading import READS
-from gateway.wings.hooks.settings import ENDPOINTS, UNSEEN, warnings_of
+from gateway.wings.hooks.settings import UNSEEN, endpoints, warnings_of
 from tests.test_floors import complaints_of, impure
 
 from .test_hooks import SECRET
@@ -110,7 +110,7 @@ def test_what_it_warns_of(hook: dict[str, Any], warnings: list[str]) -> None:
 
 def test_the_lists_of_endpoints_are_those_of_the_formats() -> None:
     """A new format is in them, or this fails."""
-    assert FORMATS.keys() == ENDPOINTS
+    assert FORMATS.keys() == endpoints()
     assert {name for name, each in FORMATS.items() if each.read_form is not None} | {"realtime", "batches"} == UNSEEN
     assert {name for name, each in FORMATS.items() if each.gather is not None} == READS.keys()
 

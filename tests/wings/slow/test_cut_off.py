@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ import yaml
 
 from gateway import wings
 from gateway.config.faults import format_faults
-from gateway.config.wings import WingSection
+from gateway.config.wings import WingNames, WingSection
 from tests.fakes.scripted import dead_port
 from tests.flows.gateway_process import settings
 from tests.test_wings import LATER
@@ -93,6 +95,12 @@ def check_tests(copy: Path, tests: Sequence[str], *left_out: str) -> None:
     assert done.returncode == 0, done.stdout[-20_000:]
 
 
+def of_wing(value: object, wing: str) -> bool:
+    """Whether this is a value of the settings of a wing."""
+    name = f"gateway.wings.{wing}.settings"
+    return find_spec(name) is not None and any(each is value for each in vars(import_module(name)).values())
+
+
 @pytest.fixture(scope="module", params=wings.WINGS)
 def cut(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A wing, and the tree without it."""
@@ -127,9 +135,14 @@ def test_a_setting_of_a_wing_that_is_gone_does_not_exist(cut: tuple[str, Path], 
     of_gateway = [each.name for each in sections if not each.is_of_models]
     of_models = [name for each in sections if each.is_of_models for name in each.kind.model_fields]
     given: dict[str, dict[str, str]] = {name: {} for name in of_gateway}
-    models = {**values["models"], model: {**of_model, **dict.fromkeys(of_models)}}
+    names = [name for each in wings.parts(WingNames, "settings") if of_wing(each, wing) for name in each.endpoints]
+    listed = {"endpoints": names} if names else {}
+    models = {**values["models"], model: {**of_model, **dict.fromkeys(of_models), **listed}}
     file.write_text(yaml.safe_dump({**values, **given, "models": models}))
     done = run(copy, "gateway", "check", "--config", str(file))
-    assert done.returncode == (2 if sections else 0), done.stdout
+    assert done.returncode == (2 if sections or names else 0), done.stdout
     for place in (*of_gateway, *[format_faults(("models", model, name)) for name in of_models]):
         assert f"{place}: there is no such setting" in done.stdout, done.stdout
+    for number, name in enumerate(names):
+        assert f"{format_faults(('models', model, 'endpoints', number))}: expected 'completions'" in done.stdout
+        assert f"'{name}'" not in done.stdout

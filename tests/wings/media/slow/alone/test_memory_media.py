@@ -14,8 +14,7 @@ from tests.conftest import StartsGateways
 from tests.fakes.scripted import CHUNKED, Scripted, Wire, chunk
 from tests.flows.client import Raw
 from tests.flows.gateway_process import Gateway, secret, settings
-
-from .test_memory import MB, ROOM, rss
+from tests.flows.slow.alone.test_memory import MB, ROOM, rss
 
 LONG = 200 * MB
 BLOCK = bytes(range(256)) * 4096

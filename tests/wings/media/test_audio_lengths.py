@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from gateway.api import audio_length
-from gateway.formats.openai.transcriptions import LOWEST_BYTES_PER_S
+from gateway.wings.media import audio_length
+from gateway.wings.media.transcriptions import LOWEST_BYTES_PER_S
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import forms
 from tests.fakes.scripted import ok_json

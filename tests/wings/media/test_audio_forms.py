@@ -11,8 +11,7 @@ import pytest
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import BOUNDARY, TYPE, form, part, recorded_webm, wav
 from tests.fakes.scripted import Behaviour, answer, error_json, ok_json, raw, reset_without_answer
-
-from .gateway_process import Gateway, eventually, key, secret, settings
+from tests.flows.gateway_process import Gateway, eventually, key, secret, settings
 
 PATH = "/v1/audio/transcriptions"
 SOUND = wav(2.5)

@@ -20,8 +20,7 @@ from tests.conftest import StartsGateways
 from tests.fakes import forms
 from tests.flows.gateway_process import Gateway, eventually, secret, settings
 from tests.flows.sdks import Call, ask_node
-
-from .test_sdk import ask_ledger, simulated
+from tests.flows.slow.test_sdk import ask_ledger, simulated
 
 pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # audio.translations, variations
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 
-from gateway.api.audio_length import MAX_MS, length_ms
+from gateway.formats.reported_usage import MAX_AUDIO_MS
+from gateway.wings.media import audio_length
+from gateway.wings.media.audio_length import length_ms
 from tests.fakes import forms
 
 
@@ -63,7 +66,7 @@ def test_whatever_a_file_says_the_reader_ends_and_stays_in_range() -> None:
         for _ in range(seed.randrange(1, 6)):
             data[seed.randrange(len(data))] = seed.choice([0, 1, 0x7F, 0x80, 0xFF])
         found = measured(bytes(data))
-        assert found is None or 0 < found <= MAX_MS
+        assert found is None or 0 < found <= MAX_AUDIO_MS
 
 
 def test_reads_are_few_and_short() -> None:
@@ -92,3 +95,41 @@ def test_the_search_for_the_last_cluster_is_bounded() -> None:
     data = forms.recorded_webm(31, block_bytes=50) + b"\xa3\x84\x81\x00\x00\x00" * 20_000
     assert length_ms(read, len(data)) == 30960
     assert len(reads) < 10_000
+
+
+def _webm() -> bytes:
+    """A last cluster of groups, each with as many blocks as are read of one."""
+    group = b"\xa0" + (0x4000 | 1024).to_bytes(2, "big") + b"\xa1\x80" * 512
+    endless = b"\x01" + b"\xff" * 7
+    return b"\x1aE\xdf\xa3\x80\x18\x53\x80\x67" + endless + b"\x1f\x43\xb6\x75" + endless + group * 1_900
+
+
+def _box(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I4s", 8 + len(content), name) + content
+
+
+def _mp4() -> bytes:
+    """As many boxes with fragments as are read, each with as many boxes."""
+    return _box(b"ftyp", b"M4A \0\0\0\0") + _box(b"moov", _box(b"mvex", _box(b"free", b"") * 512) * 512)
+
+
+FILES = {
+    "webm": _webm(), "mp4": _mp4(), "wav": b"RIFF\0\0\0\0WAVE" + (b"junk" + bytes(4)) * 100_000,
+    "mp3": b"\xff\xfb\x90\0" * 500_000, "ogg": b"OggS" + b"OggS\0" * 400_000, "flac": b"fLaC" + bytes(2_000_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_audio_is_read_in_a_bounded_number_of_pieces(kind: str) -> None:
+    data, reads = FILES[kind], 0
+
+    def read(start: int, size: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return data[start : start + size]
+
+    found = audio_length.length_of(read, len(data))
+    assert reads <= audio_length.MAX_READS + 2
+    if kind in ("webm", "mp4"):
+        assert found.ms is None
+        assert found.least_ms > 0

@@ -11,8 +11,7 @@ import pytest
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import TYPE, form
 from tests.fakes.scripted import Behaviour, answer, cut_stream, ok_json, raw
-
-from .gateway_process import Gateway, key, settings
+from tests.flows.gateway_process import Gateway, key, settings
 
 EDITS, VARIATIONS, GENERATIONS = "/v1/images/edits", "/v1/images/variations", "/v1/images/generations"
 ENDPOINTS = ["images", "image_edits", "image_variations"]

@@ -1,4 +1,4 @@
-"""Moderations, rerank, images and speech through a whole gateway: checked, forwarded as they are, charged exactly."""
+"""Images and speech through a whole gateway: checked, forwarded as they are, charged exactly."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ import pytest
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.forms import mp3, ogg, wav
 from tests.fakes.scripted import answer, error_json, ok_json, raw
-
-from .gateway_process import Gateway, key, secret, settings
+from tests.flows.gateway_process import Gateway, key, secret, settings
 
 ROUTES = [{"upstream": "main"}]
 MODELS: dict[str, Any] = {
-    "omni-moderation-latest": {"endpoints": ["moderations"], "price": {"input": 0}},
-    "rerank-v3.5": {"endpoints": ["rerank"], "price": {"search_units_per_1000": 2}},
-    "jina-reranker": {"endpoints": ["rerank"], "price": {"input": 0.02}},
     "dall-e-3": {"endpoints": ["images"], "price": {"image": 0.04, "variants": {"hd-1024x1792": {"image": 0.12}}}},
     "gpt-image-1": {
         "endpoints": ["images"], "price": {"input": 5, "image_in": 10, "output": 40, "image_out": 40},
@@ -48,28 +44,16 @@ def charged(gateway: Gateway, got: Any) -> tuple[int, int, dict[str, int], str, 
     return row["prompt_tokens"], row["completion_tokens"], row["units"], row["usage_source"], row["cost_usd"]
 
 
-MODERATED = {"id": "modr-1", "model": "omni", "results": [{"flagged": False}]}
-RANKED = {"results": [{"index": 1, "relevance_score": 0.9}]}
 IMAGES = {"created": 1, "data": [{"b64_json": "AAAA"}, {"b64_json": "BBBB"}]}
 IMAGE_USAGE = {
     "input_tokens": 30, "input_tokens_details": {"text_tokens": 10, "image_tokens": 20}, "output_tokens": 1000,
     "total_tokens": 1030,
 }  # fmt: skip
-RERANK = {"query": "which?", "documents": ["a"] * 250}
 
 
 @pytest.mark.parametrize(
     ("path", "upstream_path", "body", "said", "expected"),
     [
-        ("/v1/moderations", "/moderations", {"input": "be nice"}, MODERATED, (0, 0, {}, "reported", 0)),
-        ("/v1/moderations", "/moderations",
-         {"model": "omni-moderation-latest", "input": [{"type": "text", "text": "x"}]},
-         MODERATED, (0, 0, {}, "reported", 0)),
-        ("/v2/rerank", "/rerank", {"model": "rerank-v3.5", **RERANK},
-         RANKED | {"meta": {"billed_units": {"search_units": 3}}}, (0, 0, {"search_units": 3}, "reported", 0.006)),
-        ("/v1/rerank", "/rerank", {"model": "jina-reranker", **RERANK}, RANKED | {"usage": {"total_tokens": 5000}},
-         (5000, 0, {}, "reported", 0.0001)),
-        ("/rerank", "/rerank", {"model": "jina-reranker", **RERANK}, RANKED, (563, 0, {}, "estimated", 563 * 2e-8)),
         ("/v1/images/generations", "/images/generations", {"model": "dall-e-3", "prompt": "a cat", "n": 3}, IMAGES,
          (0, 0, {"images": 2}, "reported", 0.08)),
         ("/v1/images/generations", "/images/generations",
@@ -91,21 +75,6 @@ def test_is_forwarded_as_it_is_and_charged(
     found = charged(gateway, got)
     assert found[:4] == expected[:4]
     assert found[4] == pytest.approx(expected[4])
-
-
-def test_large_bodies_are_forwarded_as_they_are_and_charged(gateway: Gateway, upstream: ScriptedUpstream) -> None:
-    documents = [f"{number}: " + "wörd " * 40 for number in range(1000)]
-    ranked = RANKED | {"meta": {"billed_units": {"search_units": 10}}}
-    upstream.answer_with(ok_json(ranked), ok_json(RANKED), ok_json(MODERATED))
-    for model, expected in (("rerank-v3.5", {"search_units": 10}), ("jina-reranker", {})):
-        given = json.dumps({"model": model, "query": "which?", "documents": documents}, ensure_ascii=False).encode()
-        got = gateway.post("/v1/rerank", given)
-        assert got.status == 200
-        assert upstream.requests[-1].body == given
-        assert charged(gateway, got)[2] == expected
-    assert charged(gateway, got)[0] > 50_000
-    got = gateway.post("/v1/moderations", {"input": documents})
-    assert charged(gateway, got) == (0, 0, {}, "reported", 0)
 
 
 def test_speech_is_passed_on_and_its_characters_are_charged(gateway: Gateway, upstream: ScriptedUpstream) -> None:
@@ -225,12 +194,6 @@ def test_an_error_of_speech_is_json(gateway: Gateway, upstream: ScriptedUpstream
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("/v1/moderations", {}, "input"),
-        ("/v1/moderations", {"input": []}, "input"),
-        ("/v1/moderations", {"input": 5}, "input"),
-        ("/v1/rerank", {"model": "rerank-v3.5", "documents": ["a"]}, "query"),
-        ("/v1/rerank", {"model": "rerank-v3.5", "query": "q", "documents": []}, "documents"),
-        ("/v1/rerank", {"model": "rerank-v3.5", "query": "q", "documents": ["a"], "top_n": 0}, "top_n"),
         ("/v1/images/generations", {"prompt": "a cat"}, "model"),
         ("/v1/images/generations", {"model": "dall-e-3", "prompt": "a cat", "n": 11}, "n"),
         ("/v1/images/generations", {"model": "dall-e-3", "prompt": "a cat", "size": "big"}, "size"),

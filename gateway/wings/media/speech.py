@@ -13,15 +13,16 @@ from typing import Annotated, Any
 from pydantic import Field, Tag
 
 from gateway import units
-from gateway.api import audio_length, prompt_tokens, validate
+from gateway.api import prompt_tokens, validate
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import AnyObject, Body, Name, one_of
 from gateway.errors import GatewayError
 from gateway.formats import reported_usage, sse
 from gateway.formats.format import Format, PassedScan, Scan, ScanInput
+from gateway.formats.openai import completions
 from gateway.records import Document, Params, Usage
 
-from . import completions
+from . import audio_length
 from .typed_scan import TypedScan
 
 MAX_INPUT = 4096

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from gateway.formats.reported_usage import MAX_AUDIO_MS
+
 Reads = Callable[[int, int], bytes]
 """Reads this many bytes from a position; fewer at the end of the file."""
 
@@ -23,9 +25,6 @@ MAX_BOXES = 512
 
 MAX_READS = 10_000
 """Maximum number of pieces that are read of one file: boxes may be in boxes, as many in each."""
-
-MAX_MS = 7 * 24 * 3_600_000
-"""A week; longer values are ignored."""
 
 
 class Length(NamedTuple):
@@ -60,9 +59,9 @@ def length_of(read: Reads, size: int) -> Length:
                 found, least = find(bounded, start, size, head)
             except (struct.error, IndexError):
                 return _UNKNOWN
-            least_ms = min(MAX_MS, _rounded_up(least))
+            least_ms = min(MAX_AUDIO_MS, _rounded_up(least))
             found_ms = _rounded_up(found)
-            is_known = left >= 0 and least_ms <= found_ms <= MAX_MS and found_ms > 0
+            is_known = left >= 0 and least_ms <= found_ms <= MAX_AUDIO_MS and found_ms > 0
             return Length(found_ms if is_known else None, least_ms)
     return _UNKNOWN
 

@@ -8,7 +8,6 @@ Seconds that are too few for the bytes of the file do not count (`Params.least_a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -16,23 +15,21 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gateway import units, untrusted_json
-from gateway.api import audio_length, form, prompt_tokens, validate
+from gateway.api import form, prompt_tokens, validate
 from gateway.api.form import File, UploadedFile
 from gateway.api.schema import Body
 from gateway.api.validation_errors import wrong_value
 from gateway.formats import reported_usage, sse
 from gateway.formats.events import Unfit
 from gateway.formats.format import AnswerMembers, Format, PlainFacts, no_json
+from gateway.formats.reported_usage import HEARD_TOKENS_PER_S, WRITTEN_TOKENS_PER_S
 from gateway.records import Document, Params, Usage
 
+from . import audio_length
 from .typed_scan import TypedScan
 
 LOWEST_BYTES_PER_S = 2_000
 """Assumed bytes per second of audio in a file without a length: 16 kbit/s, the lowest usual bit rate of speech."""
-
-AUDIO_TOKENS_PER_S, TEXT_TOKENS_PER_S = 10, 5
-"""Tokens that are reserved for models that charge tokens, and charged where the answer reports none. OpenAI counts a
-token for 100 ms of audio; fast speech has four words a second."""
 
 TEXTS = frozenset({"text", "srt", "vtt"})
 """Values of `response_format` whose answer is no JSON."""
@@ -73,54 +70,16 @@ def _finish(document: Document, body: Translation, files: Sequence[UploadedFile]
         document=document,
         model=body.model,
         stream=isinstance(body, Transcription) and bool(body.stream),
-        prompt_tokens=text + AUDIO_TOKENS_PER_S * seconds,
-        default_output=TEXT_TOKENS_PER_S * seconds,
+        prompt_tokens=text + HEARD_TOKENS_PER_S * seconds,
+        default_output=WRITTEN_TOKENS_PER_S * seconds,
         output_param="file",
         prompt_param="file",
         units=units.counts({"audio_ms": audio_ms}),
         is_usage_known=True,
         are_units_estimated=measured is None,
-        token_parts=units.counts({"audio_in": AUDIO_TOKENS_PER_S * seconds}),
+        token_parts=units.counts({"audio_in": HEARD_TOKENS_PER_S * seconds}),
         least_audio_ms=least_ms,
     )
-
-
-def reported(report: Any) -> Usage | None:
-    """The `usage` of a transcription: seconds (`type: duration`) or tokens. Mistral bills its `prompt_audio_seconds`,
-    whatever tokens are beside them (docs.mistral.ai, audio transcription)."""
-    for name in ("seconds", "prompt_audio_seconds") if isinstance(report, dict) else ():
-        if audio_ms := _milliseconds(report.get(name)):
-            return Usage(source="reported", more=units.counts({"audio_ms": audio_ms}))
-    if (tokens := reported_usage.of_media(report)) is None:
-        return None
-    details = report.get("input_token_details") or report.get("input_tokens_details")
-    audio = reported_usage.detail(details, "audio_tokens")
-    return Usage(*tokens, source="reported", more=units.within(units.counts({"audio_in": audio}), *tokens))
-
-
-def estimates(audio_ms: int, shown_tokens: int, *, is_whole: bool) -> tuple[Usage, Usage, Usage]:
-    """The usage of a transcription without a report, of audio of this length, 0: not known; by its length, by its
-    tokens, and by these with its audio apart. `is_whole`: all of its text was shown."""
-    audio_ms = audio_ms or shown_tokens * 1000 // TEXT_TOKENS_PER_S
-    seconds = -(-audio_ms // 1000)
-    heard = AUDIO_TOKENS_PER_S * seconds
-    made = shown_tokens if is_whole else max(shown_tokens, TEXT_TOKENS_PER_S * seconds)
-    return (
-        Usage(source="estimated", more=units.counts({"audio_ms": audio_ms})),
-        Usage(heard, made, source="estimated"),
-        Usage(heard, made, source="estimated", more=units.counts({"audio_in": heard})),
-    )
-
-
-def _milliseconds(seconds: Any) -> int | None:
-    """Rounded up; None: it is no length."""
-    try:
-        value = float(seconds) if isinstance(seconds, int | float | str) and not isinstance(seconds, bool) else -1.0
-    except (ValueError, OverflowError):
-        return None
-    if not math.isfinite(value) or not 0 <= value * 1000 <= audio_length.MAX_MS:
-        return None
-    return math.ceil(round(value * 1000, 3))
 
 
 class _Answer(AnswerMembers):
@@ -130,8 +89,8 @@ class _Answer(AnswerMembers):
 
 def _facts(body: bytes) -> PlainFacts:
     answer = _Answer.read(body)
-    usage = reported(answer.usage)
-    if usage is None and (audio_ms := _milliseconds(answer.duration)):
+    usage = reported_usage.of_transcript(answer.usage)
+    if usage is None and (audio_ms := reported_usage.milliseconds(answer.duration)):
         usage = Usage(source="reported", more=units.counts({"audio_ms": audio_ms}))
     return answer.facts(usage, has_output=isinstance(answer.text, str))
 
@@ -150,7 +109,7 @@ _AUDIO_FORMAT = partial(
     Format,
     read=no_json,
     facts=_facts,
-    usage=reported,
+    usage=reported_usage.of_transcript,
     is_text=lambda params: params.document.members.get("response_format") in TEXTS,
 )
 
@@ -159,7 +118,7 @@ TRANSCRIPTIONS = _AUDIO_FORMAT(
     path="/v1/audio/transcriptions",
     operation="transcription",
     read_form=partial(form.read, validate.Rules(Transcription, no_json), _finish),
-    scan=lambda asked: TypedScan(asked._replace(choices=1), ENDS, reported),
+    scan=lambda asked: TypedScan(asked._replace(choices=1), ENDS, reported_usage.of_transcript),
     as_events=_as_events,
 )
 TRANSLATIONS = _AUDIO_FORMAT(

@@ -1,0 +1,1 @@
+"""Images and sound: OpenAI's images, speech, transcriptions and translations."""
