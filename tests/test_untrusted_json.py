@@ -92,7 +92,7 @@ WITH_ANOTHER_RULE: Mapping[str, str] = {
     "formats.format": "only refuses what pydantic, which has read the answer, accepts and JSON does not have",
     "formats.member_reader": "members of a body of a limited depth",
     "formats.openai.reader": "an answer that is written again, with its numbers as they are",
-    "formats.openai.realtime": "refuses names that are given twice",
+    "wings.realtime.formats": "refuses names that are given twice",
     "formats.reason_cleaner": "one text",
     "formats.token_rule": "one text",
     "upstream.error_shapes": "reasons of errors, also with NaN; limited by MAX_ERROR_PARTS",

@@ -82,7 +82,6 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
 # ------------------------------------------------------------------------------------------------- trunk and wings
 
 OUTSIDE = {
-    "realtime": "formats.openai.realtime",
     "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passthrough "
     "web.passthrough",
     "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "
@@ -109,7 +108,7 @@ CEILINGS = {
     "files": 400,
     "lines": 70_500,
     "lines of the trunk": 51_000,
-    "arrows from the trunk to wings": 30,
+    "arrows from the trunk to wings": 29,
     "arrows between wings": 5,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next

@@ -16,11 +16,11 @@ from .anthropic import batches as message_batches
 from .anthropic import messages
 from .format import Format, formats_of_wings
 from .gemini import embeddings, generate
-from .openai import batches, completions, moderations, realtime, responses
+from .openai import batches, completions, moderations, responses
 from .passthrough import PASSTHROUGH
 
 _MODULES = (completions, messages, responses, moderations, rerank)
-_FURTHER = (generate, embeddings, batches, message_batches, realtime)
+_FURTHER = (generate, embeddings, batches, message_batches)
 """Each value of `Format` in these modules is served. Those of wings stand between, also in the OpenAPI document."""
 
 

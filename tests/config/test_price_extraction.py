@@ -18,10 +18,10 @@ from genai_prices.types import ModelInfo, Provider, UsageExtractor
 from gateway.config import Price
 from gateway.config.price_table import Unpriced
 from gateway.formats import reported_usage
-from gateway.formats.openai import realtime
 from gateway.formats.table import FORMATS
 from gateway.quota.pricing import cost_nusd
 from gateway.records import Usage
+from gateway.wings.realtime import formats as realtime
 
 from .test_price_table import NOW, TABLE, is_silent
 

@@ -14,9 +14,9 @@ import pytest
 
 from gateway.config import ServerSettings, UploadSettings
 from gateway.formats.format import no_json
-from gateway.formats.openai.realtime import REALTIME
 from gateway.formats.table import FORMATS
 from gateway.web.capacity import Capacity
+from gateway.wings.realtime.formats import REALTIME
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import responses_api as api
 from tests.fakes.scripted import Wire, ok_json

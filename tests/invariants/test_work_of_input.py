@@ -19,9 +19,9 @@ from gateway.config import Model, ModelTable
 from gateway.config.sections import Config
 from gateway.errors import GatewayError
 from gateway.formats import passthrough
-from gateway.formats.openai import realtime
 from gateway.formats.table import FORMATS
 from gateway.wings.parameters import policy
+from gateway.wings.realtime import formats as realtime
 from gateway.wings.stored import conversations
 from tests.flows.task_rows import rows
 from tests.invariants.slow.test_large_bodies import DOORS

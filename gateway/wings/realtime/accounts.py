@@ -27,7 +27,6 @@ from gateway.accounting.call_log import Accounting, CallLog
 from gateway.accounting.reservation import Reservation
 from gateway.config import Model, Route
 from gateway.formats import token_rule
-from gateway.formats.openai import realtime
 from gateway.formats.reader import text_of
 from gateway.formats.token_rule import CountsTexts
 from gateway.quota.output_fit import OutputFit
@@ -37,6 +36,7 @@ from gateway.relay import charge
 from gateway.relay.charge import Ending, SentRequest, Shown
 from gateway.tasks import to_its_end
 
+from . import formats as realtime
 from .transcription import Transcribers, TranscriptionAccounts
 
 FIRST_CONTEXT = 1_024

@@ -20,8 +20,6 @@ from aiohttp import WSMsgType, hdrs, web
 from gateway.api.attribution import attribution_of
 from gateway.errors import GatewayError, InvalidRequest, internal_error
 from gateway.formats.event_scan import parsed
-from gateway.formats.openai import realtime
-from gateway.formats.openai.realtime import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
 from gateway.formats.reader import text_of
 from gateway.formats.table import AZURE, azure_paths
 from gateway.records import Call, Document, Failure, Fault, Key, Params, Phase, Usage
@@ -35,7 +33,9 @@ from gateway.web.openapi.operation import JSON, Operation, named
 from gateway.web.status import Status, shutting_down
 from gateway.web.wings import WingEndpoints
 
+from . import formats as realtime
 from .accounts import SessionEnd
+from .formats import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
 from .held_messages import HeldMessages
 from .opening import RealtimeSession, open_session
 from .output import EventIds

@@ -22,8 +22,6 @@ from gateway.api import capabilities as able
 from gateway.config import Model, Route
 from gateway.errors import InvalidRequest, ModelNotFound, UpstreamFailed, UpstreamRefused
 from gateway.formats import token_rule
-from gateway.formats.openai import realtime
-from gateway.formats.openai.realtime import REALTIME
 from gateway.observe.tracing import NO_TRACE, Trace
 from gateway.pipeline.services import Services
 from gateway.quota import windows
@@ -36,7 +34,9 @@ from gateway.upstream.health import AttemptHandle
 from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import FailedAttempt
 
+from . import formats as realtime
 from .accounts import MakesCalls, NextCall, ResponseAccounts, SessionEnd
+from .formats import REALTIME
 from .held_messages import HeldMessages
 from .output import MAX_SENT, Bound, OutputLimits
 from .transcription import UNKNOWN

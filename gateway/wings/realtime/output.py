@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.api import validation_errors
-from gateway.formats.openai import realtime
+
+from . import formats as realtime
 
 MAX_SENT = 4_096
 """The largest limit that the API takes (openai-python, `types/realtime/realtime_session_create_request.py`)."""

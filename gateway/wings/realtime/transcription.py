@@ -19,11 +19,12 @@ from typing import Any, Protocol
 from gateway import units
 from gateway.accounting.call_log import CallLog
 from gateway.formats import reported_usage, token_rule
-from gateway.formats.openai import realtime
 from gateway.formats.reported_usage import HEARD_TOKENS_PER_S, WRITTEN_TOKENS_PER_S
 from gateway.formats.token_rule import CountsTexts
 from gateway.records import Ended, Usage
 from gateway.tasks import to_its_end
+
+from . import formats as realtime
 
 UNKNOWN = "transcription"
 """The name of a transcriber that is not known: it has the price of the session's model."""

@@ -11,11 +11,11 @@ import pytest
 
 from gateway.config import Route
 from gateway.formats import token_rule
-from gateway.formats.openai import realtime
 from gateway.pipeline import Services
 from gateway.records import Granted, Key, Usage
 from gateway.relay.charge import Ending
 from gateway.upstream.router import Router
+from gateway.wings.realtime import formats as realtime
 from gateway.wings.realtime import opening
 from gateway.wings.realtime.accounts import NextCall, ResponseAccounts, SessionEnd
 from tests.accounting.test_call_log import CLAIM, ScriptedLedger, a_call, books_of

@@ -13,11 +13,12 @@ import pytest
 
 from gateway.api import file_ids
 from gateway.errors import InvalidRequest
-from gateway.formats.openai import realtime
+from gateway.wings.realtime import formats as realtime
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
 from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, key, model, settings
 from tests.invariants.test_foreign_ids import spellings, values
+from tests.test_floors import complaints_of, impure
 from tests.wings.realtime.test_realtime import session, until
 
 OWN = "deployment-of-the-gateway"
@@ -135,3 +136,7 @@ def called() -> Iterator[list[str]]:
 @pytest.mark.parametrize("text", ['{"type": "x", "FILE-ID": 7}', '{"type": "x", "\\u0066ile_id": 7}', '{"ﬁle_id": 7}'])
 def test_a_file_is_found_by_any_spelling_of_its_name(text: str) -> None:
     assert [*file_ids.ids_in(json.loads(text))] == ["7"]
+
+
+def test_the_format_is_pure() -> None:
+    assert complaints_of(impure, ["gateway.wings.realtime.formats"]) == ""

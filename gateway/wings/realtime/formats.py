@@ -19,10 +19,9 @@ from gateway.api.prompt_tokens import IMAGE_TOKENS, FindsCounter
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats import reported_usage
 from gateway.formats.format import Format
+from gateway.formats.openai import completions
 from gateway.formats.reader import value_at
 from gateway.records import Params, Usage
-
-from . import completions
 
 KEY_PROTOCOL = "openai-insecure-api-key."
 """The prefix of a browser's key among its subprotocols (openai-realtime-api-beta, `lib/api.js`)."""
