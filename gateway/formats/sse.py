@@ -107,6 +107,12 @@ def begins_stream(data: bytes) -> bool | None:
     return start.startswith((b":", *_KNOWN_FIELDS))
 
 
+def without_space(data: bytes) -> bytes:
+    """The beginning of an answer without the blank space in it, which upstreams send to keep a connection open."""
+    mark = MARK if data.startswith(MARK) else b""
+    return data if MARK.startswith(data) else mark + data.removeprefix(MARK).lstrip()
+
+
 def without_mark(data: bytes) -> bytes:
     """The beginning of a plain answer, without a byte order mark before JSON, which parsers refuse (RFC 8259, 8.1)."""
     return data.removeprefix(MARK) if data[len(MARK) :].lstrip()[:1] in (b"{", b"[") else data

@@ -23,7 +23,7 @@ from gateway.upstream.ask import cleaned_body
 from . import charge
 from .attempt import Answer, Attempt, Streamed
 from .disconnect import client_left, end_at_once, let_end
-from .exchange import Exchange, ReadExchange, pending_id_of, read_plain, response_headers
+from .exchange import Exchange, ReadExchange, pending_id_of, read_whole, response_headers
 
 
 async def attempt(this: Attempt, *, is_fresh: bool = False) -> Answer | Streamed | Failure:
@@ -165,7 +165,7 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     this = exchange.attempt
     log = this.log
     body = exchange.take_body()
-    read = read_plain(exchange, body, failure)
+    read = read_whole(exchange, body, failure)
     if (problem := exchange.error or read.problem) is not None:
         log.add_cost(read.charged)
         if isinstance(problem, GatewayError):

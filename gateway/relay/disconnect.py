@@ -15,7 +15,7 @@ from gateway.errors import StreamInterrupted
 from gateway.records import Ended, Usage
 
 from . import charge
-from .exchange import Exchange, pending_id_of, read_plain
+from .exchange import Exchange, pending_id_of, read_whole
 
 LEFT_TO_END_S = 1.0
 """Seconds after `[DONE]` in which the upstream may end its message before its connection is closed."""
@@ -134,8 +134,10 @@ def _close(exchange: Exchange, status: int = 499, ended: Ended = "client_gone", 
 def _used(exchange: Exchange) -> tuple[charge.Charge, str | None, str | None]:
     """Cost and model of an answer that is not a stream or has not begun, and its id if it is still being made."""
     if not exchange.is_over:
+        if exchange.gathered is not None:
+            return exchange.charge_stream(), exchange.gathered.model, None
         sent = exchange.attempt.sent
         charged = charge.of_broken(sent, charge.Ending.STOPPED, exchange.take_body(), elapsed_s=exchange.elapsed_s)
         return charged, None, None
-    read = read_plain(exchange, exchange.take_body(), exchange.problem)
+    read = read_whole(exchange, exchange.take_body(), exchange.problem)
     return read.charged, read.model, pending_id_of(exchange.attempt, read.facts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from gateway.errors import GatewayError, UpstreamRefused
 from gateway.formats import sse
 from gateway.formats.events import Unfit
 from gateway.formats.format import FactsReader, Format, Gatherer, PlainFacts, Scan, ScanInput
+from gateway.formats.table import FORMATS
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.upstream import error_shapes, provider_errors, refusal
 from gateway.upstream.connection import Connection, Head
@@ -46,8 +48,12 @@ class Exchange:
         """Reads a plain answer while it arrives."""
         self._gatherer: Gatherer | None = None
         """Reads a stream that answers a plain call, while it arrives."""
+        self.gathered: Scan | None = None
+        """Follows such a stream, by which it is charged."""
         self._may_gather = False
         """Whether the first bytes have to show if this is such a stream."""
+        self._undecided_bytes = 0
+        """Bytes that have come before they showed what the answer is."""
         self.has_passed = False
         """Whether anything of this answer has gone to the client."""
         self.is_over = False
@@ -98,12 +104,13 @@ class Exchange:
 
     def charge_stream(self, failure: Failure | None = None) -> charge.Charge:
         """The charge of the stream so far; `failure`: why it ended, if not by itself."""
-        assert self.scan is not None
+        scan = self.scan or self.gathered
+        assert scan is not None
         failure = failure or self.problem
-        if self.scan.error is not None:
-            judged = provider_errors.judge_in_band("", self.scan.error, hide=())
+        if scan.error is not None:
+            judged = provider_errors.judge_in_band("", scan.error, hide=())
             timed_out = isinstance(judged, Failure) and judged.status in charge.TIMED_OUT_STATUSES
-            ending = charge.Ending.ERROR if self.scan.has_begun else charge.Ending.REFUSED
+            ending = charge.Ending.ERROR if scan.has_begun else charge.Ending.REFUSED
             if timed_out:
                 ending = charge.Ending.SILENT
         elif failure is not None:
@@ -112,8 +119,8 @@ class Exchange:
             is_broken = self.is_over and self.error is None
             ending = charge.Ending.BROKEN if is_broken else charge.Ending.STOPPED
         if self.attempt.format.tier_header:
-            self.scan.usage = self.as_served(self.scan.usage)
-        return charge.of_stream(self.attempt.sent, self.scan, ending, self.elapsed_s)
+            scan.usage = self.as_served(scan.usage)
+        return charge.of_stream(self.attempt.sent, scan, ending, self.elapsed_s)
 
     def as_served(self, report: Usage | None) -> Usage | None:
         """The report with the tier that the head names, if it names none itself."""
@@ -143,10 +150,13 @@ class Exchange:
             self._refuse_length()
 
     def _begin_scan(self) -> None:
-        params, sent, make_scan = self.attempt.call.params, self.attempt.sent, self.attempt.format.scan
-        assert make_scan is not None
+        assert self.attempt.format.scan is not None
+        self.scan = self._scan_by(self.attempt.format.scan)
+
+    def _scan_by(self, make_scan: Callable[[ScanInput], Scan]) -> Scan:
+        params, sent = self.attempt.call.params, self.attempt.sent
         clean, members = partial(refusal.cleaned, hide=self.attempt.hidden), params.document.members
-        self.scan = make_scan(
+        return make_scan(
             ScanInput(
                 params.choices, params.include_usage, sent.count_texts, clean, sent.allows, members, self._has_events
             )
@@ -181,6 +191,8 @@ class Exchange:
     def ended(self, failure: Failure | None) -> None:
         self.is_ended = True
         self.connection = None
+        if failure is None and self.gathered is not None:
+            self.gathered.finish()
         self._finish(failure)
 
     def take_body(self) -> bytes:
@@ -298,37 +310,40 @@ class Exchange:
     def _collect(self, data: bytes) -> None:
         if not self.body:
             self.attempt.log.note_first_byte()
-        if self._is_unsure:
-            if (begins := sse.begins_stream(data := bytes(self.body) + data)) is not False:
-                self.body = bytearray(data)
-                if begins:
-                    self.body.clear()
-                    self._take_for_stream(data)
-                return
-            self._is_unsure = False
+        if self._is_unsure or self._may_gather:
+            self._undecided_bytes += len(data)
+            data = bytes(self.body) + data
             self.body.clear()
+            begins = False if data[:1] == b"{" else sse.begins_stream(data)
+            if begins is None:
+                self.body += sse.without_space(data)
+                if self._undecided_bytes > self.attempt.max_response_bytes:
+                    self._refuse_length()
+                return
+            is_unsure, self._is_unsure, self._may_gather = self._is_unsure, False, False
+            if begins and is_unsure:
+                self._take_for_stream(data)
+                return
+            if begins:
+                self._begin_gathering()
         if not self.body and data.startswith(sse.MARK):
             data = sse.without_mark(data)
         self.body += data
-        if self._gatherer is not None:
+        if self._gatherer is not None and self.gathered is not None:
             self._gatherer.feed(data)
-        elif self._may_gather:
-            self._look_for_stream()
+            self.gathered.feed(data)
         if self.facts_reader is not None:
             self.facts_reader.feed(data)
         self._client.hold(len(data))
         if len(self.body) > self.attempt.max_response_bytes:
             self._refuse_length()
 
-    def _look_for_stream(self) -> None:
-        """Begin to gather a stream in the place of a plain answer, if the first bytes show one."""
-        begins = False if self.body[:1] == b"{" else sse.begins_stream(bytes(self.body))
-        self._may_gather = begins is None
-        if begins:
-            gather = self.attempt.format.gather
-            assert gather is not None
-            self._gatherer = gather()
-            self._gatherer.feed(bytes(self.body))
+    def _begin_gathering(self) -> None:
+        """The answer is a stream by its first bytes, in the place of a plain one."""
+        gather, make_scan = self.attempt.format.gather, FORMATS[self.attempt.call.endpoint].scan
+        assert gather is not None
+        assert make_scan is not None
+        self._gatherer, self.gathered = gather(), self._scan_by(make_scan)
 
     def _refuse_length(self) -> None:
         self._give_up(Fault.TOO_LARGE, f"more than {self.attempt.max_response_bytes} bytes")
@@ -507,6 +522,12 @@ class PlainAnswer(NamedTuple):
     problem: Failure | UpstreamRefused | None = None
     facts: PlainFacts = PlainFacts()
     has_output: bool = True
+
+
+def read_whole(exchange: Exchange, body: bytes, failure: Failure | None) -> PlainAnswer:
+    """Read the answer to a plain call, as `read_plain`. One that came as a stream is charged as that."""
+    read = read_plain(exchange, body, failure)
+    return read if exchange.gathered is None else read._replace(charged=exchange.charge_stream(failure))
 
 
 def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> PlainAnswer:

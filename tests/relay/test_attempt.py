@@ -16,12 +16,12 @@ from gateway.api.capabilities import Adaptation
 from gateway.config import Price
 from gateway.formats.gemini.reader import TIER_HEADER
 from gateway.formats.table import FORMATS
-from gateway.records import Granted, Record, Usage
+from gateway.records import Endpoint, Fault, Granted, Record, Usage
 from gateway.relay.attempt import Attempt
 from gateway.relay.charge import SentRequest
 from gateway.relay.client_stream import ClientStream
 from gateway.relay.disconnect import client_left
-from gateway.relay.exchange import Exchange, ReadExchange, no_client, read_plain
+from gateway.relay.exchange import Exchange, ReadExchange, no_client, read_plain, read_whole
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
 from gateway.wings.stored.layers import KeptAnswer
@@ -204,3 +204,81 @@ async def test_readers_get_the_bytes_of_a_good_answer(scenario: Scenario, status
         exchange.body_received(sent[at : at + 10])
     assert bytes(read) == (body if status == 200 else b"")
     assert exchange.take_body() == body
+
+
+def events(*values: dict[str, Any]) -> bytes:
+    return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)
+
+
+def chunk(text: str, reason: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"id": "c", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}], **more}
+
+
+LONG = "word " * 50
+EARLY = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+TRUE = {"prompt_tokens": 30, "completion_tokens": 60, "total_tokens": 90}
+OF_MESSAGE = (
+    {"type": "message_start", "message": {"content": [], "usage": {"input_tokens": 3, "output_tokens": 1}}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": LONG}},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+    {"type": "message_stop"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "answer", "at_least", "source"),
+    [
+        ("chat", events(chunk("a", usage=EARLY), chunk(LONG, "stop")), 50, "estimated"),
+        ("chat", events(chunk(LONG, "stop", usage=TRUE), {"choices": [], "usage": EARLY}), 60, "reported"),
+        ("chat", events(chunk(LONG), {"error": {"message": "no", "type": "invalid_request_error"}}), 50, "estimated"),
+        ("chat", events({"error": {"message": "no", "type": "invalid_request_error"}}), 0, "none"),
+        ("chat", events(chunk(LONG, "stop"), {"choices": [], "usage": TRUE}), 60, "reported"),
+        ("messages", events(*OF_MESSAGE), 50, "estimated"),
+    ],
+)
+async def test_a_stream_for_a_plain_call_is_charged_as_a_stream(
+    scenario: Scenario, endpoint: Endpoint, answer: bytes, at_least: int, source: str
+) -> None:
+    """A report counts at the end of an answer only, and output before an error costs."""
+    this = scenario.attempt(
+        format=FORMATS[endpoint], max_response_bytes=10_000, hidden=(), route=SimpleNamespace(upstream="u")
+    )
+    params = scenario.call.params._replace(n=1, best_of=1)
+    this.call = scenario.call._replace(endpoint=endpoint, params=params)  # type: ignore[misc]
+    this.sent = SentRequest(this.call)  # type: ignore[misc]
+    exchange = Exchange(this)
+    exchange.head_received(Head(200, (("content-type", "text/event-stream"),)))
+    for at in range(0, len(answer), 7):
+        exchange.body_received(answer[at : at + 7])
+    exchange.ended(None)
+    usage = read_whole(exchange, exchange.take_body(), None).charged.usage
+    assert (usage.source, usage.completion_tokens >= at_least) == (source, True)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("body", [b'{"choices": []}', events(chunk("Hi", "stop"))])
+async def test_blank_space_before_an_answer_is_not_kept(scenario: Scenario, body: bytes, *, is_stream: bool) -> None:
+    """Upstreams send it to keep connections open; a copy of all of it for each piece took more time with each."""
+    this = scenario.attempt(
+        format=FORMATS["chat"], max_response_bytes=10_000, hidden=(), answered=lambda: None,
+        upstream=SimpleNamespace(timeouts=SimpleNamespace(idle_s=60)), route=SimpleNamespace(upstream="u"),
+    )  # fmt: skip
+    params = scenario.call.params._replace(stream=is_stream)
+    this.call = scenario.call._replace(endpoint="chat", params=params)  # type: ignore[misc]
+    this.client = ClientStream(lambda headers: no_client(()), tuple, 0)  # type: ignore[misc]
+    exchange, endless = Exchange(this), Exchange(this)
+    for each in (exchange, endless):
+        each.head_received(Head(200, (("content-type", "application/json"),)))
+    for _ in range(5):
+        exchange.body_received(b" \n" * 500)
+        assert len(exchange.body) < 10
+    for at in range(len(body)):
+        exchange.body_received(body[at : at + 1])
+    exchange.ended(None)
+    assert (exchange.scan is not None) == (is_stream and body.startswith(b"data"))
+    assert exchange.scan is not None or json.loads(exchange.take_body())["choices"] is not None
+    for _ in range(100):
+        endless.body_received(b" \n" * 500)
+    assert endless.problem is not None
+    assert endless.problem.fault is Fault.TOO_LARGE
