@@ -3,13 +3,15 @@
 Usage is in each `response.done`, and in `conversation.item.input_audio_transcription.completed`, whose model is the one
 of the transcription. Cached audio tokens are cached tokens, `cached_audio`: `audio_in` has the others.
 
-An event of a client is at most 15 MiB long, as OpenAI's `input_audio_buffer.append` is (openai-python,
-`input_audio_buffer_append_event.py`), and has a bounded number of members, which hold up other sessions.
+An event of a client with audio for the buffer is at most 15 MiB long, as OpenAI's `input_audio_buffer.append` is
+(openai-python, `input_audio_buffer_append_event.py`), and its audio is not read. Another event is shorter, and each has
+a bounded number of members: to read and write 15 MiB of text takes hundreds of milliseconds, which hold up other calls.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -69,10 +71,15 @@ _SLOW_BYTES_PER_S = 8_000
 _SLOW = ("pcmu", "pcma", "g711")
 
 MAX_CHARACTERS = 15 * 2**20
+MAX_READ, MAX_READ_WIDE = 4 * 2**20, 2**20
+"""Characters of an event that is read as a whole, where all are ASCII and where not all are. An escape is one, too."""
+_BESIDE_AUDIO = 4096
+"""Characters of an event without its audio, which is not read."""
 MAX_MEMBERS = 20_000
 """Signs of an event that begin or separate its members, or escape a letter. Their names are compared in all spellings,
 which is the slowest step of reading one."""
 _SIGNS = (",", ":", "[", "{", "\\")
+_AUDIO = re.compile(r'"audio"[ \t\r\n]*+:[ \t\r\n]*+"')
 
 OUTPUT_LIMITS = ("max_output_tokens", "max_response_output_tokens")
 """The output limit in settings of a session or a response; the second name is that of the beta
@@ -95,12 +102,43 @@ class ResponseEnd(NamedTuple):
 def read_client_event(text: str) -> dict[str, Any]:
     """A client's event. Raises `InvalidRequest` if it is too large, is no JSON object, or names a member twice, which
     servers read differently."""
-    if len(text) > MAX_CHARACTERS or (len(text) > MAX_MEMBERS and sum(map(text.count, _SIGNS)) > MAX_MEMBERS):
-        raise InvalidRequest(
-            f"The event is too large: it may have {MAX_CHARACTERS} characters and about {MAX_MEMBERS // 2} members. "
-            "Send audio in several events.",
-            code="event_too_large",
-        )
+    if len(text) > MAX_MEMBERS:
+        if (event := _with_audio(text)) is not None:
+            return event
+        most = MAX_READ if text.isascii() else MAX_READ_WIDE
+        if len(text) > most or sum(map(text.count, _SIGNS)) > MAX_MEMBERS:
+            raise _too_large()
+    return _parsed(text)
+
+
+def _with_audio(text: str) -> dict[str, Any] | None:
+    """A long event with audio for the buffer, which is a text without escapes; None: it is another one."""
+    if not text.isascii() or (found := _AUDIO.search(text, 0, _BESIDE_AUDIO)) is None:
+        return None
+    start = found.end()
+    end = text.find('"', start)
+    around = text[:start] + text[end:]
+    if end < 0 or len(around) > _BESIDE_AUDIO or "\\" in around or text.find("\\", start, end) >= 0:
+        return None
+    event = _parsed(around)
+    if event["type"] != APPEND or event.get("audio") != "" or around.count('"audio"') != 1:
+        return None
+    if len(text) > MAX_CHARACTERS:
+        raise _too_large()
+    event["audio"] = text[start:end]
+    return event
+
+
+def _too_large() -> InvalidRequest:
+    return InvalidRequest(
+        f"The event is too large: it may have about {MAX_MEMBERS // 2} members, and {MAX_READ} characters, "
+        f"{MAX_READ_WIDE} if they are not all ASCII, or {MAX_CHARACTERS} with audio for the buffer. Send it in parts.",
+        code="event_too_large",
+    )
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Raises `InvalidRequest`."""
     try:
         event = json.loads(text, object_pairs_hook=_distinct)
     except RecursionError:

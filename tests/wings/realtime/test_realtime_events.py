@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,8 +89,13 @@ async def test_no_error_names_the_gateways_account(gateway: Gateway, name: str) 
     [
         json.dumps({"type": "input_audio_buffer.append", "audio": "A" * realtime.MAX_CHARACTERS}),
         json.dumps({"type": "x", "many": [0] * realtime.MAX_MEMBERS}),
+        json.dumps({"type": "x", "audio": "A" * realtime.MAX_READ}),
+        json.dumps({"type": "x", "text": "é" * realtime.MAX_READ_WIDE}, ensure_ascii=False),
+        json.dumps({"type": "input_audio_buffer.append", "audio": "\n" + "A" * realtime.MAX_READ}),
+        json.dumps({"type": "input_audio_buffer.append", "x": {"audio": "A" * realtime.MAX_READ}, "audio": ""}),
+        json.dumps({"audio": "A" * realtime.MAX_READ, "type": "input_audio_buffer.append", "text": "A" * 9999}),
     ],
-    ids=["long", "of many members"],
+    ids=["long", "of many members", "not of the buffer", "wide", "with an escape", "inside", "long beside its audio"],
 )
 def test_an_event_that_is_too_large_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -98,9 +103,32 @@ def test_an_event_that_is_too_large_is_refused(text: str) -> None:
     assert caught.value.code == "event_too_large"
 
 
-def test_an_event_with_much_audio_is_read() -> None:
-    audio = "A" * (realtime.MAX_CHARACTERS - 100)
-    assert realtime.read_client_event(json.dumps({"type": "x", "audio": audio}))["audio"] == audio
+@pytest.mark.parametrize("event_id", [{}, {"event_id": "one"}])
+def test_much_audio_is_taken_without_reading_it(monkeypatch: pytest.MonkeyPatch, event_id: dict[str, str]) -> None:
+    """To read 15 MiB of JSON takes 60 ms and more, and holds up other calls."""
+    audio, read = "A" * (realtime.MAX_CHARACTERS - 100), list[int]()
+    append = {"type": "input_audio_buffer.append", **event_id, "audio": audio}
+    whole, spaced = json.dumps(append), json.dumps({**dict(reversed(append.items()))}, separators=(" ,", " : "))
+
+    def loads(text: str, **given: Any) -> Any:
+        read.append(len(text))
+        return json.JSONDecoder(**given).decode(text)
+
+    monkeypatch.setattr(realtime, "json", SimpleNamespace(loads=loads))
+    assert realtime.read_client_event(whole) == realtime.read_client_event(spaced) == append
+    assert max(read) < 100
+
+
+def test_members_beside_much_audio_are_read_as_of_any_event() -> None:
+    audio = "A" * realtime.MAX_MEMBERS
+    with pytest.raises(InvalidRequest, match="more than once"):
+        realtime.read_client_event(f'{{"type":"input_audio_buffer.append","audio":"{audio}","audio":""}}')
+    with pytest.raises(InvalidRequest, match="could not be parsed"):
+        realtime.read_client_event(f'{{"type":"input_audio_buffer.append","audio":"{audio}"')
+    other = {"type": "conversation.item.create", "item": {"audio": audio}, "audio": ""}
+    assert realtime.read_client_event(json.dumps(other)) == other
+    escaped = {"type": "input_audio_buffer.append", "audio": f'{audio}"', "x": ""}
+    assert realtime.read_client_event(json.dumps(escaped)) == escaped
 
 
 def test_names_of_an_event_are_folded_once_and_only_if_one_may_be_that_of_a_file() -> None:
