@@ -310,6 +310,8 @@ class FactsReader(Protocol):
 
 
 NO_TEXT = re.compile(rb"(?!)")
+LONG_ANSWER = 131_072
+"""Bytes of a plain answer that is read at once: up to ten milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +340,8 @@ class Format:
     forms only."""
     facts_reader: Callable[[], FactsReader] | None = None
     """Reads a plain answer with status 200 in pieces; None: `facts` reads it at once."""
+    long_reader: Callable[[], FactsReader] | None = None
+    """The same for an answer of more than `LONG_ANSWER` bytes: to build its members would hold up other calls."""
     is_text: Callable[[Params], bool] | None = None
     """Whether a whole answer to this request is text and not JSON; None: never."""
     scan: Callable[[ScanInput], Scan] | None = None

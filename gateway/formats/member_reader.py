@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from itertools import accumulate
+from typing import Any, Generic, TypeVar
 
 MAX_KEPT = 65_536
 """Bytes of a kept value; a longer one is dropped."""
@@ -23,13 +24,20 @@ MAX_ITEMS = 1024
 MAX_OF_ITEMS = 1_048_576
 """Bytes of all values that are kept of items of arrays; further ones are dropped."""
 
+SKIPPED_AT_ONCE = 16_384
+"""Bytes that are passed over at once, or else looked at sign by sign."""
+
 EACH = "*"
 """Element of a path that means each item of an array."""
 
 Path = tuple[str, ...]
 
 _INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_OUTSIDE = re.compile(rb'["{}\[\],]')
+_OUTSIDE, _BELOW = re.compile(rb'["{}\[\],]'), re.compile(rb'["{}\[\]]')
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_WHOLE_STRINGS = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1, as signed bytes
 _LINES_OF_DATA = re.compile(rb"[\r\n]+data: ?")
 """Matches what separates the lines of one event, where its JSON has several."""
 
@@ -46,6 +54,8 @@ class MemberReader:
         """Wanted members of items, by the path of the array and the place of the item in it."""
         self._bytes_of_items = 0
         self.is_whole = False
+        self.has_constant = False
+        """Whether a number below all wanted members is NaN or Infinity, which JSON does not have."""
         self._found: dict[Path, bytes] = {}
         self._wanted = frozenset(wanted)
         self._deepest = max(map(len, wanted))
@@ -78,14 +88,18 @@ class MemberReader:
 
     def feed(self, data: bytes) -> None:
         """The next piece of the text. Bytes before the object may have no brackets, quotes and commas."""
-        at, start, size = 0, 0, len(data)
+        at, start, size, skipped = 0, 0, len(data), 0
         while at < size:
             if self._is_inside_string:
                 at = self._inside_string(data, at)
                 if self._begins_value():
                     start = at
                 continue
-            mark = _OUTSIDE.search(data, at)
+            if self._below and at >= skipped:
+                skipped, is_below = self._skip(data, at)
+                if is_below:
+                    at = skipped
+            mark = (_BELOW if self._below else _OUTSIDE).search(data, at)
             if mark is None:
                 break
             at = mark.end()
@@ -101,6 +115,19 @@ class MemberReader:
             self._step(sign)
         if self._kept is not None:
             self._keep(data[start:])
+
+    def _skip(self, data: bytes, at: int) -> tuple[int, bool]:
+        """The end of a piece of whole strings and other text, and whether all of it is below wanted members: then its
+        brackets are counted, by loops in C, because lists of tokens and numbers have millions."""
+        found = _WHOLE_STRINGS.match(data, at, at + SKIPPED_AT_ONCE)
+        assert found is not None
+        text = _STRING.sub(b"", found[0])
+        self.has_constant = self.has_constant or b"N" in text or b"I" in text
+        steps = memoryview(text.translate(_STEPS, _NO_BRACKETS)).cast("b")
+        if self._below + min(accumulate(steps), default=0) <= 0:
+            return found.end(), False
+        self._below += sum(steps)
+        return found.end(), True
 
     def _inside_string(self, data: bytes, at: int) -> int:
         """Go on to the end of the string, or of the data."""
@@ -183,6 +210,33 @@ class MemberReader:
             self._is_object.pop()
             self._expects_name = False
             self.is_whole = not path
+
+
+F = TypeVar("F")
+
+
+class LongAnswer(Generic[F]):
+    """Reads a plain answer in pieces. `facts` gets an object with its wanted members; an array of `EACH` that has items
+    has one there at least."""
+
+    def __init__(self, facts: Callable[[bytes], F], wanted: Collection[Path]) -> None:
+        self._facts = facts
+        self._reader = MemberReader(wanted)
+        self._start = b""
+
+    def feed(self, data: bytes) -> None:
+        self._start = self._start or data.lstrip()[:1]
+        self._reader.feed(data)
+
+    def facts(self) -> F:
+        """Raises `ValueError` if it is no whole JSON object."""
+        if self._start != b"{" or not self._reader.is_whole or self._reader.has_constant:
+            raise ValueError("no JSON object")
+        value = self._reader.value()
+        for path, number in self._reader.counts.items():
+            if number and not value.get(path[0]):
+                value[path[0]] = [{}]
+        return self._facts(json.dumps(value).encode())
 
 
 def _parsed(text: bytes) -> Any:

@@ -26,7 +26,7 @@ from gateway.config import Config, Model, Passthrough, Route
 from gateway.config.operations import TASK
 from gateway.formats import passthrough, token_rule
 from gateway.formats.ceilings import PROMPT_ALLOWANCE
-from gateway.formats.format import BatchFormat, PlainFacts
+from gateway.formats.format import LONG_ANSWER, BatchFormat, Format, PlainFacts
 from gateway.formats.openai.batches import VARIANT
 from gateway.formats.table import FORMATS
 from gateway.quota import ledger_entry, pricing, windows
@@ -290,7 +290,7 @@ class DeferredPoller:
         if spec.batch is not None:
             return await self._read_batch(call, deferral, spec.batch, body)
         try:
-            facts = spec.facts(body)
+            facts = await _facts(spec, body)
         except ValueError:
             return None
         return None if facts.is_pending else _ending(_sent(call, deferral, parts), facts, body)
@@ -406,6 +406,17 @@ class DeferredPoller:
             if at <= time.monotonic():
                 await self._store.retire(heir_of(lease))
                 del self._retiring[lease]
+
+
+async def _facts(spec: Format, body: bytes) -> PlainFacts:
+    """Raises `ValueError`. Calls have their turn while a long answer is read."""
+    if spec.long_reader is None or len(body) <= LONG_ANSWER:
+        return spec.facts(body)
+    reader = spec.long_reader()
+    for at in range(0, len(body), LONG_ANSWER):
+        reader.feed(body[at : at + LONG_ANSWER])
+        await asyncio.sleep(0)
+    return reader.facts()
 
 
 def _can_poll(endpoint: str, deferral: Deferral) -> bool:

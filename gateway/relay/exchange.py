@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.formats import sse
 from gateway.formats.events import Unfit
-from gateway.formats.format import FactsReader, Format, Gatherer, PlainFacts, Scan, ScanInput
+from gateway.formats.format import LONG_ANSWER, FactsReader, Format, Gatherer, PlainFacts, Scan, ScanInput
 from gateway.formats.table import FORMATS
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.upstream import error_shapes, provider_errors, refusal
@@ -329,14 +329,21 @@ class Exchange:
         if not self.body and data.startswith(sse.MARK):
             data = sse.without_mark(data)
         self.body += data
-        if self._gatherer is not None and self.gathered is not None:
-            self._gatherer.feed(data)
-            self.gathered.feed(data)
+        if self._gatherer is not None:
+            self._gather(self._gatherer, data)
         if self.facts_reader is not None:
             self.facts_reader.feed(data)
+        elif len(self.body) > LONG_ANSWER:
+            self._begin_reading()
         self._client.hold(len(data))
         if len(self.body) > self.attempt.max_response_bytes:
             self._refuse_length()
+
+    def _begin_reading(self) -> None:
+        """The answer is too long to be read at its end."""
+        if self._gatherer is None and (make_reader := self.attempt.format.long_reader) is not None:
+            self.facts_reader = make_reader()
+            self.facts_reader.feed(bytes(self.body))
 
     def _begin_gathering(self) -> None:
         """The answer is a stream by its first bytes, in the place of a plain one."""
@@ -344,6 +351,11 @@ class Exchange:
         assert gather is not None
         assert make_scan is not None
         self._gatherer, self.gathered = gather(), self._scan_by(make_scan)
+
+    def _gather(self, gatherer: Gatherer, data: bytes) -> None:
+        assert self.gathered is not None
+        gatherer.feed(data)
+        self.gathered.feed(data)
 
     def _refuse_length(self) -> None:
         self._give_up(Fault.TOO_LARGE, f"more than {self.attempt.max_response_bytes} bytes")

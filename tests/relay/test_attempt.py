@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -282,3 +283,27 @@ async def test_blank_space_before_an_answer_is_not_kept(scenario: Scenario, body
         endless.body_received(b" \n" * 500)
     assert endless.problem is not None
     assert endless.problem.fault is Fault.TOO_LARGE
+
+
+@pytest.mark.parametrize("at_once", [7000, 10_000_000])
+async def test_a_long_answer_is_read_while_it_arrives(scenario: Scenario, at_once: int) -> None:
+    """Built at its end, the probabilities of 16,000 tokens held up all other calls for two seconds."""
+    built = list[int]()
+
+    def facts(body: bytes) -> Any:
+        built.append(len(body))
+        return chat.facts(body)
+
+    chat = FORMATS["chat"]
+    this = scenario.attempt(format=replace(chat, facts=facts), max_response_bytes=10_000_000, hidden=())
+    this.call = scenario.call._replace(endpoint="chat")  # type: ignore[misc]
+    exchange = Exchange(this)
+    choice = {"message": {"content": "w"}, "logprobs": {"content": [{"token": "w"}] * 20_000}, "finish_reason": "stop"}
+    body = json.dumps({"model": "m", "choices": [choice], "usage": TRUE}).encode()
+    exchange.head_received(Head(200, (("content-type", "application/json"),)))
+    for at in range(0, len(body), at_once):
+        exchange.body_received(body[at : at + at_once])
+    exchange.ended(None)
+    read = read_whole(exchange, exchange.take_body(), None)
+    assert (read.charged.usage[:2], read.charged.usage.source, read.model) == ((30, 60), "reported", "m")
+    assert (built, exchange.take_body()) == ([], body)

@@ -23,6 +23,7 @@ from gateway.api.schema import MAX_PROMPTS
 from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
 from gateway.formats.format import Format, PlainFacts
+from gateway.formats.member_reader import LongAnswer
 from gateway.records import Call, Document, Params
 
 from . import generate, reader
@@ -121,12 +122,15 @@ def _facts(body: bytes) -> PlainFacts:
     return answer.facts(reader.embedded(answer.usage), has_output=b'"values"' in body)
 
 
+_WANTED = (("usageMetadata",), ("modelVersion",), ("error",), ("type",), ("success",))
+
 EMBED_CONTENT = Format(
     name="embed_content",
     **generate.method("embedContent"),
     operation="embeddings",
     read=_read,
     facts=_facts,
+    long_reader=lambda: LongAnswer(lambda body: _facts(body)._replace(has_output=True), _WANTED),
     usage=reader.embedded,
     changes=_changes,
 )

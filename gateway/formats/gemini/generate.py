@@ -19,6 +19,7 @@ from gateway.config import Capabilities, Route
 from gateway.errors import GatewayError, InvalidRequest, QuotaSpent
 from gateway.formats import gathered
 from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, no_usage
+from gateway.formats.member_reader import EACH, LongAnswer
 from gateway.formats.reader import objects
 from gateway.records import Call, Endpoint
 
@@ -116,6 +117,9 @@ def _facts(body: bytes) -> PlainFacts:
     return answer.facts(reader.GeminiReader().facts(read), has_output=bool(objects(answer.candidates)))
 
 
+_WANTED = (*reader.GeminiReader.WANTED, ("type",), ("success",), ("candidates", EACH))
+
+
 # -------------------------------------------------------------------------------------------------------- the formats
 
 
@@ -168,6 +172,7 @@ GENERATE_CONTENT = Format(
     tier_header=reader.TIER_HEADER,
     scan=reader.GeminiScan,
     gather=gathered.GatheredContent,
+    long_reader=lambda: LongAnswer(_facts, _WANTED),
     framing=lambda query: None if "sse" in (query.get("alt"), query.get("$alt")) else reader.Items(),
     as_events=lambda answer, *_: reader.chunk(answer),
     streams_only_events=True,

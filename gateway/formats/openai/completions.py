@@ -15,6 +15,7 @@ from gateway.config import Capabilities, Route
 from gateway.errors import InvalidRequest
 from gateway.formats import gathered, reported_usage
 from gateway.formats.format import AnswerMembers, Format, PlainFacts
+from gateway.formats.member_reader import EACH, LongAnswer
 from gateway.formats.reader import objects, value_at
 from gateway.records import Call, Document, Params, Usage
 
@@ -130,8 +131,9 @@ def _is_nothing(answer: Mapping[str, Any], body: bytes) -> bool:
 
 
 def facts(
-    body: bytes, members: type[_Answer] = _ChoicesAnswer, read: Callable[[Any, Any, Any], Usage | None] = chat.reported
-) -> PlainFacts:
+    body: bytes, members: type[_Answer] = _ChoicesAnswer,
+    read: Callable[[Any, Any, Any], Usage | None] = chat.reported, *, may_be_nothing: bool = True,
+) -> PlainFacts:  # fmt: skip
     """Returns the facts of a plain answer; `read` reads its usage object, with the tier and the vendor beside it.
     Raises `ValueError` if the body is not JSON."""
     answer = members.read(body)
@@ -147,7 +149,7 @@ def facts(
         found = reader.facts(whole)
         error = error or reader.error  # OpenRouter puts it into a choice (genkit#6259)
         usage = (found or usage) if usage is None or names_tools else usage
-        if not error and (usage is None or not any(usage[:2])) and _is_nothing(whole, body):
+        if may_be_nothing and not error and (usage is None or not any(usage[:2])) and _is_nothing(whole, body):
             return PlainFacts(is_error=True, error=_NOTHING)
     return PlainFacts(
         model=answer.model if isinstance(answer.model, str) else None,
@@ -159,9 +161,20 @@ def facts(
     )
 
 
+_OF_ANSWER = tuple([(name,) for name in ("object", "type", "success", "timings")])
+_WANTED = (*ChatReader.WANTED, *_OF_ANSWER, ("choices", EACH), ("choices", EACH, "error"))
+_WANTED_OF_VECTORS = (*[path for path in ChatReader.WANTED if EACH not in path], *_OF_ANSWER, ("data", EACH))
+_vectors = partial(facts, members=_Answer, read=chat.embedded)
+
+
+def _many_vectors(body: bytes) -> PlainFacts:
+    return _vectors(body, may_be_nothing=False)._replace(has_output=True)
+
+
 _TEXT_FORMAT = partial(
     Format,
     facts=facts,
+    long_reader=lambda: LongAnswer(partial(facts, may_be_nothing=False), _WANTED),
     usage=chat.reported,
     gather=gathered.GatheredChat,
     streams_only_events=True,
@@ -192,7 +205,7 @@ EMBEDDINGS = Format(
     path="/v1/embeddings",
     operation="embeddings",
     read=partial(validate.read, validate.Rules(Embedding, _read_embedding)),
-    facts=partial(facts, members=_Answer, read=chat.embedded),
+    facts=_vectors,
+    long_reader=lambda: LongAnswer(_many_vectors, _WANTED_OF_VECTORS),
     usage=chat.embedded,
-    texts=reported_usage.TEXT,
 )

@@ -22,10 +22,11 @@ from gateway.formats import gathered, sse
 from gateway.formats.event_scan import parsed
 from gateway.formats.events import Unfit
 from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, counting, no_usage
+from gateway.formats.member_reader import LongAnswer
 from gateway.formats.reader import objects
 from gateway.records import Call, Document, ItemRef, Params, Usage
 
-from .responses_reader import RESPONSE_TEXT, error_of_failure, ids_of, usage_of
+from .responses_reader import RESPONSE_TEXT, WANTED, error_of_failure, ids_of, usage_of
 from .responses_scan import ResponsesScan, failed_event, interrupted_event
 
 MAX_METADATA = 16
@@ -261,7 +262,7 @@ def as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
 _RESPONSES_FORMAT = partial(Format, is_optional=True, passes_query=True, request_headers=_CLIENT_HEADERS)
 _GENERATED = partial(
     _RESPONSES_FORMAT, operation="chat", facts=facts, usage=lambda report: usage_of({"usage": report}), may_reason=True,
-    response_headers=_UPSTREAM_HEADERS,
+    response_headers=_UPSTREAM_HEADERS, long_reader=lambda: LongAnswer(facts, WANTED),
 )  # fmt: skip
 
 RESPONSES = _GENERATED(

@@ -122,6 +122,11 @@ _ITEM = (
     ("type",), ("id",), ("status",), ("action", "type"), ("container_id",), ("environment", "container_id"),
 )  # fmt: skip
 _MEMBERS = frozenset(path[0] for path in _ITEM)
+WANTED = (
+    ("type",), ("success",), *[(name,) for name in _RESPONSE],
+    ("output", EACH), *[("output", EACH, *path) for path in _ITEM],
+)  # fmt: skip
+"""The members of a whole response with facts."""
 
 
 class ResponsesReader(AnswerReader):
