@@ -138,7 +138,7 @@ def _too_large() -> InvalidRequest:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Raises `InvalidRequest`."""
+    """Returns the event. Raises `InvalidRequest` if it is no JSON object with a type."""
     try:
         event = json.loads(text, object_pairs_hook=_distinct)
     except RecursionError:
