@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
@@ -27,6 +28,9 @@ MAX_OF_ITEMS = 1_048_576
 SKIPPED_AT_ONCE = 16_384
 """Bytes that are passed over at once, or else looked at sign by sign."""
 
+MAX_LEVELS = 200
+"""Objects and arrays inside each other in an answer, as pydantic's parser allows (jiter, `DEFAULT_RECURSION_LIMIT`)."""
+
 EACH = "*"
 """Element of a path that means each item of an array."""
 
@@ -36,6 +40,7 @@ _INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _OUTSIDE, _BELOW = re.compile(rb'["{}\[\],]'), re.compile(rb'["{}\[\]]')
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _WHOLE_STRINGS = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+_NO_JSON = re.compile(rb"[NI]|,[ \t\r\n]*[,}\]]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1, as signed bytes
 _LINES_OF_DATA = re.compile(rb"[\r\n]+data: ?")
@@ -54,8 +59,6 @@ class MemberReader:
         """Wanted members of items, by the path of the array and the place of the item in it."""
         self._bytes_of_items = 0
         self.is_whole = False
-        self.has_constant = False
-        """Whether a number below all wanted members is NaN or Infinity, which JSON does not have."""
         self._found: dict[Path, bytes] = {}
         self._wanted = frozenset(wanted)
         self._deepest = max(map(len, wanted))
@@ -122,12 +125,19 @@ class MemberReader:
         found = _WHOLE_STRINGS.match(data, at, at + SKIPPED_AT_ONCE)
         assert found is not None
         text = _STRING.sub(b"", found[0])
-        self.has_constant = self.has_constant or b"N" in text or b"I" in text
         steps = memoryview(text.translate(_STEPS, _NO_BRACKETS)).cast("b")
         if self._below + min(accumulate(steps), default=0) <= 0:
             return found.end(), False
         self._below += sum(steps)
         return found.end(), True
+
+    def outside_strings(self, data: bytes) -> bytes:
+        """The text of the next piece without its strings."""
+        at = 0
+        if self._is_inside_string:
+            end = _INSIDE.match(data, int(self._is_escaped))
+            at = len(data) if end is None else end.end() + 1
+        return _STRING.sub(b"", data[at:]).partition(b'"')[0]
 
     def _inside_string(self, data: bytes, at: int) -> int:
         """Go on to the end of the string, or of the data."""
@@ -222,21 +232,42 @@ class LongAnswer(Generic[F]):
     def __init__(self, facts: Callable[[bytes], F], wanted: Collection[Path]) -> None:
         self._facts = facts
         self._reader = MemberReader(wanted)
-        self._start = b""
+        self._decoder = getincrementaldecoder("utf-8")()
+        self._depth = 0
+        self._is_object = True
 
     def feed(self, data: bytes) -> None:
-        self._start = self._start or data.lstrip()[:1]
+        self._check(data)
         self._reader.feed(data)
 
     def facts(self) -> F:
-        """Raises `ValueError` if it is no whole JSON object."""
-        if self._start != b"{" or not self._reader.is_whole or self._reader.has_constant:
+        """Raises `ValueError` if it is no whole JSON object, as far as that can be seen without building it."""
+        if not self._is_object or not self._reader.is_whole:
             raise ValueError("no JSON object")
         value = self._reader.value()
         for path, number in self._reader.counts.items():
             if number and not value.get(path[0]):
                 value[path[0]] = [{}]
         return self._facts(json.dumps(value).encode())
+
+    def _check(self, data: bytes) -> None:
+        """Look for faults that a client's parser would find: other bytes than UTF-8, anything around the object, NaN
+        and Infinity, a comma without a value, and too many levels."""
+        try:
+            self._decoder.decode(data)
+        except UnicodeDecodeError:
+            self._is_object = False
+        text = self._reader.outside_strings(data)
+        steps = memoryview(text.translate(_STEPS, _NO_BRACKETS)).cast("b")
+        levels = [*accumulate(steps, initial=self._depth)]
+        around = b""
+        if not levels[0]:
+            around += text.partition(b"{")[0] if not self._reader.is_whole else text
+        if not levels[-1]:
+            around += text.rpartition(b"}")[2]
+        if around.strip() or _NO_JSON.search(text) or 0 in levels[1:-1] or max(levels) > MAX_LEVELS:
+            self._is_object = False
+        self._depth = levels[-1]
 
 
 def _parsed(text: bytes) -> Any:

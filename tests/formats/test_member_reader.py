@@ -142,10 +142,16 @@ def test_a_long_answer_has_the_facts_of_a_whole_one(endpoint: Endpoint, monkeypa
     broken.feed(body[:-1])
     with pytest.raises(ValueError, match="no JSON object"):
         broken.facts()
-    strange = spec.long_reader()
-    strange.feed(body.replace(b"0.5", b"NaN", 1))
-    with pytest.raises(ValueError, match="no JSON object"):
-        strange.facts()
+    for strange in (
+        body.replace(b"0.5", b"NaN", 1), body + b"x", b"x" + body, body[:-1] + b",}", body.replace(b"{", b"[{", 1),
+        body[:-1] + b', "x": ' + b"[" * 200 + b"]" * 200 + b"}", body[:-1] + b', "\xff": 1}', body + body,
+    ):  # fmt: skip
+        for size in (50_000, len(strange)):
+            reader = spec.long_reader()
+            for at in range(0, len(strange), size):
+                reader.feed(strange[at : at + size])
+            with pytest.raises(ValueError, match="no JSON object"):
+                reader.facts()
 
 
 def test_what_is_below_all_wanted_members_is_passed_over_wherever_it_is_cut() -> None:

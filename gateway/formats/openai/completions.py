@@ -164,7 +164,10 @@ def facts(
 _OF_ANSWER = tuple([(name,) for name in ("object", "type", "success", "timings")])
 _WANTED = (*ChatReader.WANTED, *_OF_ANSWER, ("choices", EACH), ("choices", EACH, "error"))
 _WANTED_OF_VECTORS = (*[path for path in ChatReader.WANTED if EACH not in path], *_OF_ANSWER, ("data", EACH))
-_vectors = partial(facts, members=_Answer, read=chat.embedded)
+
+
+def _vectors(body: bytes, *, may_be_nothing: bool = True) -> PlainFacts:
+    return facts(body, _Answer, chat.embedded, may_be_nothing=may_be_nothing)
 
 
 def _many_vectors(body: bytes) -> PlainFacts:
