@@ -123,11 +123,21 @@ def replace(document: Document, values: Mapping[str, Any]) -> bytes:
     return "".join(pieces).encode()
 
 
-def _refuse_depth(raw: bytes) -> None:
+def nested(raw: bytes) -> int:
+    """The number of arrays and objects in a body."""
+    structure = _structure(raw)
+    return structure.count(b"{") + structure.count(b"[")
+
+
+def _structure(raw: bytes) -> bytes:
     # Without escapes every other piece between quotes is a string. (Outside strings JSON has no backslash, and what is
     # not JSON is refused later.) All of this is done by loops in C, since a body may hold millions of brackets.
     pieces = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_STRUCTURE).split(b'"')
-    structure = b"".join(pieces[::2])
+    return b"".join(pieces[::2])
+
+
+def _refuse_depth(raw: bytes) -> None:
+    structure = _structure(raw)
     if structure.count(b"{") + structure.count(b"[") > MAX_NESTED:
         _refuse(f"There are more than {MAX_NESTED} arrays and objects in it: send fewer of them at once")
     steps = memoryview(structure.translate(_STEPS)).cast("b")

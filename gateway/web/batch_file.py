@@ -41,6 +41,10 @@ MAX_LINES = 50_000
 MAX_LINE_BYTES = 1_048_576
 """The maximum size of one request, which is parsed in one step."""
 
+MAX_NESTED = 32_768
+"""The maximum number of objects and lists in one request: a step in C that builds more holds up other calls, also in a
+thread."""
+
 MAX_ALL_LINES = 2 * MAX_LINES
 """The maximum number of lines, blank ones included."""
 
@@ -152,6 +156,8 @@ class BatchChecker:
     async def _line(self, data: bytes) -> bytes:
         if b"\r" in data:  # where some readers end a line
             _refuse("a carriage return is inside the line. End lines with a line feed, or with both.")
+        if data.count(b"{") + data.count(b"[") > MAX_NESTED and json_document.nested(data) > MAX_NESTED:
+            _refuse(f"a request of a batch has at most {MAX_NESTED} objects and lists.")
         document = await _at_leisure(len(data), json_document.parse, data)
         validate.refuse_other_case(document.members, _LINE_NAMES)
         spec = self._head(document.members)
@@ -194,7 +200,7 @@ class BatchChecker:
         config, key = self._services.config, self._key
         asked = await _at_leisure(len(body), spec.read, body, self._services.find_counter)
         _refuse_connected(asked)
-        for file_id in named_files(asked.document):
+        for file_id in await _at_leisure(len(body), named_files, asked.document):
             await self._services.bonds.require(key.in_team, file_id, "file_id", config.upstreams)
         if self._model and asked.model != self._model:
             _refuse(f"'model' has to be that of the first line, '{self._model[:64]}': a batch has one model.")

@@ -66,7 +66,7 @@ READERS = {
     "pipeline.request.changed_members": FACTS, "wings.queue.layers._identity": FACTS, "wings.queue.layers._size": FACTS,
     "quota.windows._may_use": FACTS, "quota.windows._variant": SHORT,
     "relay.charge.SentRequest.output_ceiling": SHORT, "relay.charge._is_echo": SHORT,
-    "relay.charge.may_reason": SHORT, "relay.exchange.Exchange._begin_scan": PASSES,
+    "relay.charge.may_reason": SHORT, "relay.exchange.Exchange._scan_by": PASSES,
     "upstream.stickiness._prefix": FACTS, "upstream.stickiness.affinity": SHORT,
     "web.batch_file.BatchChecker._line": WHOLE, "wings.hedging.race.may_hedge": SHORT,
     "wings.stored.conversations._checked": WHOLE, "web.endpoints.DataPlane._check": PASSES,

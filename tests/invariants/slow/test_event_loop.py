@@ -14,7 +14,7 @@ import pytest
 from aiohttp import FormData
 from aiohttp.test_utils import TestClient
 
-from gateway.web.batch_file import MAX_ALL_LINES
+from gateway.web.batch_file import MAX_ALL_LINES, MAX_NESTED
 from gateway.web.bodies import MAX_MEMBERS
 from tests.fakes.turns import MOST_CALLS, counted
 from tests.web.conftest import AUTH, KEY, Inside
@@ -65,6 +65,35 @@ async def test_lines_of_a_batch(inside: Inside, line: bytes, monkeypatch: pytest
             message = (await answer.json())["error"]["message"]
     assert f"at most {MAX_ALL_LINES} lines" in message
     assert turns.most <= MOST_CALLS, turns.by
+
+
+HEAVY = {"names": {f"é{place}": 0 for place in range(60_000)}, "objects": [{"é": 1}] * (MAX_NESTED - 9)}
+
+
+@pytest.mark.parametrize("kind", HEAVY)
+async def test_names_in_a_line_of_a_batch(inside: Inside, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of them held up other calls for 290 ms: each may be that of a file."""
+    client = await inside(NOWHERE, files={"upstream": "up"})
+    ask = {"model": "m", "prompt": "Hi", "max_tokens": 5, "heavy": HEAVY[kind], "file_id": "file-1"}
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": ask}
+    form = FormData({"purpose": "batch"})
+    form.add_field("file", json.dumps(line, ensure_ascii=False).encode(), filename="lines.jsonl")
+    with counted(monkeypatch) as turns:
+        async with client.post("/v1/files", data=form, headers=AUTH) as answer:
+            message = (await answer.json())["error"]["message"]
+    assert message == "Line 1 of the file: No such File object: file-1"
+    assert turns.most <= MOST_CALLS, turns.by
+
+
+@pytest.mark.parametrize(("heavy", "is_allowed"), [(["[{"] * MAX_NESTED, True), ([[]] * MAX_NESTED, False)])
+async def test_lists_in_a_line_of_a_batch(inside: Inside, heavy: list[Any], *, is_allowed: bool) -> None:
+    client = await inside(NOWHERE, files={"upstream": "up"})
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"model": "none", "heavy": heavy}}
+    form = FormData({"purpose": "batch"})
+    form.add_field("file", json.dumps(line).encode(), filename="lines.jsonl")
+    async with client.post("/v1/files", data=form, headers=AUTH) as answer:
+        message = (await answer.json())["error"]["message"]
+    assert ("objects and lists" in message) != is_allowed, message
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1beta/models", "/openai/models"])
