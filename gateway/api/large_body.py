@@ -173,10 +173,27 @@ def _without_mark(pieces: Sequence[Piece]) -> Sequence[Piece]:
     return list(map(bytes, whole.up_to(None)))
 
 
-def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:
+class Replaced(list[memoryview]):
+    """A body in pieces."""
+
+    places: Mapping[str, tuple[int, int]]
+    """The positions of its members' values, in bytes; empty: they are not known."""
+
+
+def replace(large: LargeBody, values: Mapping[str, Any]) -> Replaced:
     """Replaces members as `document.replace` does, but returns pieces, none of which is copied."""
     written = {name: json.dumps(value, allow_nan=False, separators=(",", ":")) for name, value in values.items()}
-    added = "".join([f"{json.dumps(name)}:{value}," for name, value in written.items() if name not in large.places])
+    added, places = "", dict[str, tuple[int, int]]()
+    for name, value in written.items():
+        if name not in large.places:
+            start = large.opening + len(added) + len(f"{json.dumps(name)}:")
+            places[name] = (start, start + len(value))
+            added += f"{json.dumps(name)}:{value},"
+    more = len(added)
+    for name, (start, end) in sorted(large.places.items(), key=lambda each: each[1]):
+        size = len(written[name]) if name in written else end - start
+        places[name] = (start + more, start + more + size)
+        more += size - (end - start)
     changes = [(large.opening, large.opening, added)]  # a large body is never empty
     changes += sorted((*large.places[name], value) for name, value in written.items() if name in large.places)
     whole = _Pieces(large.pieces)
@@ -185,7 +202,9 @@ def replace(large: LargeBody, values: Mapping[str, Any]) -> list[memoryview]:
         found += whole.up_to(start)
         found.append(memoryview(text.encode()))
         whole.skip_to(end)
-    return [piece for piece in (*found, *whole.up_to(None)) if piece]
+    replaced = Replaced([piece for piece in (*found, *whole.up_to(None)) if piece])
+    replaced.places = places if large.places else {}
+    return replaced
 
 
 class _Pieces:

@@ -38,8 +38,8 @@ Path = tuple[str, ...]
 
 _INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _OUTSIDE, _BELOW = re.compile(rb'["{}\[\],]'), re.compile(rb'["{}\[\]]')
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_WHOLE_STRINGS = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+WHOLE_STRINGS = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 _NO_JSON = re.compile(rb"[NI]|,[ \t\r\n]*[,}\]]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1, as signed bytes
@@ -122,10 +122,10 @@ class MemberReader:
     def _skip(self, data: bytes, at: int) -> tuple[int, bool]:
         """The end of a piece of whole strings and other text, and whether all of it is below wanted members: then its
         brackets are counted, by loops in C, because lists of tokens and numbers have millions."""
-        found = _WHOLE_STRINGS.match(data, at, at + SKIPPED_AT_ONCE)
+        found = WHOLE_STRINGS.match(data, at, at + SKIPPED_AT_ONCE)
         assert found is not None
-        text = _STRING.sub(b"", found[0])
-        steps = memoryview(text.translate(_STEPS, _NO_BRACKETS)).cast("b")
+        text = STRING.sub(b"", found[0])
+        steps = steps_of(text)
         if self._below + min(accumulate(steps), default=0) <= 0:
             return found.end(), False
         self._below += sum(steps)
@@ -137,7 +137,7 @@ class MemberReader:
         if self._is_inside_string:
             end = _INSIDE.match(data, int(self._is_escaped))
             at = len(data) if end is None else end.end() + 1
-        return _STRING.sub(b"", data[at:]).partition(b'"')[0]
+        return STRING.sub(b"", data[at:]).partition(b'"')[0]
 
     def _inside_string(self, data: bytes, at: int) -> int:
         """Go on to the end of the string, or of the data."""
@@ -222,6 +222,11 @@ class MemberReader:
             self.is_whole = not path
 
 
+def steps_of(text: bytes) -> memoryview[int]:
+    """1 and -1 for each opening and closing bracket of JSON without its strings."""
+    return memoryview(text.translate(_STEPS, _NO_BRACKETS)).cast("b")
+
+
 F = TypeVar("F")
 
 
@@ -258,8 +263,7 @@ class LongAnswer(Generic[F]):
         except UnicodeDecodeError:
             self._is_object = False
         text = self._reader.outside_strings(data)
-        steps = memoryview(text.translate(_STEPS, _NO_BRACKETS)).cast("b")
-        levels = [*accumulate(steps, initial=self._depth)]
+        levels = [*accumulate(steps_of(text), initial=self._depth)]
         around = b""
         if not levels[0]:
             around += text.partition(b"{")[0] if not self._reader.is_whole else text

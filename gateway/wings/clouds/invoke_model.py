@@ -12,7 +12,6 @@ CLAUDE_CODE_USE_BEDROCK. Pure, but for `AsMessages`.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from base64 import b64encode
@@ -22,7 +21,6 @@ from typing import Any
 from zlib import crc32
 
 from gateway import untrusted_json
-from gateway.api.large_body import LARGE_BYTES
 from gateway.errors import GatewayError, InvalidRequest, NotFound
 from gateway.formats import sse
 from gateway.formats.table import FORMATS
@@ -61,11 +59,9 @@ class AsMessages(Amendment):
         added: dict[str, object] = {"stream": True} if self._is_stream else {}
         if not added and members.keys().isdisjoint(removed):
             return Amended(headers=tuple(headers))
-        raw = document.text.encode() if document.large is None else b"".join(document.large.pieces)
-        is_long = len(raw) > LARGE_BYTES
-        made = (
-            rewritten(raw, removed, added) if not is_long else await asyncio.to_thread(rewritten, raw, removed, added)
-        )
+        large = document.large
+        raw = document.text.encode() if large is None else b"".join(large.pieces)
+        made = rewritten(raw, removed, added, None if large is None else large.places)
         return Amended(headers=tuple(headers), body=[made[1]])
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from gateway.api.form import Upload
+from gateway.api.large_body import Replaced
 from gateway.config import Upstream
 from gateway.records import Failure, Fault, Phase
 from gateway.upstream.connection import Connection, Head, Receiver
@@ -73,8 +74,9 @@ class CloudPool(Pool):
             )
             values = {name.lower(): value for name, value in headers}
             path, whole = self._address(
-                path, whole, lambda name: values.get(name, ""), self._settings.api_version or ""
-            )
+                path, whole, lambda name: values.get(name, ""), self._settings.api_version or "",
+                body.places if isinstance(body, Replaced) else None,
+            )  # fmt: skip
             body = body if isinstance(body, Upload) else whole
         made = super().request(path, headers, body, method=method, key=key)
         return made if self.renewal is None else UnauthorizedRequest(made)
