@@ -174,7 +174,7 @@ def _without_mark(pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 
 class Replaced(list[memoryview]):
-    """A body in pieces."""
+    """Holds the pieces of a body whose members were replaced."""
 
     places: Mapping[str, tuple[int, int]]
     """The positions of its members' values, in bytes; empty: they are not known."""
