@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote
 
+from gateway.chunked import portions
 from gateway.config import Upstream
 from gateway.errors import NotFound, Unavailable
 from gateway.records import Bond, KeyInTeam
@@ -30,6 +31,9 @@ WRITTEN_WITHIN_S = 1.0
 TRY_AGAIN_S = 1.0
 MAX_UNWRITTEN = 10_000
 """Bonds that wait for the store; beyond that the oldest are lost."""
+
+LOOKED_UP_AT_ONCE = 50
+"""Ids of one request that are looked up in one turn of the event loop; it may name thousands."""
 
 MAX_SHOWN_ID = 64
 """Characters of an unknown id that an error repeats."""
@@ -135,10 +139,22 @@ class Bonds:
             bond = earlier if earlier is not None and earlier.model.partition("/")[0] in rows else None
         return _usable(bond, key, given, TASK, upstreams)
 
-    async def is_of_another(self, key: KeyInTeam, bond_id: str) -> bool:
-        """Whether this id belongs to another key, or to this one in another team. Raises `Unavailable`."""
-        bond = await self._any(bond_id)
-        return bond is not None and bond.in_team != key
+    async def require_all(
+        self, key: KeyInTeam, ids: Sequence[str], param: str, upstreams: Mapping[str, Upstream]
+    ) -> list[Bond]:
+        """The bonds of these ids, as `require` finds each."""
+        found: list[Bond] = []
+        for some in portions(ids, LOOKED_UP_AT_ONCE):
+            found += await asyncio.gather(*[self.require(key, each, param, upstreams) for each in some])
+        return found
+
+    async def of_another(self, key: KeyInTeam, ids: Sequence[str]) -> list[str]:
+        """Those of the ids that belong to another key, or to this one in another team. Raises `Unavailable`."""
+        found: list[str] = []
+        for some in portions([*dict.fromkeys(ids)], LOOKED_UP_AT_ONCE):
+            bonds = await asyncio.gather(*map(self._any, some))
+            found += [each for each, bond in zip(some, bonds, strict=True) if bond is not None and bond.in_team != key]
+        return found
 
     async def _look_up(self, bond_id: str) -> Bond | None:
         """The bond of this id, whosever it is. Raises `StoreUnavailable`."""

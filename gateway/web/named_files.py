@@ -3,7 +3,6 @@ upstream that keeps it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from gateway.api.file_ids import named_files
@@ -34,11 +33,8 @@ async def named_in_items(
     """The bonds of the files that items of a conversation name. Raises `NotFound` for a file that is not the key's, and
     for an item with the id of another key's."""
     bonds, upstreams = parts.bonds, parts.config.upstreams
-    names = [item.id for item in items]
-    foreign = await asyncio.gather(*[bonds.is_of_another(key, each) for each in names])
-    for name, is_foreign in zip(names, foreign, strict=True):
-        if is_foreign:
-            await bonds.require(key, name, "item", upstreams)
+    for name in await bonds.of_another(key, [item.id for item in items]):
+        await bonds.require(key, name, "item", upstreams)
     if parts.config.files.upstream is None:
         return []
     return [await bonds.require(key, each, "file_id", upstreams) for each in file_ids]
@@ -59,12 +55,11 @@ async def bound_to_items(call: Call, parts: Services) -> Call:
     key's, and `InvalidRequest` where what the call names is kept by different accounts."""
     params, bonds, upstreams = call.params, parts.bonds, parts.config.upstreams
     others = [item.id for item in params.items if not item.is_sole]
-    foreign = await asyncio.gather(*[bonds.is_of_another(call.key.in_team, each) for each in others])
     names = [item.id for item in params.items if item.is_sole]
-    names += [name for name, is_foreign in zip(others, foreign, strict=True) if is_foreign]
+    names += await bonds.of_another(call.key.in_team, others)
     if not names:
         return call
-    found = await asyncio.gather(*[bonds.require(call.key.in_team, name, "item", upstreams) for name in names])
+    found = await bonds.require_all(call.key.in_team, names, "item", upstreams)
     tokens = sum([bond.tokens for bond in found])
     if params.refers_to is None:
         params = params._replace(refers_to=found[0].id, refers_param="item")

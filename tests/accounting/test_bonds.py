@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from gateway.accounting.bonds import Bonds
+import pytest
+
+from gateway.accounting.bonds import LOOKED_UP_AT_ONCE, Bonds
+from gateway.config import Upstream
+from gateway.errors import NotFound
 from gateway.records import Bond, KeyInTeam
 from gateway.store import BondStore
 
@@ -48,4 +52,31 @@ async def test_tokens_that_wait_for_the_store_count_once() -> None:
     assert bonds._writing is not None
     await bonds._writing
     assert (store.tokens, await known()) == (123, 123)
+    await bonds.close()
+
+
+class Shelf:
+    """A store with an item of `bob` under each id that begins with b, and of `alice` under the others."""
+
+    running = most = asked = 0
+
+    async def find_bond(self, bond_id: str, now: float) -> Bond | None:
+        self.running, self.asked = self.running + 1, self.asked + 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        return Bond(bond_id, "bob" if bond_id.startswith("b") else "alice", None, "up", "", "", 1, 1.0, "item")
+
+
+async def test_many_ids_are_looked_up_in_portions() -> None:
+    """In one turn of the event loop 8,000 of them held up other calls for 600 ms."""
+    shelf, ids = Shelf(), [f"a{place}" for place in range(1000)]
+    bonds, alice = Bonds(cast(BondStore, shelf)), KeyInTeam("alice", None)
+    assert await bonds.of_another(alice, [*ids, "b1", *ids, "b2", "b1"]) == ["b1", "b2"]
+    assert (shelf.most, shelf.asked) == (LOOKED_UP_AT_ONCE, 1002)
+    upstreams = {"up": Upstream.model_validate({"base_url": "https://x.example/v1"})}
+    found = await bonds.require_all(alice, ids, "item", upstreams)
+    assert ([each.id for each in found], shelf.most) == (ids, LOOKED_UP_AT_ONCE)
+    with pytest.raises(NotFound):
+        await bonds.require_all(alice, [*ids, "b1"], "item", upstreams)
     await bonds.close()
