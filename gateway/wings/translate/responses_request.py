@@ -212,6 +212,11 @@ class _Conversation:
         self._messages: list[dict[str, Any]] = []
         self._assistant: dict[str, Any] | None = None
         """The assistant's message that further items still belong to."""
+        self._calling: dict[str, dict[str, Any]] = {}
+        """The last message with each call, by the call's id."""
+        self._results: dict[int, list[dict[str, Any]]] = {}
+        """The results of a message's calls, which chat wants behind it at once (livekit/agents#1977), by its identity:
+        they are put there at the end, because a place in a long list takes long to find."""
         self._images: list[dict[str, Any]] = []
         """Parts from the results of tools, for the message behind them."""
         self.transformations: list[dict[str, Any]] = []
@@ -227,11 +232,15 @@ class _Conversation:
     def messages(self) -> list[dict[str, Any]]:
         self._end_turn()
         for message in self._messages:
+            if message["role"] == "assistant":  # whose texts are lists of pieces so far
+                for name, between in (("content", "\n\n"), ("reasoning_content", "")):
+                    if name in message:
+                        message[name] = between.join(filter(None, message[name]))
             if "content" not in message:
                 message["content"] = None if "tool_calls" in message else ""
         texts = [text for text in self._system if text]
         first = [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
-        whole = [*first, *self._messages]
+        whole = [*first, *[each for one in self._messages for each in (one, *self._results.get(id(one), ()))]]
         if not whole:
             raise wrong("input", "it has no message")
         return whole
@@ -278,7 +287,7 @@ class _Conversation:
         text, refusal = _assistant_text(content, path)
         self._end_plain_message()
         turn = self._open_turn()
-        turn["content"] = "\n\n".join(each for each in (turn.get("content"), text) if each)
+        turn.setdefault("content", []).append(text)
         if refusal:
             turn["refusal"] = refusal
 
@@ -297,7 +306,8 @@ class _Conversation:
                 "custom" if is_custom else "function", name, namespace if isinstance(namespace, str) else None
             )
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        self._open_turn().setdefault("tool_calls", []).append(call)
+        self._calling[call_id] = turn = self._open_turn()
+        turn.setdefault("tool_calls", []).append(call)
 
     def _result(self, item: Mapping[str, Any], path: str) -> None:
         self._assistant = None
@@ -307,16 +317,8 @@ class _Conversation:
         parts = [] if isinstance(output, str) else [_part(*each) for each in objects_in(output, here)]
         message, images = tool_message(call_id, parts, output if isinstance(output, str) else "")
         self._images += images
-        self._messages.insert(self._place_of_result(call_id), message)
-
-    def _place_of_result(self, call_id: str) -> int:
-        """Returns the index after the call and its results so far: chat accepts no message between them
-        (livekit/agents#1977)."""
-        numbers = reversed([*enumerate(self._messages, start=1)])
-        place = next((n for n, each in numbers if call_id in [c["id"] for c in each.get("tool_calls", ())]), None)
-        while place is not None and place < len(self._messages) and self._messages[place]["role"] == "tool":
-            place += 1
-        return len(self._messages) if place is None else place
+        caller = self._calling.get(call_id)
+        (self._messages if caller is None else self._results.setdefault(id(caller), [])).append(message)
 
     def _reasoning(self, item: Mapping[str, Any], number: int) -> None:
         path = f"input[{number}]"
@@ -330,7 +332,7 @@ class _Conversation:
             return
         self._end_plain_message()
         turn = self._open_turn()
-        turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+        turn.setdefault("reasoning_content", []).append(text)
 
     def _open_turn(self) -> dict[str, Any]:
         if self._assistant is None:
