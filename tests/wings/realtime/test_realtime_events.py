@@ -114,9 +114,21 @@ def test_much_audio_is_taken_without_reading_it(monkeypatch: pytest.MonkeyPatch,
         read.append(len(text))
         return json.JSONDecoder(**given).decode(text)
 
-    monkeypatch.setattr(realtime, "json", SimpleNamespace(loads=loads))
+    def dumps(value: Any, **given: Any) -> str:
+        read.append(len(text := json.JSONEncoder(**given).encode(value)))
+        return text
+
+    monkeypatch.setattr(realtime, "json", SimpleNamespace(loads=loads, dumps=dumps))
     assert realtime.read_client_event(whole) == realtime.read_client_event(spaced) == append
+    assert json.loads(realtime.write_event(append)) == append
     assert max(read) < 100
+
+
+@pytest.mark.parametrize("audio", ['"', "\\", "é", ""])
+def test_any_event_is_written_as_it_is(audio: str) -> None:
+    long = audio + "A" * realtime.MAX_READ + audio
+    for event in ({"type": "x", "audio": long}, {"type": "x", "item": {"audio": "", "a": '"audio":""'}, "audio": long}):
+        assert json.loads(realtime.write_event(event)) == event
 
 
 def test_members_beside_much_audio_are_read_as_of_any_event() -> None:
