@@ -214,21 +214,23 @@ class Embedding(Body):
     user: str = ""
 
 
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+"""Only the first fault is shown, and no other is looked for: thousands of them take long."""
+
+
 class AnthropicMessage(Part):
     """A message of Anthropic's Messages API (`MessageParam`)."""
 
     role: Name
-    content: Annotated[Text | Annotated[list[dict[str, Any]], Tag("<array>")], one_of("a string or array of objects")]
+    content: Annotated[Text | Annotated[Objects, Tag("<array>")], one_of("a string or array of objects")]
 
 
 class CountTokens(Body):
     """MessageCountTokensParams of Anthropic's API: what a message needs, without what concerns its generation."""
 
     messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=100_000, fail_fast=True)]
-    system: Annotated[
-        Text | Annotated[list[dict[str, Any]], Tag("<array>")] | Null, one_of("a string or array of objects")
-    ] = None
-    tools: list[dict[str, Any]] | None = None
+    system: Annotated[Text | Annotated[Objects, Tag("<array>")] | Null, one_of("a string or array of objects")] = None
+    tools: Objects | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
 
@@ -241,11 +243,11 @@ class Messages(CountTokens):
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: Annotated[list[str], Field(fail_fast=True)] | None = None
     metadata: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     fallbacks: Annotated[
-        Text | Annotated[list[dict[str, Any]], Tag("<array>")] | Null, one_of("'default' or an array of objects")
+        Text | Annotated[Objects, Tag("<array>")] | Null, one_of("'default' or an array of objects")
     ] = None
 
 
@@ -253,7 +255,7 @@ MIN_RESPONSE_TOKENS = 16
 """Smallest output limit of a response."""
 
 ResponseInput = Annotated[
-    Text | Annotated[list[dict[str, Any]], Field(fail_fast=True), Tag("<array>")] | Null,
+    Text | Annotated[Objects, Tag("<array>")] | Null,
     one_of("a string or array of objects"),
 ]
 Conversation = Annotated[str | dict[str, Any] | None, AnyOf("a string or object")]

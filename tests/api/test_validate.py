@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api import prompt_tokens
-from gateway.api.schema import MAX_OUTPUT
+from gateway.api.schema import MAX_OUTPUT, Part
 from gateway.api.validate import restrict
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
 from gateway.formats.openai.completions import MAX_CHOICES
-from gateway.formats.table import read
+from gateway.formats.table import FORMATS, read
 from gateway.records import Endpoint, Params
 
 from .params_table import OMIT, ROWS, SMALLEST, Row, body, message
@@ -347,3 +348,39 @@ def test_a_hundred_thousand_faults_make_one_short_answer(endpoint: Endpoint, raw
     with pytest.raises(InvalidRequest) as caught:
         read(endpoint, raw)
     assert len(caught.value.body()) < 500
+
+
+def kinds_of(kind: type[Part]) -> Iterator[type[Part]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from kinds_of(each)
+
+
+def lists_in(node: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
+    """The rules for lists in a schema of pydantic-core."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, dict) and node.get("type") == "list":
+        yield node
+    if isinstance(node, dict):
+        node = [each for name, each in node.items() if name != "json_schema_input_schema"]  # which judges nothing
+    for each in node if isinstance(node, list | tuple) else ():
+        yield from lists_in(each, seen)
+
+
+def test_a_list_is_judged_by_its_first_fault() -> None:
+    """The faults of 30,000 items, in 63 KB, took 145 ms of the event loop, and one is shown."""
+    assert {spec.name for spec in FORMATS.values()}  # they have made their kinds
+    kinds = {*kinds_of(Part)}
+    for kind in kinds:
+        kind.model_rebuild()
+    slow = {
+        (kind.__name__, found["items_schema"]["type"])
+        for kind in kinds
+        for found in lists_in(kind.__pydantic_core_schema__, set())
+        if found.get("items_schema", {"type": "any"})["type"] != "any"
+        and not found.get("fail_fast")
+        and found.get("max_length", 1000) > 128
+    }
+    assert slow == set()

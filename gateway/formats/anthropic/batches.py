@@ -42,7 +42,7 @@ class MessageOfBatch(Part):
 class CreateMessageBatch(Part):
     """The body, for the API document."""
 
-    requests: Annotated[list[MessageOfBatch], Field(min_length=1, max_length=MAX_REQUESTS)]
+    requests: Annotated[list[MessageOfBatch], Field(min_length=1, max_length=MAX_REQUESTS, fail_fast=True)]
 
 
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")

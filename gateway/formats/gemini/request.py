@@ -63,7 +63,7 @@ class GenerationConfig(Camel):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     seed: Seed | None = None
     response_mime_type: str | None = None
-    response_modalities: list[str] | None = None
+    response_modalities: Annotated[list[str], Field(fail_fast=True)] | None = None
     thinking_config: dict[str, Any] | None = None
 
 
@@ -73,7 +73,9 @@ def as_list(value: Any) -> Any:
 
 
 Objects = Annotated[
-    list[dict[str, Any]], BeforeValidator(as_list, json_schema_input_type=list[dict[str, Any]] | dict[str, Any])
+    list[dict[str, Any]],
+    Field(fail_fast=True),
+    BeforeValidator(as_list, json_schema_input_type=list[dict[str, Any]] | dict[str, Any]),
 ]
 
 
