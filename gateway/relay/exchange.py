@@ -27,6 +27,9 @@ from . import charge
 from .attempt import Attempt
 from .client_stream import ClientStream, Headers, StreamWriter
 
+KEPT_SPACE = 4096
+"""Bytes of blank space before an answer that a client gets; more of it is left out."""
+
 _DOWN = ("content-type", "openai-processing-ms", "openai-version")
 """Headers of an upstream's answer that a client sees, beside those of its format and of wings; all others stay here."""
 
@@ -316,7 +319,7 @@ class Exchange:
             self.body.clear()
             begins = False if data[:1] == b"{" else sse.begins_stream(data)
             if begins is None:
-                self.body += sse.without_space(data)
+                self.body += data if len(data) <= KEPT_SPACE else sse.without_space(data)
                 if self._undecided_bytes > self.attempt.max_response_bytes:
                     self._refuse_length()
                 return
