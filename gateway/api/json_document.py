@@ -54,6 +54,7 @@ _WHOLE_TEXT = re.compile(
 )
 
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1, as signed bytes
 
 _KINDS = {"[": "an array", '"': "a string", "t": "a boolean", "f": "a boolean", "n": "null"} | dict.fromkeys(
@@ -70,7 +71,7 @@ def parse(raw: bytes) -> Document:
         text = raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         _refuse(f"The body is not UTF-8: look at its byte {error.start + 1}")
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:  # hardly ever: fewer brackets cannot be deep
+    if _brackets(raw) > MAX_DEPTH:  # hardly ever: fewer brackets cannot be deep
         _refuse_depth(raw)
     try:
         members = _DECODER.decode(text)
@@ -123,10 +124,18 @@ def replace(document: Document, values: Mapping[str, Any]) -> bytes:
     return "".join(pieces).encode()
 
 
-def nested(raw: bytes) -> int:
-    """The number of arrays and objects in a body."""
-    structure = _structure(raw)
-    return structure.count(b"{") + structure.count(b"[")
+def has_more_nested(raw: bytes, most: int) -> bool:
+    """Whether a body has more than `most` arrays and objects."""
+    return _brackets(raw) > most and _brackets(_structure(raw)) > most
+
+
+def steps_of(structure: bytes) -> memoryview[int]:
+    """1 and -1 for each opening and closing bracket of JSON without its strings."""
+    return memoryview(structure.translate(_STEPS, _NO_BRACKETS)).cast("b")
+
+
+def _brackets(text: bytes) -> int:
+    return text.count(b"{") + text.count(b"[")
 
 
 def _structure(raw: bytes) -> bytes:
@@ -138,9 +147,9 @@ def _structure(raw: bytes) -> bytes:
 
 def _refuse_depth(raw: bytes) -> None:
     structure = _structure(raw)
-    if structure.count(b"{") + structure.count(b"[") > MAX_NESTED:
+    if _brackets(structure) > MAX_NESTED:
         _refuse(f"There are more than {MAX_NESTED} arrays and objects in it: send fewer of them at once")
-    steps = memoryview(structure.translate(_STEPS)).cast("b")
+    steps = steps_of(structure)
     if max(accumulate(steps), default=0) > MAX_DEPTH:
         _refuse_nesting()
 

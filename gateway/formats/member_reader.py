@@ -1,7 +1,8 @@
 """Keeps the values of some members of a JSON text that comes in pieces and is too long to hold.
 
-The text is not checked: what is no JSON yields nothing, or nonsense, and never an error. Memory is bounded by the
-number of wanted members, `MAX_KEPT` and `MAX_OF_ITEMS`, however long the text is and however deep it is nested.
+`MemberReader` does not check the text: what is no JSON yields nothing, or nonsense, and never an error. Memory is
+bounded by the number of wanted members, `MAX_KEPT` and `MAX_OF_ITEMS`, however long the text is and however deep it is
+nested.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
+
+from gateway.api.json_document import steps_of
 
 MAX_KEPT = 65_536
 """Bytes of a kept value; a longer one is dropped."""
@@ -41,8 +44,6 @@ _OUTSIDE, _BELOW = re.compile(rb'["{}\[\],]'), re.compile(rb'["{}\[\]]')
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 WHOLE_STRINGS = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 _NO_JSON = re.compile(rb"[NI]|,[ \t\r\n]*[,}\]]")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1, as signed bytes
 _LINES_OF_DATA = re.compile(rb"[\r\n]+data: ?")
 """Matches what separates the lines of one event, where its JSON has several."""
 
@@ -220,11 +221,6 @@ class MemberReader:
             self._is_object.pop()
             self._expects_name = False
             self.is_whole = not path
-
-
-def steps_of(text: bytes) -> memoryview[int]:
-    """1 and -1 for each opening and closing bracket of JSON without its strings."""
-    return memoryview(text.translate(_STEPS, _NO_BRACKETS)).cast("b")
 
 
 F = TypeVar("F")

@@ -156,7 +156,7 @@ class BatchChecker:
     async def _line(self, data: bytes) -> bytes:
         if b"\r" in data:  # where some readers end a line
             _refuse("a carriage return is inside the line. End lines with a line feed, or with both.")
-        if data.count(b"{") + data.count(b"[") > MAX_NESTED and json_document.nested(data) > MAX_NESTED:
+        if json_document.has_more_nested(data, MAX_NESTED):
             _refuse(f"a request of a batch has at most {MAX_NESTED} objects and lists.")
         document = await _at_leisure(len(data), json_document.parse, data)
         validate.refuse_other_case(document.members, _LINE_NAMES)

@@ -16,7 +16,8 @@ from itertools import accumulate
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
-from gateway.formats.member_reader import STRING, WHOLE_STRINGS, steps_of
+from gateway.api.json_document import steps_of
+from gateway.formats.member_reader import STRING, WHOLE_STRINGS
 
 from .betas import left_out
 

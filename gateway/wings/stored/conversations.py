@@ -20,7 +20,7 @@ from aiohttp import web
 from gateway.accounting.bonds import MAX_SHOWN_ID
 from gateway.api import auth, capabilities, validate
 from gateway.api.file_ids import named_files
-from gateway.api.json_document import nested, parse
+from gateway.api.json_document import has_more_nested, parse
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.schema import ConversationBody
 from gateway.config import Config
@@ -146,7 +146,7 @@ class Conversations:
 
 def _checked(body: bytes) -> _Asked:
     """Raises `InvalidRequest` for a body that is not valid."""
-    if body.count(b"{") + body.count(b"[") > MAX_NESTED and nested(body) > MAX_NESTED:
+    if has_more_nested(body, MAX_NESTED):
         raise InvalidRequest(
             f"The items of one request may have {MAX_NESTED} objects and lists. Add them in several requests.",
             param="items",
