@@ -27,7 +27,7 @@ from gateway.web.admin.common import (
     today_of,
 )
 from gateway.web.admin.permissions import read_permissions
-from gateway.web.admin.request_bodies import RequestBody, read
+from gateway.web.admin.request_bodies import Names, RequestBody, read
 from gateway.web.openapi.operation import JSON, Operation, Schema, in_query
 from gateway.web.wings import WingEndpoints
 
@@ -56,7 +56,7 @@ class CompareInvoice(RequestBody):
     """A provider's usage export as the text of its file (CSV or JSON), and what it is compared with."""
 
     text: str
-    upstreams: list[str] | None = None
+    upstreams: Names | None = None
     since: str | None = None
     until: str | None = None
 

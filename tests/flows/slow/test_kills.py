@@ -319,16 +319,19 @@ def is_put_away(before: dict[str, int], now: dict[str, int]) -> bool:
 
 
 def answered_and_then(place: Place, kill: Callable[[], object]) -> ClientCall:
-    """A plain call, and a kill in the moment in which its whole answer is on its way to the gateway."""
+    """A plain call, and a kill as soon as the upstream has written its whole answer. The client may have it before."""
+    is_killed = threading.Event()
 
     def kill_when_answered(received: ClientCall) -> None:
         def look(number: int, pieces: int) -> None:
             if (number, pieces) == (received.number, 2):
                 kill()
+                is_killed.set()
 
         place.seller.when = look
 
     received = called(place, before=kill_when_answered)
+    assert is_killed.wait(RESTARTED_S), "the upstream never wrote the whole answer"
     place.seller.when = lambda number, pieces: None
     return received
 
