@@ -133,12 +133,12 @@ class MemberReader:
         return found.end(), True
 
     def outside_strings(self, data: bytes) -> bytes:
-        """The text of the next piece without its strings."""
+        """The text of the next piece, with 0 for each of its strings."""
         at = 0
         if self._is_inside_string:
             end = _INSIDE.match(data, int(self._is_escaped))
             at = len(data) if end is None else end.end() + 1
-        return STRING.sub(b"", data[at:]).partition(b'"')[0]
+        return STRING.sub(b"0", data[at:]).partition(b'"')[0]
 
     def _inside_string(self, data: bytes, at: int) -> int:
         """Go on to the end of the string, or of the data."""

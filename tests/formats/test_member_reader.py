@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from gateway.formats.member_reader import EACH, MAX_ITEMS, MAX_KEPT, MAX_OF_ITEMS, MemberReader
+from gateway.formats.member_reader import EACH, MAX_ITEMS, MAX_KEPT, MAX_OF_ITEMS, LongAnswer, MemberReader
 from gateway.formats.table import FORMATS
 from gateway.records import Endpoint
 
@@ -152,6 +154,26 @@ def test_a_long_answer_has_the_facts_of_a_whole_one(endpoint: Endpoint, monkeypa
                 reader.feed(strange[at : at + size])
             with pytest.raises(ValueError, match="no JSON object"):
                 reader.facts()
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=40,
+    ),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+    st.integers(1, 40),
+)
+@example(["a", "b"], None, True, 40)
+@example([{"a": "b", "c": "d"}, "e"], 1, True, 3)
+def test_any_object_is_one_wherever_it_is_cut(value: Any, indent: int | None, is_ascii: bool, size: int) -> None:
+    text = json.dumps({"x": value}, indent=indent, ensure_ascii=is_ascii).encode(errors="replace")
+    reader = LongAnswer(bytes, [("usage",)])
+    for at in range(0, len(text), size):
+        reader.feed(text[at : at + size])
+    assert reader.facts() == b"{}"
 
 
 def test_what_is_below_all_wanted_members_is_passed_over_wherever_it_is_cut() -> None:
