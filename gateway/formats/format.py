@@ -360,7 +360,8 @@ class Format:
     """Whether answers are bytes of any type, which `scan` follows; an answer in JSON is an error or of another kind."""
     as_events: Callable[[bytes, bool, Usage], bytes] | None = None
     """Writes a plain answer as the events of a stream, given whether the client asked for the usage, and what is
-    charged, for a client that has been promised events; None: that is not possible. Raises `Unfit`."""
+    charged, for a client that has been promised events; None: that is not possible. Raises `Unfit`. As `answer` it
+    is a function of a module, which another process may call."""
     streams_only_events: bool = False
     """Whether a client that asked for a stream can read only events: a plain answer is always written as such."""
     answer: Callable[[bytes, Usage], bytes] | None = None

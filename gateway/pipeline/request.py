@@ -143,8 +143,8 @@ def prepare(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
     )  # fmt: skip
     return Attempt(
         call=call, route=route, pool=pool, upstream=upstream, sent=sent, log=active.log, client=active.client,
-        tasks=services.tasks, max_response_bytes=services.config.server.max_response_bytes, answered=handle.answered,
-        format=spec, upload=upload,
+        tasks=services.tasks, make=services.make, max_response_bytes=services.config.server.max_response_bytes,
+        answered=handle.answered, format=spec, upload=upload,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from gateway.keys.cache import KeyCache
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import Trace
 from gateway.records import Amended, Call
+from gateway.relay.attempt import MakesAnswers
 from gateway.store import Clock, ReportReader
 from gateway.tasks import Tasks
 from gateway.upstream.limits import Place
@@ -145,6 +146,8 @@ class Services:
     """Reads usage and calls, for the admin API."""
     clock: Clock
     """The store's, for all with which other gateways have to agree."""
+    make: MakesAnswers
+    """Makes answers that differ from their upstream's."""
     find_counter: FindsCounter = no_counter
     """Counts text for models with a known tokenizer."""
     amendments: tuple[Amendment, ...] = ()

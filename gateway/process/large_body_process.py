@@ -2,13 +2,14 @@
 
 It reads requests from its standard input and writes answers to its standard output, one after the other. A request is a
 line, `{"job": "read", "endpoint": "chat", "length": 26214400}` with what else the job needs, and the body; an answer is
-a line: the result of the job, or `{"refused": [message, param, code]}`, or `{"failed": "MemoryError"}`. Where it
-has a `length`, the bytes of a body follow.
+a line: the result of the job, or `{"refused": [message, param, code]}`, `{"unfit": "why"}` or
+`{"failed": "MemoryError"}`. Where it has a `length`, the bytes of a body follow.
 
 | job | result |
 |---|---|
 | `read` | the checked parameters: `api/large_body.py` |
 | `rewrite` | the body as it goes up: `formats/bridges.py` |
+| `make` | what a function makes of a plain answer of an upstream, pickled: `MakesAnswers` of `relay/attempt.py` |
 | `restrict` | nothing: the requests of a message batch are within the limits of its key and model |
 
 It ends when its standard input is closed, which happens when the worker ends for any reason. It has no state.
@@ -19,6 +20,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -30,6 +32,7 @@ from gateway.config import Limits
 from gateway.errors import InvalidRequest
 from gateway.formats import bridges, table
 from gateway.formats.anthropic import batches
+from gateway.formats.events import Unfit
 from gateway.records import Rewriting
 
 NICENESS = 5
@@ -47,6 +50,13 @@ def _rewrite(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
     return large_body.line(known | {"length": len(sent)}), sent
 
 
+def _make(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
+    head = asked["head"]
+    function, arguments = pickle.loads(body[:head])  # noqa: S301 - of the worker that has started this process
+    made = pickle.dumps(function(body[head:], *arguments))
+    return large_body.line({"length": len(made)}), made
+
+
 def _restrict(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
     key, model = (Limits.model_validate(asked[owner]) for owner in ("key", "model"))
     batches.restrict(json_document.parse(body).members, key, model)
@@ -54,9 +64,9 @@ def _restrict(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
 
 
 JOBS: Mapping[str, Callable[[Mapping[str, Any], bytes], tuple[bytes, bytes]]] = {
-    "read": _read, "rewrite": _rewrite, "restrict": _restrict,
+    "read": _read, "rewrite": _rewrite, "make": _make, "restrict": _restrict,
 }  # fmt: skip
-"""Each returns the line and the bytes of an answer. Raises `InvalidRequest`."""
+"""Each returns the line and the bytes of an answer. Raises `InvalidRequest` or `Unfit`."""
 
 
 def answer(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
@@ -65,6 +75,8 @@ def answer(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
         return JOBS[asked["job"]](asked, body)
     except InvalidRequest as refused:
         return json.dumps({"refused": [refused.message, refused.param, refused.code]}).encode() + b"\n", b""
+    except Unfit as unfit:
+        return large_body.line({"unfit": str(unfit)}), b""
     except Exception as error:  # its text may be the client's
         return json.dumps({"failed": type(error).__name__}).encode() + b"\n", b""
 

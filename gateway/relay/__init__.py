@@ -172,20 +172,19 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
             reword = this.format.reword
             raise reword(problem) if reword and isinstance(problem, UpstreamRefused) else problem
         return problem
-    as_events = this.format.as_events
     is_promised = this.call.params.stream and this.format.streams_only_events and not this.client.reads_plain
     needs_events = is_promised or this.client.writer is not None
-    if needs_events and as_events is None:
-        log.add_cost(read.charged)
-        return exchange.failure(Fault.UNFIT, "a plain answer where a stream was asked for")
     try:
-        if needs_events and as_events is not None:
-            body = as_events(body, this.call.params.include_usage, read.charged.usage)
-        elif this.format.answer is not None:
-            body = this.format.answer(body, read.charged.usage)
-    except Unfit as unfit:
+        if (make := this.format.as_events if needs_events else this.format.answer) is not None:
+            known = (this.call.params.include_usage,) if needs_events else ()
+            body = await this.make(this.call.key.id, make, body, *known, read.charged.usage)
+        elif needs_events:
+            raise Unfit("a plain answer where a stream was asked for")
+    except (Unfit, GatewayError) as error:
         log.add_cost(read.charged)
-        return exchange.failure(Fault.UNFIT, str(unfit))
+        if isinstance(error, Unfit):
+            return exchange.failure(Fault.UNFIT, str(error))
+        raise
     if not read.has_output or b'"error"' in body:  # the reason in a good answer, or that of an item of its output
         body = await cleaned_body(body, this.hidden, ERRORS if read.has_output else refusal.REASONS)
     for rider in this.riders:

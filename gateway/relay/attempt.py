@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gateway.accounting.call_log import CallLog
 from gateway.api.form import Upload
@@ -17,6 +17,8 @@ from gateway.upstream.pool import Pool
 
 from .charge import SentRequest
 from .client_stream import ClientStream
+
+T = TypeVar("T")
 
 
 class Answer(NamedTuple):
@@ -73,6 +75,13 @@ class Rider:
         return False
 
 
+class MakesAnswers(Protocol):
+    async def __call__(self, key: str, make: Callable[..., T], body: bytes, *arguments: Any) -> T:
+        """Returns what this function of a module makes of an answer for a call of this key, given these arguments. Of a
+        long answer another process makes it, because that would hold up other calls. Raises `Unfit` where the function
+        does, and `Unavailable`."""
+
+
 class Attempt(NamedTuple):
     """The input of one attempt, and the call that it belongs to."""
 
@@ -88,6 +97,7 @@ class Attempt(NamedTuple):
     """Tasks that continue after the call, such as reading a stream to its end."""
     format: Format
     """The client's; for an upstream that lacks it, the upstream's with answers for the client."""
+    make: MakesAnswers
     max_response_bytes: int
     answered: Callable[[], None]
     """Called when the first bytes of a good stream have come; further calls are harmless."""

@@ -115,8 +115,11 @@ async def build(
     accounting = Accounting(ledger, telemetry, access_log.write_record, tracer)
     bonds = Bonds(store, store.clock.now)
     live = CurrentServices(
-        assemble(ready, key_cache, accounting, waiting, bonds, tasks, DeliveredReports(store, ledger), store.clock, {})
-    )
+        assemble(
+            ready, key_cache, accounting, waiting, bonds, tasks, DeliveredReports(store, ledger), store.clock,
+            large_bodies.make, {},
+        )
+    )  # fmt: skip
     registry = Registry(store, lambda: live.parts.config, store.clock.now, decisions)
     background = Background(changed_windows, registry)
     callers = callers_of_wings(registry)

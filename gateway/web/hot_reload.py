@@ -22,6 +22,7 @@ from gateway.pipeline.plan import Plans
 from gateway.pipeline.services import Amendment, NoQueue, amendments_of
 from gateway.pipeline.stack import Stacks
 from gateway.records import Key
+from gateway.relay.attempt import MakesAnswers
 from gateway.store import Clock, ReportReader
 from gateway.tasks import Tasks
 from gateway.upstream.health import Health
@@ -61,14 +62,15 @@ def prepare(config: Config, present: Mapping[str, Pool]) -> Prepared:
 
 def assemble(
     ready: Prepared, key_cache: KeyCache, accounting: Accounting, waiting: NoQueue, bonds: Bonds, tasks: Tasks,
-    reports: ReportReader, clock: Clock, kept: Mapping[str, Health], present: Sequence[Amendment] = (),
+    reports: ReportReader, clock: Clock, make: MakesAnswers, kept: Mapping[str, Health],
+    present: Sequence[Amendment] = (),
 ) -> Services:  # fmt: skip
     """The parts of a configuration. `kept` is known of upstreams already, `present` are the amendments in use."""
     router = Router(ready.config, accounting.telemetry.show_upstream, kept=kept)
     router.limits.budgets = key_cache.budgets
     plans = Plans(ready.config, ready.find_counter, Stacks(ready.config, router.limits))
     return Services(
-        ready.config, key_cache, accounting, ready.pools, router, waiting, bonds, tasks, plans, reports, clock,
+        ready.config, key_cache, accounting, ready.pools, router, waiting, bonds, tasks, plans, reports, clock, make,
         ready.find_counter, amendments_of(ready.config, present),
     )  # fmt: skip
 
@@ -102,8 +104,8 @@ class HotReload:
         kept = {name: old.router.health[name] for name, pool in ready.pools.items() if old.pools.get(name) is pool}
         old.key_cache.configure(ready.config, ready.keys)
         self._live.parts = new = assemble(
-            ready, old.key_cache, old.accounting, old.waiting, old.bonds, old.tasks, old.reports, old.clock, kept,
-            old.amendments,
+            ready, old.key_cache, old.accounting, old.waiting, old.bonds, old.tasks, old.reports, old.clock, old.make,
+            kept, old.amendments,
         )  # fmt: skip
         new.waiting.configure(ready.config)
         config = ready.config

@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from gateway.api import large_body
 from gateway.config import Limits
 from gateway.errors import InvalidRequest, Unavailable
 from gateway.formats import bridges
+from gateway.formats.events import Unfit
+from gateway.formats.format import LONG_ANSWER
 from gateway.records import Endpoint, Params, Rewriting
 from gateway.tasks import Tasks
 
@@ -30,6 +33,8 @@ PIECE_BYTES = 131_072
 """Bytes of a returned body that are read at once."""
 
 _HANDED_DOWN = frozenset({"PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME"})
+
+T = TypeVar("T")
 
 Pieces = Sequence[bytes | bytearray | memoryview]
 Holds = Callable[[int], None]
@@ -83,6 +88,18 @@ class LargeBodies:
         """Raises `InvalidRequest` for a request of a message batch beyond these limits, and `Unavailable`."""
         dumped = (limits.model_dump(mode="json", exclude_unset=True) for limits in (of_key, of_model))
         await self._answer(key, {"job": "restrict", **dict(zip(("key", "model"), dumped, strict=True))}, pieces)
+
+    async def make(self, key: str, make: Callable[..., T], body: bytes, *arguments: Any) -> T:
+        """Makes an answer, as `MakesAnswers` describes it."""
+        if len(body) <= LONG_ANSWER:
+            return make(body, *arguments)
+        head, whole = pickle.dumps((make, arguments)), memoryview(body)
+        pieces = [whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES)]
+        answer, made = await self._answer(key, {"job": "make", "head": len(head)}, (head, *pieces))
+        if "unfit" in answer:
+            raise Unfit(answer["unfit"])
+        result: T = pickle.loads(b"".join(made))  # noqa: S301 - of the process that this one has started
+        return result
 
     async def _answer(self, key: str, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any], Pieces]:
         asked = self._tasks.spawn(self._ask(key, job, pieces), "read-large-body")

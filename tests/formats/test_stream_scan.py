@@ -455,10 +455,10 @@ TEXT_COMPLETION = {"object": "text_completion", "choices": [{"text": "a"}]}
 def test_a_whole_answer_as_an_event(answer: dict[str, Any], received: dict[str, Any]) -> None:
     for indent in (None, 1):
         text = json.dumps(answer | {"usage": USAGE}, indent=indent).encode()
-        assert read(as_event(text, shows_usage=False)) == [received]
-        assert read(as_event(text, shows_usage=True)) == [received | {"usage": USAGE}]
+        assert read(as_event(text, False, Usage())) == [received]
+        assert read(as_event(text, True, Usage())) == [received | {"usage": USAGE}]
 
 
 def test_a_whole_answer_that_cannot_be_read_is_an_event_all_the_same() -> None:
     text = b'{"choices": [],\r\n "odd": ' + b"1" * 5000 + b"\n}"
-    assert as_event(text, shows_usage=False) == b'data: {"choices": [],  "odd": ' + b"1" * 5000 + b" }\n\n"
+    assert as_event(text, False, Usage()) == b'data: {"choices": [],  "odd": ' + b"1" * 5000 + b" }\n\n"

@@ -137,8 +137,8 @@ async def test_nothing_of_a_kept_answer_is_passed_on_before_it_is_bound(scenario
     pool, route = cast(Any, SimpleNamespace(hidden=())), call.model.routes[0]
     this = kept.request(
         Attempt(
-            call, route, pool, upstream, SentRequest(call), scenario.log, scenario.client, scenario.tasks, spec, 10_000,
-            answered=lambda: None,
+            call, route, pool, upstream, SentRequest(call), scenario.log, scenario.client, scenario.tasks, spec,
+            cast(Any, None), 10_000, answered=lambda: None,
         )
     )  # fmt: skip
     this = this._replace(client=ClientStream(lambda headers: cast(Any, Client()), tuple, 0))

@@ -21,7 +21,7 @@ from gateway.formats import gathered
 from gateway.formats.format import AnswerMembers, Format, PlainFacts, Scan, counted, no_usage
 from gateway.formats.member_reader import EACH, LongAnswer
 from gateway.formats.reader import objects
-from gateway.records import Call, Endpoint
+from gateway.records import Call, Endpoint, Usage
 
 from . import reader, request
 
@@ -117,6 +117,10 @@ def _facts(body: bytes) -> PlainFacts:
     return answer.facts(reader.GeminiReader().facts(read), has_output=bool(objects(answer.candidates)))
 
 
+def _as_events(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
+    return reader.chunk(answer)
+
+
 _WANTED = (*reader.GeminiReader.WANTED, ("type",), ("success",), ("candidates", EACH))
 
 
@@ -174,7 +178,7 @@ GENERATE_CONTENT = Format(
     gather=gathered.GatheredContent,
     long_reader=lambda: LongAnswer(_facts, _WANTED),
     framing=lambda query: None if "sse" in (query.get("alt"), query.get("$alt")) else reader.Items(),
-    as_events=lambda answer, *_: reader.chunk(answer),
+    as_events=_as_events,
     streams_only_events=True,
     changes=_changes,
     texts=reader.TEXT,

@@ -181,7 +181,7 @@ _TEXT_FORMAT = partial(
     usage=chat.reported,
     gather=gathered.GatheredChat,
     streams_only_events=True,
-    as_events=lambda answer, shows_usage, _: as_event(answer, shows_usage=shows_usage),
+    as_events=as_event,
     changes=_changes,
     limit_fields=LIMIT_FIELDS,
     texts=reported_usage.TEXT,

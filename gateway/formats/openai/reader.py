@@ -429,7 +429,7 @@ def _changed(data: bytes, chunk: Mapping[str, Any], values: dict[str, Any]) -> b
     return changed.replace(b"\n", b" ")  # lines of data, which are only between the members
 
 
-def as_event(answer: bytes, *, shows_usage: bool) -> bytes:
+def as_event(answer: bytes, shows_usage: bool, charged: Usage) -> bytes:
     """A whole answer, which is an object in JSON, as the one event of a stream: for a client that reads only events."""
     try:
         chunk = json.loads(answer)

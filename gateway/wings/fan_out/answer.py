@@ -13,6 +13,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gateway.formats import sse
@@ -25,14 +26,24 @@ from gateway.records import Usage
 _ENDS = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)\Z")
 
 
-def around(frame: Frame, answer: dict[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
-    """These choices, as those of an answer or a chunk that came with this. The id is the call's own, as OpenAI would
+class NamedBy(NamedTuple):
+    """The model and fingerprint that an answer or a chunk of an upstream names."""
+
+    model: str = ""
+    fingerprint: str | None = None
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> NamedBy:
+        model, fingerprint = answer.get("model"), answer.get("system_fingerprint")
+        return cls(model if isinstance(model, str) else "", fingerprint if isinstance(fingerprint, str) else None)
+
+
+def around(frame: Frame, source: NamedBy, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    """These choices, as those of an answer or a chunk that came from there. The id is the call's own, as OpenAI would
     begin it."""
-    model = answer.get("model")
-    named = model if isinstance(model, str) and model else frame.model
-    whole = frame.around("cmpl-", "text_completion", named, choices)
-    if isinstance(answer.get("system_fingerprint"), str):
-        whole["system_fingerprint"] = answer["system_fingerprint"]
+    whole = frame.around("cmpl-", "text_completion", source.model or frame.model, choices)
+    if source.fingerprint is not None:
+        whole["system_fingerprint"] = source.fingerprint
     return whole
 
 
@@ -180,6 +191,21 @@ def own_index(choice: Any, n: int) -> int:
     return index
 
 
+class OneAnswer(NamedTuple):
+    """A plain answer, as a part of the whole."""
+
+    source: NamedBy
+    choices: bytes
+    """The members of the array of choices, as JSON."""
+
+
+def answer_of(body: bytes, one: One) -> OneAnswer:
+    """Reads a plain answer. Raises `Unfit`."""
+    answer = read(body)
+    written = [json.dumps(choice, separators=(",", ":")).encode() for choice in choices_of(one, answer)]
+    return OneAnswer(NamedBy.of(answer), b",".join(written))
+
+
 def choices_of(one: One, answer: dict[str, Any]) -> list[dict[str, Any]]:
     """The choices of one plain answer as those of the whole, in the order of their indexes. Raises `Unfit`."""
     given = answer.get("choices")
@@ -196,12 +222,16 @@ def _choice(one: One, choice: dict[str, Any], own: int) -> dict[str, Any]:
     return made
 
 
-def write(frame: Frame, first: dict[str, Any], choices: list[dict[str, Any]], usage: Usage | None) -> bytes:
-    """The whole answer; `first` is the first one received; its model name is used."""
-    whole = around(frame, first, choices)
-    if usage is not None:
-        whole["usage"] = as_completion(usage)
-    return json.dumps(whole, separators=(",", ":")).encode()
+def write(frame: Frame, first: NamedBy, choices: Iterable[bytes], usage: Usage | None) -> bytes:
+    """The whole answer of the choices of each `OneAnswer`; `first` is the source of the first one received."""
+    beside = {} if usage is None else {"usage": as_completion(usage)}
+    return _with_choices(around(frame, first, []) | beside, b",".join(choices))
+
+
+def _with_choices(whole: dict[str, Any], choices: bytes) -> bytes:
+    """An answer or a chunk with these choices, which are too long to be parsed again."""
+    del whole["choices"]
+    return json.dumps(whole, separators=(",", ":")).encode()[:-1] + b',"choices":[' + choices + b"]}"
 
 
 class Stream:
@@ -214,7 +244,7 @@ class Stream:
         self._max_event_bytes = max_event_bytes
         self._splitter = sse.EventSplitter()
         self._long = bytearray()
-        self.first: dict[str, Any] | None = None
+        self.first: NamedBy | None = None
         self._choices = [one.choice() for _ in range(one.n)]
 
     def feed(self, data: bytes) -> bytes:
@@ -237,26 +267,29 @@ class Stream:
         if not data:
             return b""
         chunk = read(data)
+        source = NamedBy.of(chunk)
         if self.first is None:
-            self.first = chunk
+            self.first = source
         given = chunk.get("choices")
         translated = [self._choice(choice) for choice in given] if isinstance(given, list) else []
         choices = [choice for choice in translated if choice is not None]
-        return write_chunk(around(self._frame, chunk, choices), shows_usage=self._shows_usage) if choices else b""
+        if not choices:
+            return b""
+        whole = around(self._frame, source, choices)
+        return sse.json_event(whole | {"usage": None} if self._shows_usage else whole)
 
     def _choice(self, choice: Any) -> dict[str, Any] | None:
         own = own_index(choice, self._one.n)
         return self._one.written(choice, own, "delta", self._choices[own])
 
 
-def write_chunk(chunk: dict[str, Any], *, shows_usage: bool) -> bytes:
-    """One event with this chunk; if usage was requested, it is null on every chunk but the last."""
-    if shows_usage:
-        chunk["usage"] = None
-    return sse.json_event(chunk)
+def plain_event(frame: Frame, answer: OneAnswer, *, shows_usage: bool) -> bytes:
+    """A plain answer in place of a stream, as one event. Where usage was requested, it is null on all but the last."""
+    whole = around(frame, answer.source, [])
+    return sse.write_event(_with_choices(whole | {"usage": None} if shows_usage else whole, answer.choices))
 
 
-def usage_event(frame: Frame, first: dict[str, Any], usage: Usage) -> bytes:
-    """The last event before `[DONE]`, for a client that asked for usage; `first` is a chunk that came before it."""
+def usage_event(frame: Frame, first: NamedBy, usage: Usage) -> bytes:
+    """The last event before `[DONE]`, for a client that asked for usage; `first` is the source of the first chunk."""
     chunk = {**around(frame, first, []), "usage": as_completion(usage)}
     return sse.json_event(chunk)

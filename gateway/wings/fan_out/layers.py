@@ -31,7 +31,7 @@ class FanOut(Layer):
         try:
             return await PromptByPrompt(
                 active.call, active.log, active.client, carry_one, services.config.upstreams, services.accounting,
-                services.config.server.max_response_bytes,
+                services.make, services.config.server.max_response_bytes,
             ).run(services.tasks)  # fmt: skip
         except GatewayError as error:
             error.headers = {**error.headers, **dict(active.log.headers())}

@@ -30,10 +30,11 @@ from gateway.formats.openai.frame import Frame
 from gateway.quota import pricing
 from gateway.records import Call, Ended, Failure, Fault, Phase, Usage
 from gateway.relay import Answer, Streamed
+from gateway.relay.attempt import MakesAnswers
 from gateway.relay.client_stream import ClientStream, Headers, StreamWriter
 from gateway.tasks import Tasks, cut_off, is_cut_off
 
-from .answer import One, Stream, around, choices_of, read, usage_event, write, write_chunk
+from .answer import NamedBy, One, OneAnswer, Stream, answer_of, plain_event, usage_event, write
 from .bridges import Split, characters, reword
 
 log = logging.getLogger("gateway")
@@ -50,7 +51,7 @@ class PromptByPrompt:
 
     def __init__(
         self, call: Call, whole: CallLog, client: ClientStream, one: CarriesOne, upstreams: Mapping[str, Upstream],
-        accounting: Accounting, max_response_bytes: int,
+        accounting: Accounting, make: MakesAnswers, max_response_bytes: int,
     ) -> None:  # fmt: skip
         self._call = call
         self._whole = whole
@@ -58,6 +59,7 @@ class PromptByPrompt:
         self._one = one
         self._upstreams = upstreams
         self._accounting = accounting
+        self._make = make
         self._max_response_bytes = max_response_bytes
         self._split = Split(call)
         self._frame = Frame.of(call)
@@ -65,12 +67,12 @@ class PromptByPrompt:
         self._left = len(self._split)
         self._shares: list[PartLog] = []
         self._before = whole.progress
-        self._choices: dict[int, list[dict[str, Any]]] = {}
+        self._choices: dict[int, bytes] = {}
         """Choices of plain answers, by the numbers of their prompts."""
         self._bytes = 0
         self._headers: Headers = ()
         """Headers of the first plain answer."""
-        self._first: dict[str, Any] = {}
+        self._first: NamedBy | None = None
         self._over: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
         self._left_as: tuple[int, Ended] | None = None
         """The status and the end of a call whose client is gone."""
@@ -122,7 +124,9 @@ class PromptByPrompt:
             try:
                 result = await self._one(call, share, side)
                 if isinstance(result, Answer):
-                    self._take(result, number, call, share)
+                    asked = self._asked(number, call, share)
+                    made = await self._make(call.key.id, answer_of, result.body, asked)
+                    self._take(result, made, number, share)
                 elif result.fault is not None:
                     raise _refusal_of(result.last or b"", share.status)
             except UpstreamRefused as refused:
@@ -135,22 +139,19 @@ class PromptByPrompt:
         if not self._left:
             self._end(None)
 
-    def _take(self, answer: Answer, number: int, call: Call, share: PartLog) -> None:
+    def _take(self, answer: Answer, made: OneAnswer, number: int, share: PartLog) -> None:
         """A plain answer; some upstreams send one where a stream was asked for."""
-        body = read(answer.body)
-        choices = choices_of(self._asked(number, call, share), body)
-        self._first = self._first or body
-        if call.params.stream:
+        self._first = self._first or made.source
+        if self._call.params.stream:
             self._sum_up()
-            chunk = around(self._frame, body, choices)
-            event = write_chunk(chunk, shows_usage=self._call.params.include_usage)
+            event = plain_event(self._frame, made, shows_usage=self._call.params.include_usage)
             self._client.open(_EVENTS).write(event)
             return
         self._bytes += len(answer.body)
         if self._bytes > self._max_response_bytes:
             detail = f"more than {self._max_response_bytes} bytes"
             raise UpstreamFailed.after(self._failure(share, Fault.TOO_LARGE, detail))
-        self._choices[number] = choices
+        self._choices[number] = made.choices
         self._headers = self._headers or answer.headers
 
     def _open(self, number: int, call: Call, share: PartLog, headers: Headers) -> StreamWriter:
@@ -185,7 +186,7 @@ class PromptByPrompt:
         except Unfit as unfit:
             self._end(self._unfit(unfit, share))
             return b""
-        if not self._first and stream.first is not None:
+        if self._first is None and stream.first is not None:
             self._first = stream.first
         return seen
 
@@ -250,8 +251,8 @@ class PromptByPrompt:
         return pricing.total_usage(usages) if all(usage.source == "reported" for usage in usages) else None
 
     async def _finish_plain(self) -> Answer:
-        choices = [choice for number in sorted(self._choices) for choice in self._choices[number]]
-        body = write(self._frame, self._first, choices, self._usage)
+        choices = [self._choices[number] for number in sorted(self._choices)]
+        body = write(self._frame, self._first or NamedBy(), choices, self._usage)
         self._close(200, "done")
         await self._whole.acknowledged()
         headers = [(name, value) for name, value in self._headers if name != "content-type"]
@@ -259,7 +260,7 @@ class PromptByPrompt:
 
     async def _finish_stream(self) -> Streamed:
         usage = self._usage if self._call.params.include_usage else None
-        usage_bytes = b"" if usage is None else usage_event(self._frame, self._first, usage)
+        usage_bytes = b"" if usage is None else usage_event(self._frame, self._first or NamedBy(), usage)
         self._close(200, "done")
         await self._whole.acknowledged()
         self._client.open(_EVENTS)

@@ -110,6 +110,33 @@ def _of_large(way: _Way, call: Call, capabilities: Capabilities) -> tuple[Transl
     return way.of_note(note, document.members), document
 
 
+class _Plain(NamedTuple):
+    """A plain answer, which is translated for a client of this endpoint."""
+
+    endpoint: Endpoint
+    asked: TranslatedRequest
+    frame: Frame
+
+    def answer(self, body: bytes, charged: Usage) -> bytes:
+        return json.dumps(self._written(body)[0].whole(charged), separators=(",", ":")).encode()
+
+    def as_events(self, body: bytes, shows_usage: bool, charged: Usage) -> bytes:
+        writer, written = self._written(body)
+        return written + writer.close(charged)
+
+    def _written(self, body: bytes) -> tuple[Writer, bytes]:
+        """The writer of the answer, and its events but for the end. Raises `Unfit`."""
+        way = WAYS[self.endpoint]
+        make_reader = FORMATS[way.target].reader
+        assert make_reader is not None
+        reader, writer = make_reader(), way.write(self.asked, self.frame)
+        if (answer := parsed(body)) is None:
+            raise Unfit("an answer that is no JSON object")
+        reader.facts(answer)
+        events = [*reader.events(answer), *reader.rest()]
+        return writer, writer.feed(events, reader.model) + writer.end()
+
+
 def _format(way: _Way, asked: TranslatedRequest, call: Call, max_bytes: int) -> Format:
     """The upstream's format, with answers for this call's client."""
     target, own = FORMATS[way.target], FORMATS[call.endpoint]
@@ -119,28 +146,12 @@ def _format(way: _Way, asked: TranslatedRequest, call: Call, max_bytes: int) -> 
     def scan(given: ScanInput) -> Scan:
         return scan_target(given._replace(writer=way.write(asked, Frame.of(call)), max_translated=max_bytes))
 
-    def whole(body: bytes) -> tuple[Writer, bytes]:
-        """The writer of a plain answer, and its events but for the end."""
-        assert target.reader is not None
-        reader, writer = target.reader(), way.write(asked, Frame.of(call))
-        if (answer := parsed(body)) is None:
-            raise Unfit("an answer that is no JSON object")
-        reader.facts(answer)
-        events = [*reader.events(answer), *reader.rest()]
-        return writer, writer.feed(events, reader.model) + writer.end()
-
-    def answer(body: bytes, charged: Usage) -> bytes:
-        return json.dumps(whole(body)[0].whole(charged), separators=(",", ":")).encode()
-
-    def as_events(body: bytes, shows_usage: bool, charged: Usage) -> bytes:
-        writer, written = whole(body)
-        return written + writer.close(charged)
-
+    made = _Plain(call.endpoint, asked, Frame.of(call))
     return replace(
         target,
         scan=scan,
-        answer=answer,
-        as_events=as_events,
+        answer=made.answer,
+        as_events=made.as_events,
         error_event=way.fail or (lambda error, _, request_id: own.error_event(error, None, request_id)),
         reword=lambda refused: renamed(refused, way.names),
         response_headers=frozenset(),

@@ -22,7 +22,7 @@ from gateway.formats.openai.reader import StreamScan, reported
 from gateway.pipeline.request import changed_members
 from gateway.quota.pricing import total_usage
 from gateway.records import Call, Key, Usage
-from gateway.wings.fan_out.answer import ChatChoice, One, Stream, choices_of, read, usage_event, write
+from gateway.wings.fan_out.answer import ChatChoice, One, Stream, answer_of, choices_of, read, usage_event, write
 from gateway.wings.fan_out.bridges import Split, as_chat, characters, reword
 from tests.amounts import amount
 from tests.formats.test_stream_scan import read as read_events
@@ -145,14 +145,13 @@ def answered(name: str) -> Any:
     golden = GOLDEN[name]
     whole = call(golden["request"])
     split = Split(whole)
-    choices, usages = [], []
+    made, usages = [], []
     for number, answer in enumerate(golden["answers"]):
-        one = one_of(split, whole, number)
-        choices += choices_of(one, read(json.dumps(answer).encode()))
+        made.append(answer_of(json.dumps(answer).encode(), one_of(split, whole, number)))
         usages.append(reported(answer.get("usage")))
     known = [usage for usage in usages if usage is not None]
     summed = total_usage(known) if len(known) == len(usages) else None
-    return json.loads(write(Frame.of(whole), golden["answers"][0], choices, summed))
+    return json.loads(write(Frame.of(whole), made[0].source, [each.choices for each in made], summed))
 
 
 def one_of(split: Split, whole: Call, number: int) -> One:

@@ -60,7 +60,9 @@ class Scenario:
         books = books_of(self.ledger, self.records)
         async with log_of(books, call) as log:
             client = ClientStream(cast(Any, None), tuple, 0, hold=self.held.append)
-            await PromptByPrompt(call, log, client, self.upstream.carry_one, {}, books, 1000).run(self.tasks)
+            await PromptByPrompt(call, log, client, self.upstream.carry_one, {}, books, cast(Any, None), 1000).run(
+                self.tasks
+            )
 
 
 @pytest.fixture

@@ -1,0 +1,207 @@
+"""A long plain answer that the gateway writes anew is read and written by the process of large bodies, at each door:
+where it is translated, put together of several prompts, or written as events for a client that asked for a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from gateway.errors import Unavailable
+from gateway.formats.events import Unfit
+from gateway.formats.format import LONG_ANSWER
+from gateway.formats.table import FORMATS
+from gateway.web import large_bodies
+from gateway.web.large_bodies import LargeBodies, Pieces
+from gateway.wings.translate.bridges import WAYS
+from tests.conftest import ScriptedUpstream
+from tests.fakes.good_answers import FORMS
+from tests.fakes.scripted import ok_json
+from tests.fakes.turns import counted
+from tests.web.conftest import AUTH, KEY, Inside
+
+WORDS = 3000
+TEXT = "word " * WORDS
+
+
+def capable(**capabilities: Any) -> dict[str, Any]:
+    return {"api_key": "upstream-secret-key", "capabilities": capabilities}
+
+
+UPSTREAMS = {
+    "up": capable(messages=True, generate_content=True),
+    "of-chats": capable(messages="via_chat", responses="via_chat", completions="via_chat"),
+    "of-messages": capable(messages=True, chat="via_messages", completions=False),
+    "of-one-prompt": capable(prompt_arrays=False),
+}
+"""The model of each has its name."""
+
+LOGPROB = {"token": "word ", "logprob": -0.5, "bytes": [*b"word "]}
+TOKENS = [{**LOGPROB, "top_logprobs": [LOGPROB]}] * WORDS
+LISTS = {"tokens": ["word "], "token_logprobs": [-0.5], "top_logprobs": [{"word ": -0.5}], "text_offset": [0]}
+
+
+def chat() -> dict[str, Any]:
+    document = FORMS["chat"].document(TEXT)
+    document["choices"][0]["message"]["content"] = TEXT
+    document["choices"][0]["logprobs"] = {"content": TOKENS}
+    return document
+
+
+def completion() -> dict[str, Any]:
+    document = FORMS["completions"].document(TEXT)
+    document["choices"][0]["logprobs"] = {name: values * (4 * WORDS) for name, values in LISTS.items()}
+    return document
+
+
+def message() -> dict[str, Any]:
+    return FORMS["messages"].document(TEXT) | {"content": [{"type": "text", "text": TEXT}] * 12}
+
+
+PROMPTS = {"prompt": ["a", "b"], "max_tokens": 9, "logprobs": 1}
+WITH_LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+
+REWRITTEN: Mapping[str, tuple[str, str, Mapping[str, Any], Callable[[], dict[str, Any]]]] = {
+    "responses as chats": ("responses", "of-chats", WITH_LOGPROBS, chat),
+    "messages as chats": ("messages", "of-chats", {}, chat),
+    "chats as messages": ("chat", "of-messages", {}, message),
+    "prompts as chats": ("completions", "of-chats", PROMPTS, chat),
+    "prompts one by one": ("completions", "of-one-prompt", PROMPTS, completion),
+}
+"""The client's format, the model, more members of the request, and the upstream's answer."""
+
+AS_EVENTS = sorted(name for name, spec in FORMATS.items() if spec.streams_only_events and name in FORMS)
+"""The formats whose clients get events for a stream, whatever the upstream sends."""
+
+
+def test_each_door_is_tried() -> None:
+    assert {endpoint for endpoint, *_ in REWRITTEN.values()} >= {*WAYS, "completions"}
+    untried = {name for name, spec in FORMATS.items() if spec.streams_only_events} - {*AS_EVENTS}
+    assert untried == {"image_edits"}  # written by the function of images
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the process of large bodies is asked."""
+    asked: list[str] = []
+    ask = LargeBodies._answer
+
+    async def noted(self: LargeBodies, key: str, job: Mapping[str, Any], pieces: Pieces) -> Any:
+        asked.append(job["job"])
+        return await ask(self, key, job, pieces)
+
+    monkeypatch.setattr(LargeBodies, "_answer", noted)
+    return asked
+
+
+def settings(upstream: ScriptedUpstream) -> dict[str, Any]:
+    endpoints = [name for name in FORMATS if name in FORMS]
+    return {
+        "upstreams": {name: {"base_url": upstream.url, **each} for name, each in UPSTREAMS.items()},
+        "models": {
+            name: {"routes": [{"upstream": name}], "endpoints": endpoints, "max_output_tokens": 100}
+            if name == "up"
+            else {"routes": [{"upstream": name}], "max_output_tokens": 100}
+            for name in UPSTREAMS
+        },
+        "keys": [{"id": "k", "secret": KEY}],
+    }
+
+
+async def asked(client: Any, endpoint: str, model: str, more: Mapping[str, Any], *, is_streamed: bool) -> bytes:
+    path, body, content_type = FORMS[endpoint].written(model, "u", is_streamed=is_streamed)
+    if more:
+        body = json.dumps({**json.loads(body), **more}).encode()
+    async with client.post(path, data=body, headers=AUTH | {"Content-Type": content_type}) as answer:
+        text: bytes = await answer.read()
+        assert answer.status == 200, text
+        return text
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "stream"])
+async def test_rewritten_answers(
+    is_streamed: bool, inside: Inside, upstream: ScriptedUpstream, jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await inside(upstream.url, **settings(upstream))
+    for door, (endpoint, model, more, make) in REWRITTEN.items():
+        upstream.answer_with(always=ok_json(make()))
+        jobs.clear()
+        with counted(monkeypatch) as turns:
+            seen = await asked(client, endpoint, model, more, is_streamed=is_streamed)
+        assert seen.count(b"word ") >= WORDS, door
+        assert set(jobs) == {"make"}, door
+        assert turns.longest_json <= LONG_ANSWER, (door, turns.longest_json)
+
+
+async def test_plain_answers_as_events(inside: Inside, upstream: ScriptedUpstream, jobs: list[str]) -> None:
+    client = await inside(upstream.url, **settings(upstream))
+    for endpoint in AS_EVENTS:
+        upstream.answer_with(always=ok_json(FORMS[endpoint].document("word " * (LONG_ANSWER // 5))))
+        jobs.clear()
+        seen = await asked(client, endpoint, "up", {}, is_streamed=True)
+        assert seen.count(b"data: ") >= 1, endpoint
+        assert jobs == ["make"], endpoint
+
+
+# ------------------------------------------------------------------------------------------------- the process itself
+
+
+def who(body: bytes, *arguments: Any) -> tuple[int, int, tuple[Any, ...]]:
+    return os.getpid(), len(body), arguments
+
+
+def unfit(body: bytes) -> bytes:
+    raise Unfit("no such answer")
+
+
+def faulty(body: bytes) -> bytes:
+    raise KeyError("text of an answer")
+
+
+LONG = b"x" * (LONG_ANSWER + 1)
+
+
+async def test_a_function_is_called_in_the_process_for_a_long_answer() -> None:
+    bodies = LargeBodies()
+    try:
+        assert await bodies.make("k", who, LONG[:-1], 1) == (os.getpid(), LONG_ANSWER, (1,))
+        other, size, arguments = await bodies.make("k", who, LONG, 1, "two")
+        assert (size, arguments) == (len(LONG), (1, "two"))
+        assert other != os.getpid()
+        with pytest.raises(Unfit, match="no such answer"):
+            await bodies.make("k", unfit, LONG)
+        with pytest.raises(RuntimeError, match=r"KeyError$"):
+            await bodies.make("k", faulty, LONG)
+        assert (await bodies.make("k", who, LONG))[0] == other
+    finally:
+        await bodies.close()
+
+
+class Busy(LargeBodies):
+    """Its process never answers."""
+
+    async def _exchange(self, job: Mapping[str, Any], pieces: Sequence[Any]) -> Any:
+        await asyncio.Event().wait()
+
+
+async def test_a_paid_answer_is_charged_where_it_cannot_be_made(
+    inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_bodies, "READ_FOR_S", 0.01)
+    monkeypatch.setattr(LargeBodies, "_exchange", Busy._exchange)
+    client = await inside(upstream.url, **settings(upstream))
+    upstream.answer_with(always=ok_json(chat()))
+    path, body, content_type = FORMS["messages"].written("of-chats", "u", is_streamed=False)
+    async with client.post(path, data=body, headers=AUTH | {"Content-Type": content_type}) as answer:
+        assert answer.status == Unavailable.status
+    admin = {"Authorization": "Bearer admin-token-0123456789"}
+    async with client.get("/admin/api/calls", headers=admin) as calls:
+        (record,) = (await calls.json())["data"]
+    usage = FORMS["chat"].document(TEXT)["usage"]
+    assert (record["status"], record["prompt_tokens"]) == (Unavailable.status, usage["prompt_tokens"])
+    assert record["completion_tokens"] == usage["completion_tokens"]
+    assert len(upstream.requests) == 1
