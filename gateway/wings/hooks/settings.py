@@ -117,8 +117,10 @@ def warnings_of(config: Config) -> Iterator[ConfigFault]:
         for number, endpoint in enumerate(hook.endpoints):
             if endpoint not in endpoints() and endpoint not in config.passthrough:
                 yield _warning((*place, "endpoints", number), "is no endpoint, and no row of passthrough")
-        if isinstance(hook, BeforeCall) and hook.sees == "body":
-            yield from _of_unseen(config, place, hook)
+        if isinstance(hook, BeforeCall):
+            yield from _of_batches(config, place, hook)
+            if hook.sees == "body":
+                yield from _of_unseen(config, place, hook)
 
 
 def _of_unseen(config: Config, place: tuple[str, ...], hook: BeforeCall) -> Iterator[ConfigFault]:
@@ -130,6 +132,24 @@ def _of_unseen(config: Config, place: tuple[str, ...], hook: BeforeCall) -> Iter
             place, f"sees bodies in JSON: calls at {', '.join(hidden)} that it is about are refused; list its endpoints"
         )
 
+
+def _of_batches(config: Config, place: tuple[str, ...], hook: BeforeCall) -> Iterator[ConfigFault]:
+    """Requests that pass the hook inside a batch."""
+    served = {endpoint for model in config.models.values() for endpoint in model.endpoints}
+    for batches, inside in IN_BATCHES.items():
+        passing = sorted(served & inside & {*hook.endpoints})
+        if passing and batches not in hook.endpoints and (batches != "batches" or config.files.upstream is not None):
+            yield _warning(
+                (*place, "endpoints"),
+                f"batches of {', '.join(passing)} pass it: list {batches}, too, if it is to be asked",
+            )
+
+
+IN_BATCHES = {
+    "batches": frozenset({"chat", "completions", "embeddings", "moderations", "responses"}),
+    "message_batches": frozenset({"messages"}),
+}
+"""The endpoints of requests that each kind of batches holds."""
 
 BESIDE = (
     "count_tokens",

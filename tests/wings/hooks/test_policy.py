@@ -14,7 +14,7 @@ from gateway.wings.hooks.amending import make
 from gateway.wings.hooks.check import describe
 from gateway.wings.hooks.policy import Breaker
 from gateway.wings.hooks.reading import READS
-from gateway.wings.hooks.settings import UNSEEN, endpoints, warnings_of
+from gateway.wings.hooks.settings import IN_BATCHES, UNSEEN, endpoints, warnings_of
 from tests.test_floors import complaints_of, impure
 
 from .test_hooks import SECRET
@@ -24,9 +24,14 @@ SAFE = {"url": "https://hooks.example.com/a", "secret": SECRET}
 
 def config(after: dict[str, Any] | None = None, **before: Any) -> Config:
     return build({
-        "upstreams": {"up": {"base_url": "https://api.openai.com/v1", "api_key": "sk-1"}},
+        "upstreams": {
+            "up": {"base_url": "https://api.openai.com/v1", "api_key": "sk-1"},
+            "claude": {"base_url": "https://api.anthropic.com/v1", "api_key": "sk-2"},
+        },
+        "files": {"upstream": "up"},
         "models": {
             "m": {"routes": [{"upstream": "up"}], "max_output_tokens": 9, "endpoints": ["chat"]},
+            "m2": {"routes": [{"upstream": "claude"}], "max_output_tokens": 9, "endpoints": ["messages"]},
             "ears": {"routes": [{"upstream": "up"}], "endpoints": ["transcriptions"]},
         },
         "keys": [{"id": "k", "secret": "sk-gw-k-0123456789abcdef"}],
@@ -99,7 +104,10 @@ def test_settings_that_are_refused(hook: dict[str, Any], reason: str) -> None:
         ({**SAFE, "teams": ["red", "b*"]}, ["no team in this file is called 'red'"]),
         ({**SAFE, "endpoints": ["chats"]}, ["is no endpoint"]),
         ({**SAFE, "sees": "body"}, ["calls at transcriptions"]),
-        ({**SAFE, "sees": "body", "endpoints": ["chat"]}, []),
+        ({**SAFE, "sees": "body", "endpoints": ["chat", "batches"]}, []),
+        ({**SAFE, "endpoints": ["chat", "embeddings"]}, ["batches of chat pass it: list batches"]),
+        ({**SAFE, "endpoints": ["messages"]}, ["batches of messages pass it: list message_batches"]),
+        ({**SAFE, "endpoints": ["messages", "message_batches", "transcriptions"]}, []),
     ],
 )
 def test_what_it_warns_of(hook: dict[str, Any], warnings: list[str]) -> None:
@@ -113,6 +121,7 @@ def test_the_lists_of_endpoints_are_those_of_the_formats() -> None:
     assert FORMATS.keys() == endpoints()
     assert {name for name, each in FORMATS.items() if each.read_form is not None} | {"realtime", "batches"} == UNSEEN
     assert {name for name, each in FORMATS.items() if each.gather is not None} == READS.keys()
+    assert {name: each.batch.endpoints for name, each in FORMATS.items() if each.batch is not None} == IN_BATCHES
 
 
 def test_check_shows_hooks_without_their_secrets() -> None:
