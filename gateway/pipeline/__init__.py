@@ -9,7 +9,7 @@ ledger, and carried:
 3. `request.py` makes the request of one attempt from the client's body.
 4. `relay` passes the answer on, and computes its usage on the way.
 
-However `serve` ends, the call is closed exactly once.
+Once a call is reserved, it is closed exactly once, however `serve` ends.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from .services import CurrentServices, Services
 async def serve(call: Call, services: Services, port: ClientPort, trace: Trace = NO_TRACE) -> Answer | Streamed:
     """Carry one checked call to an upstream and back, and account for it once.
 
-    A whole answer has the gateway's headers, too. `trace` is ended here once `port.reserved` was called. Raises
-    `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone.
+    A whole answer has the gateway's headers, too. The log ends `trace` once `port.reserved` was called, the caller
+    before that. Raises `GatewayError` for errors that the client gets as a status. Cancelled: the client is gone, or
+    the gateway ends.
     """
     plan, routes = services.plans.of(call)
     active = ActiveCall(call, plan, routes, services)

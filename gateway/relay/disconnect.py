@@ -1,7 +1,8 @@
 """An attempt after its client left, or while the gateway ends: no fault of the upstream, and it is charged.
 
-1. A plain answer is read on for its usage, and so is a stream with `on_disconnect: drain`, for at most `drain_limit_s`.
-   Otherwise the connection to the upstream is closed, and relay/charge.py estimates the cost.
+1. A plain answer is read on for its usage, within the time limits of its connection; a stream with `on_disconnect:
+   drain` for at most `drain_limit_s`. Otherwise the connection to the upstream is closed, and relay/charge.py estimates
+   the cost.
 2. Reading on is a background task of the worker. It ends with the answer or with the worker; cancelling the call does
    not reach it. Until then it holds the reservation, with its slot of `max_parallel`.
 """
