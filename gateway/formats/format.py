@@ -289,16 +289,6 @@ def no_usage(report: object) -> Usage | None:
     return None
 
 
-class Gatherer(Protocol):
-    """Puts the events of a stream together as a plain answer, while they arrive."""
-
-    def feed(self, data: bytes) -> None:
-        """The next bytes of the stream; the first ones hold a byte order mark whole, if there is one."""
-
-    def whole(self) -> bytes | None:
-        """The answer of the stream, which has ended; None: it makes none."""
-
-
 class FactsReader(Protocol):
     """Reads a plain answer in pieces, because it is too long to be parsed at once."""
 
@@ -346,8 +336,9 @@ class Format:
     """Whether a whole answer to this request is text and not JSON; None: never."""
     scan: Callable[[ScanInput], Scan] | None = None
     """Scans a streamed answer; None: the format has no streams."""
-    gather: Callable[[], Gatherer] | None = None
-    """Puts a streamed answer to a plain call together; None: that is not possible."""
+    gather: Callable[[bytes], bytes | None] | None = None
+    """Puts the events of a whole stream together as the plain answer, of which they may make none (None), for a client
+    that asked for one; None: that is not possible."""
     reader: Callable[[], AnswerReader] | None = None
     """Reads answers for translations; None: there is no way from this format to another."""
     kept_id: Callable[[Scan], str | None] | None = None

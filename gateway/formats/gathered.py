@@ -1,20 +1,17 @@
 """Puts the events of a stream together as one plain answer, for upstreams that stream whether they are asked to or not
 (new-api#6924, litellm#34095, kaito#1880).
 
-Each event is taken as it arrives, and texts are joined once: a long answer costs no more per event than a short one,
-and other calls have their turn in between.
+Texts are joined once: a long answer costs no more per event than a short one.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from . import sse
 from .event_scan import parsed
-from .format import Gatherer
 from .openai.responses_reader import ENDS
 from .reader import objects
 
@@ -28,21 +25,15 @@ class Gathered:
     """The answer that the events make; the first error among them is the answer."""
 
     def __init__(self) -> None:
-        self._splitter = sse.EventSplitter(sys.maxsize)
         self._error: dict[str, Any] | None = None
         self._is_unfit = False
-        self._has_begun = False
 
-    def feed(self, data: bytes) -> None:
-        """Take a part of the stream; the first one holds a byte order mark whole, if there is one."""
-        if not self._has_begun:
-            self._has_begun, data = True, data.removeprefix(sse.MARK)
-        for event, _ in self._splitter.split(data):
+    def whole(self, stream: bytes) -> bytes | None:
+        """The answer of a stream; None: its events make none."""
+        splitter = sse.EventSplitter(sys.maxsize)
+        for event, _ in splitter.split(stream.removeprefix(sse.MARK)):
             self._take(event)
-
-    def whole(self) -> bytes | None:
-        """The answer once the stream has ended; None: its events make none."""
-        self._take(self._splitter.rest())
+        self._take(splitter.rest())
         if self._is_unfit or self._error is not None:
             return None if self._is_unfit else json.dumps(self._error).encode()
         try:
@@ -202,11 +193,9 @@ class GatheredContent(Gathered):
         return self._answer | {"candidates": list(candidates)}
 
 
-def whole(gather: Callable[[], Gatherer], stream: bytes) -> bytes | None:
+def whole(kind: type[Gathered], stream: bytes) -> bytes | None:
     """The plain answer that the events of a whole stream make; None: they make none."""
-    gathered = gather()
-    gathered.feed(stream)
-    return gathered.whole()
+    return kind().whole(stream)
 
 
 class _Text:

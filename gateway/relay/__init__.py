@@ -165,6 +165,8 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     this = exchange.attempt
     log = this.log
     body = exchange.take_body()
+    if exchange.gathered is not None and failure is None:
+        body = await exchange.put_together(body)
     read = read_whole(exchange, body, failure)
     if (problem := exchange.error or read.problem) is not None:
         log.add_cost(read.charged)
@@ -174,17 +176,15 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
         return problem
     is_promised = this.call.params.stream and this.format.streams_only_events and not this.client.reads_plain
     needs_events = is_promised or this.client.writer is not None
-    try:
-        if (make := this.format.as_events if needs_events else this.format.answer) is not None:
-            known = (this.call.params.include_usage,) if needs_events else ()
-            body = await this.make(this.call.key.id, make, body, *known, read.charged.usage)
-        elif needs_events:
-            raise Unfit("a plain answer where a stream was asked for")
-    except (Unfit, GatewayError) as error:
-        log.add_cost(read.charged)
-        if isinstance(error, Unfit):
-            return exchange.failure(Fault.UNFIT, str(error))
-        raise
+    if needs_events or this.format.answer is not None:
+        try:
+            body = await _written_anew(this, body, read.charged.usage, as_events=needs_events)
+        except Unfit as unfit:
+            log.add_cost(read.charged)
+            return exchange.failure(Fault.UNFIT, str(unfit))
+        except GatewayError:
+            log.add_cost(read.charged)
+            raise
     if not read.has_output or b'"error"' in body:  # the reason in a good answer, or that of an item of its output
         body = await cleaned_body(body, this.hidden, ERRORS if read.has_output else refusal.REASONS)
     for rider in this.riders:
@@ -202,6 +202,15 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
         # It is JSON, and clients look (openai-node, `defaultParseResponse`).
         headers = (*[each for each in headers if each[0] != "content-type"], ("content-type", "application/json"))
     return Answer(exchange.head.status, headers, body)
+
+
+async def _written_anew(this: Attempt, body: bytes, charged: Usage, *, as_events: bool) -> bytes:
+    """The answer as the client reads it. Raises `Unfit`, and `Unavailable`."""
+    make = this.format.as_events if as_events else this.format.answer
+    if make is None:
+        raise Unfit("a plain answer where a stream was asked for")
+    known = (this.call.params.include_usage,) if as_events else ()
+    return await this.make(this.call.key.id, make, body, *known, charged)
 
 
 def _written_as_events(this: Attempt, body: bytes, pending_id: str | None) -> Streamed:

@@ -134,9 +134,9 @@ def _close(exchange: Exchange, status: int = 499, ended: Ended = "client_gone", 
 
 def _used(exchange: Exchange) -> tuple[charge.Charge, str | None, str | None]:
     """Cost and model of an answer that is not a stream or has not begun, and its id if it is still being made."""
+    if exchange.gathered is not None:
+        return exchange.charge_stream(), exchange.gathered.model, None
     if not exchange.is_over:
-        if exchange.gathered is not None:
-            return exchange.charge_stream(), exchange.gathered.model, None
         sent = exchange.attempt.sent
         charged = charge.of_broken(sent, charge.Ending.STOPPED, exchange.take_body(), elapsed_s=exchange.elapsed_s)
         return charged, None, None

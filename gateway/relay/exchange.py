@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.formats import sse
 from gateway.formats.events import Unfit
-from gateway.formats.format import LONG_ANSWER, FactsReader, Format, Gatherer, PlainFacts, Scan, ScanInput
+from gateway.formats.format import LONG_ANSWER, FactsReader, Format, PlainFacts, Scan, ScanInput
 from gateway.formats.table import FORMATS
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.upstream import error_shapes, provider_errors, refusal
@@ -49,10 +49,10 @@ class Exchange:
         self.scan: Scan | None = None
         self.facts_reader: FactsReader | None = None
         """Reads a plain answer while it arrives."""
-        self._gatherer: Gatherer | None = None
-        """Reads a stream that answers a plain call, while it arrives."""
         self.gathered: Scan | None = None
-        """Follows such a stream, by which it is charged."""
+        """Follows a stream that answers a plain call, by which it is charged."""
+        self.facts: PlainFacts | None = None
+        """The facts of the answer that such a stream makes."""
         self._may_gather = False
         """Whether the first bytes have to show if this is such a stream."""
         self._undecided_bytes = 0
@@ -203,9 +203,19 @@ class Exchange:
         if self.body:
             self._body = bytes(self.body)
             self.body = bytearray()
-            if self._gatherer is not None:
-                self._body = self._gatherer.whole() or self._body
         return self._body
+
+    async def put_together(self, stream: bytes) -> bytes:
+        """The plain answer that a stream in its place makes, or the stream, if it makes none. Raises `Unavailable`;
+        then the stream is charged."""
+        this = self.attempt
+        try:
+            made = await this.make(this.call.key.id, _put_together, stream, this.format.gather, this.format.facts)
+        except GatewayError:
+            this.log.add_cost(self.charge_stream())
+            raise
+        body, self.facts = made or (stream, None)
+        return body
 
     def pass_rest(self) -> None:
         """The upstream ended its stream: pass on what it left without a blank line."""
@@ -332,9 +342,9 @@ class Exchange:
         if not self.body and data.startswith(sse.MARK):
             data = sse.without_mark(data)
         self.body += data
-        if self._gatherer is not None:
-            self._gather(self._gatherer, data)
-        if self.facts_reader is not None:
+        if self.gathered is not None:
+            self.gathered.feed(data)
+        elif self.facts_reader is not None:
             self.facts_reader.feed(data)
         elif len(self.body) > LONG_ANSWER:
             self._begin_reading()
@@ -344,21 +354,15 @@ class Exchange:
 
     def _begin_reading(self) -> None:
         """The answer is too long to be read at its end."""
-        if self._gatherer is None and (make_reader := self.attempt.format.long_reader) is not None:
+        if (make_reader := self.attempt.format.long_reader) is not None:
             self.facts_reader = make_reader()
             self.facts_reader.feed(bytes(self.body))
 
     def _begin_gathering(self) -> None:
         """The answer is a stream by its first bytes, in the place of a plain one."""
-        gather, make_scan = self.attempt.format.gather, FORMATS[self.attempt.call.endpoint].scan
-        assert gather is not None
+        make_scan = FORMATS[self.attempt.call.endpoint].scan
         assert make_scan is not None
-        self._gatherer, self.gathered = gather(), self._scan_by(make_scan)
-
-    def _gather(self, gatherer: Gatherer, data: bytes) -> None:
-        assert self.gathered is not None
-        gatherer.feed(data)
-        self.gathered.feed(data)
+        self.gathered, self.facts_reader = self._scan_by(make_scan), None
 
     def _refuse_length(self) -> None:
         self._give_up(Fault.TOO_LARGE, f"more than {self.attempt.max_response_bytes} bytes")
@@ -557,7 +561,9 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
         judged = provider_errors.judge(this.route.upstream, head, body, now=time.time(), hide=this.hidden)
         return PlainAnswer(charge.of_broken(sent, _ending_of(judged)), None, judged)
     try:
-        if exchange.facts_reader is not None:
+        if exchange.facts is not None:
+            answer = exchange.facts
+        elif exchange.facts_reader is not None:
             answer = exchange.facts_reader.facts()
         else:
             answer = this.format.facts(body) if this.format.is_text is None else _facts_of_text(this, body)
@@ -575,6 +581,13 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
             charged = charge.of_broken(sent, _ending_of(in_band))
         return PlainAnswer(charged, model, in_band)
     return PlainAnswer(charge.of_plain(sent, answer.usage, body, model), model, None, answer, answer.has_output)
+
+
+def _put_together(
+    stream: bytes, gather: Callable[[bytes], bytes | None], read: Callable[[bytes], PlainFacts]
+) -> tuple[bytes, PlainFacts] | None:
+    body = gather(stream)
+    return None if body is None else (body, read(body))
 
 
 def pending_id_of(this: Attempt, facts: PlainFacts) -> str | None:

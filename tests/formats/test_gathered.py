@@ -154,7 +154,7 @@ def test_the_work_for_many_chunks_of_gemini_grows_with_their_number(monkeypatch:
     assert looked_at <= 3 * number
 
 
-def test_a_stream_is_gathered_wherever_its_packets_are_cut() -> None:
+def test_calls_of_tools_are_joined_by_their_index() -> None:
     calls = [{"index": number, "function": {"name": "f", "arguments": "{"}} for number in range(3)]
     more = [{"index": number, "function": {"arguments": "}"}} for number in range(3)]
     text = b"\xef\xbb\xbf" + stream(
@@ -164,12 +164,6 @@ def test_a_stream_is_gathered_wherever_its_packets_are_cut() -> None:
     assert once is not None
     assert b'"Hello"' in once
     assert once.count(b'"{}"') == 3
-    for size in (1, 7, 100):
-        pieces = gathered.GatheredChat()
-        pieces.feed(text[:9])
-        for at in range(9, len(text), size):
-            pieces.feed(text[at : at + size])
-        assert pieces.whole() == once
 
 
 def test_the_work_for_many_calls_of_tools_grows_with_their_number() -> None:
@@ -187,7 +181,7 @@ def test_the_work_for_many_calls_of_tools_grows_with_their_number() -> None:
         text = stream(chunk({"tool_calls": [{"index": 0}]}), chunk({"tool_calls": pieces}, "tool_calls"))
         sys.setprofile(count)
         try:
-            gathering.feed(text)
+            gathering.whole(text)
         finally:
             sys.setprofile(None)
         return found

@@ -1,5 +1,5 @@
 """A long plain answer that the gateway writes anew is read and written by the process of large bodies, at each door:
-where it is translated, put together of several prompts, or written as events for a client that asked for a stream."""
+where it is translated, put together of several prompts or of a stream, or written as events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.web.large_bodies import LargeBodies, Pieces
 from gateway.wings.translate.bridges import WAYS
 from tests.conftest import ScriptedUpstream
 from tests.fakes.good_answers import FORMS
-from tests.fakes.scripted import ok_json
+from tests.fakes.scripted import ok_json, raw
 from tests.fakes.turns import counted
 from tests.web.conftest import AUTH, KEY, Inside
 
@@ -144,6 +144,26 @@ async def test_plain_answers_as_events(inside: Inside, upstream: ScriptedUpstrea
         jobs.clear()
         seen = await asked(client, endpoint, "up", {}, is_streamed=True)
         assert seen.count(b"data: ") >= 1, endpoint
+        assert jobs == ["make"], endpoint
+
+
+GATHERED = sorted(name for name, spec in FORMATS.items() if spec.gather is not None)
+"""The formats whose streams are put together for plain calls."""
+
+
+async def test_streams_for_plain_calls(inside: Inside, upstream: ScriptedUpstream, jobs: list[str]) -> None:
+    """Some upstreams stream whether they are asked to or not."""
+    client = await inside(upstream.url, **settings(upstream))
+    for endpoint in GATHERED:
+        form = FORMS[endpoint]
+        pieces = [form.piece("word " * 50)] * (LONG_ANSWER // 250)
+        events = [*form.pieces("word "), *pieces, *form.finish("word " * 50 * len(pieces))]
+        text = b"".join(map(form.event, events)) + form.end()
+        upstream.answer_with(always=raw(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text)))
+        jobs.clear()
+        seen = await asked(client, endpoint, "up", {}, is_streamed=False)
+        assert json.loads(seen), endpoint
+        assert seen.count(b"word ") >= 50 * len(pieces), endpoint
         assert jobs == ["make"], endpoint
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from gateway.formats import gathered
 from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
 from gateway.formats.table import FORMATS
@@ -137,7 +136,7 @@ def test_a_stream_that_is_passed_on(name: Any) -> None:
             scan.feed(text)
             scan.finish()
             if spec.gather is not None:
-                gathered.whole(spec.gather, text)
+                spec.gather(text)
 
         found[place] = raised_by(read)
     assert {place: error for place, error in found.items() if error} == {}

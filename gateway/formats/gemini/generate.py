@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import Field
@@ -175,7 +176,7 @@ GENERATE_CONTENT = Format(
     usage=reader.reported,
     tier_header=reader.TIER_HEADER,
     scan=reader.GeminiScan,
-    gather=gathered.GatheredContent,
+    gather=partial(gathered.whole, gathered.GatheredContent),
     long_reader=lambda: LongAnswer(_facts, _WANTED),
     framing=lambda query: None if "sse" in (query.get("alt"), query.get("$alt")) else reader.Items(),
     as_events=_as_events,

@@ -179,7 +179,7 @@ _TEXT_FORMAT = partial(
     facts=facts,
     long_reader=lambda: LongAnswer(partial(facts, may_be_nothing=False), _WANTED),
     usage=chat.reported,
-    gather=gathered.GatheredChat,
+    gather=partial(gathered.whole, gathered.GatheredChat),
     streams_only_events=True,
     as_events=as_event,
     changes=_changes,

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gateway.formats import gathered, sse
+from gateway.formats import sse
 from gateway.formats.event_scan import EventScan, parsed
 from gateway.formats.format import ScanInput
 from gateway.formats.reader import objects
@@ -51,7 +51,7 @@ def of_answer(endpoint: Endpoint, members: Mapping[str, Any]) -> Messages:
 def of_stream(endpoint: Endpoint, stream: bytes, *, is_cut: bool) -> Messages:
     """The messages of a streamed answer, as far as it came."""
     gather = FORMATS[endpoint].gather
-    whole = None if is_cut or gather is None else parsed(gathered.whole(gather, stream) or b"")
+    whole = None if is_cut or gather is None else parsed(gather(stream) or b"")
     found = [] if whole is None else of_answer(endpoint, whole)
     if found:
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gateway.formats import gathered, sse
+from gateway.formats import sse
 from gateway.formats.event_scan import parsed
 from gateway.formats.reader import objects, text_of, value_at
 from gateway.formats.table import FORMATS
@@ -25,7 +25,7 @@ def texts_of(endpoint: Endpoint, data: bytes) -> list[str]:
         for number, text in read(value):
             found.setdefault(number, []).append(text)
     gather = FORMATS[endpoint].gather
-    if not found and gather is not None and sse.begins_stream(data) and (whole := gathered.whole(gather, data)):
+    if not found and gather is not None and sse.begins_stream(data) and (whole := gather(data)):
         return texts_of(endpoint, whole)  # a stream that brings its text at its end alone
     return ["".join(found[number]) for number in sorted(found)]
 
