@@ -76,10 +76,10 @@ def test_readers_of_other_programs_raise_their_own_errors() -> None:
 OF_THE_GATEWAY = """
  accounting.deferral journal.directory keys.decision_file keys.registry observe.live_counters observe.metrics
 observe.worker_files process.channel process.discovery process.large_body_process quota.issued quota.ledger_entry
-store.bonds store.redis.daily_sums store.refusals web.batch_file web.large_bodies wings.alerts.incident_watcher
-wings.alerts.mail wings.answers.bills wings.answers.events wings.billing.bill wings.billing.generations
-wings.billing.posted wings.content.background wings.content.digester wings.content.process wings.fan_out.prompts
-wings.people.sessions wings.plugins.loading wings.queue.fair_queue wings.queue.promises wings.scim.resources
+store.bonds store.redis.daily_sums store.refusals web.large_bodies wings.alerts.incident_watcher wings.alerts.mail
+wings.answers.bills wings.answers.events wings.billing.bill wings.billing.generations wings.billing.posted
+wings.content.background wings.content.digester wings.content.process wings.fan_out.prompts wings.people.sessions
+wings.plugins.loading wings.queue.fair_queue wings.queue.promises wings.scim.resources wings.stored.batch_file
 wings.stored.files wings.transfer.redis_tables wings.transfer.rows wings.transfer.sqlite_tables wings.transfer.taking
 """
 """Modules that read what a gateway has written: another worker, the store, a process of its own."""

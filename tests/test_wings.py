@@ -85,8 +85,7 @@ OUTSIDE = {
     "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passthrough "
     "web.passthrough",
     "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "
-    "formats.openai.batches relay.batch_results relay.deferred store.bonds store.redis.bonds store.sqlite.bonds "
-    "web.batch_file web.named_files",
+    "formats.openai.batches relay.batch_results relay.deferred store.bonds store.redis.bonds store.sqlite.bonds",
     "fallbacks": "pipeline.fallbacks",
     "demo": "commands.demo commands.demo_history",
 }
@@ -108,7 +107,7 @@ CEILINGS = {
     "files": 400,
     "lines": 71_000,
     "lines of the trunk": 51_250,
-    "arrows from the trunk to wings": 29,
+    "arrows from the trunk to wings": 27,
     "arrows between wings": 5,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next

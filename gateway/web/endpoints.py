@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from aiohttp import hdrs, web
 
-from gateway import pipeline
+from gateway import pipeline, wings
 from gateway.api import auth, capabilities, validate
 from gateway.api.attribution import attribution_of
 from gateway.api.large_body import LARGE_BYTES
@@ -40,14 +40,12 @@ from gateway.store import StoreUnavailable
 from gateway.tasks import StallTolerantTimeout
 from gateway.upstream import stickiness
 
-from .batch_file import of_batch_file
 from .bodies import BodyReader, check_coding
 from .callers import Callers
 from .capacity import Capacity, buffers_full
 from .forms import FormReader, boundary_of
 from .large_bodies import LargeBodies, Pieces
 from .middleware import CONTEXT, MODELS, Handler, RequestContext
-from .named_files import bound_to_files, bound_to_items
 from .responses import EventStream, FramedStream, Whole, json_response
 from .status import Status, shutting_down
 
@@ -68,6 +66,15 @@ class RowCall(NamedTuple):
     """Gets a whole answer before its client; returns what the client gets."""
 
 
+class WingBinding(NamedTuple):
+    """Looks up what calls name of objects that upstreams keep, before they are carried there."""
+
+    complete: Callable[[Params, Key, pipeline.Services], Awaitable[Params]]
+    """Returns the parameters of a body that names no model, but an object that has one. Raises `GatewayError`."""
+    bind: Callable[[Call, pipeline.Services], Awaitable[Call]]
+    """Returns the call, bound to the objects that its body names. Raises `GatewayError`."""
+
+
 class DataPlane:
     """The endpoints that clients call."""
 
@@ -79,6 +86,7 @@ class DataPlane:
         self._bodies = BodyReader(capacity)
         self._forms = FormReader(capacity)
         self._large_bodies = large_bodies
+        self._bindings = wings.parts(WingBinding, "binding")
         self.calls: Mapping[str, Handler] = {
             path: partial(self.carry, spec=each)
             for each in FORMATS.values()
@@ -140,10 +148,9 @@ class DataPlane:
             call = await (self._check(request, context, spec, address) if row is None else row.check())
             if spec is MESSAGE_BATCHES:
                 await self._restrict_requests(call)
-            if call.params.items:
-                call = await bound_to_items(call, context.parts)
-            if context.parts.config.files.upstream is not None and row is None:
-                call = await bound_to_files(call, context.parts)
+            if row is None and (call.params.items or context.parts.config.files.upstream is not None):
+                for binding in self._bindings:
+                    call = await binding.bind(call, context.parts)
             client = _Client(request, context, self._status, self._capacity, self._loop)
             answer = await pipeline.serve(call, context.parts, client, context.trace)
             if isinstance(answer, Streamed):
@@ -193,8 +200,8 @@ class DataPlane:
             asked, pieces = await self._read_json(spec, pieces, context, address, is_large=is_large)
         else:
             asked = spec.read(b"".join(pieces), parts.find_counter)
-        if not asked.model:
-            asked = await of_batch_file(asked, key, parts)
+        for binding in self._bindings if not asked.model else ():
+            asked = await binding.complete(asked, key, parts)
         found = find_model(asked.model, key, endpoint, context)
         if amendments := parts.amendments if address is None else (*address.amendments, *parts.amendments):
             asked, found = await self._amended(request, context, spec, address, key, asked, found, amendments)

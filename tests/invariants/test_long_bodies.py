@@ -68,7 +68,7 @@ READERS = {
     "relay.charge.SentRequest.output_ceiling": SHORT, "relay.charge._is_echo": SHORT,
     "relay.charge.may_reason": SHORT, "relay.exchange.Exchange._scan_by": PASSES,
     "upstream.stickiness._prefix": FACTS, "upstream.stickiness.affinity": SHORT,
-    "web.batch_file.BatchChecker._line": WHOLE, "wings.hedging.race.may_hedge": SHORT,
+    "wings.stored.batch_file.BatchChecker._line": WHOLE, "wings.hedging.race.may_hedge": SHORT,
     "wings.stored.conversations._checked": WHOLE, "web.endpoints.DataPlane._check": PASSES,
     "web.endpoints.DataPlane._restrict_requests": FACTS, "web.passthrough.PassthroughCalls._call": PASSES,
     "web.passthrough.PassthroughCalls._read": FACTS, "web.passthrough.PassthroughCalls._submit": FACTS,

@@ -35,10 +35,10 @@ from gateway.web.bodies import BodyReader
 from gateway.web.capacity import Capacity
 from gateway.web.endpoints import check_type, continue_later
 from gateway.web.middleware import CONTEXT, RequestContext
-from gateway.web.named_files import elsewhere, named_in_items
 from gateway.web.responses import Whole
 from gateway.web.status import Status
 
+from .binding import elsewhere, named_in_items
 from .kept import FindsCaller, KeptAtUpstream, object_of
 
 PATH = "/v1/conversations"

@@ -24,7 +24,6 @@ from gateway.records import Bond, Failure, Fault, Key, Phase
 from gateway.store.bonds import SETTLED, is_bond_id
 from gateway.upstream.ask import Fetched, fetch
 from gateway.upstream.credentials import account_of
-from gateway.web.batch_file import BatchChecker, BatchInput
 from gateway.web.capacity import Capacity
 from gateway.web.endpoints import continue_later, forwarded_headers, with_headers
 from gateway.web.forms import FormReader, StoredForm, boundary_of
@@ -32,6 +31,7 @@ from gateway.web.middleware import CONTEXT, RequestContext
 from gateway.web.responses import JSON_HEADERS
 from gateway.web.status import Status
 
+from .batch_file import BatchChecker, BatchInput
 from .kept import MAX_READ_BYTES, FindsCaller, KeptAtUpstream, object_of, raise_for
 
 PATH = "/v1/files"

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import FormData
 from aiohttp.test_utils import TestClient
 
-from gateway.web.batch_file import MAX_ALL_LINES, MAX_NESTED
 from gateway.web.bodies import MAX_MEMBERS
+from gateway.wings.stored.batch_file import MAX_ALL_LINES, MAX_NESTED
 from tests.fakes.turns import MOST_CALLS, counted
 from tests.web.conftest import AUTH, KEY, Inside
 

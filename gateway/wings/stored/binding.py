@@ -9,9 +9,19 @@ from gateway.api.file_ids import named_files
 from gateway.errors import InvalidRequest
 from gateway.pipeline import Services
 from gateway.records import Bond, Call, ItemRef, KeyInTeam
+from gateway.web.endpoints import WingBinding
+
+from .batch_file import of_batch_file
 
 
-async def bound_to_files(call: Call, parts: Services) -> Call:
+async def _bound(call: Call, parts: Services) -> Call:
+    """The call, bound to all that it names."""
+    if call.params.items:
+        call = await _bound_to_items(call, parts)
+    return call if parts.config.files.upstream is None else await _bound_to_files(call, parts)
+
+
+async def _bound_to_files(call: Call, parts: Services) -> Call:
     """The call, bound to the files that it names. Raises `NotFound` for one that is not the key's, and `InvalidRequest`
     for one that another upstream keeps than what the call continues."""
     params, upstreams = call.params, parts.config.upstreams
@@ -50,7 +60,7 @@ def elsewhere(file: Bond, other: Bond) -> InvalidRequest:
     )
 
 
-async def bound_to_items(call: Call, parts: Services) -> Call:
+async def _bound_to_items(call: Call, parts: Services) -> Call:
     """The call, bound to the items of answers that it names by their ids. Raises `NotFound` for one that is not the
     key's, and `InvalidRequest` where what the call names is kept by different accounts."""
     params, bonds, upstreams = call.params, parts.bonds, parts.config.upstreams
@@ -73,3 +83,6 @@ async def bound_to_items(call: Call, parts: Services) -> Call:
             code="item_not_available",
         )
     return call._replace(params=params._replace(prompt_tokens=params.prompt_tokens + tokens, is_prompt_exact=False))
+
+
+BINDING = WingBinding(complete=of_batch_file, bind=_bound)

@@ -29,8 +29,7 @@ from gateway.pipeline.request import changed_members
 from gateway.quota import windows
 from gateway.records import Call, Key, LineCeilings, Params
 from gateway.relay.charge import SentRequest
-
-from .forms import StoredForm
+from gateway.web.forms import StoredForm
 
 P = ParamSpec("P")
 T = TypeVar("T")
