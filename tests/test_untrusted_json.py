@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from gateway.commands.online import _has_choices
-from gateway.formats.openai.batches import facts_when_made
 from gateway.untrusted_json import MAX_DEPTH, MAX_DIGITS, parse, parse_object
+from gateway.wings.stored.formats import facts_when_made
 
 from .test_floors import MODULES
 

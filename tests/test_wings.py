@@ -84,8 +84,8 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
 OUTSIDE = {
     "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passthrough "
     "web.passthrough",
-    "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids formats.anthropic.batches "
-    "formats.openai.batches relay.batch_results relay.deferred store.bonds store.redis.bonds store.sqlite.bonds",
+    "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids relay.batch_results relay.deferred "
+    "store.bonds store.redis.bonds store.sqlite.bonds",
     "fallbacks": "pipeline.fallbacks",
     "demo": "commands.demo commands.demo_history",
 }
@@ -107,7 +107,7 @@ CEILINGS = {
     "files": 400,
     "lines": 71_000,
     "lines of the trunk": 51_250,
-    "arrows from the trunk to wings": 27,
+    "arrows from the trunk to wings": 21,
     "arrows between wings": 5,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next

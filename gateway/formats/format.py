@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from gateway.api import other_models
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
-from gateway.config import Capabilities, Route
+from gateway.config import Capabilities, Limits, Route
 from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
 from gateway.quota import limit_headers
 from gateway.records import Call, Document, Ended, Endpoint, Params, StoredBytes, Usage
@@ -249,6 +249,10 @@ def counted(body: bytes) -> PlainFacts:
     return PlainFacts(usage=Usage(), is_error=AnswerMembers.read(body).is_error)
 
 
+VARIANT = "batch"
+"""The variant of batches in the prices of models."""
+
+
 class BatchState(NamedTuple):
     is_over: bool
     ended: Ended = "done"
@@ -277,6 +281,11 @@ class BatchFormat(NamedTuple):
     """Reads a batch object. Raises `ValueError` if it is none."""
     line: Callable[[bytes, Endpoint], BatchLine]
     """Reads one line of the results, given the endpoint of the requests. Raises `ValueError`."""
+
+
+Restricts = Callable[[Mapping[str, Any], Limits, Limits], None]
+"""Checks the requests in the members of a body by the limits of the key and of the model. Raises `InvalidRequest` for
+one that is beyond them."""
 
 
 def no_json(*body: object) -> Params:
@@ -416,6 +425,8 @@ class Format:
     rename: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None
     """Returns the members that name the model inside them, with this name; None: it is a member itself, or in the
     path. It is called in one place (`pipeline/request.py`); of a large body another process writes them."""
+    restrict: Restricts | None = None
+    """None: the limits are for the body as a whole. Of a large body another process calls it."""
     framing: Callable[[Mapping[str, str]], Framing | None] = lambda query: None
     """The form of a stream for a client with this query; None: events."""
     query_key: str | None = None

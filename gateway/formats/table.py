@@ -12,15 +12,14 @@ from gateway.api.prompt_tokens import FindsCounter, no_counter
 from gateway.records import Endpoint, Params
 
 from . import rerank
-from .anthropic import batches as message_batches
 from .anthropic import messages
 from .format import Format, formats_of_wings
 from .gemini import embeddings, generate
-from .openai import batches, completions, moderations, responses
+from .openai import completions, moderations, responses
 from .passthrough import PASSTHROUGH
 
 _MODULES = (completions, messages, responses, moderations, rerank)
-_FURTHER = (generate, embeddings, batches, message_batches)
+_FURTHER = (generate, embeddings)
 """Each value of `Format` in these modules is served. Those of wings stand between, also in the OpenAPI document."""
 
 

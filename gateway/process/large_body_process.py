@@ -10,7 +10,7 @@ a line: the result of the job, or `{"refused": [message, param, code]}`, `{"unfi
 | `read` | the checked parameters: `api/large_body.py` |
 | `rewrite` | the body as it goes up: `formats/bridges.py` |
 | `make` | what a function makes of a plain answer of an upstream, pickled: `MakesAnswers` of `relay/attempt.py` |
-| `restrict` | nothing: the requests of a message batch are within the limits of its key and model |
+| `restrict` | nothing: the requests inside the body are within the limits of its key and model |
 
 It ends when its standard input is closed, which happens when the worker ends for any reason. It has no state.
 """
@@ -31,7 +31,6 @@ from gateway.api.other_models import LISTS
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
 from gateway.formats import bridges, table
-from gateway.formats.anthropic import batches
 from gateway.formats.events import Unfit
 from gateway.records import Rewriting
 
@@ -59,7 +58,9 @@ def _make(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
 
 def _restrict(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
     key, model = (Limits.model_validate(asked[owner]) for owner in ("key", "model"))
-    batches.restrict(json_document.parse(body).members, key, model)
+    restrict = table.FORMATS[asked["endpoint"]].restrict
+    assert restrict is not None
+    restrict(json_document.parse(body).members, key, model)
     return b"{}\n", b""
 
 

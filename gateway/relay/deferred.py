@@ -26,8 +26,7 @@ from gateway.config import Config, Model, Passthrough, Route
 from gateway.config.operations import TASK
 from gateway.formats import passthrough, token_rule
 from gateway.formats.ceilings import PROMPT_ALLOWANCE
-from gateway.formats.format import LONG_ANSWER, BatchFormat, Format, PlainFacts
-from gateway.formats.openai.batches import VARIANT
+from gateway.formats.format import LONG_ANSWER, VARIANT, BatchFormat, Format, PlainFacts
 from gateway.formats.table import FORMATS
 from gateway.quota import ledger_entry, pricing, windows
 from gateway.records import (

@@ -24,9 +24,7 @@ from gateway.api.multipart import content_type
 from gateway.config import Config, Model, NamedModel, is_pattern
 from gateway.errors import InvalidRequest, ModelNotFound, Unavailable, UpgradeRequired
 from gateway.formats import bridges
-from gateway.formats.anthropic import batches
-from gateway.formats.anthropic.batches import MESSAGE_BATCHES
-from gateway.formats.format import Format, no_json
+from gateway.formats.format import Format, Restricts, no_json
 from gateway.formats.table import FORMATS, azure_paths, of_client, without_deployment
 from gateway.pipeline.services import Amendment
 from gateway.quota import window_status
@@ -146,8 +144,8 @@ class DataPlane:
         calls.add(task)
         try:
             call = await (self._check(request, context, spec, address) if row is None else row.check())
-            if spec is MESSAGE_BATCHES:
-                await self._restrict_requests(call)
+            if spec.restrict is not None:
+                await self._restrict_requests(call, spec.restrict)
             if row is None and (call.params.items or context.parts.config.files.upstream is not None):
                 for binding in self._bindings:
                     call = await binding.bind(call, context.parts)
@@ -302,15 +300,15 @@ class DataPlane:
             raise buffers_full()
         context.held_bytes += size
 
-    async def _restrict_requests(self, call: Call) -> None:
-        """Raises `InvalidRequest` for a request of a message batch that the limits of the key or the model refuse."""
+    async def _restrict_requests(self, call: Call, restrict: Restricts) -> None:
+        """Raises `InvalidRequest` for a request inside the body that the limits of the key or the model refuse."""
         key, model, document = call.key.limits, call.model.limits, call.params.document
         if not key.model_fields_set and not model.model_fields_set:
             return
         if document.large is None:
-            batches.restrict(document.members, key, model)
+            restrict(document.members, key, model)
         else:
-            await self._large_bodies.restrict(call.key.id, document.large.pieces, key, model)
+            await self._large_bodies.restrict(call.key.id, call.endpoint, document.large.pieces, key, model)
 
     def _other_models(self, key: Key, asked: Params, context: RequestContext) -> tuple[tuple[str, Model], ...]:
         """The further models of a request. Raises `ModelNotFound` for one that this key may not use."""

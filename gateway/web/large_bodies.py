@@ -84,10 +84,11 @@ class LargeBodies:
                 made[each] = refused
         return asked._replace(document=asked.document._replace(large=large._replace(rewritten=made)))
 
-    async def restrict(self, key: str, pieces: Pieces, of_key: Limits, of_model: Limits) -> None:
-        """Raises `InvalidRequest` for a request of a message batch beyond these limits, and `Unavailable`."""
+    async def restrict(self, key: str, endpoint: Endpoint, pieces: Pieces, of_key: Limits, of_model: Limits) -> None:
+        """Raises `InvalidRequest` for a request inside a body beyond these limits, and `Unavailable`."""
         dumped = (limits.model_dump(mode="json", exclude_unset=True) for limits in (of_key, of_model))
-        await self._answer(key, {"job": "restrict", **dict(zip(("key", "model"), dumped, strict=True))}, pieces)
+        job = {"job": "restrict", "endpoint": endpoint, **dict(zip(("key", "model"), dumped, strict=True))}
+        await self._answer(key, job, pieces)
 
     async def make(self, key: str, make: Callable[..., T], body: bytes, *arguments: Any) -> T:
         """Makes an answer, as `MakesAnswers` describes it."""

@@ -1,1 +1,1 @@
-"""Anthropic's Messages API and its batches: requests, the reader of answers, errors."""
+"""Anthropic's Messages API: requests, the reader of answers, errors."""

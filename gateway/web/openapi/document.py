@@ -27,12 +27,10 @@ from gateway.api.schema import (
     Part,
     Response,
 )
-from gateway.formats.anthropic.batches import CreateMessageBatch
 from gateway.formats.anthropic.messages import OVERLOADED
 from gateway.formats.format import Format
 from gateway.formats.gemini.embeddings import BatchEmbedContents, EmbedContent
 from gateway.formats.gemini.request import CountContentTokens, GenerateContent
-from gateway.formats.openai.batches import CreateBatch
 from gateway.formats.openai.moderations import Moderation
 from gateway.formats.rerank import RERANK, Rerank
 from gateway.formats.table import FORMATS, azure_paths, without_deployment
@@ -120,10 +118,6 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/messages/count_tokens"): _of_anthropic(
         "Count the tokens of a message, in Anthropic's Messages API.", CountTokens, "TokenCount", None, (OVERLOADED,)
     ),
-    ("POST", "/v1/messages/batches"): _of_anthropic(
-        "Answer many messages within a day, in Anthropic's Messages API.", CreateMessageBatch, "Stored", None,
-        (OVERLOADED,),
-    ),
     **_google_methods("v1beta"),
     **_google_methods("v1"),
     ("GET", "/v1beta/models"): _of_google(
@@ -145,9 +139,6 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/responses/compact"): call_operation("Compact a conversation.", Response, "Responded", streamed=None),
     ("GET", "/v1/responses"): Operation(
         "Refused: 426 for a WebSocket, else 405.", "public", {JSON: named("Error")}, (426,), status=405
-    ),
-    ("POST", "/v1/batches"): call_operation(
-        "Answer the requests of a file within a day.", CreateBatch, "Stored", streamed=None
     ),
     ("GET", "/v1/models"): Operation("The models that this key may use.", "key", {JSON: named("Models")}, (401,)),
     ("GET", "/v1/models/{model}"): Operation(

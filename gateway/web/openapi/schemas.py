@@ -132,7 +132,6 @@ SCHEMAS: Mapping[str, Schema] = {
     "Embedded": _upstream_s("data", {"type": "object"}),
     "InputTokens": {"type": "object", "properties": {"input_tokens": _COUNT}, "required": ["input_tokens"]},
     "Responded": _upstream_s("output", {"type": "object"}),
-    "Stored": {"type": "object"},
     "Ranked": _upstream_s("results", {"type": "object"}),
     "Model": _exact(
         id=_TEXT, object={"const": "model"}, created=_COUNT, owned_by=_TEXT,

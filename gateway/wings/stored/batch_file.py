@@ -22,14 +22,15 @@ from gateway.api.large_body import LARGE_BYTES
 from gateway.config import Route
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound
 from gateway.formats import bridges
-from gateway.formats.format import Format
-from gateway.formats.openai.batches import LINE_FORMATS, VARIANT
+from gateway.formats.format import VARIANT, Format
 from gateway.pipeline import Services
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
 from gateway.records import Call, Key, LineCeilings, Params
 from gateway.relay.charge import SentRequest
 from gateway.web.forms import StoredForm
+
+from .formats import LINE_FORMATS
 
 P = ParamSpec("P")
 T = TypeVar("T")

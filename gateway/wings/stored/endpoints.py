@@ -2,9 +2,8 @@
 
 These requests count only in limits of requests per time: nothing is generated.
 
-Batches of OpenAI and Anthropic are made as calls (`formats/openai/batches.py`, `formats/anthropic/batches.py`), and
-settled by `relay/deferred.py`. The files of a batch's results belong to the key of the batch: they are bound before
-the client sees their ids.
+Batches of OpenAI and Anthropic are made as calls (`formats.py`), and settled by `relay/deferred.py`. The files of a
+batch's results belong to the key of the batch: they are bound before the client sees their ids.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gateway.store.bonds import SETTLED, is_bond_id
 from gateway.upstream.ask import Fetched
 from gateway.web.capacity import Capacity
 from gateway.web.middleware import CONTEXT, RequestContext
-from gateway.web.openapi.document import FORM
+from gateway.web.openapi.document import FORM, call_operation
 from gateway.web.openapi.operation import JSON, Operation, in_path, in_query, named
 from gateway.web.responses import JSON_HEADERS, Whole
 from gateway.web.status import Status
@@ -35,6 +34,7 @@ from gateway.web.wings import WebParts, WingEndpoints
 
 from .conversations import Conversations
 from .files import StoredFiles, page_of
+from .formats import BATCHES, MESSAGE_BATCHES, CreateBatch, CreateMessageBatch
 from .kept import FindsCaller, KeptAtUpstream, object_of
 from .resumed import resume
 
@@ -46,7 +46,7 @@ class StoredMessageBatches:
     """The endpoints of message batches that are made. `caller` finds the key of a request, or refuses it."""
 
     def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
-        spec = FORMATS["message_batches"]
+        spec = MESSAGE_BATCHES
         self._path = spec.path
         self._kept = KeptAtUpstream(caller, status, capacity, "message_batch", spec.upstream_path, spec, name="batch")
 
@@ -122,7 +122,7 @@ class StoredBatches:
     """The endpoints of batches that are made. `caller` finds the key of a request, or refuses it."""
 
     def __init__(self, caller: FindsCaller, status: Status, capacity: Capacity) -> None:
-        spec = FORMATS["batches"]
+        spec = BATCHES
         self._path = spec.path
         self._kept = KeptAtUpstream(caller, status, capacity, "batch", spec.upstream_path, spec, name="batch")
 
@@ -232,8 +232,11 @@ def _kept(
 
 
 def _of_message_batch(summary: str, parameter: Mapping[str, Any] = in_path("batch")) -> Operation:
-    operation = _kept(summary, parameter)
-    return operation._replace(errors=(*operation.errors, 409, OVERLOADED), error=named("AnthropicError"))
+    return _of_anthropic(_kept(summary, parameter), 409)
+
+
+def _of_anthropic(operation: Operation, *errors: int) -> Operation:
+    return operation._replace(errors=(*operation.errors, *errors, OVERLOADED), error=named("AnthropicError"))
 
 
 _BATCHES = partial(in_query, "limit", "Batches of a page.", type="integer", minimum=1)
@@ -241,6 +244,12 @@ _RESPONSE, _BATCH, _FILE = in_path("response"), in_path("batch"), in_path("file"
 _CONVERSATION, _ITEM = in_path("conversation"), in_path("item")
 
 _OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("POST", MESSAGE_BATCHES.path): _of_anthropic(call_operation(
+        "Answer many messages within a day, in Anthropic's Messages API.", CreateMessageBatch, "Stored", streamed=None
+    )),
+    ("POST", BATCHES.path): call_operation(
+        "Answer the requests of a file within a day.", CreateBatch, "Stored", streamed=None
+    ),
     ("GET", "/v1/messages/batches"): _of_message_batch("The message batches of this key.", _BATCHES(maximum=1000)),
     ("GET", "/v1/messages/batches/{batch}"): _of_message_batch("One message batch of this key."),
     ("DELETE", "/v1/messages/batches/{batch}"): _of_message_batch("Delete a message batch of this key."),
@@ -294,4 +303,5 @@ def _routes(parts: WebParts) -> list[web.RouteDef]:
 ENDPOINTS = WingEndpoints(
     {(method, form): row for (method, path), row in _OPERATIONS.items() for form in (path, *without_deployment(path))},
     _routes,
+    schemas={"Stored": {"type": "object"}},
 )

@@ -13,8 +13,13 @@ from gateway.formats.ceilings import ADDED_TEXT_TOKENS, OUTPUT_ALLOWANCE, PROMPT
 from gateway.formats.format import BatchState
 from gateway.formats.table import FORMATS
 from gateway.records import Endpoint, LineCeilings
+from tests.test_floors import complaints_of, impure
 
 ANTHROPIC_ERROR = {"type": "error", "error": {"type": "invalid_request_error", "message": "No."}}
+
+
+def test_the_formats_are_pure() -> None:
+    assert complaints_of(impure, ["gateway.wings.stored.formats"]) == ""
 
 
 @pytest.mark.parametrize("name", ["batches", "message_batches"])
