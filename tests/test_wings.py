@@ -84,7 +84,7 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
 OUTSIDE = {
     "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passthrough "
     "web.passthrough",
-    "stored": "accounting.bonds accounting.deferral api.file_form api.file_ids relay.batch_results relay.deferred "
+    "stored": "accounting.bonds accounting.deferral api.file_ids relay.batch_results relay.deferred "
     "store.bonds store.redis.bonds store.sqlite.bonds",
     "fallbacks": "pipeline.fallbacks",
     "demo": "commands.demo commands.demo_history",

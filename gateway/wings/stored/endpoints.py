@@ -16,7 +16,6 @@ from typing import Any
 
 from aiohttp import web
 
-from gateway.api.file_form import PURPOSES, CreateFile
 from gateway.api.schema import ConversationBody, Part
 from gateway.errors import Conflict
 from gateway.formats.anthropic.messages import OVERLOADED
@@ -33,6 +32,7 @@ from gateway.web.status import Status
 from gateway.web.wings import WebParts, WingEndpoints
 
 from .conversations import Conversations
+from .file_form import PURPOSES, CreateFile
 from .files import StoredFiles, page_of
 from .formats import BATCHES, MESSAGE_BATCHES, CreateBatch, CreateMessageBatch
 from .kept import FindsCaller, KeptAtUpstream, object_of

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from gateway.api import file_form
-from gateway.api.file_form import FileForm
 from gateway.api.form import Upload
 from gateway.api.multipart import content_type
 from gateway.errors import Conflict, InvalidRequest, NotFound, UpstreamFailed
@@ -31,7 +29,9 @@ from gateway.web.middleware import CONTEXT, RequestContext
 from gateway.web.responses import JSON_HEADERS
 from gateway.web.status import Status
 
+from . import file_form
 from .batch_file import BatchChecker, BatchInput
+from .file_form import FileForm
 from .kept import MAX_READ_BYTES, FindsCaller, KeptAtUpstream, object_of, raise_for
 
 PATH = "/v1/files"

@@ -18,8 +18,8 @@ from tests.test_floors import complaints_of, impure
 ANTHROPIC_ERROR = {"type": "error", "error": {"type": "invalid_request_error", "message": "No."}}
 
 
-def test_the_formats_are_pure() -> None:
-    assert complaints_of(impure, ["gateway.wings.stored.formats"]) == ""
+def test_the_formats_and_the_form_are_pure() -> None:
+    assert complaints_of(impure, ["gateway.wings.stored.formats", "gateway.wings.stored.file_form"]) == ""
 
 
 @pytest.mark.parametrize("name", ["batches", "message_batches"])

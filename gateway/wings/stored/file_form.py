@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
+from gateway.api import form, validation_errors
+from gateway.api.form import File, Upload, UploadedFile
+from gateway.api.multipart import FormPart, shown
+from gateway.api.schema import Part
+from gateway.api.validate import refuse_other_case
 from gateway.errors import InvalidRequest
 from gateway.records import StoredBytes
-
-from . import form, validation_errors
-from .form import File, Upload, UploadedFile
-from .multipart import FormPart, shown
-from .schema import Part
-from .validate import refuse_other_case
 
 MIN_KEPT_S, MAX_KEPT_S = 3600, 30 * 86_400
 """Minimum and maximum of `expires_after[seconds]`; the upstream's own limits are an hour and 30 days (openai-openapi,
