@@ -128,7 +128,8 @@ class RealtimeUpstream:
             event = json.loads(message.data)
             self.seen.append(event)
             if event["type"] == "test.say":
-                await socket.send_json(event["event"])
+                for _ in range(event.get("times", 1)):
+                    await socket.send_json(event["event"])
             elif event["type"] == "test.unfinished":
                 half = b"x" * event["bytes"]
                 _transport_of(socket).write(b"\x81\x7f" + (2 * len(half)).to_bytes(8) + half)

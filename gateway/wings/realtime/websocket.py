@@ -1,5 +1,7 @@
-"""A WebSocket to an upstream, by aiohttp's client over a connection that the upstream's pool dials: the proxy's tunnel,
-certificates and `connect_s` are those of every call. `max_connections` does not count it.
+"""A WebSocket to an upstream, and the messages of either side's.
+
+aiohttp's client makes it over a connection that the upstream's pool dials: the proxy's tunnel, certificates and
+`connect_s` are those of every call. `max_connections` does not count it.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
+from aiohttp import WSMsgType, web
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
@@ -27,8 +30,46 @@ HEARTBEAT_S = 30.0
 """A side that does not answer a ping within half of this is gone."""
 CLOSE_WITHIN_S = 1.0
 
+BYTES_AT_ONCE = 65_536
+"""Bytes of messages after which other calls have their turn."""
+
+MESSAGE_BYTES = 2_048
+"""Bytes that take as long as what each message costs, however short."""
+
 UpstreamSocket = aiohttp.ClientWebSocketResponse
 Opened = UpstreamSocket | Failure | UpstreamRefused
+
+
+class MessagesInTurns:
+    """The texts and binary messages of a socket, so that other calls have their turn between them.
+
+    A message that waits is read without a turn of the event loop, and aiohttp answers pings in the same way, so that
+    `autoping` is off: who sends thousands of short ones at once would hold up other calls until all are dealt with.
+    """
+
+    def __init__(self, socket: UpstreamSocket | web.WebSocketResponse) -> None:
+        self._socket = socket
+        self._since = 0
+        """Bytes since the last turn."""
+
+    def __repr__(self) -> str:
+        return f"<MessagesInTurns {self._since} bytes at once>"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> aiohttp.WSMessage:
+        while True:
+            if self._since > BYTES_AT_ONCE:
+                self._since = 0
+                await asyncio.sleep(0)
+            message = await self._socket.__anext__()
+            self._since += MESSAGE_BYTES
+            if message.type is WSMsgType.PING:
+                await self._socket.pong(message.data)
+            elif message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY:
+                self._since += len(message.data)
+                return message
 
 
 class _NotConnected(Exception):
@@ -124,6 +165,7 @@ async def _connect(
         headers=[*headers, *_own_headers(settings, key)],
         protocols=tuple(protocols),
         heartbeat=HEARTBEAT_S,
+        autoping=False,
         max_msg_size=max_bytes,
         timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_WITHIN_S),
     )
