@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -29,6 +30,9 @@ from .client_stream import ClientStream, Headers, StreamWriter
 
 KEPT_SPACE = 4096
 """Bytes of blank space before an answer that a client gets; more of it is left out."""
+
+DECODED_AT_ONCE = 65_536
+"""Bytes of an encoded answer that are taken in one turn of the event loop."""
 
 _DOWN = ("content-type", "openai-processing-ms", "openai-version")
 """Headers of an upstream's answer that a client sees, beside those of its format and of wings; all others stay here."""
@@ -72,6 +76,15 @@ class Exchange:
         self._waiter: asyncio.Future[Failure | None] | None = None
         self._decoder: Decoder | None = None
         self._decoded_bytes = 0
+        self._encoded: deque[bytes] = deque()
+        """Bytes that have come and are not decoded."""
+        self._pieces: Iterator[bytes] = iter(())
+        """Decoded bytes of them; an empty piece where there are no more."""
+        self._is_decoding = False
+        """Whether some of them wait for another turn of the event loop, or for the client."""
+        self._turn: asyncio.Handle | None = None
+        self._late_end: tuple[Failure | None] | None = None
+        """How the message has ended, while its bytes wait."""
         self._is_held_back = False
         self._has_events = True
         """Whether a stream consists of events."""
@@ -174,7 +187,9 @@ class Exchange:
 
     def body_received(self, data: bytes) -> None:
         if self._decoder is not None:
-            self._decode(self._decoder, data)
+            self._encoded.append(data)
+            if not self._is_decoding:
+                self._decode()
             return
         scan = self.scan
         if scan is None:
@@ -192,8 +207,14 @@ class Exchange:
             self._scan(scan, data)
 
     def ended(self, failure: Failure | None) -> None:
-        self.is_ended = True
         self.connection = None
+        if self._is_decoding:
+            self._late_end = (failure,)
+        else:
+            self._ended(failure)
+
+    def _ended(self, failure: Failure | None) -> None:
+        self.is_ended = True
         if failure is None and self.gathered is not None:
             self.gathered.finish()
         self._finish(failure)
@@ -247,6 +268,9 @@ class Exchange:
 
     def stop(self) -> None:
         """Discards the answer and aborts its connection."""
+        self._is_decoding, self._late_end = False, None
+        if self._turn is not None:
+            self._turn.cancel()
         if self.connection is not None:
             self.connection.abort()
             self.connection = None
@@ -290,32 +314,66 @@ class Exchange:
     def _set_decoder(self, head: Head) -> bool:
         """Prepare to decode an answer that is encoded although identity was asked for. False: it cannot be decoded."""
         try:
-            self._decoder = decoder_of(",".join([value for name, value in head.headers if name == "content-encoding"]))
+            names = ",".join([value for name, value in head.headers if name == "content-encoding"])
+            if (decoder := decoder_of(names)) is not None:
+                self._decoder, self._pieces = decoder, self._decoded_pieces(decoder)
         except EncodingFault as fault:
             if head.status == 200:  # of an error, the status suffices
                 self._give_up(Fault.ENCODING, str(fault))
                 return False
         return True
 
-    def _decode(self, decoder: Decoder, data: bytes) -> None:
+    def _decode(self) -> None:
+        """Take what has come, `DECODED_AT_ONCE` bytes of it in one turn: one piece of the network may hold 64 MB."""
+        self._turn, self._is_decoding = None, False
+        is_held_up, since = False, 0
         try:
-            for piece in decoder.decode(data):
-                self._decoded_bytes += len(piece)
-                self._decoded(piece)
-                if self.scan is None:
-                    self._collect(piece)
-                elif self._decoded_bytes > self.attempt.max_response_bytes:
-                    self._refuse_length()
-                else:
-                    self._scan(self.scan, piece)
-                if self.is_over:
-                    return
+            while not (self.is_over or is_held_up) and (piece := next(self._pieces)):
+                self._take(piece)
+                since += len(piece)
+                is_held_up = since >= DECODED_AT_ONCE or self._is_held_back
         except EncodingFault as fault:
             if self.head is not None and self.head.status == 200:
                 self._give_up(Fault.ENCODING, str(fault))
             else:
                 self.stop()
                 self._finish(None)
+        if is_held_up and not self.is_over:
+            self._wait_to_decode()
+        else:
+            self._encoded.clear()
+            self._read_on()
+
+    def _decoded_pieces(self, decoder: Decoder) -> Iterator[bytes]:
+        while True:
+            while self._encoded:
+                yield from decoder.decode(self._encoded.popleft())
+            yield b""
+
+    def _take(self, piece: bytes) -> None:
+        self._decoded_bytes += len(piece)
+        self._decoded(piece)
+        if self.scan is None:
+            self._collect(piece)
+        elif self._decoded_bytes > self.attempt.max_response_bytes:
+            self._refuse_length()
+        else:
+            self._scan(self.scan, piece)
+
+    def _wait_to_decode(self) -> None:
+        self._is_decoding = True
+        if self.connection is not None:
+            self.connection.pause_reading()
+        if not self._is_held_back and self._turn is None:
+            self._turn = self._loop.call_soon(self._decode)
+
+    def _read_on(self) -> None:
+        """All that has come is taken."""
+        if self.connection is not None and not self._is_held_back:
+            self.connection.resume_reading()
+        if self._late_end is not None:
+            (failure,), self._late_end = self._late_end, None
+            self._ended(failure)
 
     def _decoded(self, data: bytes) -> None:
         """The next bytes of an encoded answer, decoded."""
@@ -461,7 +519,9 @@ class Exchange:
     def _resume(self) -> None:
         self._is_held_back = False
         self._alive_at = self._clock()
-        if self.connection is not None:
+        if self._is_decoding:
+            self._wait_to_decode()
+        elif self.connection is not None:
             self.connection.resume_reading()
 
     def _give_up(self, fault: Fault, detail: str) -> None:

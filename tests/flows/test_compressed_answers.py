@@ -82,6 +82,43 @@ def test_events_of_a_stream_arrive_as_they_are_sent(gateway: Gateway, upstream: 
     assert (record["usage_source"], record["prompt_tokens"], record["completion_tokens"]) == ("reported", 3, 5)
 
 
+LONG = [EVENTS[0]] * (250_000 // len(event(EVENTS[0])))
+"""Events that are decoded in several turns of the event loop."""
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_stream_whose_message_ends_before_it_is_decoded(
+    gateway: Gateway, upstream: ScriptedUpstream, *, is_cut: bool
+) -> None:
+    """All that came is passed on and charged, and the end then."""
+    data = gzip.compress(b"".join(map(event, [*LONG, *EVENTS[1:]])))
+
+    async def behaviour(wire: Wire) -> None:
+        await wire.write(HEAD_OF_STREAM + chunk(data) + (b"" if is_cut else b"0\r\n\r\n"))
+        wire.close()
+
+    upstream.answer_with(behaviour)
+    with gateway.stream() as client:
+        head = client.read_head()
+        assert events(client.read_chunks()) == [*LONG, EVENTS[1], "[DONE]"]
+    record = gateway.call(head.id)
+    assert (record["usage_source"], record["prompt_tokens"], record["completion_tokens"]) == ("reported", 3, 5)
+
+
+def test_a_long_plain_answer_that_is_cut(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    whole = gzip.compress(json.dumps(DEFAULT_JSON | {"x": [1] * 80_000, "usage": USAGE}).encode())
+
+    async def behaviour(wire: Wire) -> None:
+        await wire.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 99999\r\n\r\n" + whole)
+        wire.close()
+
+    upstream.answer_with(behaviour, compressed(json.dumps(DEFAULT_JSON | {"x": [1] * 80_000}).encode(), "gzip"))
+    served = gateway.complete(max_tokens=9)
+    assert (served.status, served.error["code"]) == (502, "upstream_error")
+    assert gateway.call(served.id)["completion_tokens"] == 9
+    assert gateway.complete(max_tokens=9).json["x"] == [1] * 80_000
+
+
 def test_error_of_an_upstream(gateway: Gateway, upstream: ScriptedUpstream) -> None:
     error = {"error": {"message": "Too long.", "type": "invalid_request_error", "param": "prompt", "code": "long"}}
     upstream.answer_with(answer(gzip.compress(json.dumps(error).encode()), 400, GZIP), answer(b"{", 429, GZIP))

@@ -16,6 +16,8 @@ from aiohttp.test_utils import TestClient
 
 from gateway.web.bodies import MAX_MEMBERS
 from gateway.wings.stored.batch_file import MAX_ALL_LINES, MAX_NESTED
+from tests.conftest import ScriptedUpstream
+from tests.fakes.scripted import answer
 from tests.fakes.turns import MOST_CALLS, counted
 from tests.web.conftest import AUTH, KEY, Inside
 
@@ -51,6 +53,21 @@ async def test_members_of_compressed_bodies(inside: Inside, coding: str, monkeyp
         assert (status, "member" in allowed) == (400, False)
         status, refused = await send(client, empty * 20_000, coding)
         assert (status, f"more than {MAX_MEMBERS} members" in refused) == (400, True), refused
+    assert turns.most <= MOST_CALLS, turns.by
+
+
+VECTORS = [{"object": "embedding", "index": 0, "embedding": [0.0123456] * 256}] * 1000
+MANY_VECTORS = {"object": "list", "model": "m", "data": VECTORS, "usage": {"prompt_tokens": 9, "total_tokens": 9}}
+
+
+async def test_a_compressed_answer(inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three megabytes of it, in one piece of the network."""
+    models = {"m": {"endpoints": ["embeddings"], "routes": [{"upstream": "up"}]}}
+    client, whole = await inside(upstream.url, models=models), json.dumps(MANY_VECTORS).encode()
+    upstream.answer_with(always=answer(gzip.compress(whole), headers=[("Content-Encoding", "gzip")]))
+    with counted(monkeypatch) as turns:
+        async with client.post("/v1/embeddings", json={"model": "m", "input": "x"}, headers=AUTH) as received:
+            assert await received.read() == whole
     assert turns.most <= MOST_CALLS, turns.by
 
 
