@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -891,6 +893,35 @@ async def test_pause_really_stops_reading(kind: str, authority: Authority, clock
         assert await ear.end() is None
         assert len(ear.body) == 200 * 65536
         assert "1 idle" in repr(pool)
+        await pool.close()
+
+
+@pytest.mark.parametrize("kind", ["plain", "tls"])
+async def test_a_turn_of_the_loop_reads_one_buffer(kind: str, authority: Authority) -> None:
+    """However much has come meanwhile: others have their turn between the buffers."""
+    has_written, loop = threading.Event(), asyncio.get_running_loop()
+
+    async def flood(wire: Wire) -> None:
+        body = b"z" * 16 * READ_BUFFER_BYTES
+        wire.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await asyncio.sleep(0)
+        has_written.set()
+
+    tls = authority.server_context("127.0.0.1") if kind == "tls" else None
+    async with Scripted(flood, tls=tls) as upstream:
+        pool = pool_of(upstream.url, ca_file=str(authority.ca_file))
+        _, ear = await begin(pool)
+        assert has_written.wait(10)  # this loop reads nothing meanwhile
+        read = [0]
+
+        def next_turn() -> None:
+            read.append(len(ear.body))
+            if not ear.has_ended:
+                loop.call_soon(next_turn)
+
+        next_turn()
+        assert await ear.end() is None
+        assert max(after - before for before, after in itertools.pairwise(read)) <= READ_BUFFER_BYTES
         await pool.close()
 
 
