@@ -26,6 +26,7 @@ from gateway.wings import parts
 
 from . import reported_usage, sse, token_rule
 from .events import Event
+from .member_reader import LongAnswer
 from .reader import AnswerReader
 
 AllowsReport = Callable[[Usage, Callable[[], int]], bool]
@@ -272,6 +273,16 @@ class BatchLine(NamedTuple):
     body: bytes = b""
 
 
+class ReadsLine(Protocol):
+    """Reads a line of the results of a batch in pieces, because it is too long to be parsed at once."""
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the line."""
+
+    def line(self, shown: bytes) -> BatchLine:
+        """The line, which has ended and begins with `shown`. Raises `ValueError`."""
+
+
 class BatchFormat(NamedTuple):
     kind: str
     """The kind of their bonds."""
@@ -281,6 +292,8 @@ class BatchFormat(NamedTuple):
     """Reads a batch object. Raises `ValueError` if it is none."""
     line: Callable[[bytes, Endpoint], BatchLine]
     """Reads one line of the results, given the endpoint of the requests. Raises `ValueError`."""
+    long_line: Callable[[Endpoint], ReadsLine | None] = lambda _: None
+    """Reads a line of more than `LONG_ANSWER` bytes in pieces; None: `line` reads it at once."""
 
 
 Restricts = Callable[[Mapping[str, Any], Limits, Limits], None]
@@ -339,7 +352,7 @@ class Format:
     forms only."""
     facts_reader: Callable[[], FactsReader] | None = None
     """Reads a plain answer with status 200 in pieces; None: `facts` reads it at once."""
-    long_reader: Callable[[], FactsReader] | None = None
+    long_reader: Callable[[], LongAnswer[PlainFacts]] | None = None
     """The same for an answer of more than `LONG_ANSWER` bytes: to build its members would hold up other calls."""
     is_text: Callable[[Params], bool] | None = None
     """Whether a whole answer to this request is text and not JSON; None: never."""

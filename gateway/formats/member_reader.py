@@ -228,11 +228,15 @@ F = TypeVar("F")
 
 class LongAnswer(Generic[F]):
     """Reads a plain answer in pieces. `facts` gets an object with its wanted members; an array of `EACH` that has items
-    has one there at least."""
+    has one there at least. The answer is the whole text, or what is `within` it; then members `beside` it are kept."""
 
-    def __init__(self, facts: Callable[[bytes], F], wanted: Collection[Path]) -> None:
+    def __init__(
+        self, facts: Callable[[bytes], F], wanted: Collection[Path], within: Path = (), beside: Collection[Path] = ()
+    ) -> None:
         self._facts = facts
-        self._reader = MemberReader(wanted)
+        self._wanted = wanted
+        self._within = within
+        self._reader = MemberReader([*[(*within, *path) for path in wanted], *beside])
         self._decoder = getincrementaldecoder("utf-8")()
         self._depth = 0
         self._is_object = True
@@ -241,14 +245,25 @@ class LongAnswer(Generic[F]):
         self._check(data)
         self._reader.feed(data)
 
-    def facts(self) -> F:
-        """Raises `ValueError` if it is no whole JSON object, as far as that can be seen without building it."""
+    def inside(self, path: Path, beside: Collection[Path]) -> LongAnswer[F]:
+        """A reader of such an answer at this place of a text, and of members of that text."""
+        return LongAnswer(self._facts, self._wanted, path, beside)
+
+    def whole(self) -> dict[str, Any]:
+        """The wanted members of the whole text. Raises `ValueError` if it is no whole JSON object, as far as that can
+        be seen without building it."""
         if not self._is_object or not self._reader.is_whole:
             raise ValueError("no JSON object")
-        value = self._reader.value()
+        return self._reader.value()
+
+    def facts(self) -> F:
+        """Raises `ValueError` as `whole` does."""
+        value, depth = self.whole(), len(self._within)
+        for name in self._within:
+            value = value.get(name) or {}
         for path, number in self._reader.counts.items():
-            if number and not value.get(path[0]):
-                value[path[0]] = [{}]
+            if number and not value.get(path[depth]):
+                value[path[depth]] = [{}]
         return self._facts(json.dumps(value).encode())
 
     def _check(self, data: bytes) -> None:

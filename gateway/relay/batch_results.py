@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from gateway.chunked import portions
 from gateway.formats import reported_usage
-from gateway.formats.format import BatchFormat, BatchLine
+from gateway.formats.format import LONG_ANSWER, BatchFormat, BatchLine, ReadsLine
 from gateway.formats.reader import ERRORS, HAS_ERROR
 from gateway.formats.reason_cleaner import ReasonCleaner
 from gateway.quota import pricing
-from gateway.records import LineCeilings, Usage
+from gateway.records import Endpoint, LineCeilings, Usage
 from gateway.upstream import refusal
 from gateway.upstream.connection import Head
-from gateway.upstream.content_encoding import EncodingFault, decoder_of
+from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
 from gateway.upstream.download import Download
 
-from .charge import REASONING_ALLOWANCE, SHOWN_FACTOR, SentRequest
+from .charge import MAX_BROKEN_BYTES, REASONING_ALLOWANCE, SHOWN_FACTOR, SentRequest
 
 MAX_LINE_BYTES = 33_554_432
 """Size limit of one answer in bytes; a longer one is not read."""
@@ -35,6 +35,9 @@ MAX_HELD_BYTES = 8_192
 
 LINES_AT_ONCE = 1_000
 """Lines between which other calls have their turn. They have it in each line with an error, too."""
+
+BYTES_AT_ONCE, LINE_BYTES = 65_536, 256
+"""Bytes of lines that are read in one turn of the event loop, and those that take as long as what each line costs."""
 
 ANY_REQUEST = 2_097_152
 """Tokens of the prompt, and of the output, that no request of a batch exceeds: twice the largest context of common
@@ -146,6 +149,44 @@ class BatchTotals:
         return pricing.total_usage((*self._sums.values(), *self._parts))
 
 
+class _Line:
+    """One line of the results, while it comes."""
+
+    def __init__(self, batch: BatchFormat, endpoint: Endpoint) -> None:
+        self._batch = batch
+        self._endpoint = endpoint
+        self._held = bytearray()
+        """All of it, or the beginning of a long one."""
+        self._size = 0
+        self._long: ReadsLine | None = None
+
+    def feed(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > MAX_LINE_BYTES:
+            self._held.clear()
+        elif self._long is not None:
+            self._long.feed(data)
+            self._held += data[: max(0, MAX_BROKEN_BYTES - len(self._held))]
+        else:
+            self._held += data
+            if self._size > LONG_ANSWER and (long := self._batch.long_line(self._endpoint)) is not None:
+                self._long = long
+                long.feed(bytes(self._held))
+
+    @property
+    def is_blank(self) -> bool:
+        return len(self._held) == self._size and not self._held.strip()
+
+    def end(self) -> BatchLine | None:
+        """The line; None: it cannot be read."""
+        if self._size > MAX_LINE_BYTES:
+            return None
+        with suppress(ValueError, RecursionError):
+            shown = bytes(self._held)
+            return self._batch.line(shown, self._endpoint) if self._long is None else self._long.line(shown)
+        return None
+
+
 class ResultReader(NamedTuple):
     """Reads results of one batch."""
 
@@ -153,22 +194,35 @@ class ResultReader(NamedTuple):
     totals: BatchTotals
 
     async def read(self, download: Download, head: Head) -> bool:
-        """Add the lines of one answer; whether it came whole."""
+        """Add the lines of one answer; whether it came whole. Other calls have their turn in between."""
         try:
-            async for line in _lines(download, head):
-                self._add(line)
+            await self._read(download, decoder_of(head.get("content-encoding") or ""))
         except EncodingFault:
             return False
         return download.failure is None
 
-    def _add(self, line: bytes | None) -> None:
-        if line is not None and not line.strip():
-            return
-        found = None
-        if line is not None:
-            with suppress(ValueError, RecursionError):
-                found = self.batch.line(line, self.totals.endpoint)
-        self.totals.add(found)
+    async def _read(self, download: Download, decoder: Decoder | None) -> None:
+        line, since = self._next(), 0
+        while data := await download.read():
+            for piece in (data,) if decoder is None else decoder.decode(data):
+                *ends, rest = piece.split(b"\n")
+                for end in ends:
+                    line.feed(end)
+                    self._add(line)
+                    line, since = self._next(), since + len(end) + LINE_BYTES
+                    if since > BYTES_AT_ONCE:
+                        since = 0
+                        await asyncio.sleep(0)
+                line.feed(rest)
+                await asyncio.sleep(0)
+        self._add(line)
+
+    def _next(self) -> _Line:
+        return _Line(self.batch, self.totals.endpoint)
+
+    def _add(self, line: _Line) -> None:
+        if not line.is_blank:
+            self.totals.add(line.end())
 
 
 class CleanedResults:
@@ -226,20 +280,3 @@ class CleanedResults:
 def has_error(line: bytes | bytearray) -> bool:
     """Whether a line of JSON has a member `error` that is not empty."""
     return HAS_ERROR.search(line) is not None
-
-
-async def _lines(download: Download, head: Head) -> AsyncIterator[bytes | None]:
-    """The lines; None in place of one that is too long."""
-    decoder = decoder_of(head.get("content-encoding") or "")
-    held, is_too_long = bytearray(), False
-    while data := await download.read():
-        for piece in (data,) if decoder is None else decoder.decode(data):
-            *ends, rest = piece.split(b"\n")
-            for end in ends:
-                yield None if is_too_long else bytes(held + end)
-                held, is_too_long = bytearray(), False
-            if not is_too_long:
-                held += rest
-            if len(held) > MAX_LINE_BYTES:
-                held, is_too_long = bytearray(), True
-    yield None if is_too_long else bytes(held)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.config import Model, Price, Route
+from gateway.formats.format import LONG_ANSWER
 from gateway.formats.table import FORMATS
 from gateway.quota import pricing
 from gateway.records import Call, Document, Failure, Fault, Key, LineCeilings, Params, Phase, Usage
@@ -18,6 +19,7 @@ from gateway.relay import batch_results as under_test
 from gateway.relay.charge import SentRequest
 from gateway.upstream.connection import Head
 from gateway.upstream.download import Download
+from tests.fakes.turns import counted
 
 RESERVED = Usage(1000, 400)
 
@@ -101,6 +103,34 @@ async def test_a_long_line_is_charged_its_share_and_not_kept(monkeypatch: pytest
     result = reader()
     assert await read(result, [*[b"x" * 600] * 5, b"\n", line(10, 5)])
     assert result.totals.usage == Usage(260, 105, source="estimated", variant="batch")
+
+
+def vectors(name: str, number: int, **more: Any) -> bytes:
+    """A line with vectors of 256 numbers."""
+    data = [{"object": "embedding", "embedding": [0.0123456] * 256}] * number
+    body = {"model": "v", "data": data, "usage": {"prompt_tokens": 70, "total_tokens": 70}}
+    received = {"custom_id": name, "response": {"status_code": 200, "body": body} | more}
+    return json.dumps(received).encode() + b"\n"
+
+
+@pytest.mark.parametrize("size", [1000, 65_536, 10**9])
+async def test_a_long_line_is_read_as_a_short_one(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, and never all of it at once."""
+    result = reader()
+    result.totals.endpoint = "embeddings"
+    data = vectors("a", 2) + vectors("b", 300) + vectors("b", 300) + vectors("c", 300, status_code=500) + b'{"a": [' * 9
+    with counted(monkeypatch) as turns:
+        assert await read(result, [data[at : at + size] for at in range(0, len(data), size)])
+    assert turns.longest_json <= LONG_ANSWER
+    usage = result.totals.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.source) == (70 + 70 + 250, 100, "estimated")
+    assert result.totals.model == "v"
+
+
+async def test_what_a_long_line_shows_raises_its_ceiling() -> None:
+    result = reader()
+    assert await read(result, [line(10, 60_000, text="Hi " * 60_000)])
+    assert result.totals.usage[:2] == (10, 60_000)
 
 
 async def test_long_prompts_are_priced_one_by_one() -> None:

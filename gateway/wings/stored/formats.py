@@ -25,8 +25,9 @@ from gateway.formats.anthropic import messages
 from gateway.formats.anthropic.request import reworded
 from gateway.formats.ceilings import output_ceiling, prompt_ceiling
 from gateway.formats.format import VARIANT, BatchFormat, BatchLine, BatchState, Format, PlainFacts, no_usage
+from gateway.formats.member_reader import LongAnswer
 from gateway.formats.openai import completions, moderations, responses
-from gateway.formats.reader import text_of
+from gateway.formats.reader import text_of, value_at
 from gateway.records import Document, Ended, Endpoint, LineCeilings, Params
 
 
@@ -121,6 +122,28 @@ def _line(data: bytes, endpoint: Endpoint) -> BatchLine:
     return _answered(line.get("custom_id"), response.get("body"), _OF_ENDPOINT[endpoint])
 
 
+class _LongLine:
+    """Reads such a line in pieces."""
+
+    def __init__(self, answer: LongAnswer[PlainFacts]) -> None:
+        self._answer = answer.inside(("response", "body"), (("custom_id",), ("response", "status_code")))
+
+    def feed(self, data: bytes) -> None:
+        self._answer.feed(data)
+
+    def line(self, shown: bytes) -> BatchLine:
+        found = self._answer.whole()
+        if value_at(found, ("response", "status_code")) != 200:
+            return BatchLine(None)
+        name = found.get("custom_id")
+        return BatchLine(name if isinstance(name, str) else None, self._answer.facts(), shown)
+
+
+def _long_line(endpoint: Endpoint) -> _LongLine | None:
+    make = _OF_ENDPOINT[endpoint].long_reader
+    return None if make is None else _LongLine(make())
+
+
 BATCHES = Format(
     name="batches",
     path="/v1/batches",
@@ -128,7 +151,7 @@ BATCHES = Format(
     read=_read,
     facts=facts_when_made,
     usage=no_usage,
-    batch=BatchFormat("batch", frozenset(_OF_ENDPOINT), _state, _line),
+    batch=BatchFormat("batch", frozenset(_OF_ENDPOINT), _state, _line, _long_line),
 )
 
 # ---------------------------------------------------------------------------------------------------------- Anthropic
