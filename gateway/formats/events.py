@@ -27,6 +27,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+MOST_READINGS = 4
+"""Readings of the pieces of one call that are kept. By the first each piece has all so far, by the longest none has."""
+
 
 class Unfit(Exception):
     """The upstream's answer does not fit the request and cannot be passed on; the text is the reason, for the log."""
@@ -114,6 +117,9 @@ class CollectedCall:
             readings = [*dict.fromkeys([*again, *added])]
             if len(readings) > 1:
                 readings = [held for held in readings if _may_become_json(given + held)] or readings[:1]
+            if len(readings) > MOST_READINGS:
+                is_certain = len(readings[0]) > len(self._held[0])  # once more all so far, and more
+                readings = readings[:1] if is_certain else [readings[0], max(readings, key=len)]
             added = readings
         self._held = added
 

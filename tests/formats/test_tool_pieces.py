@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.formats import events
 from gateway.formats.events import CollectedCall
 
 NAMES = st.text(st.sampled_from('{}":1, a\\'), max_size=5)
@@ -43,6 +44,34 @@ def test_arguments_are_those_that_the_model_gave(sender: str, arguments: object,
             whole = text if sender == "once more" else json.dumps(arguments, separators=(",", ":"))
             pieces = [*[text[start:end] for start, end in zip(starts, cuts, strict=False)], whole]
     assert json.loads(received(pieces)[0]) == arguments
+
+
+NESTED = '{"x":['
+
+
+@pytest.mark.parametrize(
+    ("pieces", "whole"),
+    [
+        (
+            [NESTED + "1," * number for number in range(60)] + [NESTED + "1," * 60 + "1]}"],
+            NESTED + "1," * 60 + "1]}",
+        ),
+        ([NESTED] * 60 + ["1" + "]}" * 60], NESTED * 60 + "1" + "]}" * 60),
+        ([NESTED] * 60 + [NESTED + "1]}"], NESTED + "1]}"),
+    ],
+)
+def test_many_pieces_that_may_be_all_so_far(pieces: Sequence[str], whole: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is read in a few ways, and not in as many as there are pieces."""
+    looks, reads = 0, events._may_become_json
+
+    def counted(text: str) -> bool:
+        nonlocal looks
+        looks += 1
+        return reads(text)
+
+    monkeypatch.setattr(events, "_may_become_json", counted)
+    assert received(pieces)[0] == whole
+    assert looks <= 4 * len(pieces)
 
 
 @pytest.mark.parametrize(
