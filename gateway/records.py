@@ -9,7 +9,7 @@ us for the fields of a record); the rest are dataclasses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from . import units
-from .config import Limits, Model, NamedModel, Passthrough, Priority, Quota
+from .config import Limits, Model, NamedModel, Priority, Quota
 
 Endpoint = Literal[
     "completions", "chat", "embeddings", "messages", "count_tokens", "responses", "input_tokens", "compact",
@@ -247,14 +247,15 @@ class Bond(NamedTuple):
 
 
 class PassedRequest(NamedTuple):
-    """The upstream request of a call of a passthrough row."""
+    """The upstream request of a call at an API that the configuration adds, by a passthrough row."""
 
-    row: Passthrough
     method: str
     path: str
     """Path below the upstream's base URL, as it was sent."""
-    parts: Mapping[str, str]
-    """The named parts of the path and the query."""
+    format: Any
+    """The `Format` (formats/format.py) of its answers."""
+    poll_path: Callable[[str], str]
+    """Where the task with an id is read, below the upstream's base URL."""
     is_read: bool = False
     """It is about a task, and costs nothing."""
     owner: str = ""

@@ -45,13 +45,14 @@ LONGEST = tuple(
         "browser/slow/test_steering", "browser/slow/test_shown", "store/slow/test_schedules", "slow/test_interrupted",
         "browser/slow/test_overview", "browser/slow/test_page", "browser/slow/test_questions",
         "flows/slow/test_stranger", "flows/slow/test_upstreams_under_load", "flows/slow/test_frameworks",
-        "flows/slow/test_cli", "flows/slow/test_batch_kills", "flows/slow/test_task_kills", "flows/slow/test_backup",
-        "slow/test_stack", "flows/slow/test_background_kills",
+        "flows/slow/test_cli", "flows/slow/test_batch_kills", "wings/tasks/slow/test_task_kills",
+        "flows/slow/test_backup", "slow/test_stack", "flows/slow/test_background_kills",
         # Of the fast tier.
         "flows/test_routing", "upstream/test_connection", "flows/test_background_responses",
         "flows/test_background_streams", "wings/alerts/test_watcher", "flows/test_stream", "wings/people/test_roles",
-        "flows/test_passthrough", "flows/test_refusals", "flows/test_message_batches", "store/test_contract_reports",
-        "store/test_contract_keys", "flows/test_charges", "flows/test_faults", "store/test_sqlite",
+        "wings/tasks/test_passthrough", "flows/test_refusals", "flows/test_message_batches",
+        "store/test_contract_reports", "store/test_contract_keys", "flows/test_charges", "flows/test_faults",
+        "store/test_sqlite",
     )
 )  # fmt: skip
 """Files that take 40 s and more, and in the fast tier seven seconds, the longest first. They begin first: at the end of

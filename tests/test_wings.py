@@ -82,8 +82,6 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
 # ------------------------------------------------------------------------------------------------- trunk and wings
 
 OUTSIDE = {
-    "tasks": "config.operations config.passthrough_checks config.sections.passthrough formats.passthrough "
-    "web.passthrough",
     "stored": "accounting.bonds accounting.deferral api.file_ids relay.batch_results relay.deferred "
     "store.bonds store.redis.bonds store.sqlite.bonds",
     "fallbacks": "pipeline.fallbacks",
@@ -106,9 +104,9 @@ there before. Whatever such a feature changes in the trunk or in another wing is
 CEILINGS = {
     "files": 400,
     "lines": 71_250,
-    "lines of the trunk": 51_250,
-    "arrows from the trunk to wings": 21,
-    "arrows between wings": 5,
+    "lines of the trunk": 51_500,
+    "arrows from the trunk to wings": 14,
+    "arrows between wings": 2,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next
 250. A feature that raises one is built as a wing instead, or takes away as much elsewhere."""

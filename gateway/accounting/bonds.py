@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 from gateway.chunked import portions
@@ -138,6 +138,11 @@ class Bonds:
             earlier = await self._any(_earlier_task_id(upstream, given))
             bond = earlier if earlier is not None and earlier.model.partition("/")[0] in rows else None
         return _usable(bond, key, given, TASK, upstreams)
+
+    async def keep_task(self, bond: Bond, row: str, given: Iterable[str]) -> None:
+        """Has further ids at the upstream belong to the key of a task, which keeps its own. Returns as `keep` does."""
+        for each in {task_id(row, bond.upstream, one) for one in given} - {bond.id}:
+            await self.keep(bond._replace(id=each, note=""))
 
     async def require_all(
         self, key: KeyInTeam, ids: Sequence[str], param: str, upstreams: Mapping[str, Upstream]

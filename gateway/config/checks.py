@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 from .discovered import is_wanted
 from .faults import ConfigFault, format_faults, printable
 from .model_names import compiled, is_pattern, may_overlap, most_specific_first, with_targets
-from .passthrough_checks import check_rows
 from .rates import BESIDE_TOKENS
 from .sections import (
     BAD_SIGNS,
@@ -29,14 +28,13 @@ from .sections import (
     KeyDefaults,
     Model,
     ModelSettings,
-    Passthrough,
     PersonLimits,
     Quota,
     Section,
     ServerSettings,
     Upstream,
 )
-from .wings import model_kinds
+from .wings import WingRows, model_kinds, wing_rows
 
 
 def _names_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
@@ -155,7 +153,8 @@ class ValidParts:
     model_names: Sequence[str]
     """Names of all models, faulty ones included."""
     aliases: Mapping[str, str]
-    passthrough: Mapping[str, Passthrough]
+    rows: Sequence[tuple[WingRows, Mapping[str, Any]]]
+    """The sections of APIs, each with its sound rows."""
     teams: Mapping[str, Mapping[int, Quota]]
     members: Mapping[str, Mapping[int, Quota]]
     """The quotas of the people in each team."""
@@ -178,7 +177,7 @@ class ValidParts:
             model_defaults=config.defaults.models,
             connections={name: upstream.max_connections for name, upstream in config.upstreams.items()},
             models=config.models, model_names=list(config.models),
-            aliases=config.aliases, passthrough=config.passthrough,
+            aliases=config.aliases, rows=[(each, getattr(config, each.name)) for each in wing_rows()],
             teams={name: dict(enumerate(team.quotas)) for name, team in config.teams.items()},
             members={name: dict(enumerate(team.member_quotas)) for name, team in config.teams.items()},
             people=config.people,
@@ -212,7 +211,7 @@ class ValidParts:
             models=_sound(model, _named(values, "models")),
             model_names=[name for name in _named(values, "models") if isinstance(name, str)],
             aliases={alias: name for alias, name in _by_text(_named(values, "aliases")) if isinstance(name, str)},
-            passthrough=dict(_by_text(_sound(Passthrough, _named(values, "passthrough")))),
+            rows=[(each, dict(_by_text(_sound(each.kind, _named(values, each.name))))) for each in wing_rows()],
             teams={name: _sound(Quota, _listed(team, "quotas")) for name, team in teams.items()},
             members={name: _sound(Quota, _listed(team, "member_quotas")) for name, team in teams.items()},
             people=dict(_by_text(_sound(PersonLimits, _named(values, "people")))),
@@ -285,7 +284,8 @@ def cross_check(parts: ValidParts) -> Iterator[ConfigFault]:
     yield from _check_keys(parts)
     yield from _check_quotas(parts)
     yield from _check_files(parts)
-    yield from check_rows(parts.passthrough, parts.upstreams, parts.model_names)
+    for section, rows in parts.rows:
+        yield from section.faults(rows, parts.upstreams, parts.model_names)
 
 
 def _check_files(parts: ValidParts) -> Iterator[ConfigFault]:
@@ -368,7 +368,7 @@ def _check_models(parts: ValidParts) -> Iterator[ConfigFault]:
 def _check_discovery(parts: ValidParts) -> Iterator[ConfigFault]:
     """Requires a model, because nothing could be served without one. Discovered models have only the default settings,
     so those must hold a needed `max_output_tokens`."""
-    if not parts.model_names and not parts.discovering and not parts.passthrough:
+    if not parts.model_names and not parts.discovering and not any(rows for _, rows in parts.rows):
         yield ConfigFault(
             "models", "is required: name at least one model, or serve those that an upstream lists with discover: true"
         )

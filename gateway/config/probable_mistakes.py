@@ -27,7 +27,7 @@ from .model_names import is_pattern, may_overlap
 from .price_table import provider_of
 from .secret_forms import warnings_of_forms
 from .sections import LOOPBACK, Config, KeySettings, Limits, Model, Quota, Section, Team
-from .wings import wing_sections
+from .wings import added_apis, wing_sections
 
 FOREIGN_REFERENCE = re.compile(
     r"os\.environ/\w+|env[:.]\w+|\$env:\w+|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%|\{\{.*\}\}|<[\w -]+>|\$\(.*\)"
@@ -600,7 +600,7 @@ def _not_served(place: Place, endpoints: Sequence[str], config: Config, models: 
 
 def _unused_upstreams(config: Config) -> Warnings:
     used = {route.upstream for model in config.models.values() for route in model.routes}
-    used |= {row.upstream for row in config.passthrough.values()}
+    used |= {api.upstream for api in added_apis(config).values()}
     for name, upstream in config.upstreams.items():
         if name not in used and upstream.discover is None:
             yield _warning(("upstreams", name), "no model has a route to it")

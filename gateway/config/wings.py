@@ -3,7 +3,7 @@ at run time have by default."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime
 from functools import cache
@@ -15,7 +15,7 @@ from gateway.wings import parts
 
 from .faults import ConfigFault
 from .proxies import Addressed
-from .sections import Config, EndpointName, Model, ModelSettings, Upstream
+from .sections import AddedApi, Config, EndpointName, Model, ModelSettings, Upstream
 from .sections.root import Defaults, refuse_from
 
 
@@ -48,6 +48,15 @@ class WingSection(NamedTuple):
         return self.name == "models"
 
 
+class WingRows(NamedTuple):
+    """A section with one row for each API that it adds, by the name of its endpoint."""
+
+    name: str
+    kind: type[AddedApi]
+    faults: Callable[[Mapping[str, Any], Sequence[str], Sequence[str]], Iterator[ConfigFault]]
+    """Faults within and between sound rows, given the names of upstreams and of models: reported beside all others."""
+
+
 class WingNames(NamedTuple):
     """The names under which models list the endpoints of a wing's formats."""
 
@@ -71,6 +80,16 @@ def wing_upstreams() -> tuple[WingUpstream, ...]:
 def wing_sections() -> tuple[WingSection, ...]:
     """The sections of all wings. Asked for when a file is read: their modules import this package."""
     return tuple(parts(WingSection, "settings"))
+
+
+@cache
+def wing_rows() -> tuple[WingRows, ...]:
+    return tuple(parts(WingRows, "settings"))
+
+
+def added_apis(config: Config) -> dict[str, AddedApi]:
+    """The rows of all such sections."""
+    return {name: row for each in wing_rows() for name, row in getattr(config, each.name).items()}
 
 
 @cache
@@ -102,6 +121,7 @@ def whole_file() -> type[Config]:
         for each in wing_sections()
         if not each.is_of_models
     }
+    sections |= {each.name: (dict[str, each.kind], {}) for each in wing_rows()}  # type: ignore[name-defined]
     sections["defaults"] = defaults, defaults()
     sections["models"] = Annotated[dict[str, model], BeforeValidator(refuse_from)], {}  # type: ignore[valid-type]
     kind: Any = create_model("Upstream", __base__=(*[each.kind for each in wing_upstreams()], Upstream))

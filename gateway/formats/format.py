@@ -18,10 +18,11 @@ from pydantic import BaseModel
 from gateway.api import other_models
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
-from gateway.config import Capabilities, Limits, Route
+from gateway.config import Capabilities, Config, Limits, Route
 from gateway.errors import GatewayError, InvalidRequest, UpstreamRefused
 from gateway.quota import limit_headers
 from gateway.records import Call, Document, Ended, Endpoint, Params, StoredBytes, Usage
+from gateway.units import Counts, counts
 from gateway.wings import parts
 
 from . import reported_usage, sse, token_rule
@@ -204,6 +205,31 @@ class PlainFacts(NamedTuple):
     """The id under which the upstream keeps it, if it does."""
 
 
+MOST_MADE = 16
+"""Outputs of one task that are charged, where it asked for fewer: no row's API makes more than 8."""
+
+
+class TaskEnd(NamedTuple):
+    """How a task has ended that an upstream went on with."""
+
+    has_failed: bool = False
+    paid: int | None = None
+    """How many outputs are paid; None: all that were asked for."""
+
+    def charged(self, reserved: Counts, outputs: int) -> Counts:
+        """The units that are paid, where these were reserved for this number of outputs: more than that, if the
+        upstream made more, up to `MOST_MADE`."""
+        if self.paid is None or self.paid == outputs:
+            return reserved
+        return counts({name: self.share(count, outputs) for name, count in reserved})
+
+    def share(self, reserved: int, outputs: int) -> int:
+        """The part that is paid of an amount for this number of outputs."""
+        if self.paid is None:
+            return reserved
+        return -(-reserved * min(self.paid, max(outputs, MOST_MADE)) // outputs)
+
+
 class AnswerMembers(BaseModel):
     """The members of plain answers that are read; each format adds its own. Others are not built, because it is
     validated from the bytes."""
@@ -333,6 +359,7 @@ class Format:
     name: Endpoint
     """The name in records, metrics and `models.NAME.endpoints`."""
     path: str
+    """Empty: it is that of the APIs that a configuration adds, with names and paths of their own."""
     operation: str
     """The operation's name in traces (OpenTelemetry, `gen_ai.operation.name`)."""
     read: Callable[[bytes, FindsCounter], Params]
@@ -447,6 +474,8 @@ class Format:
     listed: frozenset[Endpoint] = frozenset()
     """`list_models` gets only models that are served at one of these endpoints; empty: every model."""
     batch: BatchFormat | None = None
+    ended: Callable[[Config, Endpoint, bytes], TaskEnd | None] = lambda *_: None
+    """How a task of an added API has ended, by an answer about it; None: it goes on, as far as is known."""
     client_header: str | None = None
     """A request header, in lower case, that only clients of this API send: what they ask for outside of the formats'
     own paths is answered in this API's words."""

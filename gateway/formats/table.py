@@ -16,7 +16,6 @@ from .anthropic import messages
 from .format import Format, formats_of_wings
 from .gemini import embeddings, generate
 from .openai import completions, moderations, responses
-from .passthrough import PASSTHROUGH
 
 _MODULES = (completions, messages, responses, moderations, rerank)
 _FURTHER = (generate, embeddings)
@@ -27,17 +26,23 @@ def _of(modules: tuple[ModuleType, ...]) -> list[Format]:
     return [each for module in modules for each in vars(module).values() if isinstance(each, Format)]
 
 
+_ALL = (*_of(_MODULES), *formats_of_wings(), *_of(_FURTHER))
+
+ADDED = next((each for each in _ALL if not each.path), None)
+"""The format of the APIs that a configuration adds; None: no wing adds any."""
+
+
 class _Table(dict[Endpoint, Format]):
-    """Maps names to formats; a name that is no format's is the name of a passthrough row."""
+    """Maps names to formats; a name that is no format's is that of an added API."""
 
     def __missing__(self, name: Endpoint) -> Format:
-        return PASSTHROUGH
+        if ADDED is None:
+            raise KeyError(name)
+        return ADDED
 
 
-FORMATS: Mapping[Endpoint, Format] = _Table(
-    {each.name: each for each in (*_of(_MODULES), *formats_of_wings(), *_of(_FURTHER))}
-)
-"""Every format by its name, and the one of passthrough rows by every other name."""
+FORMATS: Mapping[Endpoint, Format] = _Table({each.name: each for each in _ALL if each.path})
+"""Every format by its name, and the one of added APIs by every other name."""
 
 AZURE = "/openai"
 

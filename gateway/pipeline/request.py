@@ -18,7 +18,6 @@ from gateway.api.form import Upload
 from gateway.config import Capabilities, Route
 from gateway.errors import UpstreamRefused
 from gateway.formats import bridges
-from gateway.formats.passthrough import format_of
 from gateway.formats.table import FORMATS
 from gateway.quota import windows
 from gateway.records import Call, Claim, Failure
@@ -131,8 +130,7 @@ def prepare(active: ActiveCall, call: Call, handle: AttemptHandle) -> Attempt:
     path = spec.upstream_path + call.query
     method = "POST"
     if call.passed is not None:
-        path, method = call.passed.path, call.passed.method
-        spec = format_of(call.passed, call.params.units)
+        method, path, spec = call.passed.method, call.passed.path, call.passed.format
     elif spec.has_model_in_path:
         path = model_path(call, route)
         added_limits = [windows.output_limit(call)] if changes else []

@@ -17,17 +17,15 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
-from gateway import untrusted_json
 from gateway.accounting.call_log import AccessLogExtras, Accounting
 from gateway.accounting.call_record import failed_text, record_of
 from gateway.accounting.deferral import Deferral, decode_deferral
 from gateway.api.prompt_tokens import FindsCounter
-from gateway.config import Config, Model, Passthrough, Route
-from gateway.config.operations import TASK
-from gateway.formats import passthrough, token_rule
+from gateway.config import Config, Model, Route
+from gateway.formats import token_rule
 from gateway.formats.ceilings import PROMPT_ALLOWANCE
-from gateway.formats.format import LONG_ANSWER, VARIANT, BatchFormat, Format, PlainFacts
-from gateway.formats.table import FORMATS
+from gateway.formats.format import LONG_ANSWER, VARIANT, BatchFormat, Format, PlainFacts, TaskEnd
+from gateway.formats.table import ADDED, FORMATS
 from gateway.quota import ledger_entry, pricing, windows
 from gateway.records import (
     OTHER,
@@ -39,7 +37,6 @@ from gateway.records import (
     Key,
     LineCeilings,
     Params,
-    PassedRequest,
     Record,
     Settlement,
     Usage,
@@ -126,7 +123,7 @@ def note_deferral(this: Attempt, kept_id: str) -> None:
 def _deferral(this: Attempt, kept_id: str) -> Deferral:
     sent, call, spent = this.sent, this.call, this.log.spent
     has_times = this.log.attempts > 1 or this.log.reservation.waits
-    path = "" if call.passed is None else _poll_path(call.passed, kept_id)
+    path = "" if call.passed is None else call.passed.poll_path(kept_id)
     return Deferral(
         kept_id, this.route.upstream, this.account, sent.routed_model, call.model_name, sent.output_limit,
         sent.prompt_ceiling() - PROMPT_ALLOWANCE, call.started + time.perf_counter() - call.arrived, call.remote,
@@ -135,11 +132,6 @@ def _deferral(this: Attempt, kept_id: str) -> Deferral:
         this.log.timeline(time.perf_counter() - call.arrived) if has_times else "",
         1 if call.passed is None else call.passed.outputs,
     )  # fmt: skip
-
-
-def _poll_path(passed: PassedRequest, kept_id: str) -> str:
-    """Where a task is polled, below the upstream's base URL."""
-    return passed.row.at_upstream(passed.row.reads[0].fill({**passed.parts, TASK: kept_id}))
 
 
 class _Ending(NamedTuple):
@@ -152,7 +144,7 @@ class _Ending(NamedTuple):
     error: str | None = None
     items: tuple[str, ...] = ()
     """The ids of what it consists of."""
-    task: passthrough.TaskEnd | None = None
+    task: TaskEnd | None = None
     """End of a task, as the upstream's answer has it."""
 
 
@@ -216,7 +208,7 @@ class DeferredPoller:
         self._aside_until = time.monotonic() + STEP_ASIDE_S
         await self._store.claim(self._holder, {NAME: 0.0})
 
-    async def task_ended(self, lease: str, end: passthrough.TaskEnd) -> None:
+    async def task_ended(self, lease: str, end: TaskEnd) -> None:
         """Settle the lease of a task that a client has seen ended, if it is not settled yet. Where the store is away,
         a poll does it later."""
         with suppress(StoreUnavailable, StoreLostWrites):
@@ -285,7 +277,8 @@ class DeferredPoller:
         """How the work of this good answer has ended; None: it goes on, or cannot be read now."""
         parts, spec = self._parts(), FORMATS[call.endpoint]
         if deferral.path:
-            return _task_ending(parts.config.passthrough.get(call.endpoint), body)
+            end = spec.ended(parts.config, call.endpoint, body)
+            return None if end is None else _ending_of_task(end)
         if spec.batch is not None:
             return await self._read_batch(call, deferral, spec.batch, body)
         try:
@@ -421,7 +414,7 @@ async def _facts(spec: Format, body: bytes) -> PlainFacts:
 def _can_poll(endpoint: str, deferral: Deferral) -> bool:
     """Whether deferred work is of a kind that this version knows. Another kind is of a newer gateway on the store."""
     if deferral.path:
-        return True
+        return ADDED is not None
     if endpoint not in FORMATS:
         return False
     spec = FORMATS[endpoint]  # type: ignore[index]
@@ -443,22 +436,13 @@ def _ending(sent: SentRequest, facts: PlainFacts, body: bytes) -> _Ending:
     return _Ending(charged, 502, "error", facts.model, "upstream_error")
 
 
-def _ending_of_task(end: passthrough.TaskEnd) -> _Ending:
+def _ending_of_task(end: TaskEnd) -> _Ending:
     if end.has_failed:
         return _Ending(charge.Charge(Usage()), 502, "error", None, "upstream_error", task=end)
     return _Ending(charge.Charge(Usage()), task=end)
 
 
-def _task_ending(row: Passthrough | None, body: bytes) -> _Ending | None:
-    """How a task has ended, by an upstream's answer; None: it goes on, or no row defines how to read it."""
-    try:
-        found = None if row is None else passthrough.end_of(row, untrusted_json.parse(body))
-    except ValueError:
-        return None
-    return None if found is None else _ending_of_task(found)
-
-
-def _as_reserved(record: Record, reserved: Record, end: passthrough.TaskEnd | None, outputs: int) -> Record:
+def _as_reserved(record: Record, reserved: Record, end: TaskEnd | None, outputs: int) -> Record:
     """The record of a task, at the price of its submission for as many outputs as are paid. `end`: None if its end is
     not known."""
     usage, cost_nusd = reserved.usage, reserved.cost_nusd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -54,10 +54,9 @@ from .large_bodies import LargeBodies
 from .middleware import CONTEXT, ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Landing, Ops
-from .passthrough import PassthroughCalls
 from .static_page import StaticPage
 from .status import Status
-from .wings import WebParts, admin_operations, permissions, routes_of_wings
+from .wings import FindsHandler, WebParts, admin_operations, permissions, routes_of_wings, wing_apis
 
 CLOSE_STORE_WITHIN_S = 5.0
 INHERIT_WITHIN_S = 2.0
@@ -127,19 +126,20 @@ async def build(
         status = Status()
         capacity = Capacity(config.server, config.uploads)
         refusals = RefusalLog(store, store.clock)
-        door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add, capacity)
+        apis = wing_apis()
+        words = [each.words for each in apis]
+        door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add, capacity, words)
         plane = DataPlane(status, capacity, large_bodies, callers)
         deferred = DeferredPoller(store, lambda: live.parts, store.clock.now)
-        passed = PassthroughCalls(plane, status, capacity, large_bodies, deferred)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
         ask = ask or _alone(live, telemetry)
         access = AdminAccess(registry, TokenAuth(telemetry), callers, admin_operations(), permissions())
-        made_of = WebParts(plane, status, capacity, access, store, ask)
+        made_of = WebParts(plane, status, capacity, access, store, ask, large_bodies, deferred.task_ended)
         of_admin = [*_admin_routes(access, ask, store), *routes_of_wings(made_of, "admin")]
         behind = [*ops.inside(), *of_admin, *Dashboard().routes()]
         most = config.server.max_request_bytes
         has_own_listener = config.admin.listen is not None
-        app = _application(most, door, passed, [
+        app = _application(most, door, [each.finder(made_of) for each in apis], [
             *plane.routes(), *routes_of_wings(made_of, "calls"), *ops.outside(), *([] if has_own_listener else behind),
             *Landing(has_dashboard=not has_own_listener).routes(),
         ])  # fmt: skip
@@ -217,17 +217,18 @@ async def _answer_preflight(request: web.Request) -> web.StreamResponse:
 
 
 def _application(
-    max_request_bytes: int, door: ErrorMiddleware, passed: PassthroughCalls | None, routes: Iterable[web.RouteDef]
+    max_request_bytes: int, door: ErrorMiddleware, added: Sequence[FindsHandler] | None, routes: Iterable[web.RouteDef]
 ) -> web.Application:
-    """`passed` gets what no route takes; None: it is refused."""
+    """`added` are asked about what no route takes; None: it is refused, without an answer to preflights."""
 
     @web.middleware
     async def front_door(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if passed is not None and request.match_info.http_exception is not None:
+        if added is not None and request.match_info.http_exception is not None:
             if cors.is_preflight(door.config, request):
                 handler = _answer_preflight
             else:
-                handler = passed.handler(door.config, request) or handler
+                found = (find(door.config, request) for find in added)
+                handler = next((each for each in found if each is not None), handler)
         return await door.handle(request, handler)
 
     app = web.Application(middlewares=[front_door], client_max_size=max_request_bytes)

@@ -11,6 +11,7 @@ import re
 from aiohttp import hdrs, web
 
 from gateway.config import Config
+from gateway.config.wings import added_apis
 from gateway.formats.table import AZURE, FORMATS
 
 from .responses import CORS, Whole
@@ -57,5 +58,5 @@ async def answer_preflight(request: web.Request) -> Whole:
 
 
 def _is_open(config: Config, path: str) -> bool:
-    roots = (*_ROOTS, AZURE, *(row.prefix for row in config.passthrough.values()))
+    roots = (*_ROOTS, AZURE, *(api.prefix for api in added_apis(config).values()))
     return any(path.startswith(f"{root}/") or path == root for root in roots)

@@ -16,7 +16,7 @@ import random
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.api.auth import API_KEY_PATTERN, KEY_HEADERS, client_address, digest
-from gateway.config import Config, Passthrough
+from gateway.config import Config
 from gateway.config.sections import BAD_SIGNS
 from gateway.errors import (
     BodyTooLarge,
@@ -38,7 +38,6 @@ from gateway.errors import (
     UpstreamRefused,
     internal_error,
 )
-from gateway.formats import passthrough
 from gateway.formats.format import Format
 from gateway.formats.table import AZURE, FORMATS, of_client, of_path
 from gateway.observe.metrics import Telemetry
@@ -214,6 +213,19 @@ class RequestContext:
 CONTEXT = web.RequestKey("context", RequestContext)
 
 
+class Words(NamedTuple):
+    """The own ways of an API that a configuration adds."""
+
+    error_body: Callable[[GatewayError, str], bytes]
+    """Writes an error, given the request id."""
+    key_headers: Sequence[str] = ()
+    """Further headers in which its clients may put the key."""
+
+
+FindsWords = Callable[[Config, Endpoint | None, str], Words | None]
+"""Those for a request to an endpoint, or for a path that is asked for in vain; None: it is of no such API."""
+
+
 class ErrorMiddleware:
     """The only middleware: it assigns request ids, converts errors to answers and writes the access log."""
 
@@ -225,6 +237,7 @@ class ErrorMiddleware:
         status: Status,
         add_refusal: Callable[[RefusalEntry], None],
         capacity: Capacity,
+        added: Iterable[FindsWords],
     ) -> None:
         _paths_of_wings()  # imports modules, which takes too long for the first request
         self._live = live
@@ -234,6 +247,7 @@ class ErrorMiddleware:
         self._add_refusal = add_refusal
         self._memory = capacity.memory
         self._uncounted = capacity.uncounted
+        self._added = tuple(added)
 
     @property
     def config(self) -> Config:
@@ -294,7 +308,7 @@ class ErrorMiddleware:
             context.stream.finish(spec.error_event(error, error.scan, context.id))
             return context.stream
         headers = [("Content-Type", "application/json"), *error.headers.items(), *spec.error_headers(error)]
-        body = _error_body(request, context, error)
+        body = _error_body(request, context, error, self._words(request, context))
         return Whole(error.status, headers, body, is_last=_has_unread_body(request, error.status))
 
     def _note(self, request: web.Request, context: RequestContext, status: int, error: GatewayError | None) -> None:
@@ -306,7 +320,7 @@ class ErrorMiddleware:
                 key=context.key, model=context.model, endpoint=context.endpoint, upstream="", status=status
             )
         what = error.name if error is not None else CLIENT_GONE if status == 499 else None
-        path = _shown_path(request, _row_of(request, context))
+        path = _shown_path(request, self._words(request, context))
         fields: dict[str, str | float | None] = {
             "id": context.id,
             "trace_id": context.trace.id,
@@ -327,6 +341,11 @@ class ErrorMiddleware:
         if error is not None and (context.endpoint is not None or path.startswith(CLIENT_PATHS)):
             self._add_refusal(_entry_of(path, context, error))
         context.trace.refused(fields, what, status)
+
+    def _words(self, request: web.Request, context: RequestContext) -> Words | None:
+        path = request.rel_url.raw_path
+        found = (find(context.parts.config, context.endpoint, path) for find in self._added)
+        return next((words for words in found if words is not None), None)
 
 
 def _entry_of(path: str, context: RequestContext, error: GatewayError) -> RefusalEntry:
@@ -374,20 +393,10 @@ def _format_of(request: web.Request, context: RequestContext) -> Format:
     return of_path(path) or next(of_wings, None) or of_client(request.headers) or FORMATS["chat"]
 
 
-def _row_of(request: web.Request, context: RequestContext) -> Passthrough | None:
-    """The passthrough row that a request belongs to, or whose path it asks for in vain; None: there is none."""
-    rows = context.parts.config.passthrough
-    if context.endpoint is not None:
-        return rows.get(context.endpoint)
-    path = request.rel_url.raw_path
-    return max([row for row in rows.values() if row.has_path(path)], key=lambda row: len(row.prefix), default=None)
-
-
-def _error_body(request: web.Request, context: RequestContext, error: GatewayError) -> bytes:
+def _error_body(request: web.Request, context: RequestContext, error: GatewayError, words: Words | None) -> bytes:
     """The JSON of an error, in the words of the API that the client speaks."""
-    row = _row_of(request, context)
-    if row is not None:
-        return passthrough.error_body(row, error, context.id)
+    if words is not None:
+        return words.error_body(error, context.id)
     if request.rel_url.raw_path in _OF_OLLAMA:  # its clients read a text (ollama, docs/api/errors.mdx; ollama-js)
         return json.dumps({"error": error.message}).encode()
     return _format_of(request, context).error_body(error, context.id)
@@ -433,12 +442,12 @@ _PARAM = re.compile(r"[a-z][a-z_]{0,23}(?:\[\d+\]|\.[a-z_]{1,24}){0,6}")
 _LIKE_A_KEY = re.compile(rf"{API_KEY_PATTERN}|[A-Za-z0-9_]{{24,}}")
 
 
-def _shown_path(request: web.Request, row: Passthrough | None) -> str:
+def _shown_path(request: web.Request, words: Words | None) -> str:
     """The path without what looks like a key, or is the one that the request bears: some write it into the address.
-    `row`: whose clients may put it elsewhere, too."""
+    `words`: of the API whose clients may put it elsewhere, too."""
     path = request.rel_url.raw_path
     _, _, bearer = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-    names = KEY_HEADERS if row is None else (*KEY_HEADERS, *[place.header for place in row.key_places if place.header])
+    names = KEY_HEADERS if words is None else (*KEY_HEADERS, *words.key_headers)
     for secret in (bearer, *[request.headers.get(name, "").removeprefix("Bearer ") for name in names]):
         if len(secret.strip()) >= LIKE_A_KEY_FROM:
             path = path.replace(secret.strip(), "***")

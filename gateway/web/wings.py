@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from aiohttp import web
 
+from gateway.config import Config
+from gateway.formats.format import TaskEnd
 from gateway.store import Store
 from gateway.web.admin.permissions import PERMISSIONS, Reach, Role
 from gateway.wings import parts
@@ -16,6 +18,8 @@ from .admin.operations import ADMIN_OPERATIONS
 from .admin.whole_gateway import Ask
 from .capacity import Capacity
 from .endpoints import DataPlane
+from .large_bodies import LargeBodies
+from .middleware import FindsWords, Handler
 from .openapi.operation import Operation, Schema
 from .status import Status
 
@@ -37,6 +41,9 @@ class WebParts(NamedTuple):
     store: Store
     ask: Ask
     """Asks all workers of this gateway."""
+    large_bodies: LargeBodies
+    task_ended: Callable[[str, TaskEnd], Awaitable[None]]
+    """Settles the lease of a task that has ended."""
 
 
 class WingEndpoints(NamedTuple):
@@ -53,6 +60,21 @@ class WingEndpoints(NamedTuple):
     """`admin`: beside the admin API, which may have a listener of its own."""
     schemas: Mapping[str, Schema] = {}
     """Schemas that operations refer to by these names."""
+
+
+FindsHandler = Callable[[Config, web.Request], Handler | None]
+"""Finds the handler of a request that matches no route; None: it is not one of those that are asked."""
+
+
+class WingApis(NamedTuple):
+    """APIs that a configuration adds to the data plane, with paths that it names."""
+
+    finder: Callable[[WebParts], FindsHandler]
+    words: FindsWords
+
+
+def wing_apis() -> list[WingApis]:
+    return parts(WingApis, "endpoints")
 
 
 def wing_endpoints() -> list[WingEndpoints]:

@@ -18,6 +18,7 @@ WINGS = (
     "media",
     "realtime",
     "stored",
+    "tasks",
     "content",
     "queue",
     "translate",

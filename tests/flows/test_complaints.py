@@ -184,17 +184,17 @@ COMPLAINTS: dict[int, Complaint] = {
     22: Complaint(
         "a failed task was given back never or twice; errors in words inside a 200 were charged as images",
         "QuantumNous/new-api#2050, #6074, coaidev/coai#14",
-        ("flows/slow/test_task_rows.py::test_a_failed_task_is_given_back_once",
-         "flows/slow/test_task_kills.py::test_two_gateways_and_their_clients_settle_once",
-         "flows/slow/test_task_faults.py::test_what_costs_nothing",
+        ("wings/tasks/slow/test_task_rows.py::test_a_failed_task_is_given_back_once",
+         "wings/tasks/slow/test_task_kills.py::test_two_gateways_and_their_clients_settle_once",
+         "wings/tasks/slow/test_task_faults.py::test_what_costs_nothing",
          "wings/media/test_image_forms.py::test_answers_without_an_image"),
     ),
     23: Complaint(
         "the cancellation of a repeated task settled an earlier one; work was begun before it was charged",
         "ddcat-ai/open-ai-canvas#477, edenartlab/eve#570",
         ("flows/test_background_responses.py::test_a_retried_one_is_cancelled_without_the_others",
-         "flows/test_passthrough.py::test_the_quota_is_drawn_before_the_upstream_is_asked",
-         "flows/slow/test_task_kills.py::test_a_gateway_is_killed"),
+         "wings/tasks/test_passthrough.py::test_the_quota_is_drawn_before_the_upstream_is_asked",
+         "wings/tasks/slow/test_task_kills.py::test_a_gateway_is_killed"),
     ),
     24: Complaint(
         "the list of models refused a user's key, or showed all models", "BerriAI/litellm#1062",

@@ -11,8 +11,8 @@ import pytest
 from gateway.api import large_body
 from gateway.api.acting_tools import acts
 from gateway.api.file_ids import NAMES
-from gateway.config.operations import read_reference, steps_of
 from gateway.formats.table import FORMATS
+from gateway.wings.tasks.notation import read_reference, steps_of
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import forms
 from tests.fakes import responses_api as api

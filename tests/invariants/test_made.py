@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.formats.passthrough import MOST_MADE, TaskEnd
+from gateway.formats.format import MOST_MADE, TaskEnd
 from gateway.units import counts
 from tests.conftest import StartsGateways
 from tests.fakes.forms import TYPE, form

@@ -11,13 +11,14 @@ import pytest
 import yaml
 
 from gateway.config import Model, Price, Route, build
-from gateway.config.operations import holds, read_options
 from gateway.config.price_table import PriceTable
 from gateway.config.rates import DEAR_OR_CHEAP, REGIONS, UNSTATED_IMAGE
 from gateway.formats.table import FORMATS
 from gateway.quota import pricing, windows
 from gateway.records import Call, Document, Endpoint, Key, Params, Usage
 from gateway.units import counts
+from gateway.wings.tasks.notation import holds, read_options
+from gateway.wings.tasks.settings import rows_of
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import forms
 from tests.fakes.scripted import ok_json
@@ -114,7 +115,7 @@ def test_a_ready_row_prices_only_what_it_names(
     row: str, parts: dict[str, str], body: dict[str, Any], is_priced: bool
 ) -> None:
     rows = yaml.safe_load(ROWS.read_text())["passthrough"]
-    made = build({"upstreams": {"tasks": {"base_url": "http://127.0.0.1:1"}}, "passthrough": rows}).passthrough[row]
+    made = rows_of(build({"upstreams": {"tasks": {"base_url": "http://127.0.0.1:1"}}, "passthrough": rows}))[row]
     names = {name for price in made.prices for name in price.when}
     model = body.get("model", body.get("model_name", parts.get("name", parts.get("model", parts.get("action", "")))))
     texts = read_options(names, parts, body) | {"model": model}

@@ -15,14 +15,14 @@ import pytest
 import gateway
 from gateway.api import large_body
 from gateway.api.file_ids import named_files
-from gateway.config import Model, ModelTable
-from gateway.config.sections import Config
+from gateway.config import Model, ModelTable, build
 from gateway.errors import GatewayError
-from gateway.formats import passthrough
 from gateway.formats.table import FORMATS
 from gateway.wings.parameters import policy
 from gateway.wings.realtime import formats as realtime
 from gateway.wings.stored import conversations
+from gateway.wings.tasks.formats import refuse_in_query, refuse_misread
+from gateway.wings.tasks.settings import rows_of
 from tests.flows.task_rows import rows
 from tests.invariants.slow.test_large_bodies import DOORS
 
@@ -93,10 +93,10 @@ def test_names_in_bodies(door: str, normalised: list[int]) -> None:
 
 
 def _others() -> Iterator[tuple[str, Any]]:
-    row = Config.model_validate({"upstreams": {"main": {"base_url": "https://a.example"}}, "passthrough": rows()})
-    for name, each in row.passthrough.items():
-        yield f"row {name}", lambda each=each: passthrough.refuse_misread(each, {MARKS: 1})
-        yield f"query of {name}", lambda each=each: passthrough.refuse_in_query(each, None, [MARKS])
+    config = build({"upstreams": {"main": {"base_url": "https://a.example"}}, "passthrough": rows()})
+    for name, each in rows_of(config).items():
+        yield f"row {name}", lambda each=each: refuse_misread(each, {MARKS: 1})
+        yield f"query of {name}", lambda each=each: refuse_in_query(each, None, [MARKS])
     items = json.dumps({"items": [nested({"type": "message", "role": "user", "content": "Hi"}, MARKS)]}).encode()
     yield "conversation", lambda: conversations._checked(items)
     table = ModelTable({"a*": Model.model_validate({"routes": [{"upstream": "main"}]})})

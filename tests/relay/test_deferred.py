@@ -200,6 +200,14 @@ async def test_work_of_an_unknown_kind_is_left_to_newer_gateways(
     assert scenario.store.claims[2:] == [under_test.HELD_FOR_S]
 
 
+async def test_a_task_is_left_to_gateways_whose_wings_add_apis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "ADDED", None)
+    made = record("req_1", model="m", endpoint="videos", usage=Usage(9, LIMIT, source="estimated"))
+    scenario = Scenario(monkeypatch, 90_000, 404, {}, path="/videos/7", estimate=Settlement(made, ()))
+    assert await scenario.look() == []
+    assert len(scenario.store.entries) == 1
+
+
 async def test_work_of_an_unknown_kind_is_charged_its_reservation_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made = record("req_1", model="m", endpoint="videos", usage=Usage(9, LIMIT, source="estimated"))
     scenario = Scenario(monkeypatch, 700_000, 404, {}, estimate=Settlement(made, ()))

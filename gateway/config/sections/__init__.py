@@ -21,9 +21,8 @@ from .keys import (
     folded_name,
 )
 from .models import EndpointName, Limits, Model, ModelSettings, ModelTable, NamedModel, Route, Sticky
-from .passthrough import OperationText, Option, Passthrough, Pointer, ReferenceText, TaskPrice, Texts
 from .prices import FullRows, LaterPrice, Price, PriceHours, PriceSettings, PriceTier, Rows, TieredRows, TimeOfDay
-from .root import Config, Defaults, GivenRole, IdentityProvider, is_expired
+from .root import AddedApi, Config, Defaults, GivenRole, IdentityProvider, is_expired
 from .server import FileSettings, MetricsSettings, RecordSettings, ServerSettings, TracingSettings, UploadSettings
 from .store import StoreSettings
 from .upstreams import (

@@ -14,7 +14,6 @@ from gateway.config.model_names import is_pattern
 from .admin import AdminSettings
 from .keys import FileKey, KeyDefaults, PersonLimits, Quota, Team, folded_people, known_groups
 from .models import Model, ModelSettings, ModelTable, NamedModel
-from .passthrough import Passthrough
 from .prices import PriceSettings
 from .server import FileSettings, MetricsSettings, RecordSettings, ServerSettings, TracingSettings, UploadSettings
 from .store import StoreSettings
@@ -59,6 +58,15 @@ class IdentityProvider(Section):
         return None
 
 
+class AddedApi(Section):
+    """The base of the settings of an API that a wing passes on as it is; calls name no model of the configuration."""
+
+    upstream: str
+    """Name of an upstream; its base URL is without the prefix of the row."""
+    prefix: Annotated[str, Field(pattern=r"^(/[\w.~-]+)*$")] = ""
+    """Beginning of the paths that clients ask for."""
+
+
 class Config(Section):
     """The file but for the sections of wings, with which `config/wings.py` extends it."""
 
@@ -86,8 +94,6 @@ class Config(Section):
     """The price table."""
     aliases: dict[str, str] = {}
     """Further names of models: {fast: gpt-4o-mini}."""
-    passthrough: dict[str, Passthrough] = {}
-    """APIs of tasks, by name."""
     quotas: tuple[Quota, ...] = ()
     """Limits of the usage of the whole gateway."""
     teams: dict[str, Team] = {}

@@ -13,7 +13,7 @@ from gateway.config.faults import ConfigFault, format_faults
 from gateway.config.proxies import Addressed, Proxy, read_proxy
 from gateway.config.sections import Config, Section
 from gateway.config.sections.values import LOOPBACK, NOT_BOOL, Size, is_glob, is_http, proxy_address, shown_address
-from gateway.config.wings import WingSection, endpoint_names
+from gateway.config.wings import WingSection, added_apis, endpoint_names
 from gateway.standard_webhooks import NOT_READ, SigningSecret
 
 MOST_BYTES = 4 * 2**20
@@ -115,7 +115,7 @@ def warnings_of(config: Config) -> Iterator[ConfigFault]:
             if not is_glob(team) and team not in config.teams:
                 yield _warning((*place, "teams", number), f"no team in this file is called {team!r}")
         for number, endpoint in enumerate(hook.endpoints):
-            if endpoint not in endpoints() and endpoint not in config.passthrough:
+            if endpoint not in endpoints() and endpoint not in added_apis(config):
                 yield _warning((*place, "endpoints", number), "is no endpoint, and no row of passthrough")
         if isinstance(hook, BeforeCall):
             yield from _of_batches(config, place, hook)

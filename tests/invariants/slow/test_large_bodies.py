@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gateway.api.large_body import LARGE_BYTES, MAX_BRIEF_BYTES
-from gateway.config import Passthrough
 from gateway.formats.format import no_json
 from gateway.formats.table import FORMATS
+from gateway.wings.tasks.settings import Passthrough
 from gateway.wings.translate.bridges import WAYS
 from tests.conftest import ScriptedUpstream
 from tests.fakes.scripted import ok_json

@@ -13,6 +13,7 @@ import yaml
 from gateway.config import Config, ConfigError, build, resolve
 from gateway.config.price_table import with_table_prices
 from gateway.config.probable_mistakes import warnings_of
+from gateway.config.wings import added_apis
 from gateway.wings.litellm.given import Converted
 from gateway.wings.litellm.run import convert
 
@@ -95,7 +96,7 @@ def test_the_file_of_a_team() -> None:
     assert done.values["jwt"]["team_claim"] == "team"
     assert config.defaults.keys.models == ("gpt-4o-mini",)
     assert [quota.unit for quota in config.defaults.keys.quotas] == ["usd", "requests"]
-    assert config.passthrough["bria"].prices[0].task is not None
+    assert added_apis(config)["bria"].prices[0].task is not None
 
 
 def test_an_included_file_is_named_with_its_own_lines() -> None:

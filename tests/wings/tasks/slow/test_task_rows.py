@@ -9,19 +9,22 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import TaskPrice, build
-from gateway.config.operations import at_pointer, holds, read_options
+from gateway.config import build
+from gateway.wings.tasks.notation import at_pointer, holds, read_options
+from gateway.wings.tasks.settings import TaskPrice, rows_of
 from tests.conftest import StartsGateways
 from tests.flows import task_rows as scenario
 from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, check
 from tests.flows.task_rows import POLLED, PRICE, ROWS, SUBMISSIONS
 
-READY = build(
-    {
-        "upstreams": {"tasks": {"base_url": "http://127.0.0.1:1"}},
-        "passthrough": yaml.safe_load(ROWS.read_text())["passthrough"],
-    }
-).passthrough
+READY = rows_of(
+    build(
+        {
+            "upstreams": {"tasks": {"base_url": "http://127.0.0.1:1"}},
+            "passthrough": yaml.safe_load(ROWS.read_text())["passthrough"],
+        }
+    )
+)
 """The ready rows with their own prices."""
 
 

@@ -10,17 +10,20 @@ import yaml
 
 from gateway.accounting.deferral import Deferral, decode_deferral, encode_deferral
 from gateway.config import build
-from gateway.formats.passthrough import TaskEnd, end_of, format_of
-from gateway.records import PassedRequest
+from gateway.formats.format import TaskEnd
 from gateway.untrusted_json import parse
+from gateway.wings.tasks.formats import end_of, format_of
+from gateway.wings.tasks.settings import rows_of
 from tests.flows.task_rows import ROWS
 
-READY = build(
-    {
-        "upstreams": {"tasks": {"base_url": "http://127.0.0.1:1"}},
-        "passthrough": yaml.safe_load(ROWS.read_text())["passthrough"],
-    }
-).passthrough
+READY = rows_of(
+    build(
+        {
+            "upstreams": {"tasks": {"base_url": "http://127.0.0.1:1"}},
+            "passthrough": yaml.safe_load(ROWS.read_text())["passthrough"],
+        }
+    )
+)
 
 PAID, FREE, PAID_FAILURE = TaskEnd(), TaskEnd(has_failed=True, paid=0), TaskEnd(has_failed=True)
 
@@ -211,8 +214,7 @@ UNSAFE = ({"url": None, "is_image_safe": False}, {"url": "", "is_image_safe": Fa
     ],
 )
 def test_a_result_with_fewer_outputs_than_asked(body: str, paid: int | None) -> None:
-    passed = PassedRequest(READY["ideogram"], "POST", "/generate", {}, outputs=2)
-    facts = format_of(passed, (("images", 2),)).facts(body.encode())
+    facts = format_of(READY["ideogram"], 2, (("images", 2),)).facts(body.encode())
     assert facts.kept_id is None
     assert facts.has_usage == (paid is not None)
     if paid is not None:

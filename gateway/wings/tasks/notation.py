@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from gateway import untrusted_json
 
 TASK = "task"
-"""The name of the part that is the id of a task."""
+"""The name of the part that is the id of a task, and of the parameter that names it in errors."""
 
 _OPERATION = re.compile(r"(?:(GET|POST|PUT|PATCH|DELETE) +)?(/[^\s?#]*)(?:\?([\w-]+)=\{(\w+)\})?")
 _PART = re.compile(r"\{(\w+)(\*?)\}")

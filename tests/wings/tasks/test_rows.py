@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from gateway.config import Config, ConfigError, build
-from gateway.config.operations import (
+from gateway.wings.tasks.formats import replace_links
+from gateway.wings.tasks.notation import (
     KeyPlace,
     at_pointer,
     count_at,
@@ -20,8 +21,9 @@ from gateway.config.operations import (
     read_options,
     texts_at,
 )
-from gateway.formats.passthrough import replace_links
+from gateway.wings.tasks.settings import rows_of
 from tests.flows.task_rows import ROWS
+from tests.test_floors import complaints_of, impure
 
 GOOD: dict[str, Any] = {
     "upstream": "up", "prefix": "/p", "submit": ["POST /v1/{kind}"], "read": ["GET /v1/{kind}/{task}"], "task": "/id",
@@ -42,7 +44,7 @@ def faults(**changes: Any) -> dict[str, str]:
 
 def test_the_ready_rows_are_good() -> None:
     rows = yaml.safe_load(ROWS.read_text())["passthrough"]
-    made = build({"upstreams": {"tasks": {"base_url": "http://127.0.0.1:1"}}, "passthrough": rows}).passthrough
+    made = rows_of(build({"upstreams": {"tasks": {"base_url": "http://127.0.0.1:1"}}, "passthrough": rows}))
     assert len(made) == len(rows) == 14
     for row in made.values():
         for price in row.prices:
@@ -244,13 +246,17 @@ def test_texts_at(pointer: str, texts: list[str]) -> None:
     ],
 )
 def test_an_address_becomes_that_of_a_read(address: str, becomes: str | None, ids: list[str]) -> None:
-    row = built(row=GOOD | {"upstream_prefix": "/up", "links": ["/url"]}).passthrough["row"]
+    row = rows_of(built(row=GOOD | {"upstream_prefix": "/up", "links": ["/url"]}))["row"]
     answer = {"url": address, "other": address}
     assert replace_links(row, "/base", "https://gw.example/", answer) == (ids, True)
     assert answer == {"url": becomes, "other": address}
 
 
 def test_an_answer_without_addresses_is_not_changed() -> None:
-    row = built(row=GOOD | {"links": ["/url", "/more/*/url"]}).passthrough["row"]
+    row = rows_of(built(row=GOOD | {"links": ["/url", "/more/*/url"]}))["row"]
     for answer in ({}, {"url": None}, [], "text", {"more": [{"url": 5}]}):
         assert replace_links(row, "", "", answer) == ([], False)
+
+
+def test_what_reads_by_rows_is_pure() -> None:
+    assert complaints_of(impure, [f"gateway.wings.tasks.{name}" for name in ("formats", "settings")]) == ""

@@ -12,9 +12,8 @@ import yaml
 from tests.conftest import StartsGateways
 from tests.fakes.forms import TYPE, form
 from tests.flows import task_rows as scenario
+from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, check, eventually, key, settings
 from tests.flows.task_rows import SUBMISSIONS
-
-from .gateway_process import ADMIN_TOKEN, Gateway, check, eventually, key, settings
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,8 @@ import pytest
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import error_json, ok_json
 from tests.flows import task_rows as scenario
+from tests.flows.gateway_process import UPSTREAM_KEY, Gateway, eventually, key, secret, settings
 from tests.flows.task_rows import SUBMISSIONS
-
-from .gateway_process import UPSTREAM_KEY, Gateway, eventually, key, secret, settings
 
 SECRET = secret("alice")
 PLAIN = "plain-words-as-a-key-of-words"

@@ -9,35 +9,33 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from gateway import units, untrusted_json
-from gateway.accounting.bonds import TASK, task_id
 from gateway.api import auth, validate
 from gateway.api.attribution import attribution_of
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
-from gateway.config import Config, Model, Passthrough, Price, Route, TaskPrice, is_plain_name
-from gateway.config.operations import Reference, TaskOperation, at_pointer, holds, read_number, read_options
+from gateway.config import Config, Model, Price, Route, is_plain_name
 from gateway.errors import InvalidRequest, ModelNotFound, NotFound
-from gateway.formats import passthrough
-from gateway.formats.passthrough import PASSTHROUGH, TaskEnd
 from gateway.records import Bond, Call, Endpoint, Key, Params, PassedRequest
 from gateway.relay import Answer
 from gateway.upstream.ask import cleaned_body
+from gateway.web.bodies import BodyReader
+from gateway.web.endpoints import MAX_CLIENT_ID, RowCall, check_type, forwarded_headers, forwarded_query, is_secret
+from gateway.web.forms import FormReader, boundary_of
+from gateway.web.middleware import CONTEXT, Handler, RequestContext, Words
+from gateway.web.status import shutting_down
+from gateway.web.wings import WebParts, WingApis
 
-from .bodies import BodyReader
-from .capacity import Capacity
-from .endpoints import MAX_CLIENT_ID, DataPlane, RowCall, check_type, forwarded_headers, forwarded_query, is_secret
-from .forms import FormReader, boundary_of
-from .large_bodies import LargeBodies
-from .middleware import CONTEXT, Handler, RequestContext
-from .status import Status, shutting_down
+from . import formats
+from .notation import TASK, Reference, TaskOperation, at_pointer, holds, read_number, read_options
+from .settings import Passthrough, TaskPrice, rows_of
 
 MAX_MODEL = 256
 """Characters of a model's name."""
@@ -46,12 +44,6 @@ MAX_COUNT = 999_999
 """Units of one submission; more is no number of seconds or images that a price could be of."""
 
 NO_COST = Price.model_validate({"task": 0})
-
-
-class SettlesTasks(Protocol):
-    """Settles tasks that have ended; implemented by relay/deferred.py."""
-
-    async def task_ended(self, lease: str, end: TaskEnd) -> None: ...
 
 
 class _Asked(NamedTuple):
@@ -71,9 +63,13 @@ class _Asked(NamedTuple):
         """The name of the row whose tasks these are."""
         return self.row.tasks_of or self.name
 
+    def poll_path(self, task: str) -> str:
+        """Where a task is read, below the upstream's base URL."""
+        return self.row.at_upstream(self.row.reads[0].fill({**self.parts, TASK: task}))
+
 
 def _find(config: Config, method: str, path: str, query: str) -> _Asked | None:
-    for name, row in config.passthrough.items():
+    for name, row in rows_of(config).items():
         if not path.startswith(f"{row.prefix}/"):
             continue
         below = path[len(row.prefix) :]
@@ -88,21 +84,13 @@ def _find(config: Config, method: str, path: str, query: str) -> _Asked | None:
 class PassthroughCalls:
     """The endpoints of all rows."""
 
-    def __init__(
-        self, plane: DataPlane, status: Status, capacity: Capacity, large_bodies: LargeBodies, tasks: SettlesTasks
-    ) -> None:
-        self._plane = plane
-        self._status = status
-        self._capacity = capacity
-        self._bodies = BodyReader(capacity)
-        self._forms = FormReader(capacity)
-        self._large_bodies = large_bodies
-        self._tasks = tasks
+    def __init__(self, parts: WebParts) -> None:
+        self._parts = parts
+        self._bodies = BodyReader(parts.capacity)
+        self._forms = FormReader(parts.capacity)
 
     def handler(self, config: Config, request: web.Request) -> Handler | None:
         """The handler of a request that matches no other route; None: it matches no row."""
-        if not config.passthrough:
-            return None
         url = request.rel_url
         asked = _find(config, request.method, url.raw_path, url.raw_query_string)
         return None if asked is None else partial(self._carry, asked=asked)
@@ -110,17 +98,17 @@ class PassthroughCalls:
     def _carry(self, request: web.Request, asked: _Asked) -> Awaitable[web.StreamResponse]:
         context = request[CONTEXT]
         endpoint = cast(Endpoint, asked.name)
-        row = RowCall(endpoint, partial(self._submit, request, context, asked), partial(self._link, context))
+        row = RowCall(endpoint, partial(self._submit, request, context, asked), partial(self._link, context, asked))
         if asked.is_read:
-            row = RowCall(endpoint, partial(self._read, request, context, asked), partial(self._see, context))
+            row = RowCall(endpoint, partial(self._read, request, context, asked), partial(self._see, context, asked))
         if asked.is_list:
             row = RowCall(endpoint, partial(self._refuse_list, request, context, asked))
-        return self._plane.carry(request, PASSTHROUGH, row=row)
+        return self._parts.plane.carry(request, formats.PASSTHROUGH, row=row)
 
     async def _submit(self, request: web.Request, context: RequestContext, asked: _Asked) -> Call:
         """The call of a submission. Raises `GatewayError`."""
         key = await self._caller(request, context, asked.row)
-        if self._status.is_draining:
+        if self._parts.status.is_draining:
             raise shutting_down()
         waited_from = time.perf_counter()
         given, more_headers = await self._body(request, context, asked.row)
@@ -135,25 +123,20 @@ class PassthroughCalls:
         refers_to = await self._earlier(key, context, asked, members)
         price, counted, outputs, param = _price_of(asked, model, members)
         params = given._replace(
-            model=name,
-            output_param=param,
-            units=counted,
-            is_kept=row.task is not None,
-            is_deferred=row.task is not None,
-            refers_to=refers_to,
-            refers_param=TASK,
-        )
+            model=name, output_param=param, units=counted, is_kept=row.task is not None,
+            is_deferred=row.task is not None, refers_to=refers_to, refers_param=TASK,
+        )  # fmt: skip
         found = _row_model(row, None if price is None else price.price, repeat=False)
         params = validate.restrict(params, key.limits, found.limits)
         call = self._call(request, context, asked, key, params, found, more_headers, outputs)
-        return await self._plane.amend(call._replace(body_wait_s=body_wait_s), context)
+        return await self._parts.plane.amend(call._replace(body_wait_s=body_wait_s), context)
 
     async def _read(self, request: web.Request, context: RequestContext, asked: _Asked) -> Call:
         """The call of a read. Raises `GatewayError`."""
         key = await self._caller(request, context, asked.row)
-        if self._status.is_draining:
+        if self._parts.status.is_draining:
             raise shutting_down()
-        context.take_place(self._capacity)
+        context.take_place(self._parts.capacity)
         given, more_headers = await self._body(request, context, asked.row)
         context.model = asked.name
         if not _may_use(key, asked.name, asked.name, is_any=True):
@@ -173,53 +156,43 @@ class PassthroughCalls:
             code="task_list_not_served",
         )
 
-    async def _link(self, context: RequestContext, call: Call, answer: Answer) -> Answer:
+    async def _link(self, context: RequestContext, asked: _Asked, call: Call, answer: Answer) -> Answer:
         """The answer to a submission, with the gateway's own addresses."""
-        assert call.passed is not None
-        row = call.passed.row
+        row = asked.row
         try:
             content = untrusted_json.parse(answer.body)
         except ValueError:
             return answer
-        made = None if row.task is None else passthrough.id_at(content, row.task)
+        made = None if row.task is None else formats.id_at(content, row.task)
         ids, is_changed = self._replace_links(context, row, content)
         if made is not None and set(ids) - {made}:
-            config = context.parts.config
-            bond_id = task_id(call.passed.owner, row.upstream, made)
-            bond = await context.parts.bonds.require(call.key.in_team, bond_id, TASK, config.upstreams)
-            await self._keep(context, call.passed.owner, bond, ids)
+            bonds, upstreams = context.parts.bonds, context.parts.config.upstreams
+            bond = await bonds.require_task(call.key.in_team, (asked.owner,), row.upstream, made, upstreams)
+            await bonds.keep_task(bond, asked.owner, ids)
         return await _without_account(context, row, answer, _written(content) if is_changed else answer.body)
 
-    async def _see(self, context: RequestContext, call: Call, answer: Answer) -> Answer:
+    async def _see(self, context: RequestContext, asked: _Asked, call: Call, answer: Answer) -> Answer:
         """Processes the answer to a read: the end of the task, and further ids that belong to its key. Returns the
         answer with the gateway's own addresses."""
-        assert call.passed is not None
-        row, bonds = call.passed.row, context.parts.bonds
+        row, bonds = asked.row, context.parts.bonds
         try:
             content = untrusted_json.parse(answer.body)
         except ValueError:
             return answer
         bond = await bonds.require(call.key.in_team, call.params.refers_to or "", TASK, context.parts.config.upstreams)
-        ended = passthrough.end_of(row, content)
-        further = [passthrough.id_at(content, pointer) for pointer in row.also]
+        ended = formats.end_of(row, content)
+        further = [formats.id_at(content, pointer) for pointer in row.also]
         ids, is_changed = self._replace_links(context, row, content)
-        more = [*[each for each in further if each is not None], *ids]
-        await self._keep(context, call.passed.owner, bond, more)
+        await bonds.keep_task(bond, asked.owner, [*[each for each in further if each is not None], *ids])
         if ended is not None and bond.note:
-            await self._tasks.task_ended(bond.note, ended)
+            await self._parts.task_ended(bond.note, ended)
         return await _without_account(context, row, answer, _written(content) if is_changed else answer.body)
 
     @staticmethod
     def _replace_links(context: RequestContext, row: Passthrough, content: Any) -> tuple[list[str], bool]:
         config = context.parts.config
         base_path = urlsplit(config.upstreams[row.upstream].base_url).path.rstrip("/")
-        return passthrough.replace_links(row, base_path, config.server.public_url or "", content)
-
-    @staticmethod
-    async def _keep(context: RequestContext, owner: str, bond: Bond, ids: Iterable[str]) -> None:
-        """Further ids belong to the key of this bond. The task itself keeps its own."""
-        for each in {task_id(owner, bond.upstream, one) for one in ids} - {bond.id}:
-            await context.parts.bonds.keep(bond._replace(id=each, note=""))
+        return formats.replace_links(row, base_path, config.server.public_url or "", content)
 
     async def _caller(self, request: web.Request, context: RequestContext, row: Passthrough) -> Key:
         """The key of a request, from where the clients of the row's API put it too. Raises `Unauthorized`."""
@@ -230,7 +203,7 @@ class PassthroughCalls:
             if value and not place.scheme
         ]
         schemes = auth.BEARER.union(place.scheme for place in row.key_places if place.scheme)
-        return await self._plane.caller(request, context, more_keys=keys, schemes=schemes)
+        return await self._parts.plane.caller(request, context, more_keys=keys, schemes=schemes)
 
     async def _body(
         self, request: web.Request, context: RequestContext, row: Passthrough
@@ -238,16 +211,16 @@ class PassthroughCalls:
         """The checked parameters of a body, and the headers that are sent with it."""
         counter = context.parts.find_counter
         headers = forwarded_headers(request, row.forwarded)
-        if request.can_read_body and check_type(request, PASSTHROUGH):
+        if request.can_read_body and check_type(request, formats.PASSTHROUGH):
             boundary = boundary_of(request)
             kept = [(name, value) for name, value in headers if name.lower() != "content-type"]
-            params = await self._forms.read(request, context, PASSTHROUGH, boundary, counter)
+            params = await self._forms.read(request, context, formats.PASSTHROUGH, boundary, counter)
             return params, (*kept, ("Content-Type", content_type(boundary)))
         pieces = await self._bodies.read(request, context)
         if context.held_bytes > LARGE_BYTES:
-            asked = self._large_bodies.read(context.key, PASSTHROUGH.name, pieces, reads=row.members)
+            asked = self._parts.large_bodies.read(context.key, formats.PASSTHROUGH.name, pieces, reads=row.members)
             return await asked, headers
-        return PASSTHROUGH.read(b"".join(pieces), counter), headers
+        return formats.PASSTHROUGH.read(b"".join(pieces), counter), headers
 
     async def _earlier(
         self, key: Key, context: RequestContext, asked: _Asked, members: Mapping[str, Any]
@@ -268,6 +241,7 @@ class PassthroughCalls:
         user, tags = attribution_of(request.headers.items(), params.document.members, context.parts.config.records)
         withheld = [place.param.lower() for place in asked.row.key_places if place.param]
         path = asked.row.at_upstream(asked.path) + forwarded_query(request, withheld)
+        spec = formats.format_of_reads() if asked.is_read else formats.format_of(asked.row, outputs, params.units)
         return Call(
             id=context.id, started=context.parts.clock.now(), key=key, endpoint=cast(Endpoint, asked.name),
             params=params, model=model, label_model=f"{asked.name}/reads" if asked.is_read else asked.name,
@@ -276,7 +250,7 @@ class PassthroughCalls:
             target=asked.name,
             priority=key.priority if requested is None else auth.lowered(key.priority, requested),
             user=user, tags=tags,
-            passed=PassedRequest(asked.row, request.method, path, asked.parts, asked.is_read, asked.owner, outputs),
+            passed=PassedRequest(request.method, path, spec, asked.poll_path, asked.is_read, asked.owner, outputs),
         )  # fmt: skip
 
 
@@ -292,8 +266,8 @@ def _written(answer: Any) -> bytes:
 def _refuse_misread(request: web.Request, asked: _Asked, members: Mapping[str, Any]) -> None:
     """Raises `InvalidRequest` for what the upstream may read in another way than the row."""
     own = None if asked.operation.query is None else asked.operation.query[0]
-    passthrough.refuse_in_query(asked.row, own, request.query)
-    passthrough.refuse_misread(asked.row, members)
+    formats.refuse_in_query(asked.row, own, request.query)
+    formats.refuse_misread(asked.row, members)
 
 
 def _named(reference: Reference, members: Mapping[str, Any]) -> list[str]:
@@ -327,16 +301,14 @@ def _model_of(asked: _Asked, members: Mapping[str, Any]) -> str | None:
 async def _require(key: Key, context: RequestContext, asked: _Asked, given: str) -> Bond:
     """The bond of a task with this id, of the request's row or of one with the same tasks. Raises `NotFound`."""
     config = context.parts.config
-    others = [name for name, row in config.passthrough.items() if row.tasks_of == asked.owner]
+    others = [name for name, row in rows_of(config).items() if row.tasks_of == asked.owner]
     rows = (asked.owner, *others)
     return await context.parts.bonds.require_task(key.in_team, rows, asked.row.upstream, given, config.upstreams)
 
 
 def _may_use(key: Key, row: str, name: str, *, is_any: bool = False) -> bool:
     """Whether a key may use the row, or this model of it; `is_any`: any model of it."""
-    if auth.may_use(key, row) or auth.may_use(key, name):
-        return True
-    return is_any and any(pattern.startswith(f"{row}/") for pattern in key.models)
+    return auth.may_use(key, row, name) or (is_any and any(each.startswith(f"{row}/") for each in key.models))
 
 
 def _price_of(
@@ -373,3 +345,16 @@ def _row_model(row: Passthrough, price: Price | None, *, repeat: bool) -> Model:
     return Model.model_construct(
         routes=(Route(upstream=row.upstream),), price=price, unpriced=row.unpriced, repeat_when_waiting=repeat
     )
+
+
+def _words_of(config: Config, endpoint: Endpoint | None, path: str) -> Words | None:
+    """Those of the row that a request belongs to, or whose path it asks for in vain."""
+    rows = rows_of(config)
+    there = (row for row in rows.values() if row.has_path(path))
+    row = max(there, key=lambda row: len(row.prefix), default=None) if endpoint is None else rows.get(endpoint)
+    if row is None:
+        return None
+    return Words(partial(formats.error_body, row), [place.header for place in row.key_places if place.header])
+
+
+APIS = WingApis(lambda parts: PassthroughCalls(parts).handler, _words_of)

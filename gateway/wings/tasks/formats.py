@@ -8,45 +8,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cache, partial
+from typing import Any
 
 from gateway import units, untrusted_json
 from gateway.api import json_document
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
-from gateway.config import Passthrough, operations
-from gateway.config.passthrough_checks import PLACEHOLDER
+from gateway.config import Config
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.records import Document, FormBody, Params, PassedRequest, StoredBytes, Usage
+from gateway.formats.format import Format, PassedScan, PlainFacts, TaskEnd, no_usage
+from gateway.formats.gemini.generate import status_of
+from gateway.records import Document, Endpoint, FormBody, Params, StoredBytes, Usage
 from gateway.spelling import folded, outer
 
-from .format import Format, PassedScan, PlainFacts, no_usage
-from .gemini.generate import status_of
-
-
-class TaskEnd(NamedTuple):
-    has_failed: bool = False
-    paid: int | None = None
-    """How many outputs are paid; None: all that were asked for."""
-
-    def charged(self, reserved: units.Counts, outputs: int) -> units.Counts:
-        """The units that are paid, where these were reserved for this number of outputs: more than that, if the
-        upstream made more, up to `MOST_MADE`."""
-        if self.paid is None or self.paid == outputs:
-            return reserved
-        return units.counts({name: self.share(count, outputs) for name, count in reserved})
-
-    def share(self, reserved: int, outputs: int) -> int:
-        """The part that is paid of an amount for this number of outputs."""
-        if self.paid is None:
-            return reserved
-        return -(-reserved * min(self.paid, max(outputs, MOST_MADE)) // outputs)
-
-
-MOST_MADE = 16
-"""Outputs of one task that are charged, where it asked for fewer: no row's API makes more than 8."""
-
+from . import notation
+from .settings import PLACEHOLDER, Passthrough, rows_of
 
 FILE = "file"
 
@@ -74,10 +51,8 @@ def _read_form(stored: StoredBytes, parts: Sequence[FormPart], find_counter: Fin
     return _PARAMS._replace(document=Document("", members, form=FormBody(stored, places)))
 
 
-CALLBACKS = ("callback", "callback_url", "notify_hook", "webhook", "webhook_url")
+_CALLBACKS = frozenset(map(folded, ("callback", "callback_url", "notify_hook", "webhook", "webhook_url")))
 """Members in which task APIs accept a callback address, in any spelling."""
-
-_CALLBACKS = frozenset(map(folded, CALLBACKS))
 
 
 def reads(row: Passthrough, name: str) -> bool:
@@ -172,15 +147,15 @@ def end_of(row: Passthrough, answer: Any) -> TaskEnd | None:
 
 def _whole(row: Passthrough, answer: Any) -> TaskEnd:
     """The end of a task that the upstream calls done."""
-    found = [count for pointer in row.made if (count := operations.count_at(answer, pointer)) is not None]
+    found = [count for pointer in row.made if (count := notation.count_at(answer, pointer)) is not None]
     return TaskEnd(has_failed=sum(found) == 0, paid=sum(found)) if found else TaskEnd()
 
 
 def id_at(answer: Any, pointer: str) -> str | None:
     """The id at this place of an answer; None: there is none."""
-    found = operations.at_pointer(answer, pointer)
+    found = notation.at_pointer(answer, pointer)
     is_id = isinstance(found, str | int) and not isinstance(found, bool)
-    return operations.format_value(found) or None if is_id else None
+    return notation.format_value(found) or None if is_id else None
 
 
 def replace_links(row: Passthrough, base_path: str, public_url: str, answer: Any) -> tuple[list[str], bool]:
@@ -190,7 +165,7 @@ def replace_links(row: Passthrough, base_path: str, public_url: str, answer: Any
     Their host does not matter, and their path may be below the base URL of the upstream (`base_path`) and the row's
     prefix there, or below neither. One that is no read of the row becomes null.
     """
-    ids, places = [], [each for pointer in row.links for each in operations.texts_at(answer, pointer)]
+    ids, places = [], [each for pointer in row.links for each in notation.texts_at(answer, pointer)]
     for container, name in places:
         found = _read_at(row, base_path, container[name])
         container[name] = None if found is None else f"{public_url.rstrip('/')}{row.prefix}{found[0]}"
@@ -201,27 +176,35 @@ def replace_links(row: Passthrough, base_path: str, public_url: str, answer: Any
 
 def _read_at(row: Passthrough, base_path: str, address: str) -> tuple[str, str] | None:
     """The path with its query below the prefix of the row, and the id; None: it is no read of the row."""
-    path, query = operations.split_address(address)
+    path, query = notation.split_address(address)
     for above in (base_path + row.at_upstream(""), base_path, ""):
         below = path.removeprefix(above)
         if not path.startswith(above) or not below.startswith("/"):
             continue
         for operation in row.reads:
             if (parts := operation.match(operation.method, below, query)) is not None:
-                return f"{below}?{query}" if query else below, parts[operations.TASK]
+                return f"{below}?{query}" if query else below, parts[notation.TASK]
     return None
 
 
 def _holds(conditions: Mapping[str, Sequence[str]], answer: Any) -> bool:
-    return operations.holds(conditions, operations.read_options(conditions, {}, answer))
+    return notation.holds(conditions, notation.read_options(conditions, {}, answer))
 
 
-def _submitted(passed: PassedRequest, reserved: units.Counts, body: bytes) -> PlainFacts:
+def _ended(config: Config, endpoint: Endpoint, body: bytes) -> TaskEnd | None:
+    """How a task of the row with this name has ended; None: it goes on, or no row defines how to read it."""
+    try:
+        row = rows_of(config).get(endpoint)
+        return None if row is None else end_of(row, untrusted_json.parse(body))
+    except ValueError:
+        return None
+
+
+def _submitted(row: Passthrough, outputs: int, reserved: units.Counts, body: bytes) -> PlainFacts:
     """Returns the facts of the answer to a submission. Raises `ValueError` if it is not JSON and the row has to read
     it."""
-    row = passed.row
     if row.task is None and not row.accepted:
-        return _paid(_result(row, body), passed, reserved)
+        return _paid(_result(row, body), outputs, reserved)
     answer = untrusted_json.parse(body)
     kept_id = None if row.task is None else id_at(answer, row.task)
     is_accepted = _holds(row.accepted, answer) if row.accepted else kept_id is not None
@@ -230,7 +213,7 @@ def _submitted(passed: PassedRequest, reserved: units.Counts, body: bytes) -> Pl
     ended = _whole(row, answer) if row.task is None else end_of(row, answer)
     if ended is None:
         return PlainFacts(kept_id=kept_id, is_pending=kept_id is not None)
-    return _paid(ended, passed, reserved)._replace(kept_id=kept_id)
+    return _paid(ended, outputs, reserved)._replace(kept_id=kept_id)
 
 
 def _result(row: Passthrough, body: bytes) -> TaskEnd:
@@ -241,9 +224,9 @@ def _result(row: Passthrough, body: bytes) -> TaskEnd:
         return TaskEnd()
 
 
-def _paid(ended: TaskEnd, passed: PassedRequest, reserved: units.Counts) -> PlainFacts:
+def _paid(ended: TaskEnd, outputs: int, reserved: units.Counts) -> PlainFacts:
     """Returns the facts of an ended request: all reserved units are paid if the answer reports no number of outputs."""
-    paid = ended.charged(reserved, passed.outputs)
+    paid = ended.charged(reserved, outputs)
     return PlainFacts() if paid == reserved else PlainFacts(usage=_NOTHING_USED._replace(more=paid), has_usage=True)
 
 
@@ -262,17 +245,20 @@ PASSTHROUGH = Format(
     good_statuses=frozenset({200, 201, 202, 203}),
     has_model_in_path=True,
     response_headers=frozenset({"content-disposition"}),
+    ended=_ended,
 )
 
 
-_READS = replace(PASSTHROUGH, good_statuses=PASSTHROUGH.good_statuses | {204})
-"""The format of reads, also of cancels and deletions: Runway and Luma answer those without a body (runwayml/sdk-python,
-`resources/tasks.py`; lumalabs/lumaai-api, `openapi.yaml`)."""
+@cache
+def format_of_reads() -> Format:
+    """The format of reads, also of cancels and deletions: Runway and Luma answer those without a body
+    (runwayml/sdk-python, `resources/tasks.py`; lumalabs/lumaai-api, `openapi.yaml`)."""
+    return replace(PASSTHROUGH, good_statuses=PASSTHROUGH.good_statuses | {204})
 
 
-def format_of(passed: PassedRequest, reserved: units.Counts) -> Format:
-    """The format of the answers to calls of one row, for which these units were reserved."""
-    return _READS if passed.is_read else replace(PASSTHROUGH, facts=partial(_submitted, passed, reserved))
+def format_of(row: Passthrough, outputs: int, reserved: units.Counts) -> Format:
+    """The format of the answer to a submission for this number of outputs, for which these units were reserved."""
+    return replace(PASSTHROUGH, facts=partial(_submitted, row, outputs, reserved))
 
 
 def error_body(row: Passthrough, error: GatewayError, request_id: str) -> bytes:
@@ -296,4 +282,4 @@ def _filled(template: Any, values: Mapping[str, Any]) -> Any:
         return template
     if (whole := PLACEHOLDER.fullmatch(template)) is not None:
         return values[whole[1]]
-    return PLACEHOLDER.sub(lambda found: operations.format_value(values[found[1]]), template)
+    return PLACEHOLDER.sub(lambda found: notation.format_value(values[found[1]]), template)
