@@ -39,7 +39,7 @@ from .formats import KEY_PROTOCOL, PROTOCOL, REALTIME, UPSTREAM_PROTOCOLS
 from .held_messages import HeldMessages
 from .opening import RealtimeSession, open_session
 from .output import EventIds
-from .websocket import CLOSE_WITHIN_S, HEARTBEAT_S, MessagesInTurns
+from .websocket import CLOSE_WITHIN_S, HEARTBEAT_S, messages_of
 
 log = logging.getLogger("gateway")
 
@@ -315,7 +315,7 @@ class _Relay:
         try:
             async with self._gate:
                 await self._keep_limit()
-            async for message in MessagesInTurns(self._client):
+            async for message in messages_of(self._client):
                 if message.type is WSMsgType.TEXT:
                     with self._held.of_client.in_hand(len(message.data)):
                         end = await self._pass_up(message.data)
@@ -390,7 +390,7 @@ class _Relay:
     async def _down(self) -> _End:
         socket = self._session.socket
         try:
-            async for message in MessagesInTurns(socket):
+            async for message in messages_of(socket):
                 if message.type is WSMsgType.TEXT:
                     with self._held.of_upstream.in_hand(len(message.data)):
                         end = await self._pass_down(message.data)

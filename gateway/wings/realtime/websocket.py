@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 from aiohttp import WSMsgType, web
@@ -40,36 +40,23 @@ UpstreamSocket = aiohttp.ClientWebSocketResponse
 Opened = UpstreamSocket | Failure | UpstreamRefused
 
 
-class MessagesInTurns:
+async def messages_of(socket: UpstreamSocket | web.WebSocketResponse) -> AsyncIterator[aiohttp.WSMessage]:
     """The texts and binary messages of a socket, so that other calls have their turn between them.
 
     A message that waits is read without a turn of the event loop, and aiohttp answers pings in the same way, so that
     `autoping` is off: who sends thousands of short ones at once would hold up other calls until all are dealt with.
     """
-
-    def __init__(self, socket: UpstreamSocket | web.WebSocketResponse) -> None:
-        self._socket = socket
-        self._since = 0
-        """Bytes since the last turn."""
-
-    def __repr__(self) -> str:
-        return f"<MessagesInTurns {self._since} bytes at once>"
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> aiohttp.WSMessage:
-        while True:
-            if self._since > BYTES_AT_ONCE:
-                self._since = 0
-                await asyncio.sleep(0)
-            message = await self._socket.__anext__()
-            self._since += MESSAGE_BYTES
-            if message.type is WSMsgType.PING:
-                await self._socket.pong(message.data)
-            elif message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY:
-                self._since += len(message.data)
-                return message
+    since = 0
+    async for message in socket:
+        since += MESSAGE_BYTES
+        if message.type is WSMsgType.PING:
+            await socket.pong(message.data)
+        elif message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY:
+            since += len(message.data)
+            yield message
+        if since > BYTES_AT_ONCE:
+            since = 0
+            await asyncio.sleep(0)
 
 
 class _NotConnected(Exception):

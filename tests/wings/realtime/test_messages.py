@@ -10,7 +10,7 @@ import pytest
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestClient, TestServer
 
-from gateway.wings.realtime.websocket import MessagesInTurns, UpstreamSocket
+from gateway.wings.realtime.websocket import UpstreamSocket, messages_of
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
 from tests.fakes.turns import counted
@@ -30,7 +30,7 @@ def upstream() -> Iterator[RealtimeUpstream]:
 
 async def take(socket: UpstreamSocket | web.WebSocketResponse, number: int) -> None:
     """Read so many events."""
-    messages = MessagesInTurns(socket)
+    messages = messages_of(socket)
     for _ in range(number):
         assert json.loads((await anext(messages)).data) == {"type": "test.x"}
 
