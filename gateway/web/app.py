@@ -105,7 +105,7 @@ async def build(
     access_log = AccessLog(config.server.access_log)
     tasks = Tasks()  # of calls: a drain waits for them
     endless = Tasks()
-    large_bodies = LargeBodies()
+    large_bodies, long_answers = LargeBodies(), LargeBodies()  # no body keeps an answer waiting, which is paid for
     with naming(Path(config.store.journal_dir)):
         decisions = Decisions.of_gateway(store, config.store, telemetry.change_restored)
     key_cache = KeyCache(store, config, restore=decisions.restore if decisions else None)
@@ -116,7 +116,7 @@ async def build(
     live = CurrentServices(
         assemble(
             ready, key_cache, accounting, waiting, bonds, tasks, DeliveredReports(store, ledger), store.clock,
-            large_bodies.make, {},
+            long_answers.make, {},
         )
     )  # fmt: skip
     registry = Registry(store, lambda: live.parts.config, store.clock.now, decisions)
@@ -164,6 +164,7 @@ async def build(
         await bonds.close()
         await key_cache.close()
         await large_bodies.close()
+        await long_answers.close()
         for each in callers:
             await each.close()
         for amendment in live.parts.amendments:

@@ -1,7 +1,7 @@
-"""The worker's side of the process that reads large bodies (`gateway/process/large_body_process.py`): started for
-the first large body and kept.
+"""The worker's side of the processes that read large bodies and make long answers
+(`gateway/process/large_body_process.py`): each is started for the first one and kept.
 
-One body is read at a time, and other large bodies wait, of each key one; small bodies do not. A request that waits too
+A process takes one at a time, and others wait, of each key one; short ones do not. A request that waits too
 long is refused with a status that asks for a retry, and so is one whose body takes too long.
 """
 

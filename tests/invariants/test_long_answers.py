@@ -201,6 +201,30 @@ async def test_a_function_is_called_in_the_process_for_a_long_answer() -> None:
         await bodies.close()
 
 
+async def test_bodies_do_not_keep_an_answer_waiting(
+    inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is paid for, and bodies are free."""
+    exchange, is_reading = LargeBodies._exchange, asyncio.Event()
+
+    async def exchanged(self: LargeBodies, job: Mapping[str, Any], pieces: Pieces) -> Any:
+        if job["job"] != "make":
+            is_reading.set()
+            await asyncio.Event().wait()
+        return await exchange(self, job, pieces)
+
+    monkeypatch.setattr(LargeBodies, "_exchange", exchanged)
+    client = await inside(upstream.url, **settings(upstream))
+    upstream.answer_with(always=ok_json(chat()))
+    body = json.dumps({"model": "up", "messages": [], "x": "x" * LONG_ANSWER}).encode()
+    headers = AUTH | {"Content-Type": "application/json"}
+    reading = asyncio.ensure_future(client.post("/v1/chat/completions", data=body, headers=headers))
+    await is_reading.wait()
+    assert b"word " in await asked(client, "messages", "of-chats", {}, is_streamed=False)
+    assert not reading.done()
+    reading.cancel()
+
+
 class Busy(LargeBodies):
     """Its process never answers."""
 
