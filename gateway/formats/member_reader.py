@@ -17,7 +17,10 @@ from typing import Any, Generic, TypeVar
 from gateway.api.json_document import steps_of
 
 MAX_KEPT = 65_536
-"""Bytes of a kept value; a longer one is dropped."""
+"""Bytes of a kept value; a longer one is dropped, but for an object."""
+
+LONGER_OBJECT = b'{"message":null}'
+"""Is kept in place of a longer object: an error is one, whatever its length."""
 
 MAX_NAME = 64
 """Bytes of a name; a longer one is no wanted one."""
@@ -187,7 +190,9 @@ class MemberReader:
         value, path = bytes(self._kept), tuple(self._path)
         self._kept = None
         if len(value) > MAX_KEPT:
-            return
+            if not value.lstrip(b" \t\r\n:").startswith(b"{"):
+                return
+            value = LONGER_OBJECT
         value = _LINES_OF_DATA.sub(b"\n", value).lstrip(b" \t\r\n:").rstrip()
         if EACH not in path:
             self._found[path] = value

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.formats.format import PlainFacts
 from gateway.formats.member_reader import EACH, MAX_ITEMS, MAX_KEPT, MAX_OF_ITEMS, LongAnswer, MemberReader
 from gateway.formats.table import FORMATS
 from gateway.records import Endpoint
@@ -154,6 +155,36 @@ def test_a_long_answer_has_the_facts_of_a_whole_one(endpoint: Endpoint, monkeypa
                 reader.feed(strange[at : at + size])
             with pytest.raises(ValueError, match="no JSON object"):
                 reader.facts()
+
+
+def read(endpoint: Endpoint, answer: dict[str, Any]) -> PlainFacts:
+    """The facts of an answer that is read in pieces."""
+    make = FORMATS[endpoint].long_reader
+    assert make is not None
+    reader = make()
+    reader.feed(json.dumps(answer).encode())
+    return reader.facts()
+
+
+@pytest.mark.parametrize("endpoint", LONG)
+def test_a_long_error_is_one(endpoint: Endpoint) -> None:
+    """Upstreams repeat the request in it."""
+    facts = read(endpoint, {"error": {"message": "x" * (MAX_KEPT + 1), "code": 400}})
+    assert (facts.is_error, facts.has_usage) == (True, False)
+
+
+def test_the_searches_of_a_long_answer_are_counted() -> None:
+    """The metadata that names them may be long."""
+    grounding = {
+        "searchEntryPoint": {"renderedContent": "x" * (MAX_KEPT + 1)}, "webSearchQueries": ["a", "b"],
+        "groundingChunks": [{"maps": {"title": "t"}}],
+    }  # fmt: skip
+    answer = LONG["generate_content"] | {"modelVersion": "gemini-3"}
+    answer["candidates"] = [{**answer["candidates"][0], "groundingMetadata": grounding}]
+    usage = read("generate_content", answer).usage
+    assert usage == FORMATS["generate_content"].facts(json.dumps(answer).encode()).usage
+    assert usage is not None
+    assert dict(usage.more) == {"web_searches": 2, "maps_searches": 1}
 
 
 @given(

@@ -80,7 +80,7 @@ def _by_modality(report: Mapping[str, Any], names: Iterable[str]) -> dict[str, i
 
 _A_PROMPT = re.compile(r"(?:^|/)gemini-[12][.-]")
 """Models of which a grounded prompt is billed; of others each query is (ai.google.dev, pricing)."""
-_QUERIES = ("webSearchQueries", "imageSearchQueries")
+_QUERIES, _MAPS = ("webSearchQueries", "imageSearchQueries"), "googleMapsWidgetContextToken"
 
 
 def searches(candidate: Mapping[str, Any]) -> tuple[set[str], bool]:
@@ -92,7 +92,7 @@ def searches(candidate: Mapping[str, Any]) -> tuple[set[str], bool]:
     lists = [given for name in _QUERIES if isinstance(given := grounding.get(name), list)]
     queries = {query for given in lists for query in given if isinstance(query, str) and query.strip()}
     has_maps = any("maps" in chunk for chunk in objects(grounding.get("groundingChunks")))
-    return queries, has_maps or bool(grounding.get("googleMapsWidgetContextToken"))
+    return queries, has_maps or bool(grounding.get(_MAPS))
 
 
 class GeminiReader(AnswerReader):
@@ -100,7 +100,8 @@ class GeminiReader(AnswerReader):
 
     WANTED = (
         ("usageMetadata",), ("promptFeedback",), ("modelVersion",), ("error",), ("candidates", EACH, "index"),
-        ("candidates", EACH, "finishReason"), ("candidates", EACH, "groundingMetadata"),
+        ("candidates", EACH, "finishReason"),
+        *[("candidates", EACH, "groundingMetadata", name) for name in (*_QUERIES, "groundingChunks", _MAPS)],
     )  # fmt: skip
 
     def __init__(self) -> None:
