@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -237,16 +237,12 @@ class CleanedResults:
         self._cleaner: ReasonCleaner | None = None
         """Cleans the line of which a part has left."""
 
-    async def feed(self, data: bytes) -> bytes:
-        """The bytes that can leave. Other calls have their turn in between. Raises `EncodingFault`."""
-        pieces = (data,) if self._decoder is None else self._decoder.decode(data)
-        return b"".join([await self._passed(piece) for piece in pieces])
+    def decoded(self, data: bytes) -> Iterable[bytes]:
+        """The next bytes without their encoding, in pieces. Raises `EncodingFault`."""
+        return (data,) if self._decoder is None else self._decoder.decode(data)
 
-    async def end(self) -> bytes:
-        """The last line, which may have no end."""
-        return await self._written(bytes(self._line), is_last=True)
-
-    async def _passed(self, piece: bytes) -> bytes:
+    async def feed(self, piece: bytes) -> bytes:
+        """The bytes that can leave. Other calls have their turn in between."""
         passed = bytearray()
         whole, end, rest = piece.rpartition(b"\n")
         if end:
@@ -264,6 +260,10 @@ class CleanedResults:
             passed += await self._written(bytes(self._line), is_last=False)
             self._line.clear()
         return bytes(passed)
+
+    async def end(self) -> bytes:
+        """The last line, which may have no end."""
+        return await self._written(bytes(self._line), is_last=True)
 
     async def _written(self, data: bytes, *, is_last: bool) -> bytes:
         """The part of a line that can leave; `is_last`: its last."""

@@ -146,14 +146,15 @@ class KeptAtUpstream:
             passed = _DOWN if cleaner is None else _DOWN_DECODED
             headers = [(name, value) for name, value in head.headers if name in passed]
             stream = context.stream = EventStream(request, [*headers, *ids], is_last=not self._status.is_ready)
-            while piece := await download.read():
-                if cleaner is not None:
-                    try:
-                        piece = await cleaner.feed(piece)
-                    except EncodingFault:
-                        return stream
-                if piece and stream.write(piece):
-                    await stream.wait_until_writable()
+            try:
+                while data := await download.read():
+                    for piece in (data,) if cleaner is None else cleaner.decoded(data):
+                        clean = piece if cleaner is None else await cleaner.feed(piece)
+                        if clean and stream.write(clean):
+                            await stream.wait_until_writable()
+                        await asyncio.sleep(0)
+            except EncodingFault:
+                return stream
             if download.failure is None:
                 stream.finish(b"" if cleaner is None else await cleaner.end())
             return stream

@@ -14,10 +14,12 @@ import pytest
 from aiohttp import FormData
 from aiohttp.test_utils import TestClient
 
+from gateway.relay.batch_results import CleanedResults
+from gateway.upstream.content_encoding import PIECE_BYTES
 from gateway.web.bodies import MAX_MEMBERS
 from gateway.wings.stored.batch_file import MAX_ALL_LINES, MAX_NESTED
 from tests.conftest import ScriptedUpstream
-from tests.fakes.scripted import answer
+from tests.fakes.scripted import answer, ok_json
 from tests.fakes.turns import MOST_CALLS, counted
 from tests.web.conftest import AUTH, KEY, Inside
 
@@ -69,6 +71,35 @@ async def test_a_compressed_answer(inside: Inside, upstream: ScriptedUpstream, m
         async with client.post("/v1/embeddings", json={"model": "m", "input": "x"}, headers=AUTH) as received:
             assert await received.read() == whole
     assert turns.most <= MOST_CALLS, turns.by
+
+
+async def test_compressed_results_of_a_batch(
+    inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty megabytes of them, in one piece of the network, pass in pieces."""
+    models = {"m": {"endpoints": ["messages"], "routes": [{"upstream": "up"}]}}
+    up = {"base_url": upstream.url, "api_key": "upstream-secret-key", "capabilities": {"messages": True}}
+    client, whole = await inside(upstream.url, models=models, upstreams={"up": up}), b'{"custom_id": "1"}\n' * 10**6
+    made = {"id": "msgbatch_1", "type": "message_batch", "processing_status": "in_progress"}
+    packed = answer(gzip.compress(whole), headers=[("Content-Encoding", "gzip")])
+    upstream.answer_with(ok_json(made), always=packed)
+    ask = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}
+    path, body = "/v1/messages/batches", {"requests": [{"custom_id": "1", "params": ask}]}
+    async with client.post(path, json=body, headers=AUTH) as received:
+        assert received.status == 200, await received.read()
+    pieces, feed = list[int](), CleanedResults.feed
+
+    async def fed(self: CleanedResults, piece: bytes) -> bytes:
+        passed = await feed(self, piece)
+        pieces.append(len(passed))
+        return passed
+
+    monkeypatch.setattr(CleanedResults, "feed", fed)
+    with counted(monkeypatch) as turns:
+        async with client.get(f"{path}/msgbatch_1/results", headers=AUTH) as received:
+            assert await received.read() == whole
+    assert turns.most <= MOST_CALLS, turns.by
+    assert max(pieces) <= 2 * PIECE_BYTES
 
 
 @pytest.mark.parametrize("line", [b"\n", b" \n", b"\r\n"])
