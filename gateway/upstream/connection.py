@@ -378,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._parser.feed_data(buffer[:nbytes])
         except (HttpParserError, HttpParserUpgrade) as error:
             self._parser_stopped(error)
-        if nbytes == len(buffer):
+        if nbytes == READ_BUFFER_BYTES:
             self._rest()
         if self._state is _DONE:
             self._finish()

@@ -57,7 +57,12 @@ def group(sentinels: Sentinels) -> Sentinels:
         for server in sentinels.servers:
             server.call("CONFIG", "SET", "masterauth", PASSWORD)
         master = sentinels.master
-        return master.cli("INFO", "replication").count("state=online") == 2 and master.call("FLUSHALL") == "OK"
+        # On a busy machine a replica may become the master before it has been emptied.
+        return (
+            master.cli("INFO", "replication").count("state=online") == 2
+            and master.call("FLUSHALL") == "OK"
+            and not any(server.call("DBSIZE") for server in sentinels.servers)
+        )
 
     for server in sentinels.servers:
         if not server.is_running:
