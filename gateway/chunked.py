@@ -18,6 +18,29 @@ SORTED_AT_ONCE = 1000
 """Half a millisecond, more or less."""
 
 
+BYTES_AT_ONCE = 65_536
+"""Bytes that a coroutine reads before other calls have their turn."""
+
+
+class Turns:
+    """Counts what a coroutine reads, of which each item takes as long as `each` bytes, however short it is."""
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._since = 0
+
+    def __repr__(self) -> str:
+        return f"<Turns {self._since} of {BYTES_AT_ONCE} bytes>"
+
+    def is_over(self, size: int) -> bool:
+        """Count an item of this size. Returns whether other calls are to have their turn now."""
+        self._since += size + self._each
+        if self._since <= BYTES_AT_ONCE:
+            return False
+        self._since = 0
+        return True
+
+
 def in_chunks(things: Iterable[T], at_once: int) -> Iterator[T]:
     """Yields the items, with a pause after each portion. Only for threads."""
     for number, thing in enumerate(things, 1):

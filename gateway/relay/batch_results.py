@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from gateway.chunked import portions
+from gateway.chunked import Turns, portions
 from gateway.formats import reported_usage
 from gateway.formats.format import LONG_ANSWER, BatchFormat, BatchLine, ReadsLine
 from gateway.formats.reader import ERRORS, HAS_ERROR
@@ -36,8 +36,8 @@ MAX_HELD_BYTES = 8_192
 LINES_AT_ONCE = 1_000
 """Lines between which other calls have their turn. They have it in each line with an error, too."""
 
-BYTES_AT_ONCE, LINE_BYTES = 65_536, 256
-"""Bytes of lines that are read in one turn of the event loop, and those that take as long as what each line costs."""
+LINE_BYTES = 256
+"""Bytes whose reading takes as long as what each line of a batch costs, however short."""
 
 ANY_REQUEST = 2_097_152
 """Tokens of the prompt, and of the output, that no request of a batch exceeds: twice the largest context of common
@@ -202,16 +202,15 @@ class ResultReader(NamedTuple):
         return download.failure is None
 
     async def _read(self, download: Download, decoder: Decoder | None) -> None:
-        line, since = self._next(), 0
+        line, turns = self._next(), Turns(LINE_BYTES)
         while data := await download.read():
             for piece in (data,) if decoder is None else decoder.decode(data):
                 *ends, rest = piece.split(b"\n")
                 for end in ends:
                     line.feed(end)
                     self._add(line)
-                    line, since = self._next(), since + len(end) + LINE_BYTES
-                    if since > BYTES_AT_ONCE:
-                        since = 0
+                    line = self._next()
+                    if turns.is_over(len(end)):
                         await asyncio.sleep(0)
                 line.feed(rest)
                 await asyncio.sleep(0)

@@ -17,6 +17,7 @@ from aiohttp import WSMsgType, web
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
+from gateway.chunked import Turns
 from gateway.config import Upstream
 from gateway.errors import UpstreamRefused
 from gateway.records import Failure, Fault, Phase
@@ -29,9 +30,6 @@ from .held_messages import HeldMessages
 HEARTBEAT_S = 30.0
 """A side that does not answer a ping within half of this is gone."""
 CLOSE_WITHIN_S = 1.0
-
-BYTES_AT_ONCE = 65_536
-"""Bytes of messages after which other calls have their turn."""
 
 MESSAGE_BYTES = 2_048
 """Bytes that take as long as what each message costs, however short."""
@@ -46,16 +44,15 @@ async def messages_of(socket: UpstreamSocket | web.WebSocketResponse) -> AsyncIt
     A message that waits is read without a turn of the event loop, and aiohttp answers pings in the same way, so that
     `autoping` is off: who sends thousands of short ones at once would hold up other calls until all are dealt with.
     """
-    since = 0
+    turns = Turns(MESSAGE_BYTES)
     async for message in socket:
-        since += MESSAGE_BYTES
+        size = 0
         if message.type is WSMsgType.PING:
             await socket.pong(message.data)
         elif message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY:
-            since += len(message.data)
+            size = len(message.data)
             yield message
-        if since > BYTES_AT_ONCE:
-            since = 0
+        if turns.is_over(size):
             await asyncio.sleep(0)
 
 

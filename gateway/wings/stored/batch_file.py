@@ -19,6 +19,7 @@ from gateway.api.capabilities import Adaptation
 from gateway.api.file_ids import named_files
 from gateway.api.form import PIECE_BYTES, UploadedFile
 from gateway.api.large_body import LARGE_BYTES
+from gateway.chunked import Turns
 from gateway.config import Route
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound
 from gateway.formats import bridges
@@ -27,6 +28,7 @@ from gateway.pipeline import Services
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
 from gateway.records import Call, Key, LineCeilings, Params
+from gateway.relay.batch_results import LINE_BYTES
 from gateway.relay.charge import SentRequest
 from gateway.web.forms import StoredForm
 
@@ -47,12 +49,6 @@ thread."""
 
 MAX_ALL_LINES = 2 * MAX_LINES
 """The maximum number of lines, blank ones included."""
-
-YIELD_BYTES = 65_536
-"""Bytes after which other calls have their turn."""
-
-LINE_BYTES = 256
-"""Bytes whose reading takes as long as what each line costs, however short."""
 
 _LINE_NAMES = frozenset({"custom_id", "method", "url", "body"})
 
@@ -129,12 +125,10 @@ class BatchChecker:
 
     async def check(self, file: UploadedFile) -> BatchInput:
         """The facts of a file. Raises `InvalidRequest` or `ModelNotFound` for the first fault, with its line."""
-        since = 0
+        turns = Turns(LINE_BYTES)
         async for line in _lines(file):
             self._number += 1
-            since += len(line) + LINE_BYTES
-            if since > YIELD_BYTES:
-                since = 0
+            if turns.is_over(len(line)):
                 await asyncio.sleep(0)
             try:
                 if self._number > MAX_ALL_LINES:
