@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 from pydantic import BaseModel
 
-from gateway.api import other_models
+from gateway.api import json_document, other_models
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Capabilities, Config, Limits, Route
@@ -325,6 +325,11 @@ class BatchFormat(NamedTuple):
 Restricts = Callable[[Mapping[str, Any], Limits, Limits], None]
 """Checks the requests in the members of a body by the limits of the key and of the model. Raises `InvalidRequest` for
 one that is beyond them."""
+
+
+def restrict_body(body: bytes, restrict: Restricts, key: Limits, model: Limits) -> None:
+    """Checks the requests in a body, as `restrict` does."""
+    restrict(json_document.parse(body).members, key, model)
 
 
 def no_json(*body: object) -> Params:

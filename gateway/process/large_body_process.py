@@ -9,8 +9,7 @@ a line: the result of the job, or `{"refused": [message, param, code]}`, `{"unfi
 |---|---|
 | `read` | the checked parameters: `api/large_body.py` |
 | `rewrite` | the body as it goes up: `formats/bridges.py` |
-| `make` | what a function makes of a plain answer of an upstream, pickled: `MakesAnswers` of `relay/attempt.py` |
-| `restrict` | nothing: the requests inside the body are within the limits of its key and model |
+| `make` | what a function of a module makes of the body, pickled as the function and its further arguments are |
 
 It ends when its standard input is closed, which happens when the worker ends for any reason. It has no state.
 """
@@ -26,9 +25,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.api import json_document, large_body
+from gateway.api import large_body
 from gateway.api.other_models import LISTS
-from gateway.config import Limits
 from gateway.errors import InvalidRequest
 from gateway.formats import bridges, table
 from gateway.formats.events import Unfit
@@ -56,16 +54,8 @@ def _make(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
     return large_body.line({"length": len(made)}), made
 
 
-def _restrict(asked: Mapping[str, Any], body: bytes) -> tuple[bytes, bytes]:
-    key, model = (Limits.model_validate(asked[owner]) for owner in ("key", "model"))
-    restrict = table.FORMATS[asked["endpoint"]].restrict
-    assert restrict is not None
-    restrict(json_document.parse(body).members, key, model)
-    return b"{}\n", b""
-
-
 JOBS: Mapping[str, Callable[[Mapping[str, Any], bytes], tuple[bytes, bytes]]] = {
-    "read": _read, "rewrite": _rewrite, "make": _make, "restrict": _restrict,
+    "read": _read, "rewrite": _rewrite, "make": _make,
 }  # fmt: skip
 """Each returns the line and the bytes of an answer. Raises `InvalidRequest` or `Unfit`."""
 

@@ -308,7 +308,7 @@ class DataPlane:
         if document.large is None:
             restrict(document.members, key, model)
         else:
-            await self._large_bodies.restrict(call.key.id, call.endpoint, document.large.pieces, key, model)
+            await self._large_bodies.restrict(call.key.id, restrict, document.large.pieces, key, model)
 
     def _other_models(self, key: Key, asked: Params, context: RequestContext) -> tuple[tuple[str, Model], ...]:
         """The further models of a request. Raises `ModelNotFound` for one that this key may not use."""

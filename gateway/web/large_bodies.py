@@ -21,7 +21,7 @@ from gateway.config import Limits
 from gateway.errors import InvalidRequest, Unavailable
 from gateway.formats import bridges
 from gateway.formats.events import Unfit
-from gateway.formats.format import LONG_ANSWER
+from gateway.formats.format import LONG_ANSWER, Restricts, restrict_body
 from gateway.records import Endpoint, Params, Rewriting
 from gateway.tasks import Tasks
 
@@ -84,18 +84,22 @@ class LargeBodies:
                 made[each] = refused
         return asked._replace(document=asked.document._replace(large=large._replace(rewritten=made)))
 
-    async def restrict(self, key: str, endpoint: Endpoint, pieces: Pieces, of_key: Limits, of_model: Limits) -> None:
+    async def restrict(self, key: str, restrict: Restricts, pieces: Pieces, of_key: Limits, of_model: Limits) -> None:
         """Raises `InvalidRequest` for a request inside a body beyond these limits, and `Unavailable`."""
-        dumped = (limits.model_dump(mode="json", exclude_unset=True) for limits in (of_key, of_model))
-        job = {"job": "restrict", "endpoint": endpoint, **dict(zip(("key", "model"), dumped, strict=True))}
-        await self._answer(key, job, pieces)
+        await self._call(key, restrict_body, pieces, restrict, of_key, of_model)
 
     async def make(self, key: str, make: Callable[..., T], body: bytes, *arguments: Any) -> T:
         """Makes an answer, as `MakesAnswers` describes it."""
         if len(body) <= LONG_ANSWER:
             return make(body, *arguments)
-        head, whole = pickle.dumps((make, arguments)), memoryview(body)
+        whole = memoryview(body)
         pieces = [whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES)]
+        return await self._call(key, make, pieces, *arguments)
+
+    async def _call(self, key: str, function: Callable[..., T], pieces: Pieces, *arguments: Any) -> T:
+        """Calls a function of a module in the other process, with the body in these pieces and these arguments. Raises
+        `Unfit` and `InvalidRequest` where it does, and `Unavailable`."""
+        head = pickle.dumps((function, arguments))
         answer, made = await self._answer(key, {"job": "make", "head": len(head)}, (head, *pieces))
         if "unfit" in answer:
             raise Unfit(answer["unfit"])
